@@ -32,6 +32,6 @@ def load(
     Raises flowcheck.errors.StateError where there is no such step, or something is not whole (the
     tensor is named), ConfigError for an unknown format.
     """
-    from flowcheck.ops.giving.load import load as load_step
+    from flowcheck.ops.restore.load_step import load as load_step
 
     return load_step(where, step, format, token_file, ca)

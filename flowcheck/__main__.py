@@ -11,10 +11,10 @@ def _stage() -> None:
     from argparse import ArgumentParser
     from pathlib import Path
 
-    from flowcheck.stages.chain.launch import run_stage
-    from flowcheck.stages.privilege.descend import begin, for_stage
+    from flowcheck.stages.privilege.drop_privileges import for_stage, note_program
+    from flowcheck.stages.supervisor.stage_launch import run_stage
 
-    begin()
+    note_program()
     parser = ArgumentParser(prog="flowcheck stage", allow_abbrev=False)
     parser.add_argument("name")
     parser.add_argument("--run", type=Path, required=True)
@@ -25,20 +25,20 @@ def _stage() -> None:
     for_stage(told.name, told.run, told.number)
     code = run_stage(told.name, told.run, told.number, told.parent)
     if told.lend is not None and code == 0:
-        from flowcheck.ops.running.saved import lend_this
+        from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
 
-        lend_this(told.lend)
+        run_checkpoint_helper(told.lend)
     sys.exit(code)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["stage"] and "--parent" in sys.argv:
-        from flowcheck.private_files import keep_private
+        from flowcheck.private_files import set_private_umask
 
-        keep_private()
-        from flowcheck.ops.running.refused import in_words
+        set_private_umask()
+        from flowcheck.ops.command_errors import exit_on_error
 
-        in_words(_stage)
+        exit_on_error(_stage)
     else:
         from flowcheck.cli import main as verb
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading a text as JSON or MessagePack raises where it is not what was asked for: of other
 fields or not well formed; no UTF-8; brackets thousands deep."""
 
@@ -63,7 +63,7 @@ class LearnError(FlowCheckError):
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """An OSError from within that names no file names this one: a full disk is told by write(2),
     which knows no name."""
     try:

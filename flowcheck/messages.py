@@ -1,4 +1,5 @@
-"""Every message that crosses a socket: a closed set, its encoding, and nothing else.
+"""Every message that FlowCheck's processes send each other over ZeroMQ, its JSON encoding, and
+the lines of audits.jsonl.
 
 Shared memory carries the data and is the truth; a message only says *when*. JSON, so that a
 logged message is readable as it is.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flowcheck.errors import MALFORMED, MessageError
+from flowcheck.errors import DECODE_ERRORS, MessageError
 from flowcheck.step_numbers import Iteration, Step
 
 
@@ -161,7 +162,7 @@ class Stop(Message, frozen=True, kw_only=True):
     drain: bool = False
 
 
-class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of audits.jsonl: what `status` and later checkpoints say about the replica."""
 
     step: Step
@@ -174,12 +175,12 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True):
     """{tensor of the file that the replica does not have: digest}: what a restore may rest on."""
 
 
-def audit_in(line: bytes) -> AuditLine | None:
+def parse_audit_record(line: bytes) -> AuditRecord | None:
     """A line of audits.jsonl; None of one that a full disk or a kill tore, also where the next one
     was written behind it."""
     try:
-        return msgspec.json.decode(line, type=AuditLine)
-    except MALFORMED:
+        return msgspec.json.decode(line, type=AuditRecord)
+    except DECODE_ERRORS:
         return None
 
 
@@ -217,6 +218,6 @@ def decode(frame: bytes) -> Message:
     """Raises MessageError for anything `encode` did not write."""
     try:
         message: Message = _DECODER.decode(frame)
-    except MALFORMED as error:
+    except DECODE_ERRORS as error:
         raise MessageError(f"not a FlowCheck message: {frame[:60]!r} ({error})") from error
     return message

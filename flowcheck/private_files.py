@@ -1,4 +1,5 @@
-"""Whose files and folders are: what FlowCheck makes is for its owner alone, and what it takes over
+"""Owner and mode of files and folders: what FlowCheck creates is private to its owner, and what
+it opens must belong to a trusted user.
 was made by its owner, or by root, and nobody else may write to it.
 
 Files are made with mode 0600 and folders with 0700, whatever the umask. Where a group is to read
@@ -18,7 +19,7 @@ from typing import Any
 
 from flowcheck.errors import ConfigError
 
-FILE, FOLDER = 0o600, 0o700
+PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 GROUP_FILE, GROUP_FOLDER = 0o640, 0o2750
 FOR_GROUP = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
 """Of a folder: what is made in it is for its group to read."""
@@ -48,7 +49,7 @@ def is_trusted(uid: int) -> bool:
     return uid in (0, os.geteuid()) or uid in _TRUSTED
 
 
-def own_folder(path: Path) -> int:
+def open_private_folder(path: Path) -> int:
     """A descriptor of a folder, which is made with its parents where it is not there. Raises
     ConfigError as `refuse_shared`, OSError."""
     make_folder(path)
@@ -59,21 +60,21 @@ def own_folder(path: Path) -> int:
             raise
         raise ConfigError("folder", str(path), "is a link or a file: name a folder") from error
     try:
-        refuse_shared(os.fstat(held), path)
+        check_not_shared(os.fstat(held), path)
     except ConfigError:
         os.close(held)
         raise
     return held
 
 
-def check_own(path: Path) -> None:
+def check_owner(path: Path) -> None:
     """Raises ConfigError as `refuse_shared` where the folder or file `path`, or what it leads to,
     is somebody else's; nothing where nothing is there."""
     with suppress(FileNotFoundError):
-        refuse_shared(path.stat(), path)
+        check_not_shared(path.stat(), path)
 
 
-def is_own(path: Path) -> bool:
+def is_privately_owned(path: Path) -> bool:
     """Whether nobody else owns what lies at `path`, or may write to it; of a link never. Raises
     OSError."""
     found = path.lstat()
@@ -81,12 +82,13 @@ def is_own(path: Path) -> bool:
     return is_trusted(found.st_uid) and not shared
 
 
-def refuse_shared(found: os.stat_result, path: Path, key: str = "folder") -> None:
+def check_not_shared(found: os.stat_result, path: Path, key: str = "folder") -> None:
     """Raises ConfigError where what was found at `path` belongs to somebody else, or others may
     write to it: what lies there could be theirs."""
     if not is_trusted(found.st_uid):
         right = (
-            f"belongs to {named(found.st_uid)}, and this process runs as {named(os.geteuid())}: "
+            f"belongs to {user_name(found.st_uid)}, and this process runs as "
+            f"{user_name(os.geteuid())}: "
             "what lies there is not taken over; run it as that user, or name another folder"
         )
         raise ConfigError(key, str(path), right)
@@ -99,7 +101,7 @@ def refuse_shared(found: os.stat_result, path: Path, key: str = "folder") -> Non
         raise ConfigError(key, str(path), right)
 
 
-def named(uid: int) -> str:
+def user_name(uid: int) -> str:
     """A user for a sentence: name and number."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
@@ -114,7 +116,7 @@ def make_folder(path: Path, *, new: bool = False) -> None:
         make_folder(path.parent)
     mode = modes_in(path.parent)[1]
     try:
-        path.mkdir(mode=FOLDER)
+        path.mkdir(mode=PRIVATE_FOLDER_MODE)
     except FileExistsError:
         if new or not path.is_dir():
             raise
@@ -125,7 +127,7 @@ def make_folder(path: Path, *, new: bool = False) -> None:
 def modes_in(folder: Path) -> tuple[int, int]:
     """(of a file, of a folder) that is made in `folder`."""
     for_group = folder.stat().st_mode & FOR_GROUP == FOR_GROUP
-    return (GROUP_FILE, GROUP_FOLDER) if for_group else (FILE, FOLDER)
+    return (GROUP_FILE, GROUP_FOLDER) if for_group else (PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE)
 
 
 def make_private(place: Path, folder: Path) -> None:
@@ -146,13 +148,13 @@ def make_private(place: Path, folder: Path) -> None:
                     path.chmod(mode)
 
 
-def open_own(path: Path, flags: int) -> int:
+def open_private(path: Path, flags: int) -> int:
     """A descriptor of a file that is this process's own, made for its owner alone where `flags` say
     so; no link is followed, and no pipe waited for. Raises ConfigError as `refuse_shared`, also
     where it is no regular file; OSError."""
     own = flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(path, own, FILE)
+        descriptor = os.open(path, own, PRIVATE_FILE_MODE)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
@@ -161,7 +163,7 @@ def open_own(path: Path, flags: int) -> int:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise ConfigError("file", str(path), "is no regular file")
-        refuse_shared(found, path, "file")
+        check_not_shared(found, path, "file")
     except ConfigError:
         os.close(descriptor)
         raise
@@ -170,13 +172,13 @@ def open_own(path: Path, flags: int) -> int:
 
 def write_new(path: Path, data: bytes | memoryview) -> None:
     """A file that was not there, for its owner alone. Raises FileExistsError."""
-    with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+    with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(data)
 
 
-def write_own(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
     """A file of this process's own, in place of what it held. Raises as `open_own`."""
-    with os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
 
 
@@ -184,23 +186,23 @@ APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 """Flags for `open_own` of a file that several append lines to."""
 
 
-def append_own(path: Path, line: bytes) -> None:
+def append_private(path: Path, line: bytes) -> None:
     """A line behind what a file of this process's own holds. Raises as `open_own`."""
-    descriptor = open_own(path, APPENDING)
+    descriptor = open_private(path, APPENDING)
     try:
-        append_to(descriptor, line)
+        append_to_open_file(descriptor, line)
     finally:
         os.close(descriptor)
 
 
-def append_to(descriptor: int, line: bytes) -> None:
+def append_to_open_file(descriptor: int, line: bytes) -> None:
     """A line to a file that was opened with APPENDING; one that a kill tore is ended first."""
     size = os.fstat(descriptor).st_size
     torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
     os.write(descriptor, b"\n" * torn + line + b"\n")
 
 
-def keep_private() -> None:
+def set_private_umask() -> None:
     """What this process makes from here on, by itself or through libraries, is its owner's alone,
     whatever the umask was. For a program's main function."""
     os.umask(UMASK)

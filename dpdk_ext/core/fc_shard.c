@@ -195,7 +195,7 @@ void fc_shard_settle(struct fc_shard *shard)
 {
 	FC_STORE_RELEASE(&shard->header->settled, shard->header->settled + 1);
 	/* Coverage that is set from here on is not seen before this number: who saw it reads no
-	 * smaller one behind it (stages/updating/ahead.py). */
+	 * smaller one behind it (stages/replica_update/early_step.py). */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 }
 

@@ -1,6 +1,6 @@
 /* Collectives of one communicator as torch asks for them; all bytes cross the wire (fcl_net.h).
  * A node owns the port and the one thread that drives it; operations of a communicator run in order
- * of submission. This is what Python sees; flowcheck/lab/trainer/group.py is its only caller. */
+ * of submission. This is what Python sees; flowcheck/lab/roce_backend/process_group.py is its only caller. */
 #pragma once
 
 #include "fcl_net.h"

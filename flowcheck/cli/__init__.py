@@ -1,4 +1,4 @@
-"""The command line: one file of verbs for each thing an operator does."""
+"""The command line: one file per group of commands."""
 
 from flowcheck.cli.main import app, main
 

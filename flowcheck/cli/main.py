@@ -1,24 +1,73 @@
-"""The verbs. Each does its work elsewhere; here are only words, defaults and exit codes."""
+"""The Typer application: its top-level commands (analyze, replay, up, status, down, stage,
+doctor) and the registration of all others."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flowcheck import __version__
-from flowcheck.cli import machine as cli_machine
-from flowcheck.cli import plan as cli_plan
-from flowcheck.cli import ports as cli_ports
-from flowcheck.cli import serve as cli_serve
-from flowcheck.cli import steps as cli_steps
-from flowcheck.cli import switch as cli_switch
-from flowcheck.cli import watch as cli_watch
-from flowcheck.cli.options import DEFAULT_RUN, Files, Json, Leftovers, Previous, Run, Svg
+from flowcheck.cli import checkpoint_cli as cli_steps
+from flowcheck.cli import plan_cli as cli_plan
+from flowcheck.cli import ports_cli as cli_ports
+from flowcheck.cli import serve_cli as cli_serve
+from flowcheck.cli import switch_cli as cli_switch
+from flowcheck.cli import watch_cli as cli_watch
+from flowcheck.cli.shared_options import DEFAULT_RUN, Files, Json, Leftovers, Previous, Run, Svg
+from flowcheck.errors import ConfigError
 from flowcheck.lab import cli as lab_cli
-from flowcheck.private_files import keep_private
-from flowcheck.stages.privilege import descend
+from flowcheck.private_files import set_private_umask
+from flowcheck.stages.privilege import drop_privileges
+
+MOST_GIB = 1 << 20
+"""A petabyte is a slip of the pen."""
+
+
+def stage(
+    name: Annotated[str, typer.Argument(help="capture, parse, extract or update.")],
+    run: Run = DEFAULT_RUN,
+    number: Annotated[int, typer.Option(help="Of the source (capture) or the ring (parse).")] = 0,
+    parent: Annotated[
+        int | None, typer.Option(help="End when this process does; set by the supervisor.")
+    ] = None,
+    lend: Annotated[
+        int | None,
+        typer.Option(
+            help="A socket whose other end may ask this process for checkpoints once its stage "
+            "has ended; set by the supervisor."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
+    from flowcheck.stages.privilege.drop_privileges import for_stage
+    from flowcheck.stages.supervisor import stage_launch
+
+    for_stage(name, run, number)
+    code = stage_launch.run_stage(name, run, number, parent)
+    if lend is not None and code == 0:
+        from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
+
+        run_checkpoint_helper(lend)
+    if as_json:
+        print(json.dumps({"stage": name, "number": number, "exit_code": code}))
+    raise typer.Exit(code)
+
+
+def doctor(
+    need_gib: Annotated[float, typer.Option(help="Memory the job needs, in GiB.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine: DPDK, hugepages, IOMMU, drivers and engines, CPU, memory."""
+    from flowcheck.ops.node import doctor_command as verb
+
+    if not 0 <= need_gib < MOST_GIB:
+        raise ConfigError("--need-gib", need_gib, f"is 0 or more, below {MOST_GIB:,}")
+    raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
+
 
 app = typer.Typer(
     name="flowcheck",
@@ -79,10 +128,10 @@ def analyze(
     another mirrored port or direction would add; --svg draws that. No job file is needed; what
     could not be contradicted by any frame is marked `assumed`.
     """
-    from flowcheck.ops.analysis import analyze as verb
+    from flowcheck.ops.analysis import analyze_command as verb
 
     read = [*files, *([nccl_log] if nccl_log is not None else [])]
-    descend.for_code(model, files=read, job=job, picture=svg)
+    drop_privileges.for_code(model, files=read, job=job, picture=svg)
     raise typer.Exit(
         verb.run(files, model=model, nccl_log=nccl_log, job=job, svg=svg, as_json=as_json)
     )
@@ -130,10 +179,10 @@ def replay(
 
     Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
     """
-    from flowcheck.ops.running import replay as verb
+    from flowcheck.ops.lifecycle import replay_command as verb
 
-    descend.for_chain(job, keep, files=files, out=out)
-    request = verb.Request(
+    drop_privileges.for_chain(job, keep, files=files, out=out)
+    request = verb.ReplayRequest(
         files=tuple(files),
         optimizer=optimizer,
         learning_rate=lr,
@@ -162,9 +211,9 @@ def up(
     Exit code 0: the replica followed to the end; 1: it took no step, or stopped before the end, and
     a sentence says why; 2: the chain could not run, or failed.
     """
-    from flowcheck.ops.running import up as verb
+    from flowcheck.ops.lifecycle import up_command as verb
 
-    descend.for_chain(job, run, live=True)
+    drop_privileges.for_chain(job, run, live=True)
     raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
@@ -183,9 +232,9 @@ def status(
 
     Exit code 0: every stage runs; 1: one is gone, or the chain has ended; 2: none was started.
     """
-    from flowcheck.ops.running import status as verb
+    from flowcheck.ops.lifecycle import status_command as verb
 
-    descend.only_reads(run)
+    drop_privileges.keep_root_to_read(run)
     if leftovers:
         raise typer.Exit(verb.list_leftovers(as_json=as_json))
     raise typer.Exit(verb.run(run, svg=svg, previous=previous, as_json=as_json))
@@ -203,10 +252,10 @@ def down(
 
     The replica of a killed chain is written as a checkpoint first; logs and records stay.
     """
-    from flowcheck.ops.running import remains
+    from flowcheck.ops.lifecycle import shutdown_cleanup
 
-    descend.for_run(run)
-    raise typer.Exit(remains.down(run, discard=discard, as_json=as_json))
+    drop_privileges.for_run(run)
+    raise typer.Exit(shutdown_cleanup.down(run, discard=discard, as_json=as_json))
 
 
 app.command()(cli_plan.plan)
@@ -216,8 +265,8 @@ app.command()(cli_watch.watch)
 app.command()(cli_watch.top)
 for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
     app.command()(step_verb)
-app.command()(cli_machine.stage)
-app.command()(cli_machine.doctor)
+app.command()(stage)
+app.command()(doctor)
 
 
 def _version(asked: bool) -> None:
@@ -237,8 +286,8 @@ def _options(
 
 def main() -> None:
     """The console script."""
-    from flowcheck.ops.running.refused import in_words
+    from flowcheck.ops.command_errors import exit_on_error
 
-    keep_private()
-    descend.begin()
-    in_words(app)
+    set_private_umask()
+    drop_privileges.note_program()
+    exit_on_error(app)

@@ -1,31 +1,41 @@
-"""Settings: every table of a job file with its units and bounds, read from TOML in one place."""
+"""The job file: every table with its units and bounds, decoded from TOML in one place."""
 
-from flowcheck.config.captured import MirrorConfig, RingConfig, SourceConfig, StagingConfig
-from flowcheck.config.job import JobConfig, decode_config, encode_config, job_from, load_job
-from flowcheck.config.modelled import ELEMENT_BYTES, GradientLogConfig, ModelConfig, ReplicaConfig
-from flowcheck.config.optimizer import (
+from flowcheck.config.capture_config import MirrorConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.config.job_config import JobConfig, decode_config, encode_config, job_from, load_job
+from flowcheck.config.model_config import (
+    ELEMENT_BYTES,
+    GradientLogConfig,
+    ModelConfig,
+    ReplicaConfig,
+)
+from flowcheck.config.multi_job_config import (
+    JobTableConfig,
+    check_clip_scope,
+    check_job_tables,
+    check_jobs_distinguishable,
+)
+from flowcheck.config.optimizer_config import (
     AverageConfig,
-    EachConfig,
     GroupConfig,
     OptimizerConfig,
+    OptimizerPartConfig,
     ScalerConfig,
 )
-from flowcheck.config.persisted import PersistConfig, ServeConfig
-from flowcheck.config.several import OwnConfig, check_clip, check_several, check_told_apart
-from flowcheck.config.watched import LogConfig, WatchConfig
+from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
+from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 
 __all__ = [
     "ELEMENT_BYTES",
     "AverageConfig",
-    "EachConfig",
     "GradientLogConfig",
     "GroupConfig",
     "JobConfig",
+    "JobTableConfig",
     "LogConfig",
     "MirrorConfig",
     "ModelConfig",
     "OptimizerConfig",
-    "OwnConfig",
+    "OptimizerPartConfig",
     "PersistConfig",
     "ReplicaConfig",
     "RingConfig",
@@ -34,9 +44,9 @@ __all__ = [
     "SourceConfig",
     "StagingConfig",
     "WatchConfig",
-    "check_clip",
-    "check_several",
-    "check_told_apart",
+    "check_clip_scope",
+    "check_job_tables",
+    "check_jobs_distinguishable",
     "decode_config",
     "encode_config",
     "job_from",

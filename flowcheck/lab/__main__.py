@@ -6,7 +6,12 @@ import argparse
 import hashlib
 from pathlib import Path
 
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticTraffic,
+    make_traffic,
+    write_pcap,
+)
 
 
 def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
@@ -14,7 +19,7 @@ def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(int(size) for size in shape.split("x")) for shape in text.split(","))
 
 
-def _truth(traffic: Traffic) -> str:
+def _truth(traffic: SyntheticTraffic) -> str:
     """sha256 of the initial weights and of every step's mean gradient, one line each."""
     named = [("weights", traffic.weights)]
     named += [(f"gradient {n}", data) for n, data in enumerate(traffic.gradients, 1)]
@@ -45,7 +50,7 @@ def main() -> None:
         pmtu_bytes=options.mtu,
         seed=options.seed,
     )
-    traffic = make(job)
+    traffic = make_traffic(job)
     count = write_pcap(options.out, traffic.seen_at(options.port_of, options.direction))
     if options.truth is not None:
         options.truth.write_text(_truth(traffic))

@@ -7,8 +7,17 @@ from typing import Any
 
 import typer
 
-from flowcheck.lab import cost_command, job_commands
-from flowcheck.lab.options import Erspan, Hosts, Json, Mirrors, Mtu, Name, SwitchKind, cluster_of
+from flowcheck.lab import lab_run_commands
+from flowcheck.lab.lab_options import (
+    Erspan,
+    Hosts,
+    Json,
+    Mirrors,
+    Mtu,
+    Name,
+    SwitchKind,
+    cluster_of,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,7 +31,7 @@ DOWN = 1
 """Exit code of status for a cluster that is not up."""
 SCRIPT_FOLLOWS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-for verb in (job_commands.train, job_commands.record, cost_command.cost):
+for verb in (lab_run_commands.train, lab_run_commands.record, lab_run_commands.cost):
     app.command(context_settings=SCRIPT_FOLLOWS)(verb)
 
 
@@ -38,7 +47,7 @@ def up(
 ) -> None:
     """Make a cluster, and tell what its mirrors see of a ring all-reduce."""
     from flowcheck.lab import cluster
-    from flowcheck.lab.cluster.status import describe
+    from flowcheck.lab.cluster.cluster_status import describe
 
     made = cluster.up(cluster_of(name, hosts, switch, mirror, mtu, erspan=erspan))
     found = cluster.status(name) or describe(made)
@@ -80,7 +89,7 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
     Exit code 0: up; 1: not there, or something of it is missing.
     """
     from flowcheck.lab import cluster
-    from flowcheck.lab.cluster.build import require_root
+    from flowcheck.lab.cluster.cluster_setup import require_root
 
     require_root()
     found = cluster.status(name)
@@ -96,7 +105,7 @@ def status(name: Name = "lab", as_json: Json = False) -> None:
 def _others(name: str) -> str:
     """Clusters of other names: a drill's is called `train` unless told, and one that was killed
     leaves it."""
-    from flowcheck.lab.cluster.state import names
+    from flowcheck.lab.cluster.cluster_state_file import names
 
     found = [other for other in names() if other != name]
     return f"; of other names there are {', '.join(found)} (--name)" if found else ""

@@ -1,1 +1,1 @@
-"""A CPU replica of the model: layout, optimizers, exact state, files."""
+"""A CPU replica of the model: parameter layout, optimizer steps, state file, checkpoints."""

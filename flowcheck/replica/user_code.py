@@ -25,7 +25,7 @@ NOT_STATED = (
 )
 FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
 """In the environment of a command that kept root's rights, and of what it starts: why no code of
-the user's is called there (stages/privilege/descend.py)."""
+the user's is called there (stages/privilege/drop_privileges.py)."""
 
 
 _REFUSED: ContextVar[str] = ContextVar("refused", default="")
@@ -42,7 +42,7 @@ def no_code(why: str) -> Iterator[None]:
         _REFUSED.reset(token)
 
 
-class Told(str):
+class UntrustedCode(str):
     """Code that a file from outside names. It is never called; whoever states the same words in a
     job file, or vouches for the file, has plain text of it (rules/stated_code.py)."""
 
@@ -52,7 +52,7 @@ class Told(str):
 def plain_text(value: object) -> str:
     """For msgspec, which writes no kinds of text but Python's own. Raises NotImplementedError for
     what is no text."""
-    if isinstance(value, Told):
+    if isinstance(value, UntrustedCode):
         return str.__str__(value)
     raise NotImplementedError(f"a {type(value).__name__} is not written")
 
@@ -62,7 +62,7 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
     command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
     for a file that ends the program while it is imported, for code that a checkpoint names alone
     (Told), and where the rights of this process are not for such code (FORBIDDEN)."""
-    if isinstance(where, Told):
+    if isinstance(where, UntrustedCode):
         raise ConfigError(key, plain_text(where), NOT_STATED)
     if why := os.environ.get(FORBIDDEN) or _REFUSED.get():
         raise ConfigError(key, where, why)
@@ -84,14 +84,14 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
     except ConfigError:
         raise
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(key, where, in_words(error)) from error
+        raise ConfigError(key, where, error_text(error)) from error
     if not callable(found):
         raise ConfigError(key, where, "is no function")
     result: Callable[..., Any] = found
     return result
 
 
-def in_words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What the user's code raised, with the user's own names of files."""
     return f"{type(error).__name__}: {error}".replace(MODULE, "")
 

@@ -1,1 +1,2 @@
-"""What is done with steps once they are taken: given back to the trainer, held against its own."""
+"""What is done with steps once they are applied: written in checkpoint formats, saved, served,
+downloaded, audited."""

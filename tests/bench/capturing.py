@@ -25,7 +25,7 @@ from bench.measure import (
     together,
 )
 from flowcheck._core import ffi, lib
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 DPDK_SLOTS = 1 << 15
 TARGET_CPU, TARGET_ENGINE = 0.85, 3.0
@@ -43,7 +43,7 @@ def _cpu(scale: Scale, copies: Copies, pmtu_bytes: int) -> Iterator[Figure]:
     size, items = FRAME_BYTES[pmtu_bytes], scale.frames(pmtu_bytes)
     stride = (size + 127) // 128 * 128
     source = np.ones(items * stride, np.uint8)
-    with memory(items * 4352) as folder, Ring.create(folder / "ring", slots=items) as ring:
+    with memory(items * 4352) as folder, FrameRing.create(folder / "ring", slots=items) as ring:
         to, come_from = slots_of(ring), (address(source), stride, 0)
         total = size * items / 1e9
         commit = ring.capture_commit()
@@ -130,23 +130,28 @@ def _dpdk(scale: Scale, frame_bytes: int) -> Iterator[Figure]:
 
 def receive(frame_bytes: int, engines: int, repeats: int) -> dict[str, float]:
     """Fills a ring `repeats` times from net_null. ns per frame: wall, and of this thread."""
-    from flowcheck.plane.capture import Capture, Engine, Port, mbufs_needed
-    from flowcheck.plane.dpdk import environment, parse_device, start
+    from flowcheck.plane.frame_sources.dpdk_eal import eal_arguments, parse_device, start_eal
+    from flowcheck.plane.frame_sources.dpdk_receive_loop import (
+        CopyEngine,
+        DpdkPort,
+        ReceiveLoop,
+        mbufs_needed,
+    )
 
     null = parse_device(f"net_null0,size={frame_bytes},copy=1")
     engine_device = parse_device("dma_skeleton0")
     mbufs = mbufs_needed(1, engines)
-    start(environment([null, *[engine_device] * engines], mbufs))
-    port = Port(null, mbufs=mbufs, frame_bytes=4288)
+    start_eal(eal_arguments([null, *[engine_device] * engines], mbufs))
+    port = DpdkPort(null, mbufs=mbufs, frame_bytes=4288)
     wall, cpu = [], []
     with (
         memory(DPDK_SLOTS * 4352) as folder,
-        Ring.create(folder / "ring", slots=DPDK_SLOTS, live_source=True) as ring,
+        FrameRing.create(folder / "ring", slots=DPDK_SLOTS, live_source=True) as ring,
     ):
-        engine = Engine([engine_device], ring) if engines else None
+        engine = CopyEngine([engine_device], ring) if engines else None
         for _ in range(4 * repeats):
             rewind(ring, "head", "tail")
-            capture = Capture(port, 0, ring, idle_us=0, frames_max=DPDK_SLOTS, engine=engine)
+            capture = ReceiveLoop(port, 0, ring, idle_us=0, frames_max=DPDK_SLOTS, engine=engine)
             before = time.perf_counter_ns(), time.thread_time_ns()
             capture.run()
             wall.append(time.perf_counter_ns() - before[0])

@@ -12,14 +12,14 @@ from pathlib import Path
 from bench.extracting import install
 from bench.load import Load, write_pcap
 from bench.measure import FRAME_BYTES, Figure, Scale, memory, wall_seconds
-from flowcheck.lab import synthetic
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
-from flowcheck.plane.staging import Staging
+from flowcheck.lab.synthetic_traffic import synthetic_job
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.staging_file import Staging
 
 SLOTS = 1 << 13
 BATCH = 1 << 10
@@ -82,7 +82,7 @@ def _once(folder: Path, load: Load, count: int) -> dict[str, float]:
     for name in ("ring", "flows", "staging", "shard"):
         (folder / name).unlink(missing_ok=True)
     with (
-        Ring.create(folder / "ring", slots=SLOTS) as ring,
+        FrameRing.create(folder / "ring", slots=SLOTS) as ring,
         FlowTable.create(folder / "flows", messages=1 << 16) as flows,
         Staging.create(
             folder / "staging",
@@ -91,7 +91,7 @@ def _once(folder: Path, load: Load, count: int) -> dict[str, float]:
             sends=2 * load.rounds * load.flows,
             segments=2 * load.rounds * load.flows,
         ) as staging,
-        Shard.create(
+        GradientShard.create(
             folder / "shard", gradient_bytes=load.rounds * load.flows * load.data_bytes
         ) as shard,
         PcapSource(folder / "load.pcap") as source,
@@ -122,11 +122,11 @@ def _processes(scale: Scale) -> Iterator[Figure]:
     """`flowcheck replay` of a DDP job: start of the processes and learning included."""
     stage = "chain, processes"
     rows = 100 if scale.quick else 400
-    job = synthetic.SyntheticJob(shapes=((rows, 1000), (1000,)), steps=6)
-    frames = synthetic.make(job).frames
+    job = synthetic_job.SyntheticJob(shapes=((rows, 1000), (1000,)), steps=6)
+    frames = synthetic_job.make_traffic(job).frames
     with memory(0) as folder:
         capture = folder / "job.pcap"
-        synthetic.write_pcap(capture, frames)
+        synthetic_job.write_pcap(capture, frames)
         command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--source", "file"]
         command += ["--optimizer", "adamw", "--lr", "1e-4", "--json"]
         outputs: list[str] = []

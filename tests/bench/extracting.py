@@ -21,15 +21,15 @@ from bench.measure import (
     together,
 )
 from flowcheck._core import ffi, lib
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
-from flowcheck.plane.staging import Staging
-from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, Table
-from flowcheck.wire.seen import FlowKey
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.connection_messages import SendKind
+from flowcheck.wire.training_job.flow_plan import SEGMENT, SEND, FlowPlan, MessageTable
 
 TARGETS = {"LL": 1.0, "Simple": 0.85}
 CODES = {"LL": int(lib.FC_PROTOCOL_LL), "Simple": int(lib.FC_PROTOCOL_SIMPLE)}
@@ -46,7 +46,7 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
             yield from _stage(scale, copies, load)
 
 
-def table(load: Load, flow: int) -> Table:
+def table(load: Load, flow: int) -> MessageTable:
     """Every message of the flow final: message m lies at (m x flows + flow) x its data."""
     sends = np.zeros(load.rounds, SEND)
     sends["wire_bytes"], sends["segments"] = load.wire_bytes, 1
@@ -56,7 +56,7 @@ def table(load: Load, flow: int) -> Table:
     segments["data_bytes"] = load.data_bytes
     at = np.arange(load.rounds, dtype=np.uint64) * np.uint64(load.flows) + np.uint64(flow)
     segments["dst_byte"] = at * np.uint64(load.data_bytes)
-    return Table(sends=sends, segments=segments)
+    return MessageTable(sends=sends, segments=segments)
 
 
 def install(extractor: Extractor, load: Load) -> None:
@@ -70,13 +70,13 @@ def install(extractor: Extractor, load: Load) -> None:
 class Placing:
     """All frames of a parsed ring into a shard whose pages are there, as often as asked."""
 
-    def __init__(self, ring: Ring, folder: Path, load: Load, count: int) -> None:
+    def __init__(self, ring: FrameRing, folder: Path, load: Load, count: int) -> None:
         self.ring, self.folder, self.load, self.count = ring, folder, load, count
         self.flows = FlowTable.create(folder / "flows", messages=2 * ring.slots)
         with Parser(ring, self.flows, icrc_every=0) as parser:
             assert parser.parse(count) == count
         size = load.rounds * load.flows * load.data_bytes
-        self.shard = Shard.create(folder / "shard", gradient_bytes=size)
+        self.shard = GradientShard.create(folder / "shard", gradient_bytes=size)
         self.shard.gradient(0)[:] = 0
         self.extractor: Extractor | None = None
 
@@ -119,7 +119,7 @@ class Placing:
 def _stage(scale: Scale, copies: Copies, load: Load) -> Iterator[Figure]:
     with (
         memory(load.frames * 4352) as folder,
-        Ring.create(folder / "ring", slots=load.frames) as ring,
+        FrameRing.create(folder / "ring", slots=load.frames) as ring,
     ):
         count = fill(ring, load)
         target = np.zeros(count * load.pmtu_bytes, np.uint8)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck._core import ffi, lib
-from flowcheck.lab.frames import Host, frame, write_packets
-from flowcheck.plane.ring import Ring
+from flowcheck.lab.synthetic_traffic.roce_frames import NicPort, frame, write_packets
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
-HOSTS = [Host(bytes([2, 0, 0, 0, 0, n]), IPv6Address(f"fe80::{n}")) for n in (1, 2)]
+HOSTS = [NicPort(bytes([2, 0, 0, 0, 0, n]), IPv6Address(f"fe80::{n}")) for n in (1, 2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def frames(load: Load) -> Iterator[bytes]:
                 yield frame(*HOSTS, 0xC000 + flow, per_flow[flow][packet])
 
 
-def fill(ring: Ring, load: Load) -> int:
+def fill(ring: FrameRing, load: Load) -> int:
     """Puts every frame into an empty ring; returns how many."""
     count = 0
     for content in frames(load):

@@ -18,8 +18,8 @@ import numpy as np
 from cffi import FFI
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.memory import SHM, choose
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.hugepage_memory import SHM, choose_memory_folder
 
 HERE = Path(__file__).resolve().parent
 FRAME_BYTES = {1024: 1102, 4096: 4174}
@@ -157,12 +157,12 @@ def _runs(task: Path) -> bool:
 @contextmanager
 def memory(need_bytes: int) -> Iterator[Path]:
     """A folder for shared files, removed afterwards; /dev/shm for 0, where files can be written."""
-    folder = choose(need_bytes).folder if need_bytes else SHM
+    folder = choose_memory_folder(need_bytes).folder if need_bytes else SHM
     with tempfile.TemporaryDirectory(prefix="flowcheck-bench-", dir=folder) as name:
         yield Path(name)
 
 
-def rewind(ring: Ring, *positions: str) -> None:
+def rewind(ring: FrameRing, *positions: str) -> None:
     """Sets positions back to 0, as if the stages behind them had not run; of several readers that
     of the first."""
     header = ring.handle.header
@@ -235,7 +235,7 @@ class Copies:
         lib.fc_copy_fence()
 
 
-def slots_of(ring: Ring, offset: int = 64) -> tuple[int, int, int]:
+def slots_of(ring: FrameRing, offset: int = 64) -> tuple[int, int, int]:
     """(address, stride, per page) of byte `offset` of every slot; 64 is the frame's first."""
     handle = ring.handle
     return address(handle.slots_base) + offset, int(handle.slot_bytes), int(handle.slots_per_page)

@@ -8,9 +8,9 @@ from pathlib import Path
 from bench.load import Load, fill
 from bench.measure import FRAME_BYTES, Figure, Scale, Work, memory, rewind, together
 from flowcheck._core import ffi, lib
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 TARGETS = {0: 20.0, 1: 6.0}
 """{icrc_every: million frames/s at 1,102 bytes}"""
@@ -26,7 +26,10 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
             load = Load(slots, flows, pmtu_bytes, wire_bytes=16 * pmtu_bytes)
             if load.rounds == 0:
                 continue
-            with memory(slots * 4352) as folder, Ring.create(folder / "r", slots=slots) as ring:
+            with (
+                memory(slots * 4352) as folder,
+                FrameRing.create(folder / "r", slots=slots) as ring,
+            ):
                 count = fill(ring, load)
                 for every, target in TARGETS.items():
                     taken = _parse(scale, ring, folder, count, every)
@@ -43,7 +46,7 @@ def figures(scale: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
                     )
 
 
-def _parse(scale: Scale, ring: Ring, folder: Path, count: int, icrc_every: int) -> float:
+def _parse(scale: Scale, ring: FrameRing, folder: Path, count: int, icrc_every: int) -> float:
     """Median seconds for all frames of the ring."""
     path = folder / "flows"
     parsers: list[Parser] = []

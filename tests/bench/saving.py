@@ -15,14 +15,14 @@ import torch
 
 from bench.measure import Figure, Scale
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops.giving import restore_as
-from flowcheck.replica import checkpoint
-from flowcheck.replica.files.check import check
-from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.replica.given import Given
-from flowcheck.replica.layout import Layout
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import Parts, parts_of
+from flowcheck.ops.restore import format_restore
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint.trainer_state import TrainerState
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 
 TARGET = 0.8
 STATE_BYTES = 1200 << 20
@@ -39,12 +39,12 @@ def figures(how_much: Scale, _: Sequence[Figure]) -> Iterator[Figure]:
     parts = made(size_bytes)
     with tempfile.TemporaryDirectory(prefix="flowcheck-bench-", dir=Path.cwd()) as name:
         folder = Path(name)
-        kept = checkpoint.save_given(parts.given, folder / "kept", parts.layout)
+        kept = checkpoint_save.save_given(parts.given, folder / "kept", parts.layout)
         manifest = load_manifest(kept)
         works: dict[str, Callable[[Path], object]] = {
             "cp": lambda out: copied(kept, out),
-            "save": lambda out: checkpoint.save_given(parts.given, out, parts.layout),
-            "verify": lambda _: check(kept, manifest),
+            "save": lambda out: checkpoint_save.save_given(parts.given, out, parts.layout),
+            "verify": lambda _: verify_files(kept, manifest),
             "load": lambda _: read(kept),
         }
         for form in FORMS:
@@ -74,7 +74,7 @@ NAMES = {
 }
 
 
-def made(size_bytes: int) -> Parts:
+def made(size_bytes: int) -> CheckpointContents:
     """A step of AdamW in so many bytes."""
     one = 4 * MATRIX[0] * MATRIX[1]
     layout = Layout.of_shapes([MATRIX] * max(1, size_bytes // (one * COPIES)))
@@ -90,7 +90,7 @@ def made(size_bytes: int) -> Parts:
     groups = [{"lr": 1e-3, "betas": (0.9, 0.999), "params": list(states)}]
     rule = OptimizerConfig(name="adamw", learning_rate=1e-3)
     optimizer = {"state": states, "param_groups": groups}
-    return parts_of(Given(3, "0" * 32, rule, model, optimizer), layout)
+    return contents_of(TrainerState(3, "0" * 32, rule, model, optimizer), layout)
 
 
 def in_turn(
@@ -117,5 +117,5 @@ def copied(kept: Path, out: Path) -> None:
 
 
 def restored(kept: Path, out: Path, form: str) -> None:
-    with restore_as.step_of(restore_as.Source(kept, kept), None) as found:
-        restore_as.restore_from(found, restore_as.Asked(form, out))
+    with format_restore.opened_step(format_restore.StepSource(kept, kept), None) as found:
+        format_restore.restore_from(found, format_restore.FormatRequest(form, out))

@@ -16,10 +16,14 @@ from bench.huge import huge_memory
 from bench.measure import Figure, Scale, by_turns, memory, wall_seconds
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
-from flowcheck.plane.memory import available_bytes, choose, shm_is_huge
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.workers import Workers
+from flowcheck.plane.shared_memory.hugepage_memory import (
+    available_bytes,
+    choose_memory_folder,
+    shm_has_hugepages,
+)
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.worker_threads import WorkerThreads
 
 TARGET = 0.90
 RULES = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
@@ -61,8 +65,8 @@ def _figures(scale: Scale, name: str, shape: Layout, threads: int) -> Iterator[F
         yield from _by_turns(scale, name, shape, threads, folder, "")
     gc.collect()  # a replica's memory goes with the last view of it
     if (
-        choose(need_bytes).huge_pages
-        or shm_is_huge()
+        choose_memory_folder(need_bytes).huge_pages
+        or shm_has_hugepages()
         or available_bytes() < ARRAYS * shape.size_bytes
     ):
         return
@@ -155,7 +159,7 @@ def _torch(
 def _replica(rule: str, shape: Layout, threads: int, folder: Path) -> Iterator[Replica]:
     values = torch.randn(shape.elements).numpy()
     config = OptimizerConfig(name=rule, learning_rate=1e-4)
-    workers = Workers(threads)
+    workers = WorkerThreads(threads)
     replica = Replica.create(folder / "replica", shape, config, values, workers=workers)
     del values
     yield replica

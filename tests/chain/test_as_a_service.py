@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.chain import Command, slowed, wait_until
 
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 12
 LINES = 'run = "{0}/run"\ncheckpoint = "{0}/out"\n[[source]]\nfile = "{0}/slow.pcap"\nspeed = 1.0\n'

@@ -14,9 +14,9 @@ from support.chain import Command, signal_stage, slowed, wait_until
 from support.incarnations import JOB, Life
 
 import flowcheck
-from flowcheck.lab.synthetic import SyntheticJob, write_pcap
-from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, write_pcap
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 FACTORY = """
 import torch

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.chain import Command
 
-from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 
 SHAPES = ((31, 7), (90,), (3, 5, 11), (1,), (64, 40))
 BUCKETS = ((4, 1), (3, 0, 2))
@@ -39,7 +39,7 @@ def test_every_gradient_of_a_job_of_another_shape_reaches_the_replica(
 ) -> None:
     """A ring of 4,096 slots, a first iteration laid out unlike the later ones."""
     made = replace(job, shapes=SHAPES, buckets=BUCKETS, steps=5)
-    truth = make(made)
+    truth = make_traffic(made)
     write_pcap(tmp_path / "job.pcap", truth.seen_at(made.ranks - 1))
     dtype = str(made.dtype).removeprefix("torch.")
     (tmp_path / "job.toml").write_text(

@@ -14,8 +14,8 @@ from support.chain import Command, sha256, torch_steps
 from support.incarnations import JOB, Life, floats
 
 import flowcheck
-from flowcheck.lab.synthetic import SyntheticJob, write_pcap
-from flowcheck.replica.files.manifest import load_manifest
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, write_pcap
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
 
 KILLED_IN, RESUMED = 6, 5
 FACTORY = """

@@ -15,10 +15,10 @@ import torch
 from support.chain import LIMIT_S, Command, flowcheck, wait_until
 
 from flowcheck.errors import StateError
-from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
-from flowcheck.ops.giving import audit
-from flowcheck.replica.kept.header import peek_versions
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
+from flowcheck.ops.trainer_checkpoint import audit_command
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = pytest.mark.xdist_group("give back")
 """The training is made once."""
@@ -29,7 +29,7 @@ FACTORY = "def halves(every):\n    return lambda step: 0.5 ** (step // every)\n"
 
 def trained(folder: Path, job: SyntheticJob) -> None:
     """The capture of a job, and the checkpoints torch's own training on its gradients writes."""
-    truth = make(job)
+    truth = make_traffic(job)
     write_pcap(folder / "job.pcap", truth.seen_at(0))
     flat = torch.frombuffer(bytearray(truth.weights), dtype=torch.float32)
     parameters = [
@@ -111,7 +111,7 @@ def test_every_step_is_audited_and_the_newest_comes_back_as_the_trainers_own_fil
 ) -> None:
     assert "never audited" in flowcheck("status", "--run", chain)[1]
     for step in range(1, STEPS):
-        code = audit.run(chain, folder / f"step-{step}.pt", as_json=True)
+        code = audit_command.run(chain, folder / f"step-{step}.pt", as_json=True)
         assert (code, json.loads(capsys.readouterr().out)["step"]) == (0, step)
     code, out, err = flowcheck("audit", folder / f"step-{STEPS}.pt", "--run", chain, "--json")
     assert code == 0, out + err
@@ -166,7 +166,7 @@ def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with running(folder, RATE * 1.001) as run:
-        first = audit.run(run, folder / "step-1.pt", as_json=True), capsys.readouterr().out
+        first = audit_command.run(run, folder / "step-1.pt", as_json=True), capsys.readouterr().out
         last = flowcheck("audit", folder / f"step-{STEPS}.pt", "--run", run, "--json")[:2]
         for (code, out), ulp_is_told in ((first, False), (last, True)):
             found = json.loads(out)
@@ -175,7 +175,7 @@ def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(
             assert (found["differences"][0]["ulp"] is not None) == ulp_is_told
         assert f"audit FAILED at step {STEPS}" in flowcheck("status", "--run", run)[1]
         with pytest.raises(StateError, match=r"is not a file that torch\.save wrote"):
-            audit.run(run, folder / "job.py", as_json=True)
+            audit_command.run(run, folder / "job.py", as_json=True)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 from support.chain import Command, sha256, torch_steps
 from support.incarnations import JOB, Life, floats
 
-from flowcheck.lab.synthetic import write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 
 KILLED_IN = 6
 """The first life ends in the middle of this step."""

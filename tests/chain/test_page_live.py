@@ -13,8 +13,8 @@ from support.chromium import MISSING, PATH, Tab, chromium
 from support.free import free_port
 from support.watched import paced
 
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 LOST_STEP = 10
 WATCHED = """
@@ -67,7 +67,7 @@ def test_a_loss_is_drawn_with_the_first_answer_that_tells_of_it_and_a_dead_watch
         tab.until("document.title.startsWith('STALE')")
         with Command("up", tmp_path / "job.toml", "--json") as up:
             tab.until("document.title.startsWith('EXACT')", 120)
-            reader = Reader(run.root, cached_s=0.0)
+            reader = StateReader(run.root, cached_s=0.0)
             wait_until(lambda: any(r.missing_packets for r in reader.state().rings), 120, "loss")
             countable_ms = time.time() * 1e3
             tab.until("seen.some((one) => one[0] === 'drawn')", 60)

@@ -19,7 +19,7 @@ import pytest
 from support import persist_child
 from support.persisting import proved, replica_in, take
 
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.model_replica import Replica
 
 ELEMENTS = 300_000
 MEASURED_EVERY = 4

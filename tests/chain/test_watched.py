@@ -18,7 +18,7 @@ from support.chain import Command, flowcheck, signal_stage, wait_until
 from support.free import free_port
 from support.watched import MONITORING, Prometheus, expressions, paced, prometheus
 
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 LOST_STEP = 10
 MOVING = {"time_ns", "beat_age_s", "lag_ms", "rate", "bytes_s", "step_rate", "frame_age_s", "age_s"}

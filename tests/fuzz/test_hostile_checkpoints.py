@@ -27,25 +27,25 @@ from support.hostile import LONG, QUICK, WEIRD, changed, hostile_json, told_or_r
 from support.steps import layout_of, made, trained
 
 import flowcheck
-from flowcheck.ops.giving.restore import give_back
-from flowcheck.ops.giving.restore_as import Asked, restore_from
-from flowcheck.ops.giving.steps import from_checkpoint
-from flowcheck.ops.giving.verify import run as verify
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import Parts
-from flowcheck.vault.template import read_template
+from flowcheck.ops.restore.format_restore import FormatRequest, restore_from
+from flowcheck.ops.restore.step_lookup import from_checkpoint
+from flowcheck.ops.restore.template_restore import fill_template
+from flowcheck.ops.restore.verify_command import run as verify
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 LAYOUT = layout_of(made()[0])
 SEAL = {"seal": "0" * 64}
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     return step_before()
 
 
 @pytest.fixture(scope="module")
-def whole(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(step: CheckpointContents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A step in every format, as FlowCheck writes it; trainers.pt as a trainer does."""
     out = tmp_path_factory.mktemp("whole")
     for form in ("flowcheck", "torch", "dcp", "safetensors", "huggingface", "deepspeed"):
@@ -86,10 +86,10 @@ def used(path: Path, whole: Path) -> None:
 
     def given_as() -> None:
         out = below / "out.pt"
-        restore_from(from_checkpoint(path), Asked(form="torch", out=out, force=True))
+        restore_from(from_checkpoint(path), FormatRequest(form="torch", out=out, force=True))
 
     def given_like() -> None:
-        give_back(from_checkpoint(path), whole / "trainers.pt", below / "out2.pt")
+        fill_template(from_checkpoint(path), whole / "trainers.pt", below / "out2.pt")
 
     def verified() -> None:
         verify(path, as_json=True)
@@ -326,7 +326,7 @@ def trees_of_a_trainer(whole: Path, data: st.DataObject) -> None:
         used(path, whole)
         step = from_checkpoint(whole / "flowcheck")
         told_or_refused(
-            lambda: give_back(step, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
+            lambda: fill_template(step, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
         )
 
 

@@ -23,13 +23,13 @@ from support.hostile import LONG, QUICK, changed, hostile_json, told_or_refused,
 from support.persisting import kept_at, replica_in, take
 
 from flowcheck.config import ServeConfig, WatchConfig
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.server import Server as Watch
-from flowcheck.ops.watch.state import State, decode_state
-from flowcheck.vault.serve import origins, patience
-from flowcheck.vault.serve.catalogue import Catalogue
-from flowcheck.vault.serve.client import fetched
-from flowcheck.vault.serve.server import Server as Serve
+from flowcheck.ops.watch.monitoring_server import MonitoringServer as Watch
+from flowcheck.ops.watch.state.chain_state import ChainState, decode_state
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.vault.download import download_source, retry_backoff
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.serve.step_catalog import StepCatalog
+from flowcheck.vault.serve.step_server import StepServer as Serve
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 LIMIT_S = 30.0
@@ -73,10 +73,10 @@ def running(kind: str, kept: Path) -> Iterator[tuple[int, Faults]]:
     if kind == "serve":
         word = str(kept.parent / "word")  # who half closed a connection is told as nobody's
         stated = ServeConfig(port=0, timeout_s=5.0, token_file=word)
-        made = Serve(Catalogue([kept]), stated, say=faults.said.append)
+        made = Serve(StepCatalog([kept]), stated, say=faults.said.append)
     else:
         told = decode_state((DATA / "state.json").read_bytes())
-        made = Watch(cast(Reader, _Told(told)), WatchConfig(listen="127.0.0.1:0"))
+        made = Watch(cast(StateReader, _Told(told)), WatchConfig(listen="127.0.0.1:0"))
     made.handle_error = faults.note
     made.start()
     try:
@@ -88,10 +88,10 @@ def running(kind: str, kept: Path) -> Iterator[tuple[int, Faults]]:
 class _Told:
     """In place of a reader."""
 
-    def __init__(self, told: State) -> None:
+    def __init__(self, told: ChainState) -> None:
         self._told = told
 
-    def state(self) -> State:
+    def state(self) -> ChainState:
         return self._told
 
 
@@ -300,10 +300,10 @@ def fetch(kept: Path, data: st.DataObject) -> None:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked again after a while."""
-    monkeypatch.setattr(patience, "WAIT_FIRST_S", 0.0)
-    monkeypatch.setattr(patience, "TRIES", 2)
-    monkeypatch.setattr(patience, "BUSY_S", 0.0)
-    monkeypatch.setattr(origins, "WRITING_S", 0.2)
+    monkeypatch.setattr(retry_backoff, "WAIT_FIRST_S", 0.0)
+    monkeypatch.setattr(retry_backoff, "TRIES", 2)
+    monkeypatch.setattr(retry_backoff, "BUSY_S", 0.0)
+    monkeypatch.setattr(download_source, "WRITING_S", 0.2)
 
 
 @QUICK

@@ -23,14 +23,14 @@ from support.hostile import LONG, QUICK, hostile_json, told_or_refused, torn
 from flowcheck import messages
 from flowcheck.config import load_job
 from flowcheck.errors import MessageError
-from flowcheck.messages import Message, audit_in, decode, encode
-from flowcheck.ops.ports.dump import read_dump
-from flowcheck.ops.ports.topology import load as load_topology
-from flowcheck.ops.watch.metrics import exposition
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.state import decode_state, encode_state
-from flowcheck.stages.links import Links
-from flowcheck.vault.persist import ledger
+from flowcheck.messages import Message, decode, encode, parse_audit_record
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import load_layout as load_topology
+from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import read_dump
+from flowcheck.ops.watch.prometheus_metrics import exposition
+from flowcheck.ops.watch.state.chain_state import decode_state, encode_state
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.vault.persist import checkpoint_ledger
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 STEPS = 4
@@ -62,7 +62,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read_whole(run: Path) -> None:
-    state = Reader(run).state()
+    state = StateReader(run).state()
     decode_state(encode_state(state))
     exposition(state, "")
 
@@ -121,7 +121,7 @@ def message(ended: Path, data: st.DataObject) -> None:
     frame = data.draw(hostile_messages())
     found = told_or_refused(lambda: decode(frame), ended)
     assert found is None or isinstance(found, Message)
-    audit_in(frame)
+    parse_audit_record(frame)
 
 
 def text_of_toml(tree: Any) -> str:
@@ -187,12 +187,18 @@ def layout_of_ports(ended: Path, data: st.DataObject) -> None:
 
 
 def ledgers(ended: Path, data: st.DataObject) -> None:
-    entry = ledger.Entry(name="step-1", step=1, digest="ab", bytes=1, saved=0.0, run="r")
-    whole = ledger.encode(ledger.Ledger(entries=(entry,), writing=("step-2",)))
+    entry = checkpoint_ledger.LedgerEntry(
+        name="step-1", step=1, digest="ab", bytes=1, saved=0.0, run="r"
+    )
+    whole = checkpoint_ledger.encode(
+        checkpoint_ledger.Ledger(entries=(entry,), writing=("step-2",))
+    )
     raw = data.draw(hostile_json(whole))
-    found = told_or_refused(lambda: ledger.decode(raw, "x"), ended)
+    found = told_or_refused(lambda: checkpoint_ledger.decode(raw, "x"), ended)
     if found is not None:
-        again = ledger.decode(ledger.encode(msgspec.convert(found, ledger.Ledger)), "x")
+        again = checkpoint_ledger.decode(
+            checkpoint_ledger.encode(msgspec.convert(found, checkpoint_ledger.Ledger)), "x"
+        )
         assert again == found
 
 
@@ -231,7 +237,7 @@ def test_what_is_read_is_told_or_refused_at_length(
 def test_an_inbox_gives_messages_or_refuses_and_takes_the_next(frames: list[list[bytes]]) -> None:
     """Whatever stands in a message of ZeroMQ, of one part or of several."""
     with tempfile.TemporaryDirectory() as below:
-        links = Links(Path(below), "parse-0")
+        links = StageSockets(Path(below), "parse-0")
         inbox = links.inbox
         with zmq.Context() as context, context.socket(zmq.PUSH) as other:
             other.setsockopt(zmq.LINGER, 0)

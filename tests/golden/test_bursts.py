@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.captured import NAMES, Frame, Truth, read_frames, write_pcap
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 NAME = "iter_40000_p2p_iter10"
@@ -21,7 +21,7 @@ def frames(captures: Path) -> list[Frame]:
 
 
 def read(frames: list[Frame], folder: Path) -> Reading:
-    tape = read_tape([write_pcap(folder / "burst.pcap", frames)])
+    tape = read_capture_files([write_pcap(folder / "burst.pcap", frames)])
     return read_stream(tape.flows, tape.messages)
 
 

@@ -11,8 +11,8 @@ from support.captured import (
     Truth,
 )
 
-from flowcheck.ops.analysis.analyze import as_dict, run
-from flowcheck.plane.tape import read_tape
+from flowcheck.ops.analysis.analyze_command import as_dict, run
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT
 
@@ -51,7 +51,7 @@ def test_flows_have_the_roles_peers_and_losses_of_the_truth(
     name: str, captures: Path, truth: Path
 ) -> None:
     known = Truth(truth, name)
-    tape = read_tape([captures / f"{name}.pcapng"])
+    tape = read_capture_files([captures / f"{name}.pcapng"])
     flows = {(f["dst"], f["dest_qp"]): f for f in as_dict({}, _reading(tape))["flows"]}
     data = {(f["dst_ip"], f["dst_qpn"]): f for f in known.values["flows"] if f["data_sends"]}
     for key, expected in data.items():
@@ -72,7 +72,7 @@ def _reading(tape: object) -> Reading:
 
 
 def test_addstep_names_the_nine_packets_its_last_message_lost(captures: Path) -> None:
-    tape = read_tape([captures / "allreduce_addstep.pcapng"])
+    tape = read_capture_files([captures / "allreduce_addstep.pcapng"])
     reading = _reading(tape)
     cut = [f.seen for f in reading.flows if f.seen.psn_missing]
     assert [f.psn_missing for f in cut] == [9]
@@ -85,7 +85,7 @@ def test_an_end_that_only_the_last_line_tells_is_assumed_and_one_of_a_plan_is_no
 ) -> None:
     """The patched trainer of one capture sent no start-up; the other one's names every size."""
     for name, assumed in (("allreduce_addstep", True), ("iter_40000_p2p_iter10", False)):
-        tape = read_tape([captures / f"{name}.pcapng"])
+        tape = read_capture_files([captures / f"{name}.pcapng"])
         reading = read_stream(tape.flows, tape.messages)
         reduces = [c for c in reading.collectives if c.kind == "all_reduce"]
         assert reduces

@@ -19,8 +19,8 @@ from support.captured import (
     write_pcap,
 )
 
-from flowcheck.ops.analysis.analyze import as_dict
-from flowcheck.plane.tape import read_tape
+from flowcheck.ops.analysis.analyze_command import as_dict
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Collective, Reading, read_stream
 
 
@@ -38,7 +38,7 @@ class Judge:
     def read(self, *files: Sequence[Frame]) -> Reading:
         """The reading of frames given as one file or several."""
         paths = [write_pcap(self.scratch / f"{i}.pcap", frames) for i, frames in enumerate(files)]
-        tape = read_tape(paths)
+        tape = read_capture_files(paths)
         return read_stream(tape.flows, tape.messages)
 
     def check_remains(self, name: str, frames: Sequence[Frame]) -> list[Collective]:

@@ -12,10 +12,10 @@ import pytest
 from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
-from flowcheck.ops.analysis import analyze
-from flowcheck.ops.running.stated import with_factory
-from flowcheck.plane.tape import read_tape
-from flowcheck.replica.rules.onepass import ROOTS
+from flowcheck.ops.analysis import analyze_command
+from flowcheck.ops.job_setup.job_file_references import with_factory_model
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.replica.optimizer_step.c_kernel_args import ROOTS
 from flowcheck.wire.learn import Reading, read_stream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -31,8 +31,8 @@ def truth_of(name: str) -> dict[str, Any]:
 
 
 def reading(name: str, model: ModelConfig | None) -> Reading:
-    stated = with_factory(model).stated if model is not None else None
-    tape = read_tape([DATA / f"{name}.pcapng"])
+    stated = with_factory_model(model).stated if model is not None else None
+    tape = read_capture_files([DATA / f"{name}.pcapng"])
     return read_stream(tape.flows, tape.messages, stated=stated)
 
 
@@ -115,6 +115,6 @@ def test_a_model_that_is_not_the_trainers_is_said_where_they_tell_theirs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     capture = DATA.parent / "two-ranks-ll.pcapng"
-    assert analyze.run([capture], model=FACTORY, as_json=True) == 0
+    assert analyze_command.run([capture], model=FACTORY, as_json=True) == 0
     notes = json.loads(capfd.readouterr().out)["notes"]
     assert any("theirs are followed" in note for note in notes)

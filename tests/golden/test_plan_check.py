@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from typer.testing import CliRunner
 
 from flowcheck.cli import app
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -127,7 +127,7 @@ def test_messages_and_bytes_of_every_direction_are_those_of_the_frames(name: str
         for way, sums in due.items():
             sums[0] += cost[way]["messages"]
             sums[1] += cost[way]["bytes"]
-    tape = read_tape([DATA / f"{name}.pcapng"])
+    tape = read_capture_files([DATA / f"{name}.pcapng"])
     reading = read_stream(tape.flows, tape.messages)
     barrier = reading.collectives[-1].placements
     seen = {"out": [0, 0], "in": [0, 0]}

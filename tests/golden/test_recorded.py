@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.recorded import assert_trainers_bits
 
-from flowcheck.ops.analysis.analyze import run
-from flowcheck.replica.rules.onepass import ROOTS
+from flowcheck.ops.analysis.analyze_command import run
+from flowcheck.replica.optimizer_step.c_kernel_args import ROOTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / "tests" / "data"

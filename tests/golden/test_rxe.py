@@ -11,8 +11,8 @@ import pytest
 from support.transport import Run, parsing
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import psn_missing
-from flowcheck.plane.pcap import PcapSource
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.plane.shared_memory.flow_table import psn_missing
 
 WRITES = [
     *(f"v4_write_mtu{mtu}" for mtu in (256, 512, 1024, 2048, 4096)),

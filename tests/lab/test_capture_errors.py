@@ -9,8 +9,8 @@ from scapy.utils import RawPcapWriter
 from support.eal import Setup, capture, why_not
 from support.rings import counted, frames_in
 
-from flowcheck.plane.dpdk import parse_device
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.frame_sources.dpdk_eal import parse_device
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 pytestmark = [
     pytest.mark.lab,
@@ -20,7 +20,7 @@ pytestmark = [
 
 def sentence_of(shm: Path, device: str, **more: object) -> str:
     (shm / "ring").unlink(missing_ok=True)
-    with Ring.create(shm / "ring", slots=64, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=64, live_source=True) as ring:
         found = capture(Setup(device, [str(ring.path)], **more))  # type: ignore[arg-type]
     sentence = found.get("error") or "; ".join(found["failures"])
     assert sentence, found
@@ -56,7 +56,7 @@ def test_missing_huge_pages_are_named_when_they_are_insisted_on(shm: Path) -> No
 
 
 def test_more_queues_than_a_port_has_are_refused(shm: Path) -> None:
-    with Ring.create(shm / "a", slots=64) as a, Ring.create(shm / "b", slots=64) as b:
+    with FrameRing.create(shm / "a", slots=64) as a, FrameRing.create(shm / "b", slots=64) as b:
         path = shm / "x.pcap"
         with RawPcapWriter(str(path), linktype=1) as writer:
             writer.write_header(None)
@@ -80,7 +80,7 @@ def test_a_file_that_gives_less_than_it_has_is_told(tmp_path: Path, shm: Path) -
         for _ in range(10):
             writer.write_packet(bytes(60))
     # Without its table nothing tells where the file ends, so a count stands in for it.
-    with Ring.create(shm / "r", slots=64) as ring:
+    with FrameRing.create(shm / "r", slots=64) as ring:
         found = capture(
             Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)], table=False, frames_max=7)
         )

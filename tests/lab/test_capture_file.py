@@ -10,7 +10,7 @@ from scapy.utils import RawPcapReader, RawPcapWriter
 from support.eal import Setup, capture, why_not
 from support.rings import counted, frames_in, slots_in
 
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 pytestmark = [
     pytest.mark.lab,
@@ -41,7 +41,7 @@ def test_a_real_capture_arrives_whole_and_in_order(
     path = captures / "iter_40000_p2p_iter10.pcapng"
     with RawPcapReader(str(path)) as reader:
         expected = [frame for frame, _ in reader]
-    with Ring.create(shm / "ring", slots=2048) as ring:
+    with FrameRing.create(shm / "ring", slots=2048) as ring:
         found = capture(
             Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)], engines, order="reversed")
         )
@@ -65,7 +65,7 @@ def test_copies_that_overtake_each_other_never_show(
 ) -> None:
     frames = random_frames(6000)
     path = write(tmp_path / "x.pcap", frames)
-    with Ring.create(shm / "ring", slots=8192) as ring:
+    with FrameRing.create(shm / "ring", slots=8192) as ring:
         engines = ["dma_skeleton0", "dma_skeleton1", "dma_skeleton2"]
         found = capture(
             Setup(
@@ -88,7 +88,7 @@ def test_frames_in_several_buffers_are_gathered_and_longer_than_a_slot_are_count
     path = write(tmp_path / "x.pcap", frames)
     fits = [frame for frame in frames if len(frame) <= 16384 - 64]
     for engines in ([], ["dma_skeleton0"]):
-        with Ring.create(shm / f"ring{len(engines)}", slots=512, slot_bytes=16384) as ring:
+        with FrameRing.create(shm / f"ring{len(engines)}", slots=512, slot_bytes=16384) as ring:
             capture(Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)], engines))
             assert frames_in(ring) == fits
             counters = counted(ring)
@@ -107,7 +107,7 @@ def test_time_stamps_and_lengths_on_the_wire_are_the_files(captures: Path, shm: 
     with RawPcapReader(str(path)) as reader:
         metadata = [meta for _, meta in reader]
     stamps = [((m.tshigh << 32) + m.tslow) * 10**9 // m.tsresol for m in metadata]
-    with Ring.create(shm / "ring", slots=2048) as ring:
+    with FrameRing.create(shm / "ring", slots=2048) as ring:
         capture(Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)]))
         slots = slots_in(ring)
     assert [slot[0] for slot in slots] == stamps
@@ -123,7 +123,7 @@ def test_frames_cut_by_the_file_are_pushed_and_counted_as_snapped(
         writer.write_header(None)
         for length in (60, 1102, 99, 4174):
             writer.write_packet(bytes(min(100, length)), caplen=min(100, length), wirelen=length)
-    with Ring.create(shm / "ring", slots=16) as ring:
+    with FrameRing.create(shm / "ring", slots=16) as ring:
         capture(Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)]))
         assert [slot[2] for slot in slots_in(ring)] == [60, 1102, 99, 4174]
         assert counted(ring)["snapped_frames"] == 2
@@ -132,7 +132,7 @@ def test_frames_cut_by_the_file_are_pushed_and_counted_as_snapped(
 @pytest.mark.parametrize("speed", [1.0, 4.0])
 def test_the_loop_keeps_the_files_pace(tmp_path: Path, shm: Path, speed: float) -> None:
     path = write(tmp_path / "x.pcap", random_frames(200, (100,)), step_s=0.005)
-    with Ring.create(shm / "ring", slots=256) as ring:
+    with FrameRing.create(shm / "ring", slots=256) as ring:
         found = capture(Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)], speed=speed))
         assert ring.head == 200
     recorded_s = 199 * 0.005 / speed
@@ -143,7 +143,7 @@ def test_the_loop_keeps_the_files_pace(tmp_path: Path, shm: Path, speed: float) 
 def test_a_frame_count_ends_the_capture_early(tmp_path: Path, shm: Path) -> None:
     frames = random_frames(500)
     path = write(tmp_path / "x.pcap", frames)
-    with Ring.create(shm / "ring", slots=512) as ring:
+    with FrameRing.create(shm / "ring", slots=512) as ring:
         capture(Setup(f"net_pcap0,rx_pcap={path}", [str(ring.path)], frames_max=123))
         assert frames_in(ring) == frames[:123]
 
@@ -152,7 +152,7 @@ def test_two_files_on_two_queues_fill_two_rings(tmp_path: Path, shm: Path) -> No
     frames = [random_frames(400), random_frames(700)[300:]]
     paths = [write(tmp_path / f"{n}.pcap", part) for n, part in enumerate(frames)]
     device = "net_pcap0," + ",".join(f"rx_pcap={path}" for path in paths)
-    with Ring.create(shm / "a", slots=512) as a, Ring.create(shm / "b", slots=512) as b:
+    with FrameRing.create(shm / "a", slots=512) as a, FrameRing.create(shm / "b", slots=512) as b:
         found = capture(
             Setup(device, [str(a.path), str(b.path)], ["dma_skeleton0", "dma_skeleton1"])
         )

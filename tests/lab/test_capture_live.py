@@ -17,8 +17,8 @@ from support.eal import Running, Setup, wait_until, why_not
 from support.rings import counted, frames_in, release, slots_in
 from support.veth import Veth, veth
 
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.intake.capture import QUIET_IDLE_US
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.packet_capture.capture_stage import QUIET_IDLE_US
 
 WHY_NOT = why_not() or ("" if shutil.which("ip") else "ip (iproute2) is not installed")
 pytestmark = [pytest.mark.lab, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "lab is there")]
@@ -70,7 +70,7 @@ def test_every_frame_sent_arrives_with_the_same_bytes_in_the_same_order(
 ) -> None:
     frames = roce_like(3000, (60, 118, 1102, 4174, 8000))
     path = to_file(tmp_path / "x.pcap", frames)
-    with Ring.create(shm / "ring", slots=4096, slot_bytes=8192, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=4096, slot_bytes=8192, live_source=True) as ring:
         setup = Setup(
             f"net_af_packet0,iface={cable.tap}", [str(ring.path)], engines, mbuf_frame_bytes=8128
         )
@@ -104,7 +104,7 @@ def test_a_vlan_tag_the_kernel_took_off_is_back_in_the_frame(
         Ether(plain[:12] + b"\x81\x00" + bytes(Dot1Q(vlan=77, type=0x0800)) + plain[14:])
     )
     path = to_file(tmp_path / "x.pcap", [tagged] * 5)
-    with Ring.create(shm / "ring", slots=16, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=16, live_source=True) as ring:
         running = Running(
             Setup(f"net_af_packet0,iface={cable.tap}", [str(ring.path)]), cable.namespace
         )
@@ -127,7 +127,7 @@ def test_a_quiet_interface_is_looked_at_less_often_and_its_next_frames_are_all_t
     frames = roce_like(3000, (1102,))
     path = to_file(tmp_path / "x.pcap", frames)
     device = f"net_af_packet0,iface={cable.tap}"
-    with Ring.create(shm / "ring", slots=4096, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=4096, live_source=True) as ring:
         setup = Setup(device, [str(ring.path)], idle_us=50, idle_max_us=QUIET_IDLE_US)
         running = Running(setup, cable.namespace)
         assert wait_until(lambda: running.rests() > 5 * 64), "it does not pause"
@@ -146,7 +146,7 @@ def test_frames_the_kernel_dropped_before_us_are_counted(
     frames = roce_like(4000, (1102,))
     path = to_file(tmp_path / "x.pcap", frames)
     device = f"net_af_packet0,iface={cable.tap},framecnt=8"
-    with Ring.create(shm / "ring", slots=4096, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=4096, live_source=True) as ring:
         # A pause of 100 ms per idle turn, and room for 8 frames in the kernel's ring.
         running = Running(Setup(device, [str(ring.path)], idle_us=100_000), cable.namespace)
         cable.send(path, pause_every=0)
@@ -163,7 +163,7 @@ def test_frames_that_wait_in_the_kernel_for_seconds_are_at_no_time_counted_as_dr
 ) -> None:
     frames = roce_like(500, (1102,))
     path = to_file(tmp_path / "x.pcap", frames)
-    with Ring.create(shm / "ring", slots=4096, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=4096, live_source=True) as ring:
         # Pauses of 5 s: as on a machine that does much else.
         setup = Setup(f"net_af_packet0,iface={cable.tap}", [str(ring.path)], idle_us=5_000_000)
         running = Running(setup, cable.namespace)
@@ -187,7 +187,7 @@ def test_frames_cut_by_too_small_a_kernel_ring_are_counted_as_snapped(
     frames = roce_like(40, (1102, 4174))
     path = to_file(tmp_path / "x.pcap", frames)
     device = f"net_af_packet0,iface={cable.tap},framesz=2048,blocksz=4096"
-    with Ring.create(shm / "ring", slots=64, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=64, live_source=True) as ring:
         running = Running(Setup(device, [str(ring.path)]), cable.namespace)
         cable.send(path)
         wait_until(lambda: ring.head == len(frames))
@@ -203,7 +203,7 @@ def test_a_full_ring_drops_and_counts_and_goes_on_when_there_is_room(
     frames = roce_like(1000, (200,))
     first, second = to_file(tmp_path / "1", frames), to_file(tmp_path / "2", frames[:10])
     for engines in ([], ["dma_skeleton0"]):
-        with Ring.create(shm / f"ring{len(engines)}", slots=64, live_source=True) as ring:
+        with FrameRing.create(shm / f"ring{len(engines)}", slots=64, live_source=True) as ring:
             setup = Setup(f"net_af_packet0,iface={cable.tap}", [str(ring.path)], engines)
             running = Running(setup, cable.namespace)
             cable.send(first)
@@ -226,8 +226,8 @@ def test_two_queues_share_the_flows_and_keep_the_order_of_each(
     path = to_file(tmp_path / "x.pcap", frames)
     device = f"net_af_packet0,iface={cable.tap},qpairs=2"
     with (
-        Ring.create(shm / "a", slots=2048, live_source=True) as a,
-        Ring.create(shm / "b", slots=2048, live_source=True) as b,
+        FrameRing.create(shm / "a", slots=2048, live_source=True) as a,
+        FrameRing.create(shm / "b", slots=2048, live_source=True) as b,
     ):
         engines = ["dma_skeleton0", "dma_skeleton1"]
         running = Running(Setup(device, [str(a.path), str(b.path)], engines), cable.namespace)

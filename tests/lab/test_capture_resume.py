@@ -14,7 +14,7 @@ from scapy.utils import RawPcapReader, RawPcapWriter
 from support.eal import Running, Setup, capture, wait_until, why_not
 from support.rings import counted, frames_in, slots_in
 
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 pytestmark = [
     pytest.mark.lab,
@@ -35,7 +35,7 @@ def test_kills_neither_lose_nor_double_a_frame_of_a_file(
             writer.write_packet(frame, sec=0, usec=index * 500)
     fits = [frame for frame in frames if len(frame) <= 4288]
     hits = 0
-    with Ring.create(shm / "ring", slots=4096) as ring:
+    with FrameRing.create(shm / "ring", slots=4096) as ring:
         setup = Setup(
             f"net_pcap0,rx_pcap={path}", [str(ring.path)], engines, speed=4.0, order="shuffled"
         )
@@ -61,7 +61,7 @@ def test_kills_neither_lose_nor_double_a_frame_of_a_file(
 @pytest.mark.parametrize("engines", [[], ["dma_skeleton0"]])
 def test_a_flood_is_taken_in_whole_while_slots_are_freed(shm: Path, engines: list[str]) -> None:
     """net_null makes frames as fast as they are taken; a file-like ring stops it when full."""
-    with Ring.create(shm / "ring", slots=1024) as ring:
+    with FrameRing.create(shm / "ring", slots=1024) as ring:
         done = threading.Event()
 
         def free_slots() -> None:
@@ -83,7 +83,7 @@ def test_a_flood_is_taken_in_whole_while_slots_are_freed(shm: Path, engines: lis
 
 
 def test_a_flood_nobody_reads_is_dropped_and_counted(shm: Path) -> None:
-    with Ring.create(shm / "ring", slots=256, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=256, live_source=True) as ring:
         capture(Setup("net_null0,size=64", [str(ring.path)], frames_max=100_000))
         counters = counted(ring)
     assert counters["pushed_frames"] == 256
@@ -107,7 +107,7 @@ def test_frames_in_segments_of_any_size_are_gathered_from_a_net_ring(
     command = ["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), *words]
     subprocess.run(command, check=True, timeout=60)
     feed = {"library": str(library), "file": str(path), "limit": limit}
-    with Ring.create(shm / "ring", slots=1024, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=1024, live_source=True) as ring:
         setup = Setup(
             "net_ring0", [str(ring.path)], ["dma_skeleton0"], feed=feed, frames_max=len(frames)
         )
@@ -124,7 +124,7 @@ def test_frames_in_segments_of_any_size_are_gathered_from_a_net_ring(
 
 
 def test_an_idle_capture_rests(shm: Path) -> None:
-    with Ring.create(shm / "ring", slots=256, live_source=True) as ring:
+    with FrameRing.create(shm / "ring", slots=256, live_source=True) as ring:
         running = Running(Setup("net_ring0", [str(ring.path)], idle_us=200))
         pid = running._process.pid
         spent = [cpu_seconds(pid)]

@@ -20,12 +20,12 @@ from support.veth import veth
 from flowcheck.config import JobConfig, job_from
 from flowcheck.errors import CaptureError
 from flowcheck.messages import FramesReady, SourceEnded
-from flowcheck.ops.node.machine import real_time
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.intake.capture import capture_service
-from flowcheck.stages.intake.capture_file import FileCapture
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.service import Service
+from flowcheck.ops.node.machine_checks import real_time
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.packet_capture.capture_file import FileCapture
+from flowcheck.stages.packet_capture.capture_stage import capture_service
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.service_loop import Service
 
 SLOTS = 2048
 DPDK = pytest.mark.skipif(bool(why_not()), reason=why_not() or "DPDK is there")
@@ -103,7 +103,7 @@ def turns(service: Service, limit: int = 10_000) -> None:
 def test_a_file_is_read_without_dpdk_and_its_end_is_told_once(captures: Path, run: RunDir) -> None:
     path = captures / "iter_40000_p2p_iter10.pcapng"
     expected = truth_of(path)
-    with Ring.create(run.ring(0), slots=SLOTS) as ring:
+    with FrameRing.create(run.ring(0), slots=SLOTS) as ring:
         links, service = Recorder(), capture_service(run, job(file=str(path)), 0)
         assert isinstance(service, FileCapture)
         service.start(links)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def test_a_file_waits_for_room_and_goes_on_after_a_restart(captures: Path, run: 
     path = captures / "iter_40000_p2p_iter10.pcapng"
     expected = truth_of(path)
     arrived: list[bytes] = []
-    with Ring.create(run.ring(0), slots=256) as ring:
+    with FrameRing.create(run.ring(0), slots=256) as ring:
         while ring.source_end is None:
             links, service = Recorder(), capture_service(run, job(file=str(path)), 0)
             service.start(links)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def test_a_file_keeps_the_pace_it_was_recorded_at(tmp_path: Path, run: RunDir) -
         writer.write_header(None)
         for index in range(100):
             writer.write_packet(bytes(60), sec=50, usec=index * 4000)
-    with Ring.create(run.ring(0), slots=SLOTS) as ring:
+    with FrameRing.create(run.ring(0), slots=SLOTS) as ring:
         service = capture_service(run, job(file=str(path), speed=2.0), 0)
         service.start(Recorder())  # type: ignore[arg-type]
         began_s = time.perf_counter()
@@ -157,7 +157,7 @@ def test_a_torn_file_ends_in_a_sentence_and_leaves_nothing_open(
 ) -> None:
     torn = tmp_path / "torn.pcapng"
     torn.write_bytes((captures / "allreduce_addstep.pcapng").read_bytes()[:100_001])
-    with Ring.create(run.ring(0), slots=SLOTS):
+    with FrameRing.create(run.ring(0), slots=SLOTS):
         service = capture_service(run, job(file=str(torn)), 0)
         service.start(Recorder())  # type: ignore[arg-type]
         with pytest.raises(CaptureError, match="torn at byte"):
@@ -191,7 +191,7 @@ def test_a_file_through_dpdk_fills_the_ring_and_tells_its_end(captures: Path, ru
     path = captures / "iter_40000_p2p_iter10.pcapng"
     expected = truth_of(path)
     source = {"vdev": f"net_pcap0,rx_pcap={path}", "engines": ["dma_skeleton0"]}
-    with Ring.create(run.ring(0), slots=SLOTS) as ring:
+    with FrameRing.create(run.ring(0), slots=SLOTS) as ring:
         out, _ = stage(run, source).communicate(timeout=40)
         assert frames_in(ring) == expected
         assert ring.source_end == len(expected)
@@ -205,7 +205,7 @@ def test_a_file_through_dpdk_fills_the_ring_and_tells_its_end(captures: Path, ru
 @pytest.mark.lab
 @DPDK
 def test_a_missing_port_is_a_sentence(run: RunDir) -> None:
-    with Ring.create(run.ring(0), slots=SLOTS, live_source=True):
+    with FrameRing.create(run.ring(0), slots=SLOTS, live_source=True):
         out, _ = stage(run, {"interface": "nosuch0"}).communicate(timeout=40)
     errors = [message for to, message in heard(out) if to == "error"]
     assert len(errors) == 1 and "nosuch0" in errors[0]
@@ -223,7 +223,7 @@ def test_a_live_interface_is_drained_when_asked_and_what_it_missed_is_counted(
         writer.write_header(None)
         for frame in frames:
             writer.write_packet(frame)
-    with Ring.create(run.ring(0), slots=SLOTS, live_source=True) as ring, veth() as cable:
+    with FrameRing.create(run.ring(0), slots=SLOTS, live_source=True) as ring, veth() as cable:
         process = stage(run, {"interface": cable.tap}, cable.namespace)
         assert process.stdout is not None
         while "started" not in (line := process.stdout.readline()):

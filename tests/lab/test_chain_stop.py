@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.chain import Command, flowcheck, slowed, wait_until
 
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CAPTURE = "iter_40000_p2p_iter10"
 BEHIND = 400

@@ -18,10 +18,10 @@ from test_rings import steps_taken, taken
 from test_switch_ovs import held, vsctl
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.state import folder_of
-from flowcheck.lab.run.compare import trainer_digests
-from flowcheck.lab.run.services import Services
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.cluster.cluster_state_file import folder_of
+from flowcheck.lab.job_run.digest_comparison import trainer_digests
+from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
+from flowcheck.stages.run_directory.run_dir import RunDir
 from tests.unit.test_cli import flowcheck
 
 pytestmark = [
@@ -93,7 +93,7 @@ def follow(switch: Switch, folder: Path) -> RunDir:
         '[optimizer]\nname = "adamw"\nlearning_rate = 0.01\n'
     )
     enter = ("ip", "netns", "exec", switch.cluster.checkpoint_namespace)
-    services = Services(job, folder / "run", folder / "log", enter=enter)
+    services = FlowCheckServices(job, folder / "run", folder / "log", enter=enter)
     run = RunDir(folder / "run")
     try:
         services.wait_listening()

@@ -20,8 +20,8 @@ from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME, SWITCHES
 from support.wireshark import tshark
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.namespaces import inside
-from flowcheck.lab.cluster.spec import MTUS
+from flowcheck.lab.cluster.cluster_spec import MTUS
+from flowcheck.lab.cluster.network_namespaces import inside
 
 pytestmark = [
     pytest.mark.lab,

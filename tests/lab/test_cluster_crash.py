@@ -16,8 +16,8 @@ from support.leftovers import leftovers_of, settings
 from support.switches import OVS, SWITCHES
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster import namespaces, processes, sysctls
-from flowcheck.lab.cluster.sysctls import RECORD, WANTED
+from flowcheck.lab.cluster import namespace_processes, network_namespaces, socket_buffer_sysctls
+from flowcheck.lab.cluster.socket_buffer_sysctls import RECORD, WANTED
 
 pytestmark = [
     pytest.mark.lab,
@@ -112,7 +112,7 @@ def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A `down` that dies after any namespace is finished by the next one."""
     before = leftovers(switch)
     cluster = lab.up(lab.Cluster(name=NAME, switch=switch))  # type: ignore[arg-type]
-    real = namespaces.remove
+    real = network_namespaces.remove
     for count in range(len(cluster.namespaces)):
 
         def once(namespace: str, left: list[int] = [count and 1]) -> None:  # noqa: B006
@@ -121,7 +121,7 @@ def test_down_cut_short(switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
             left[0] -= 1
             real(namespace)
 
-        monkeypatch.setattr(namespaces, "remove", once)
+        monkeypatch.setattr(network_namespaces, "remove", once)
         with pytest.raises(OSError, match="killed here"):
             lab.down(NAME)
     monkeypatch.undo()
@@ -162,18 +162,20 @@ def test_down_ends_what_runs_there() -> None:
 
 def test_another_life_of_a_pid_is_spared() -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:
-        found = processes.look(process.pid)
+        found = namespace_processes.look(process.pid)
         assert found is not None
-        processes.end([processes.Process(found.pid, found.start - 1, "sleep")])
+        namespace_processes.end(
+            [namespace_processes.ProcessIdentity(found.pid, found.start - 1, "sleep")]
+        )
         assert process.poll() is None
-        processes.end([found])
+        namespace_processes.end([found])
         assert process.wait(5) == -signal.SIGTERM
 
 
 @pytest.fixture
 def low_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The kernel's own, whatever others have raised and left so; theirs are back afterwards."""
-    monkeypatch.setattr(sysctls, "RECORD", tmp_path / "sysctls")
+    monkeypatch.setattr(socket_buffer_sysctls, "RECORD", tmp_path / "sysctls")
     theirs = settings()
     low = dict.fromkeys(WANTED, 212992)
     put(low)

@@ -16,7 +16,7 @@ from support.leftovers import leftovers_of
 from flowcheck import cli
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster import bridge, mirror, state
+from flowcheck.lab.cluster import cluster_state_file, linux_bridge
 
 pytestmark = [
     pytest.mark.lab,
@@ -112,9 +112,9 @@ def test_missing_kernel_feature(
             raise NetlinkError(95)
 
     def copy_to(_: object, *words: object) -> None:
-        mirror.copy_to(Refusing(), *words)  # type: ignore[arg-type]
+        linux_bridge.copy_to(Refusing(), *words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bridge, "copy_to", copy_to)
+    monkeypatch.setattr(linux_bridge, "copy_to", copy_to)
     assert "CONFIG_NET_SCH_INGRESS" in said(monkeypatch, capsys, "up", "--name", NAME)
     assert leftovers() == before
 
@@ -142,7 +142,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 
 def test_state_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "FOLDER", tmp_path)
+    monkeypatch.setattr(cluster_state_file, "FOLDER", tmp_path)
     (tmp_path / "lab.json").write_text("{")
     with pytest.raises(FlowCheckError, match="not a cluster's state"):
         lab.status("lab")

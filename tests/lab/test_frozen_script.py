@@ -18,8 +18,8 @@ from support.started import SCRIPTS, launch
 from test_unseen_scripts import LIMIT_S
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.compare import trainer_digests
-from flowcheck.lab.run.tap import Tap
+from flowcheck.lab.job_run.digest_comparison import trainer_digests
+from flowcheck.lab.recording.packet_tap import PacketTap
 
 pytestmark = [
     pytest.mark.lab,
@@ -65,7 +65,7 @@ def test_trainer_goes_on_from_what_is_given_back_as_from_its_own_file(
 ) -> None:
     capture, digests = tmp_path / "job.pcapng", tmp_path / "digests.jsonl"
     words = ["norm"] if norm else []
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="frozen"):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="frozen"):
         of_net = (f"NCCL_PROTO={protocol}",)
         launch(
             hosts, "frozen.py", str(digests), str(tmp_path), "1", f"{KILLED}", "-", *words, *of_net

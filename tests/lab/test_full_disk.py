@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from support.chain import Command, flowcheck, slowed, wait_until
 
-from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.replica.kept.trace import digests_at
-from flowcheck.stages.chain.beat import read_beat
-from flowcheck.stages.chain.events import LINES, Event, Kind, read_event
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.replica.state_file.digest_log import digests_at
+from flowcheck.stages.chain_events.event_log import LINES, Event, EventKind, read_event
+from flowcheck.stages.chain_events.heartbeat import read_beat
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 60
 PACE_S = 0.002
@@ -55,7 +55,7 @@ def fill(disk: Path, events: Path) -> None:
 def notes(run: RunDir) -> list[Event]:
     told = [read_event(line) for line in run.events.read_bytes().splitlines() if line]
     assert None not in told, "a torn line"
-    return [one for one in told if one and one.kind is Kind.NOTE and one.what == LINES]
+    return [one for one in told if one and one.kind is EventKind.NOTE and one.what == LINES]
 
 
 @pytest.mark.nightly
@@ -63,7 +63,7 @@ def test_steps_are_taken_while_nothing_of_them_can_be_written_down(
     disk: Path, tmp_path: Path
 ) -> None:
     """They are those that a replay takes which has room; the events go on once there is some."""
-    write_pcap(tmp_path / "job.pcap", make(SyntheticJob(steps=STEPS)).seen_at(0))
+    write_pcap(tmp_path / "job.pcap", make_traffic(SyntheticJob(steps=STEPS)).seen_at(0))
     job, run = tmp_path / "job.toml", RunDir(disk / "run")
     job.write_text(JOB.format(run=run.root, out=tmp_path / "out"))
     code, roomy, err = flowcheck("replay", tmp_path / "job.pcap", "--job", job, "--json")
@@ -76,9 +76,11 @@ def test_steps_are_taken_while_nothing_of_them_can_be_written_down(
         os.kill(update, signal.SIGSTOP)
         fill(disk, run.events)
         os.kill(update, signal.SIGCONT)
-        wait_until(lambda: Reader(run.root).state().jobs[0].step == STEPS, LIMIT_S, "all steps")
+        wait_until(
+            lambda: StateReader(run.root).state().jobs[0].step == STEPS, LIMIT_S, "all steps"
+        )
         wait_until(lambda: len(read_beat(run.beat).full) == 2, LIMIT_S, "the beat")
-        state = Reader(run.root).state()
+        state = StateReader(run.root).state()
         written = len(run.steps.read_bytes().splitlines()) if run.steps.exists() else 0
         assert written < STEPS and digests_at(run.trace, STEPS) is None, "not known, and no error"
         assert state.unwritten_lines >= STEPS - written

@@ -21,9 +21,9 @@ from support.started import SCRIPTS, launch
 from test_unseen_scripts import ADAMW, replay
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.tap import Tap
-from flowcheck.ops.running.last import last_step
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.recording.packet_tap import PacketTap
+from flowcheck.ops.lifecycle.run_outcome import last_step
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [
     pytest.mark.lab,
@@ -81,7 +81,7 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
     hosts: cluster.Cluster, tmp_path: Path, factory: str, words: tuple[str, ...]
 ) -> None:
     capture, kept = tmp_path / "job.pcapng", tmp_path / "kept"
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="gathered"):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="gathered"):
         launch(hosts, "gathered.py", str(kept), *words)
     told = replay(capture, "", model(factory, hosts.hosts))
     kind = torch.bfloat16 if "bfloat16" in words else torch.float32
@@ -166,7 +166,7 @@ def test_an_optimizer_of_parts_beside_ddp_is_followed_with_all_its_state(
 ) -> None:
     """ZeroRedundancyOptimizer: gradients are reduced whole, what it broadcasts is not needed."""
     capture, digests = tmp_path / "job.pcapng", tmp_path / "digests.jsonl"
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="zero"):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="zero"):
         launch(hosts, "zero_one.py", str(digests))
     told = replay(capture, ADAMW)
     own = [json.loads(line) for line in digests.read_text().splitlines()]
@@ -179,7 +179,7 @@ def test_a_reduce_scatter_with_its_gather_behind_it_is_refused_by_name(
     hosts: cluster.Cluster, tmp_path: Path
 ) -> None:
     capture = tmp_path / "job.pcapng"
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="zero"):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="zero"):
         launch(hosts, "zero_flat.py", str(tmp_path / "kept"), "NCCL_PROTO=Simple")
     told = replay(capture, ADAMW)
     assert "ZeRO-1" in told["why"] and not told["digests"]

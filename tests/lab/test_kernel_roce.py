@@ -19,7 +19,7 @@ from support.rxe.network import Loss
 from support.rxe.traffic import UNTOUCHED, Outcome, Scenario, carry_out
 from support.switches import SWITCHES
 
-from flowcheck.plane.flows import PSN_ORIGIN, flow_key, psn_missing
+from flowcheck.plane.shared_memory.flow_table import PSN_ORIGIN, flow_key, psn_missing
 
 WHY_NOT = why_not() or missing()
 pytestmark = [

@@ -17,9 +17,9 @@ from support.chain import (
     wait_until,
 )
 
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CAPTURE = "iter_40000_p2p_iter10"
 LONGEST_S = 0.15
@@ -76,7 +76,7 @@ def test_kills_of_capture_parser_and_extractor_cost_no_byte(
             )
         )  # fmt: skip
         wait_until(lambda: "capture-0" in run.stage_pids(), 60, "the chain is up")
-        ring = stack.enter_context(Ring.open(run.ring(0)))
+        ring = stack.enter_context(FrameRing.open(run.ring(0)))
         flows = stack.enter_context(FlowTable.open(run.flows(0)))
         wait_until(lambda: ring.tail > 0, 60, "frames go through")
         while ring.source_end is None and command.process.poll() is None:
@@ -98,7 +98,7 @@ def test_kills_of_capture_parser_and_extractor_cost_no_byte(
     assert [s["parameters_sha256"] for s in result["digests"]] == [sha256(p) for p in wanted]
 
 
-def is_due(victim: Victim, run: RunDir, ring: Ring, dice: random.Random) -> bool:
+def is_due(victim: Victim, run: RunDir, ring: FrameRing, dice: random.Random) -> bool:
     """Whether to kill now. The instant is drawn as soon as the new process got on, or, now and
     then, while it still starts."""
     if not victim.due_s:
@@ -111,7 +111,7 @@ def is_due(victim: Victim, run: RunDir, ring: Ring, dice: random.Random) -> bool
     return bool(victim.due_s) and time.monotonic() >= victim.due_s
 
 
-def kill(victim: Victim, run: RunDir, ring: Ring, flows: FlowTable) -> None:
+def kill(victim: Victim, run: RunDir, ring: FrameRing, flows: FlowTable) -> None:
     """One kill, and at once what it interrupted."""
     victim.killed = signal_stage(run, victim.stage)
     victim.reached = getattr(ring, victim.position)

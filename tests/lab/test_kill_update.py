@@ -17,8 +17,8 @@ from support.chain import (
     truth_steps,
 )
 
-from flowcheck.replica.kept.header import peek
-from flowcheck.stages.rundir import RunDir
+from flowcheck.replica.state_file.file_header import peek
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CAPTURE = "iter_40000_p2p_iter10"
 CHAIN_KILLS = 6

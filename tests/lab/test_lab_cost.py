@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.lab.cluster import namespaces
+from flowcheck.lab.cluster import network_namespaces
 
 pytestmark = [
     pytest.mark.lab,
@@ -44,4 +44,4 @@ def test_every_case_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
     assert runs["flowcheck"]["services_cpu_s"] > 0
     assert runs["none"]["services_cpu_s"] == 0
     assert found["figures"][0]["time_ratio"] == 1.0
-    assert namespaces.existing(f"fcl-{name}-") == []
+    assert network_namespaces.existing(f"fcl-{name}-") == []

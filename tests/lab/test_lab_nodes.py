@@ -17,8 +17,8 @@ from support.started import launch
 from test_unseen_scripts import ADAMW, Outcome, replay
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.compare import trainer_digests
-from flowcheck.lab.run.tap import Tap
+from flowcheck.lab.job_run.digest_comparison import trainer_digests
+from flowcheck.lab.recording.packet_tap import PacketTap
 
 pytestmark = [
     pytest.mark.lab,
@@ -52,7 +52,10 @@ def test_a_job_on_nodes_of_several_gpus_is_followed_bit_for_bit(
 ) -> None:
     made = mirrored(ranks, gpus, node)
     capture, digests = tmp_path / "job.pcapng", tmp_path / "digests.jsonl"
-    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="nodes"):
+    with (
+        standing(made),
+        PacketTap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="nodes"),
+    ):
         launch(made, "variants.py", str(digests), "view", f"NCCL_PROTO={protocol}")
     told = replay(without_nvlink(made, capture, tmp_path / "node.pcap"), ADAMW)
     replica = {

@@ -11,7 +11,7 @@ import pytest
 from lab.test_lab_train import train
 from support.chain import analyzed, flowcheck
 
-from flowcheck.ops.ports.chosen import Asked, Chosen, chosen_by
+from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan, PortsRequest, make_mirror_plan
 
 pytestmark = [
     pytest.mark.lab,
@@ -31,13 +31,13 @@ monitor = [{{ switch = "lab", port = "monitor", gbps = 20 }}]
 
 
 @pytest.fixture
-def chosen(tmp_path: Path) -> Chosen:
+def chosen(tmp_path: Path) -> MirrorPlan:
     file = tmp_path / "layout.toml"
     file.write_text(LAYOUT)
-    return chosen_by(Asked(file=file))
+    return make_mirror_plan(PortsRequest(file=file))
 
 
-def mirrors(chosen: Chosen) -> list[str]:
+def mirrors(chosen: MirrorPlan) -> list[str]:
     """As the lab's options have them."""
     return [f"{pair.port}:{pair.direction}" for pair, _ in chosen.choice.placed]
 
@@ -56,7 +56,7 @@ def recorded(folder: Path, name: str, points: list[str]) -> Any:
 
 
 def test_of_chosen_ports_a_capture_lacks_nothing_and_of_one_less_the_chunk_that_is_said(
-    chosen: Chosen, tmp_path: Path
+    chosen: MirrorPlan, tmp_path: Path
 ) -> None:
     points = mirrors(chosen)
     assert recorded(tmp_path, "both", points)["missing_chunks"] == []
@@ -74,7 +74,7 @@ def test_of_chosen_ports_a_capture_lacks_nothing_and_of_one_less_the_chunk_that_
 
 
 def test_a_killed_job_goes_on_from_what_chosen_ports_carried(
-    chosen: Chosen, tmp_path: Path
+    chosen: MirrorPlan, tmp_path: Path
 ) -> None:
     words = [word for point in mirrors(chosen) for word in ("--mirror", point)]
     found = train(

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from flowcheck.lab import cluster
-from flowcheck.lab.cluster import namespaces
-from flowcheck.lab.run.compare import Digests, trainer_digests
-from flowcheck.lab.run.plan import GPT, script_module
+from flowcheck.lab.cluster import network_namespaces
+from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
+from flowcheck.lab.job_run.run_plan import GPT, script_module
 
 pytestmark = [
     pytest.mark.lab,
@@ -41,7 +41,7 @@ def train(out: Path, name: str, options: list[str], script: list[str]) -> dict[s
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert namespaces.existing(f"fcl-{name}-") == []
+        assert network_namespaces.existing(f"fcl-{name}-") == []
     finally:
         # Of a run that was killed for its time: its trainers would slow all other tests down.
         cluster.down(name)

@@ -8,18 +8,18 @@ import pytest
 
 from flowcheck.errors import ConfigError, MessageError
 from flowcheck.messages import Hello, Message, ShardReady, SpanReady, StepApplied, Stop
-from flowcheck.stages.links import INBOX_MESSAGES, Links, address
+from flowcheck.stages.zmq_sockets import INBOX_MESSAGES, StageSockets, ipc_address
 
 LIMIT_S = 60.0
 
 
 @pytest.fixture
-def linked(tmp_path: Path) -> Iterator[Callable[[str], Links]]:
+def linked(tmp_path: Path) -> Iterator[Callable[[str], StageSockets]]:
     """Opens the links of a stage; closes whatever was opened."""
-    opened: list[Links] = []
+    opened: list[StageSockets] = []
 
-    def link(name: str) -> Links:
-        opened.append(Links(tmp_path, name))
+    def link(name: str) -> StageSockets:
+        opened.append(StageSockets(tmp_path, name))
         return opened[-1]
 
     yield link
@@ -27,7 +27,7 @@ def linked(tmp_path: Path) -> Iterator[Callable[[str], Links]]:
         links.close()
 
 
-def received(links: Links, count: int, sender: Links | None = None) -> list[Message]:
+def received(links: StageSockets, count: int, sender: StageSockets | None = None) -> list[Message]:
     """The next `count` messages; fails after LIMIT_S."""
     found: list[Message] = []
     until_s = time.monotonic() + LIMIT_S
@@ -39,16 +39,16 @@ def received(links: Links, count: int, sender: Links | None = None) -> list[Mess
     return found
 
 
-def test_a_message_reaches_the_named_stage(linked: Callable[[str], Links]) -> None:
+def test_a_message_reaches_the_named_stage(linked: Callable[[str], StageSockets]) -> None:
     sender, receiver = linked("parse-0"), linked("extract")
     sender.send("extract", SpanReady(ring=0, parsed=17))
     assert received(receiver, 1) == [SpanReady(ring=0, parsed=17)]
 
 
 def test_what_the_supervisor_broadcasts_reaches_every_stage(
-    linked: Callable[[str], Links],
+    linked: Callable[[str], StageSockets],
 ) -> None:
-    supervisor = linked(Links.EVENTS)
+    supervisor = linked(StageSockets.EVENTS)
     stages = [linked("update"), linked("extract")]
     assert supervisor.broadcast is not None
     heard: list[list[Message]] = [[], []]
@@ -62,7 +62,7 @@ def test_what_the_supervisor_broadcasts_reaches_every_stage(
 
 
 def test_an_empty_inbox_waits_as_long_as_told_and_no_longer(
-    linked: Callable[[str], Links],
+    linked: Callable[[str], StageSockets],
 ) -> None:
     links = linked("update")
     began_s = time.monotonic()
@@ -74,7 +74,9 @@ def test_an_empty_inbox_waits_as_long_as_told_and_no_longer(
     assert time.monotonic() - began_s < 100 * 0.04, "what is told is not waited for"
 
 
-def test_no_more_messages_are_handed_out_than_asked_for(linked: Callable[[str], Links]) -> None:
+def test_no_more_messages_are_handed_out_than_asked_for(
+    linked: Callable[[str], StageSockets],
+) -> None:
     sender, receiver = linked("parse-0"), linked("extract")
     for step in range(10):
         sender.send("extract", ShardReady(iteration=step, generation=0))
@@ -83,7 +85,7 @@ def test_no_more_messages_are_handed_out_than_asked_for(linked: Callable[[str], 
 
 
 def test_a_neighbour_that_is_away_stops_nobody_and_still_gets_every_step_message(
-    linked: Callable[[str], Links],
+    linked: Callable[[str], StageSockets],
 ) -> None:
     sender = linked("extract")
     steps = [ShardReady(iteration=n, generation=0) for n in range(INBOX_MESSAGES + 500)]
@@ -95,7 +97,7 @@ def test_a_neighbour_that_is_away_stops_nobody_and_still_gets_every_step_message
 
 
 def test_nudges_to_a_neighbour_that_is_away_are_dropped_not_piled_up(
-    linked: Callable[[str], Links],
+    linked: Callable[[str], StageSockets],
 ) -> None:
     sender = linked("parse-0")
     for parsed in range(3 * INBOX_MESSAGES):
@@ -108,7 +110,7 @@ def test_nudges_to_a_neighbour_that_is_away_are_dropped_not_piled_up(
     assert len(got) <= 2 * INBOX_MESSAGES + 1
 
 
-def test_a_restarted_neighbour_is_found_again(linked: Callable[[str], Links]) -> None:
+def test_a_restarted_neighbour_is_found_again(linked: Callable[[str], StageSockets]) -> None:
     sender = linked("update")
     first = linked("extract")
     sender.send("extract", StepApplied(step=1, seconds=0.1, digest=""))
@@ -125,7 +127,7 @@ def test_a_restarted_neighbour_is_found_again(linked: Callable[[str], Links]) ->
 
 
 def test_closing_with_unsent_messages_takes_no_longer_than_its_linger(tmp_path: Path) -> None:
-    links = Links(tmp_path, "extract")
+    links = StageSockets(tmp_path, "extract")
     for step in range(100):
         links.send("update", ShardReady(iteration=step, generation=0))
     links.report(Hello(stage="extract", pid=1, layout_version=1))
@@ -135,13 +137,13 @@ def test_closing_with_unsent_messages_takes_no_longer_than_its_linger(tmp_path: 
 
 
 def test_a_foreign_message_is_an_error_of_its_own(
-    linked: Callable[[str], Links], tmp_path: Path
+    linked: Callable[[str], StageSockets], tmp_path: Path
 ) -> None:
     import zmq
 
     receiver = linked("extract")
     with zmq.Context() as context, context.socket(zmq.PUSH) as foreign:
-        foreign.connect(address(tmp_path, "extract"))
+        foreign.connect(ipc_address(tmp_path, "extract"))
         foreign.send(b"not ours")
         with pytest.raises(MessageError, match="not ours"):
             received(receiver, 1)
@@ -149,4 +151,4 @@ def test_a_foreign_message_is_an_error_of_its_own(
 
 def test_a_path_no_socket_can_have_is_refused_with_the_limit(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="107 bytes"):
-        address(tmp_path / ("x" * 100), "extract")
+        ipc_address(tmp_path / ("x" * 100), "extract")

@@ -11,10 +11,14 @@ from support.chain import wait_until
 from support.live import events, greetings, send, start
 from support.veth import veth
 
-from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticTraffic,
+    make_traffic,
+)
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [
     pytest.mark.lab,
@@ -31,7 +35,7 @@ def ll_data(frame: bytes) -> bytes:
     return b"".join(lines[at : at + 4] + lines[at + 8 : at + 12] for at in range(0, len(lines), 16))
 
 
-def lost_run(frames: list[Wire], truth: Traffic) -> tuple[int, int, tuple[int, int]]:
+def lost_run(frames: list[WireFrame], truth: SyntheticTraffic) -> tuple[int, int, tuple[int, int]]:
     """(first, stop) of three Middle packets of one final chunk, and the gradient bytes in them.
 
     The place is found by content: these bytes occur once in that step's true gradient.
@@ -54,7 +58,7 @@ def lost_run(frames: list[Wire], truth: Traffic) -> tuple[int, int, tuple[int, i
 def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    truth = make(SyntheticJob(shapes=SHAPES, steps=6, seed=3))
+    truth = make_traffic(SyntheticJob(shapes=SHAPES, steps=6, seed=3))
     frames = truth.seen_at(0)
     first, stop, missing = lost_run(frames, truth)
     run = RunDir(tmp_path / "run")
@@ -62,7 +66,7 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
         process = start(cable, tmp_path)
         try:
             wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
-            with Ring.open(run.ring(0)) as ring:
+            with FrameRing.open(run.ring(0)) as ring:
                 send(cable, tmp_path, frames[:first])
                 wait_until(lambda: ring.head == first, 60, "the frames before the kill")
                 supervisor = run.stage_pids()["supervisor"]

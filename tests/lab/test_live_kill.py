@@ -11,9 +11,9 @@ from support.chain import wait_until
 from support.live import events, greetings, send, start
 from support.veth import veth
 
-from flowcheck.lab.synthetic import SyntheticJob, make
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [
     pytest.mark.lab,
@@ -27,14 +27,14 @@ pytestmark = [
 def test_a_stage_killed_before_anything_is_learned_costs_nothing(
     tmp_path: Path, stage: str, before: int
 ) -> None:
-    truth = make(SyntheticJob(steps=5, shapes=((64, 32), (64,), (64, 128), (10,)), seed=4))
+    truth = make_traffic(SyntheticJob(steps=5, shapes=((64, 32), (64,), (64, 128), (10,)), seed=4))
     frames = truth.seen_at(0)
     run = RunDir(tmp_path / "run")
     with veth() as cable:
         process = start(cable, tmp_path)
         try:
             wait_until(lambda: greetings(run, "capture-0") == 1, 60, "capture on the interface")
-            with Ring.open(run.ring(0)) as ring:
+            with FrameRing.open(run.ring(0)) as ring:
                 send(cable, tmp_path, frames[:before])
                 wait_until(lambda: ring.tail == before, 60, "the frames before the kill")
                 os.kill(run.stage_pids()[stage], signal.SIGKILL)

@@ -22,9 +22,9 @@ from test_rings import node
 from test_unseen_scripts import replay
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.tap import Tap
-from flowcheck.ops.running.last import last_step
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.recording.packet_tap import PacketTap
+from flowcheck.ops.lifecycle.run_outcome import last_step
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [
     pytest.mark.lab,
@@ -72,7 +72,7 @@ def test_a_replay_gives_the_parameters_of_every_step_that_was_gathered(
     hosts: cluster.Cluster, tmp_path: Path, factory: str, words: tuple[str, ...], more: str
 ) -> None:
     capture, digests = tmp_path / "job.pcapng", tmp_path / "digests"
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="parted"):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="parted"):
         launch(hosts, "parted.py", str(digests), *words)
     told = replay(capture, "", model(words[0], factory, hosts.hosts, more))
     found = {line["step"]: line["parameters_sha256"] for line in told["digests"]}
@@ -98,7 +98,10 @@ def test_each_ring_of_a_tensor_parallel_job_is_followed(
 ) -> None:
     made = node(4, 2)
     capture, digests, job = tmp_path / "job.pcapng", tmp_path / "digests", tmp_path / "job.toml"
-    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+    with (
+        standing(made),
+        PacketTap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"),
+    ):
         launch(made, "parted.py", str(digests), style, "rings", *words)
     job.write_text(model(style, factory, 2))
     command = [sys.executable, "-m", "flowcheck", "replay", str(capture), "--job", str(job)]

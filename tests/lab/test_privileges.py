@@ -12,9 +12,9 @@ import pytest
 from support.chain import Command, wait_until
 from support.veth import veth
 
-from flowcheck.stages.privilege import kernel
-from flowcheck.stages.privilege.capture_rights import OF_INTERFACES
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.privilege import privilege_syscalls
+from flowcheck.stages.privilege.capture_capabilities import OF_INTERFACES
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
 
@@ -74,7 +74,9 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
                 60.0,
                 "capture greets",
             )
-            found = {name: kernel.rights_of(pid) for name, pid in run.stage_pids().items()}
+            found = {
+                name: privilege_syscalls.rights_of(pid) for name, pid in run.stage_pids().items()
+            }
             os.kill(run.stage_pids()["capture-0"], 9)
             first = run.stage_pids().get("capture-0")
             wait_until(
@@ -82,7 +84,7 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
                 30.0,
                 "capture is started again",
             )
-            found["capture again"] = kernel.rights_of(run.stage_pids()["capture-0"])
+            found["capture again"] = privilege_syscalls.rights_of(run.stage_pids()["capture-0"])
             chain.terminate()
             chain.wait(60)
         finally:
@@ -92,7 +94,7 @@ def test_each_stage_of_a_live_chain_has_what_it_needs_and_no_more(tmp_path: Path
     assert len(users) == 1 and 0 not in users
     assert all(rights.no_new for rights in found.values())
     for name, rights in found.items():
-        own = kernel.mask(OF_INTERFACES) if name.startswith("capture") else 0
+        own = privilege_syscalls.mask(OF_INTERFACES) if name.startswith("capture") else 0
         sets = (rights.permitted, rights.effective, rights.inheritable, rights.ambient)
         assert set(sets) | {rights.bounding} == {own}, name
 
@@ -122,7 +124,7 @@ def test_a_capture_is_not_read_with_roots_rights(tmp_path: Path) -> None:
     with Command("analyze", SMALL) as command:
         while command.process.poll() is None:
             with suppress(OSError, IndexError, KeyError):
-                users.add(kernel.rights_of(command.process.pid).users)
+                users.add(privilege_syscalls.rights_of(command.process.pid).users)
         assert command.result()[0] == 0
     assert any(0 not in own for own in users), users
 

@@ -24,10 +24,10 @@ from support.started import SCRIPTS, launch
 from test_unseen_scripts import ADAMW
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.compare import Digests, trainer_digests
-from flowcheck.lab.run.services import Services
-from flowcheck.lab.run.tap import Tap
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
+from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
+from flowcheck.lab.recording.packet_tap import PacketTap
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [
     pytest.mark.lab,
@@ -91,7 +91,7 @@ def test_each_ring_of_a_job_is_followed(
     four: cluster.Cluster, tmp_path: Path, words: str, protocol: str
 ) -> None:
     capture = tmp_path / "job.pcapng"
-    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment=words):
+    with PacketTap(four.checkpoint_namespace, cluster.UPLINK, capture, comment=words):
         said = words.split()
         launch(four, "rings.py", str(tmp_path / "digests"), *said, f"NCCL_PROTO={protocol}")
     replicas = replayed(capture, 2, "--out", str(tmp_path / "out"))
@@ -106,7 +106,7 @@ def test_rings_clipped_by_the_norm_of_both_are_followed(
     four: cluster.Cluster, tmp_path: Path, words: str
 ) -> None:
     capture = tmp_path / "job.pcapng"
-    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment=words):
+    with PacketTap(four.checkpoint_namespace, cluster.UPLINK, capture, comment=words):
         launch(four, "rings.py", str(tmp_path / "digests"), *words.split(), "NCCL_PROTO=LL")
     clip = "clip_norm = 0.5\nclip_together = true\n"
     each_is_one_of(replayed(capture, 2, model=clip), of_trainers(tmp_path, 2))
@@ -120,7 +120,7 @@ def test_rings_summed_as_megatron_sums_them_are_followed(
 ) -> None:
     capture = tmp_path / "job.pcapng"
     words = ("dp2,tp2", "alike", "own", f"NCCL_PROTO={protocol}")
-    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment="own"):
+    with PacketTap(four.checkpoint_namespace, cluster.UPLINK, capture, comment="own"):
         launch(four, "rings.py", str(tmp_path / "digests"), *words)
     factory = Path(__file__).parent / "scripts/rings_part.py"
     model = f'[model]\nfactory = "{factory}:make"\norder = "reversed"\n'
@@ -130,7 +130,10 @@ def test_rings_summed_as_megatron_sums_them_are_followed(
 def test_tensor_pipeline_and_data_parallel_rings_are_followed(tmp_path: Path) -> None:
     made = node(8, 4)
     capture = tmp_path / "job.pcapng"
-    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+    with (
+        standing(made),
+        PacketTap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"),
+    ):
         launch(made, "rings.py", str(tmp_path / "digests"), "dp2,pp2,tp2", "NCCL_PROTO=LL")
     each_is_one_of(replayed(capture, 4), of_trainers(tmp_path, 4))
 
@@ -139,7 +142,10 @@ def test_four_rings_are_clipped_by_one_norm_in_the_order_that_is_stated(tmp_path
     """Which order it is here, the ring of the lab's own backend decides: one of those tried is."""
     made = node(8, 4)
     capture = tmp_path / "job.pcapng"
-    with standing(made), Tap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"):
+    with (
+        standing(made),
+        PacketTap(made.checkpoint_namespace, cluster.UPLINK, capture, comment="rings"),
+    ):
         words = ("dp2,pp2,tp2", "norm", "NCCL_PROTO=LL")
         launch(made, "rings.py", str(tmp_path / "digests"), *words)
     trainers = of_trainers(tmp_path, 4)
@@ -162,7 +168,7 @@ def test_a_live_chain_follows_each_ring_and_gives_them_back(
         f"[staging]\nsize_bytes = 67108864\n[optimizer]\n{ADAMW}\n"
     )
     enter = ("ip", "netns", "exec", four.checkpoint_namespace)
-    services = Services(job, tmp_path / "run", tmp_path / "log", enter=enter)
+    services = FlowCheckServices(job, tmp_path / "run", tmp_path / "log", enter=enter)
     runs = [RunDir(tmp_path / "run"), RunDir(tmp_path / "run/jobs/2")]
     try:
         services.wait_listening()
@@ -192,7 +198,7 @@ def test_rings_are_joined_amid_their_run_and_each_finds_its_base(
     four: cluster.Cluster, tmp_path: Path
 ) -> None:
     capture = tmp_path / "job.pcapng"
-    with Tap(four.checkpoint_namespace, cluster.UPLINK, capture, comment="joined"):
+    with PacketTap(four.checkpoint_namespace, cluster.UPLINK, capture, comment="joined"):
         words = ("dp2,tp2", "alike", "save", "NCCL_PROTO=LL")
         launch(four, "rings.py", str(tmp_path / "digests"), *words)
     late = recorded_behind(capture, 0.45, tmp_path / "late.pcapng")
@@ -203,7 +209,7 @@ def test_rings_are_joined_amid_their_run_and_each_finds_its_base(
         f"[staging]\nsize_bytes = 67108864\n[optimizer]\n{ADAMW}\n[replica]\njoins = true\n"
         f'[model]\nfactory = "{part}:make_wrapped"\nloss = "{part}:loss"\nbucket_cap_mb = 0.01\n'
     )
-    services = Services(job, tmp_path / "run", tmp_path / "log", enter=())
+    services = FlowCheckServices(job, tmp_path / "run", tmp_path / "log", enter=())
     runs = [RunDir(tmp_path / "run"), RunDir(tmp_path / "run/jobs/2")]
     try:
         wait_until(lambda: services.said().count("was joined amid its run") == 2, 60, "both joined")

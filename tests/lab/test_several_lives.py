@@ -12,8 +12,8 @@ import pytest
 from support.chain import Command, sha256, torch_steps
 from support.incarnations import JOB, Life, floats
 
-from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import SyntheticJob, write_pcap
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, write_pcap
 
 KILLED_IN = 6
 JOB_FILE = """
@@ -27,7 +27,9 @@ keep_bytes = 4_194_304
 """
 
 
-def two_lives(job: SyntheticJob, resumed_from: int | None) -> tuple[list[Wire], list[np.ndarray]]:
+def two_lives(
+    job: SyntheticJob, resumed_from: int | None
+) -> tuple[list[WireFrame], list[np.ndarray]]:
     """The frames of both, and what torch makes of their gradients; None: it is not resumed."""
     first = Life(job)
     told = first.all()

@@ -15,8 +15,8 @@ from support.started import launch
 from test_unseen_scripts import SGD, replay
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.tap import Tap
-from flowcheck.plane.tape import read_tape
+from flowcheck.lab.recording.packet_tap import PacketTap
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 
 pytestmark = [
@@ -56,9 +56,9 @@ def test_gathered_parameters_are_those_of_torch(
     hosts: cluster.Cluster, tmp_path: Path, kind: str, protocol: str
 ) -> None:
     capture, kept = tmp_path / "job.pcapng", tmp_path / "kept"
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="sharded"):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment="sharded"):
         launch(hosts, "sharded.py", str(kept), kind, f"NCCL_PROTO={protocol}")
-    tape = read_tape([capture])
+    tape = read_capture_files([capture])
     reading = read_stream(tape.flows, tape.messages)
     told = {c.result.tobytes() for c in reading.collectives if c.meaning == "gathered parameters"}
     truth = parameters(kept, getattr(torch, kind))

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from support.rxe.image import Archive, kernel, modules
 
-from flowcheck.ops.switch.apply import tc_state, tc_steps
-from flowcheck.ops.switch.apply.journal import Journal
-from flowcheck.ops.switch.apply.made import Made
-from flowcheck.ops.switch.apply.tc import Tc
+from flowcheck.ops.switch.apply import tc_commands, tc_state
+from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
+from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
+from flowcheck.ops.switch.apply.tc_state import TcJournal
 
 PROGRAMS = ("qemu-system-x86_64", "busybox", "modprobe", "tc", "ip")
 MISSING = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}"),
 ]
 MODULES = ("veth", "sch_ingress", "cls_matchall", "cls_flower", "act_mirred", "act_gact")
-COPY = tc_steps.Copy(device="va", way="ingress", monitor="vm")
+COPY = tc_commands.MirrorFilter(device="va", way="ingress", monitor="vm")
 COOKIE = b"flowcheck".hex()
 FRAMES = 25
 SOMEBODYS = (
@@ -75,8 +75,8 @@ def test_matchall_copies_each_frame_and_leaves_others_theirs(
     this kernel shows takes ours away, and nothing else."""
     shown: list[Any] = []
     monkeypatch.setattr(tc_state, "run_json", lambda _: shown)
-    tc = Tc("flowcheck", "matchall", Made(Journal(tmp_path, "tc")))
-    add = tc_steps.more(COPY, 1000, "matchall", COOKIE)
+    tc = TcMirrors("flowcheck", "matchall", TcJournal(ApplyJournal(tmp_path, "tc")))
+    add = tc_commands.add_filter(COPY, 1000, "matchall", COOKIE)
     away = "tc filter del dev va ingress protocol all pref 1000 handle 1 matchall"
     every, counted = "tc -j filter show dev va ingress", "tc -s -j filter show dev va ingress"
     said = answers(
@@ -99,7 +99,9 @@ def test_matchall_copies_each_frame_and_leaves_others_theirs(
         ],
     )
     shown[:] = json.loads(said["with_ours"])
-    state = tc_state.State(links={}, hooks={}, root={}, filters=tc_state.read_hook("va", "ingress"))
+    state = tc_state.TcState(
+        links={}, hooks={}, root={}, filters=tc_state.read_hook("va", "ingress")
+    )
     assert tc.steps(state, frozenset([COPY])) == []
     assert [str(step) for step in tc.steps(state, frozenset())] == [away]
     packets = {

@@ -16,7 +16,7 @@ from support.mirrored import Switch, dying
 from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.state import folder_of
+from flowcheck.lab.cluster.cluster_state_file import folder_of
 
 pytestmark = [
     pytest.mark.lab,

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.render import Part, render
+from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch.config_rendering import CommandPart, render
 
 pytestmark = [
     pytest.mark.lab,
@@ -44,10 +44,13 @@ def shell() -> Iterator[Shell]:
         subprocess.run(["ip", "netns", "del", NAMESPACE], check=True)
 
 
-def printed(part: Part, erspan: str | None = None) -> str:
+def printed(part: CommandPart, erspan: str | None = None) -> str:
     """Of the form this kernel has; ERSPAN's device is another kind, which any kernel makes."""
-    request = asked.asked(
-        platforms.named("tc"), SOURCES, monitor=None if erspan else "eth9", erspan=erspan
+    request = session_parser.parse_session(
+        switch_platforms.platform_named("tc"),
+        SOURCES,
+        monitor=None if erspan else "eth9",
+        erspan=erspan,
     )
     lines = [line.command for line in render("tc", request, [part], "u32") if line.part is part]
     head, _, behind = "\n".join(lines).partition("type erspan seq")
@@ -70,17 +73,18 @@ def copies(shell: Shell) -> int:
 
 def test_pasted_and_pasted_away_no_filter_and_no_table_is_left(shell: Shell) -> None:
     before = held(shell)
-    shell(printed(Part.SETUP))
+    shell(printed(CommandPart.SETUP))
     assert copies(shell) == 3
-    shell(printed(Part.REMOVE))
+    shell(printed(CommandPart.REMOVE))
     assert held(shell) == before
-    assert shell(printed(Part.REMOVE))[0] != 0
+    assert shell(printed(CommandPart.REMOVE))[0] != 0
     assert held(shell) == before
 
 
 def test_a_tunnel_that_fails_half_way_undoes_what_it_made_and_nothing_else(shell: Shell) -> None:
     setup, remove = (
-        printed(part, "src=10.0.0.1,dst=10.0.0.2,id=5") for part in (Part.SETUP, Part.REMOVE)
+        printed(part, "src=10.0.0.1,dst=10.0.0.2,id=5")
+        for part in (CommandPart.SETUP, CommandPart.REMOVE)
     )
     before = held(shell)
     # The n-th filter is refused, as by a device that went meanwhile.

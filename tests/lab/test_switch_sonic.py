@@ -13,7 +13,7 @@ from threading import Event
 import pytest
 from support.sonic_switch import MISSING, Switch, running
 
-from flowcheck.ops.switch.apply import sonic
+from flowcheck.ops.switch.apply import sonic_mirror
 
 pytestmark = [
     pytest.mark.lab,
@@ -159,7 +159,7 @@ def test_what_a_switch_does_after_it_was_given_up_is_still_ours(
 ) -> None:
     before = switch.held()
     (switch.folder / "hangs").touch()
-    monkeypatch.setattr(sonic, "LIMIT_S", 5)
+    monkeypatch.setattr(sonic_mirror, "SSH_LIMIT_S", 5)
     code, told, err = switch.verb("apply", *ASKED)
     assert (code, told.get("outcome")) == (1, "undone"), err
     assert "did not end within 5 s" in str(told["why"]) and "may still do" in str(told["why"])

@@ -17,8 +17,8 @@ from support.standing import standing
 from support.started import SCRIPTS, launch
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.compare import Digests, trainer_digests
-from flowcheck.lab.run.tap import Tap
+from flowcheck.lab.job_run.digest_comparison import Digests, trainer_digests
+from flowcheck.lab.recording.packet_tap import PacketTap
 
 pytestmark = [
     pytest.mark.lab,
@@ -78,7 +78,7 @@ def run(
 ) -> Outcome:
     """A script (its name, then its arguments) recorded at the mirror port, then replayed."""
     capture, digests = folder / "job.pcapng", folder / "digests.jsonl"
-    with Tap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment=words[0]):
+    with PacketTap(hosts.checkpoint_namespace, cluster.UPLINK, capture, comment=words[0]):
         launch(hosts, words[0], str(digests), *words[1:])
     told = replay(capture, optimizer, more)
     replica = {

@@ -10,7 +10,7 @@ import pytest
 from support.netib import Options, generate
 from support.staged import dealt
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 
 SHAPES = ((61, 90), (61,), (40, 61), (40,))
@@ -53,7 +53,7 @@ def test_only_the_lost_packet_is_missing(
         [left] = dealt(
             file, tmp_path / str(attempt), 1, lambda at, _, k=lost: None if at == k else 0
         )
-        tape = read_tape([left])
+        tape = read_capture_files([left])
         reading = read_stream(tape.flows, tape.messages)
         assert not tape.dropped_packets
         told = [c for c in reading.collectives if c.meaning == "gradient bucket"]

@@ -13,9 +13,9 @@ from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.messages import Drained, StepLost
-from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job_file import decode_job
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
+from flowcheck.wire.training_job.learned_job import decode_job
 
 SMALL = ((64, 100), (64,), (10, 64), (10,))
 WIDE = ((300, 128), (300,), (64, 300), (64,))
@@ -112,7 +112,7 @@ FORMS = {
 def test_forms_of_the_transport_are_told_and_followed(name: str, tmp_path: Path, shm: Path) -> None:
     options, told = FORMS[name]
     follow(options, tmp_path, shm)
-    tape = read_tape(sorted(tmp_path.glob("*.pcap")))
+    tape = read_capture_files(sorted(tmp_path.glob("*.pcap")))
     formats = read_stream(tape.flows, tape.messages).formats
     assert any(told in sentence for sentence in formats), formats
     assert any("adaptive" in each.lower() for each in formats) == (name == "adaptive")
@@ -120,7 +120,7 @@ def test_forms_of_the_transport_are_told_and_followed(name: str, tmp_path: Path,
 
 def test_the_older_order_of_ll128_is_refused_by_name(tmp_path: Path) -> None:
     options = Options(shapes=SMALL, version=(2, 9), protocol="LL128", steps=2)
-    tape = read_tape(generate(options, tmp_path).files)
+    tape = read_capture_files(generate(options, tmp_path).files)
     reading = read_stream(tape.flows, tape.messages)
     assert reading.job is None and any("LL128 of a release" in why for why in reading.why_not)
     assert not any(c.kind == "all_reduce" and c.complete for c in reading.collectives)

@@ -12,11 +12,11 @@ import pytest
 from support.netib import Options, generate
 from support.netib.shapes import SMALL, WIDE
 
-from flowcheck.plane.tape import read_tape
-from flowcheck.replica.layout import contiguous_stride as contiguous
-from flowcheck.wire.job import Parameter
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.replica.param_layout import contiguous_stride as contiguous
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.stated import Stated, Tensor
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, StatedTensor
 
 FIRST = ((0, 7, 96),)
 MIDDLE = ((0, 40, 40), (2, 3), (3, 1))
@@ -30,27 +30,32 @@ def parameter(size: tuple[int, ...]) -> Parameter:
     return Parameter(sizes=size, strides=contiguous(size), element_bytes=4, dtype="float32")
 
 
-def stated(options: Options) -> Stated:
+def stated(options: Options) -> OperatorStatement:
     """What a factory would tell."""
-    everything: list[Tensor] = []
+    everything: list[StatedTensor] = []
     for place in range(len(options.shapes) + 1):
         frozen = [tuple(size) for at, *size in options.frozen if at == place]
         everything += [
-            Tensor(name=f"f{place}.{n}", wire=parameter(s), trains=False)
+            StatedTensor(name=f"f{place}.{n}", wire=parameter(s), trains=False)
             for n, s in enumerate(frozen)
         ]
         everything += [
-            Tensor(name=f"p{place}", wire=parameter(s)) for s in options.shapes[place : place + 1]
+            StatedTensor(name=f"p{place}", wire=parameter(s))
+            for s in options.shapes[place : place + 1]
         ]
     if options.buffers:
         wire = parameter((options.buffers,))
-        everything.append(Tensor(name="b", wire=wire, trains=False, buffer=True))
-    return Stated(parameters=tuple(map(parameter, options.shapes)), everything=tuple(everything))
+        everything.append(StatedTensor(name="b", wire=wire, trains=False, buffer=True))
+    return OperatorStatement(
+        parameters=tuple(map(parameter, options.shapes)), everything=tuple(everything)
+    )
 
 
-def read(options: Options, folder: Path, model: Stated | None) -> tuple[Reading, bytes, bytes]:
+def read(
+    options: Options, folder: Path, model: OperatorStatement | None
+) -> tuple[Reading, bytes, bytes]:
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reading = read_stream(tape.flows, tape.messages, stated=model)
     return reading, made.truth.weights, made.truth.beside
 

@@ -19,13 +19,12 @@ from support.staged import Chain, dealt, played
 from test_netib_followed import SMALL, WIDE
 
 from flowcheck.messages import Drained, StepLost
-from flowcheck.plane.shard import Shard
-from flowcheck.stages.learning.known import EXPECTED as EXPECTED_FILE
-from flowcheck.stages.learning.known import KNOWN_JOB
-from flowcheck.stages.updating.gradients import open_log
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
+from flowcheck.stages.job_learning.remembered_job import STATED_MODEL_FILE as EXPECTED_FILE
+from flowcheck.stages.replica_update.gradient_logs import open_gradient_log
 from flowcheck.wire.learn.jobs.late.amid import Expected
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, decode_job, encode_job
 
 SHAPES = {
     "ll": Options(shapes=SMALL, steps=7),
@@ -71,7 +70,7 @@ def drawn(test: str, names: Iterable[str]) -> list[Any]:
     ]
 
 
-def learned(folder: Path, shm: Path, files: list[Path]) -> Job:
+def learned(folder: Path, shm: Path, files: list[Path]) -> LearnedJob:
     """The job by its start-up."""
     folder.mkdir()
     chain = Chain(folder, shm / "whole", files, 512)
@@ -87,14 +86,14 @@ def without(file: Path, first: float, last: float, folder: Path) -> Path:
 
 
 def joined(
-    folder: Path, shm: Path, files: list[Path], known: Job | Expected
+    folder: Path, shm: Path, files: list[Path], known: LearnedJob | Expected
 ) -> tuple[list[bytes], str]:
     """The gradients taken, in order, and what kept it from more."""
     chain = Chain(folder, shm / "memory", files, 512, joins=True)
     if isinstance(known, Expected):
         (chain.run.learned_folder / EXPECTED_FILE).write_bytes(msgspec.json.encode(known))
     else:
-        (chain.run.learned_folder / KNOWN_JOB).write_bytes(encode_job(known))
+        (chain.run.learned_folder / REMEMBERED_JOB_FILE).write_bytes(encode_job(known))
     found = played(chain, 32)
     chain.close()
     assert list(found) == list(range(1, len(found) + 1))
@@ -104,8 +103,8 @@ def joined(
 
 def kept(both: Both) -> list[bytes]:
     """The gradients that wait for a base."""
-    with Shard.open(both.chain.run.shard) as shard:
-        log = open_log(both.chain.run, both.config, shard.gradient_bytes)
+    with GradientShard.open(both.chain.run.shard) as shard:
+        log = open_gradient_log(both.chain.run, both.config, shard.gradient_bytes)
     found = [log.read(index).tobytes() for index in range(len(log.iterations))]
     log.close()
     return found

@@ -15,16 +15,14 @@ from support.netib.shapes import SMALL, WIDE
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
-from flowcheck.plane.tape import read_tape
-from flowcheck.replica.parting.parted import Laying, Named, laid
-from flowcheck.replica.parting.units import Wrapped, model_units
-from flowcheck.wire.job import Follows, Parameter
-from flowcheck.wire.job_file import decode_job
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.replica.sharding.gather_units import ShardedModel, model_units
+from flowcheck.replica.sharding.zero_megatron_layout import NamedParameter, ShardingSettings, laid
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.parted import Style
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.training_job.learned_job import FollowedData, Parameter, decode_job
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
 
-STYLES = {"deepspeed": Style.ZERO, "megatron": Style.MEGATRON}
+STYLES = {"deepspeed": ShardingStyle.ZERO, "megatron": ShardingStyle.MEGATRON}
 ZERO = Options(shapes=SMALL, parted="deepspeed", version=(2, 30), steps=4)
 BUCKETS = Options(shapes=WIDE, parted="megatron", unit_elements=8000, version=(2, 26), steps=4)
 ONE = replace(BUCKETS, unit_elements=0)
@@ -54,12 +52,12 @@ OTHERS = {
 }
 
 
-def model_of(options: Options, **settings: object) -> Wrapped:
+def model_of(options: Options, **settings: object) -> ShardedModel:
     every = [
-        Named(name=f"p{n}", shape=shape, dtype=options.dtype)
+        NamedParameter(name=f"p{n}", shape=shape, dtype=options.dtype)
         for n, shape in enumerate(options.shapes)
     ]
-    how = Laying(
+    how = ShardingSettings(
         style=STYLES[options.parted], bucket_elements=options.unit_elements or None, **settings
     )
     return laid([every], every, options.ranks, how)
@@ -73,10 +71,10 @@ def units_of(truth: Truth, options: Options) -> list[bytes]:
     return [b"".join(gathered[at : at + count][:: -1 if options.late else 1]) for at in steps]
 
 
-def read(options: Options, folder: Path, model: Wrapped) -> tuple[Reading, list[bytes], bytes]:
+def read(options: Options, folder: Path, model: ShardedModel) -> tuple[Reading, list[bytes], bytes]:
     """(what is read, parameters after every step, those sent before)."""
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reading = read_stream(tape.flows, tape.messages, parted=model.parted)
     return reading, made.truth.parted, made.truth.weights
 
@@ -89,7 +87,7 @@ def test_every_gathered_step_is_the_trainers(name: str, tmp_path: Path) -> None:
     model = model_of(options)
     reading, truth, begun = read(options, tmp_path, model)
     assert reading.job is not None, reading.why_not
-    assert reading.job.kind is Follows.PARAMETERS and reading.gathered is not None
+    assert reading.job.kind is FollowedData.PARAMETERS and reading.gathered is not None
     sizes = [p.nbytes for p in reading.job.parameters]
     placing, _ = model_units(sizes, options.ranks, model)
     base = placing.parameters(reading.gathered.result).tobytes()
@@ -109,7 +107,7 @@ def test_whoever_sums_gradients_is_not_taken_for_it(tmp_path: Path) -> None:
     shapes = ((64, 64), (64, 64))
     ddp = Options(shapes=shapes, version=(2, 30), steps=4)
     reading, *_ = read(ddp, tmp_path, model_of(replace(ddp, parted="megatron")))
-    assert reading.job is not None and reading.job.kind is Follows.GRADIENTS
+    assert reading.job is not None and reading.job.kind is FollowedData.GRADIENTS
     alone = replace(ddp, parted="deepspeed", seed=5)
     reading, *_ = read(alone, tmp_path, model_of(replace(alone, parted="megatron")))
     assert reading.job is None and "[sharded] style" in " ".join(reading.why_not)
@@ -224,10 +222,10 @@ def test_gradients_of_a_stated_model_are_refused_where_its_optimizer_has_other_p
         Parameter(sizes=s, strides=(s[1], 1) if len(s) > 1 else (1,), element_bytes=each)
         for s in options.shapes
     )
-    stated = Stated(parameters=parameters, order=tuple(range(len(parameters)))[::-1])
-    tape = read_tape(generate(options, tmp_path).files)
+    stated = OperatorStatement(parameters=parameters, order=tuple(range(len(parameters)))[::-1])
+    tape = read_capture_files(generate(options, tmp_path).files)
     reading = read_stream(tape.flows, tape.messages, stated=stated)
     if dtype == "float32":
-        assert reading.job is not None and reading.job.kind is Follows.GRADIENTS
+        assert reading.job is not None and reading.job.kind is FollowedData.GRADIENTS
     else:
         assert reading.job is None and "float32 ones of its own" in " ".join(reading.why_not)

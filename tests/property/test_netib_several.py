@@ -10,7 +10,7 @@ import pytest
 from support.merged import merged
 from support.netib import Generated, Options, generate
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.verdict.mixed import MIXED
 
@@ -25,7 +25,9 @@ def both(
     for number, options in enumerate((one, two)):
         (folder / str(number)).mkdir()
         made.append(generate(options, folder / str(number)))
-    tape = read_tape([merged([m.files[0] for m in made], folder / "m.pcap", (0, later_us))])
+    tape = read_capture_files(
+        [merged([m.files[0] for m in made], folder / "m.pcap", (0, later_us))]
+    )
     return read_stream(tape.flows, tape.messages), made
 
 
@@ -92,7 +94,7 @@ def test_ports_of_ranks_that_are_no_neighbours_show_one_ring(tmp_path: Path) -> 
     shapes = ((61, 90), (61,), (40, 61), (40,))
     options = Options(shapes=shapes, ranks=4, channels=2, version=(2, 21), mirrored=(1, 3), steps=2)
     made = generate(options, tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reading = read_stream(tape.flows, tape.messages)
     assert reading.job is not None and {e.sender for e in reading.job.edges} == {0, 1, 2, 3}
     assert {c.communicator for c in reading.collectives} == {0}

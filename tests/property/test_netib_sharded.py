@@ -11,10 +11,9 @@ from support.netib.shapes import CASES
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
-from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import Follows
-from flowcheck.wire.job_file import decode_job
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
+from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
 
 @pytest.mark.parametrize(
@@ -23,10 +22,10 @@ from flowcheck.wire.learn import read_stream
 )
 def test_units_are_those_that_were_gathered_first(name: str, tmp_path: Path) -> None:
     made = generate(CASES[name], tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reading = read_stream(tape.flows, tape.messages)
     assert reading.job is not None and reading.gathered is not None
-    assert reading.job.kind is Follows.PARAMETERS
+    assert reading.job.kind is FollowedData.PARAMETERS
     own = [c for c in made.truth.collectives if c.kind == "all_gather" and c.step == 0]
     units = list(dict.fromkeys(c.result for c in own))
     assert [p.nbytes for p in reading.job.parameters] == [len(unit) for unit in units]

@@ -9,7 +9,7 @@ import pytest
 from property.test_netib_followed import follow
 from support.netib import Options
 
-from flowcheck.wire.job_file import decode_job
+from flowcheck.wire.training_job.learned_job import decode_job
 
 WIDE = ((300, 128), (300,), (64, 300), (64,))
 TREES = Options(

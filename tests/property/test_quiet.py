@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.wire.quiet import READ_LEAST, up_to_quiet
-from flowcheck.wire.seen import FlowKey, MessageSeen
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
+from flowcheck.wire.traffic.stream_boundaries import READ_LEAST, up_to_pause
 
 FLOW = FlowKey(source="10.0.0.1", destination="10.0.0.2", dest_qp=7, incarnation=0)
 
 
-def message_at(order: int, at_ns: int) -> MessageSeen:
-    return MessageSeen(
+def message_at(order: int, at_ns: int) -> ObservedMessage:
+    return ObservedMessage(
         flow=FLOW, first_psn=order, packets=1, number=order, counted=True, va=None, rkey=None,
         immediate=None, wire_bytes=0, inferred=False, line_flag=None,
         payload=np.zeros(0, np.uint8), missing=(), conflicts=(), first_ns=at_ns, order=order,
@@ -29,7 +29,7 @@ def test_a_beginning_of_at_least_half_that_ends_at_the_last_long_pause(
         at += pause_ns
         messages.append(message_at(order, at))
     shuffled = sorted(messages, key=lambda _: random.random())  # type: ignore[attr-defined]
-    found = up_to_quiet(shuffled)
+    found = up_to_pause(shuffled)
     assert found == messages[: len(found)]
     assert len(found) >= max(1, int(len(messages) * READ_LEAST))
     later = pauses_ns[max(1, int(len(messages) * READ_LEAST)) :]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.extraction import LL, SIMPLE, Bench, Send, bench, expected, packets_of, plan_of
 
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 GRADIENT_BYTES = 4096
 

@@ -14,9 +14,9 @@ with warnings.catch_warnings():
 
 from support.learned import RULES
 
-from flowcheck.lab import collectives
-from flowcheck.wire.schedule import all_reduce, broadcast
-from flowcheck.wire.terms import Protocol
+from flowcheck.lab.synthetic_traffic import ring_collectives
+from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.ring_schedule import all_reduce, broadcast
 
 versions = st.sampled_from(sorted(RULES))
 counts = st.one_of(st.integers(1, 4000), st.integers(1, 150_000))
@@ -29,11 +29,11 @@ def test_every_message_of_an_executed_all_reduce_is_the_scheduled_one(
 ) -> None:
     dice = np.random.default_rng(count)
     tensors = [dice.integers(0, 1 << 20, count, np.int32).tobytes() for _ in range(ranks)]
-    result, sent = collectives.all_reduce(
+    result, sent = ring_collectives.all_reduce(
         tensors,
         version=version,
         channels=channels,
-        add=collectives.adder(torch.int32),
+        add=ring_collectives.adder(torch.int32),
         extra_send=extra,
     )
     messages = list(sent)
@@ -61,7 +61,7 @@ def test_every_byte_of_an_executed_broadcast_is_in_the_scheduled_message(
     version: str, ranks: int, channels: int, size: int
 ) -> None:
     content = np.random.default_rng(size).bytes(size)
-    messages = list(collectives.broadcast(content, ranks, channels, version))
+    messages = list(ring_collectives.broadcast(content, ranks, channels, version))
     for sender in range(ranks):
         schedule = broadcast(
             size,

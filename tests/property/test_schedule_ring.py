@@ -9,9 +9,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
-from flowcheck.wire.schedule import Schedule, all_gather, all_reduce, broadcast, reduce_scatter
-from flowcheck.wire.terms import Protocol, Rule, wire_bytes
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, wire_bytes
+from flowcheck.wire.collectives.ring_schedule import (
+    Schedule,
+    all_gather,
+    all_reduce,
+    broadcast,
+    reduce_scatter,
+)
+from flowcheck.wire.collectives.tensor_size_fit import CollectiveSetting, EdgeSizes, totals_fitting
 
 UNIT = 4
 """Bytes that stand for one element; every range of the schedule is cut in these."""
@@ -23,7 +29,7 @@ def rings(draw: st.DrawFn) -> dict[str, Any]:
         "ranks": draw(st.integers(2, 16)),
         "channels": draw(st.integers(1, 8)),
         "protocol": draw(st.sampled_from(Protocol)),
-        "rule": draw(st.sampled_from(Rule)),
+        "rule": draw(st.sampled_from(NcclEra)),
     }
 
 
@@ -157,7 +163,7 @@ def test_the_total_is_found_again_from_shuffled_sizes(
     total, sender = count * 8, data.draw(st.integers(0, ring["ranks"] - 1))
     schedule = all_reduce(total, sender=sender, element_bytes=8, rule=rule, **ring)
     sizes = data.draw(st.permutations([tuple(s.wire_bytes for s in c) for c in schedule]))
-    setting = Setting(**ring, element_bytes=8)
+    setting = CollectiveSetting(**ring, element_bytes=8)
     fits = totals_fitting([EdgeSizes(sender=sender, flows=tuple(sizes))], setting)
     assert any(fit.total_bytes == total and rule in fit.rules for fit in fits)
     for fit in fits:

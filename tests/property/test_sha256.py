@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.replica.files import sha256
-from flowcheck.replica.files.sha256 import Crc, Sum, add, of_joined, of_spans, pour, walked
+from flowcheck.replica.checkpoint_files import sha256
+from flowcheck.replica.checkpoint_files.sha256 import (
+    Crc,
+    Sha256,
+    hash_two,
+    of_joined,
+    of_spans,
+    pour,
+    walked,
+)
 
 SIZES = st.one_of(st.sampled_from([0, 1, 55, 56, 63, 64, 65, 119, 120, 128]), st.integers(0, 700))
 
@@ -22,16 +30,16 @@ SIZES = st.one_of(st.sampled_from([0, 1, 55, 56, 63, 64, 65, 119, 120, 128]), st
 def test_streams_of_any_cut_have_the_sums_of_hashlib(
     parts: list[tuple[int, int]], seed: int
 ) -> None:
-    one, other = Sum(), Sum()
+    one, other = Sha256(), Sha256()
     right_one, right_other = hashlib.sha256(), hashlib.sha256()
     for number, (size, how) in enumerate(parts):
         data = hashlib.shake_128(bytes([seed, number])).digest(size)
         beside = hashlib.shake_128(bytes([seed, number, 1])).digest(size)
         right_one.update(data)
         if how == 0:
-            add(one, data)
+            hash_two(one, data)
             continue
-        add(one, data, other, None if how == 1 else beside)
+        hash_two(one, data, other, None if how == 1 else beside)
         right_other.update(data if how == 1 else beside)
         assert one.hexdigest() == right_one.hexdigest()
     assert one.hexdigest() == right_one.hexdigest()
@@ -47,10 +55,10 @@ def test_streams_of_any_cut_have_the_sums_of_hashlib(
 def test_what_is_poured_is_copied_and_has_the_sums_of_hashlib_and_zlib(
     before: tuple[int, int], parts: list[tuple[int, int]], summed: bool, seed: int
 ) -> None:
-    one, other, crc, right_crc = Sum(), Sum(), Crc(), 0
+    one, other, crc, right_crc = Sha256(), Sha256(), Crc(), 0
     rights = [hashlib.sha256(bytes(count)) for count in before]
     for own, count in zip((one, other), before, strict=True):
-        add(own, bytes(count))
+        hash_two(own, bytes(count))
     for number, (size, shift) in enumerate(parts):
         data = hashlib.shake_128(bytes([seed, number])).digest(size)
         raw = np.frombuffer(bytes(shift) + data, np.uint8)[shift:]
@@ -79,8 +87,8 @@ def test_what_is_poured_is_copied_and_has_the_sums_of_hashlib_and_zlib(
 )
 def test_the_examples_of_the_standard_have_the_sums_it_prints(text: bytes, right: str) -> None:
     """NIST's examples of SHA-256 (FIPS 180-2, appendix B)."""
-    one, other = Sum(), Sum()
-    add(one, text, other)
+    one, other = Sha256(), Sha256()
+    hash_two(one, text, other)
     assert one.hexdigest() == other.hexdigest() == right
 
 

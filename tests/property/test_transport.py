@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.transport import MIDDLE, Packet, parsed, send, write
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import PSN_ORIGIN, psn_missing
+from flowcheck.plane.shared_memory.flow_table import PSN_ORIGIN, psn_missing
 
 PMTUS = st.sampled_from([256, 512, 1024])
 SIZES = st.lists(st.integers(0, 6000), min_size=1, max_size=8)

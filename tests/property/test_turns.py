@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcheck.wire.learn.jobs.late.turns import in_turn
-from flowcheck.wire.seen import FlowKey, MessageSeen
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 
-def message(nth: int, time_ns: int, turn: int) -> MessageSeen:
+def message(nth: int, time_ns: int, turn: int) -> ObservedMessage:
     flow = FlowKey(source="a", destination="b", dest_qp=turn)
-    return MessageSeen(
+    return ObservedMessage(
         flow=flow, first_psn=nth, packets=1, number=nth, counted=True, va=None, rkey=None,
         immediate=0, wire_bytes=64, payload=None, first_ns=time_ns, order=time_ns,
     )  # fmt: skip
@@ -29,7 +29,7 @@ def test_what_is_put_in_order_is_as_it_was_sent(
 ) -> None:
     """`first_psn` is the number that a message was sent as. Sends are 10 ns apart and may begin
     later than they were posted; of each queue pair the mirror lacks what came before an instant."""
-    of: list[list[MessageSeen]] = [[] for _ in range(turns)]
+    of: list[list[ObservedMessage]] = [[] for _ in range(turns)]
     latest = [0] * turns
     for nth in range(200):
         turn = (nth + begins[7]) % turns

@@ -9,8 +9,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.packet import Raw
 
-from flowcheck.lab.cluster.namespaces import inside
-from flowcheck.lab.cluster.spec import Cluster
+from flowcheck.lab.cluster.cluster_spec import Cluster
+from flowcheck.lab.cluster.network_namespaces import inside
 
 ETH_P_ALL = 3
 SO_RCVBUFFORCE = 33

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 LIMIT_S = 100.0
 

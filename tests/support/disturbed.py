@@ -7,10 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticRun,
+    SyntheticTraffic,
+)
 
 
-class Disturbed(Run):
+class Disturbed(SyntheticRun):
     """A job whose trainer also does what `before` and `between` say, by step from 0."""
 
     def __init__(
@@ -60,7 +64,7 @@ class Buffered(Disturbed):
             self._broadcast(bytes(range(size)))
         super()._step(buckets)
 
-    def all(self) -> Traffic:
+    def all(self) -> SyntheticTraffic:
         traffic = super().all()
         self.metric()
         return traffic

@@ -113,40 +113,46 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
 
 def _main(setup: Setup) -> None:
     from flowcheck.errors import FlowCheckError
-    from flowcheck.plane import dpdk
-    from flowcheck.plane.capture import Capture, Engine, Port, Timetable, mbufs_needed
-    from flowcheck.plane.interface import Missed
-    from flowcheck.plane.ring import Ring
+    from flowcheck.plane.frame_sources import dpdk_eal
+    from flowcheck.plane.frame_sources.dpdk_receive_loop import (
+        CaptureTimestamps,
+        CopyEngine,
+        DpdkPort,
+        ReceiveLoop,
+        mbufs_needed,
+    )
+    from flowcheck.plane.frame_sources.interface_drops import KernelDrops
+    from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
     before = sorted(os.sched_getaffinity(0))
     failures: list[str] = []
     try:
-        device = dpdk.parse_device(setup.device)
-        engines = [dpdk.parse_device(name) for name in setup.engines]
-        rings = [Ring.open(Path(path)) for path in setup.rings]
-        tables = [Timetable(path) for path in device.files] if setup.table else []
+        device = dpdk_eal.parse_device(setup.device)
+        engines = [dpdk_eal.parse_device(name) for name in setup.engines]
+        rings = [FrameRing.open(Path(path)) for path in setup.rings]
+        tables = [CaptureTimestamps(path) for path in device.files] if setup.table else []
         mbufs = mbufs_needed(len(rings), len(engines))
-        environment = dpdk.environment([device, *engines], mbufs, setup.extra)
-        dpdk.start(environment)
-        port = Port(device, queues=len(rings), mbufs=mbufs, frame_bytes=setup.mbuf_frame_bytes)
+        environment = dpdk_eal.eal_arguments([device, *engines], mbufs, setup.extra)
+        dpdk_eal.start_eal(environment)
+        port = DpdkPort(device, queues=len(rings), mbufs=mbufs, frame_bytes=setup.mbuf_frame_bytes)
         opened = [
-            Engine(own, ring, order=setup.order, by_iova=setup.by_iova) if own else None
+            CopyEngine(own, ring, order=setup.order, by_iova=setup.by_iova) if own else None
             for ring, own in ((r, engines[q :: len(rings)]) for q, r in enumerate(rings))
         ]
         captures = [
-            Capture(
+            ReceiveLoop(
                 port, queue, ring, idle_us=setup.idle_us, idle_max_us=setup.idle_max_us,
                 speed=setup.speed, frames_max=setup.frames_max, engine=opened[queue],
                 table=tables[queue] if queue < len(tables) else None,
             )
             for queue, ring in enumerate(rings)
         ]  # fmt: skip
-        missed = Missed(device.interface, rings) if device.interface else None
+        missed = KernelDrops(device.interface, rings) if device.interface else None
     except FlowCheckError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return
 
-    def receive(one: Capture) -> None:
+    def receive(one: ReceiveLoop) -> None:
         try:
             one.run()
         except FlowCheckError as error:

@@ -25,17 +25,17 @@ from support.extraction import PMTU_BYTES, SIMPLE, Packet, Send, packets_of, pla
 from support.kill_points import reordered
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import read
-from flowcheck.plane.extractor import Extractor, place_staged
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.plans import PLAN_UNKNOWN
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import GENERATIONS, Shard, State
-from flowcheck.plane.staging import Staging
-from flowcheck.stages.following.apart import Apart
-from flowcheck.stages.following.generations import Generations
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
+from flowcheck.plane.shared_memory.packet_counters import counter_values
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.stages.extraction.shard_generations import ShardGenerations
+from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 SLOTS = 256
 UNIT_BYTES = 4
@@ -45,10 +45,10 @@ UNIT_BYTES = 4
 class Scene:
     """Files of a run, every frame of it parsed; and what of it the updater took."""
 
-    rings: list[Ring]
+    rings: list[FrameRing]
     flows: list[FlowTable]
     stagings: list[Staging]
-    shard: Shard
+    shard: GradientShard
     taken: NDArray[np.uint8]
     """[steps, gradient_bytes] as the updater found them complete."""
     counted_again: frozenset[str] = frozenset()
@@ -75,14 +75,14 @@ class Scene:
                 for ring, flows, staging in zip(self.rings, self.flows, self.stagings, strict=True)
             ]
 
-    def take_whole_steps(self, generations: Generations) -> int:
+    def take_whole_steps(self, generations: ShardGenerations) -> int:
         """The updater's part: copies whole steps, in order, then says so."""
         count = 0
         generations.finished()
         while True:
             step = self.shard.applied_iteration + 1
             generation = self.shard.generation_of(step)
-            if generation is None or self.shard.state(generation) != State.COMPLETE:
+            if generation is None or self.shard.state(generation) != GenerationState.COMPLETE:
                 return count
             assert step <= len(self.taken), f"step {step} of {len(self.taken)}"
             to = ffi.cast("uint8_t *", self.taken[step - 1].ctypes.data)
@@ -109,7 +109,7 @@ class Scene:
             h = staging.handle.header
             commit = ring.extract_commit()
             for name, counters in (("", commit.counters), ("own ", h.counters)):
-                said = read(counters)
+                said = counter_values(counters)
                 found[f"{name}counters {n}"] = {
                     word: said[word] for word in said if word not in self.counted_again
                 }
@@ -177,7 +177,7 @@ def scene(
         enter = stack.enter_context
         rings, tables, stagings = [], [], []
         for n, of_ring in enumerate(frames):
-            ring = enter(Ring.create(folder / f"ring{n}", slots=SLOTS, live_source=live))
+            ring = enter(FrameRing.create(folder / f"ring{n}", slots=SLOTS, live_source=live))
             table = enter(FlowTable.create(folder / f"flows{n}", messages=2 * SLOTS))
             staging = Staging.create(folder / f"staging{n}", messages=2 * SLOTS, **room)
             stagings.append(enter(staging))
@@ -191,7 +191,9 @@ def scene(
             rings.append(ring)
             tables.append(table)
         shard = enter(
-            Shard.create(folder / "shard", gradient_bytes=gradient_bytes, unit_bytes=UNIT_BYTES)
+            GradientShard.create(
+                folder / "shard", gradient_bytes=gradient_bytes, unit_bytes=UNIT_BYTES
+            )
         )
         yield Scene(rings, tables, stagings, shard, np.zeros((steps, gradient_bytes), np.uint8))
 
@@ -238,7 +240,7 @@ def traffic(steps: int, sizes: Sequence[int], protocol: int = SIMPLE, seed: int 
 def follow(own: Scene, job: Traffic, span: int, *, learned: bool = True) -> None:
     """What a stage does from its start to the end of its rings. learned: the plan is installed
     before the first slot is extracted; else once all are."""
-    generations = Generations(own.shard)
+    generations = ShardGenerations(own.shard)
     plan = plan_of(job.steps[0], each=job.steps[-1])
     with own.extractors() as extractors:
         generations.open_free()
@@ -305,14 +307,14 @@ def explore(act: Act, twice: int, every: int) -> kill_points.Explored:
         shutil.rmtree(folder)
 
 
-def check_there(shard: Shard, truth: NDArray[np.uint8]) -> None:
+def check_there(shard: GradientShard, truth: NDArray[np.uint8]) -> None:
     """What a generation says it has is right, whoever reads it while nobody writes."""
     for n in range(GENERATIONS):
         state, step = shard.state(n), shard.iteration(n)
-        if state not in (State.OPEN, State.COMPLETE):
+        if state not in (GenerationState.OPEN, GenerationState.COMPLETE):
             continue
         missing = shard.missing(n)
-        assert state == State.OPEN or not missing, f"step {step} is said to be whole"
+        assert state == GenerationState.OPEN or not missing, f"step {step} is said to be whole"
         found, right = shard.gradient(n).copy(), truth[step - 1] if step <= len(truth) else None
         for start, stop in missing:
             if right is not None:
@@ -421,7 +423,7 @@ def _over_rings() -> None:
 
     def work(own: Scene) -> None:
         own.counted_again = frozenset({"placed_packets", "duplicate_bytes"})
-        generations = Generations(own.shard)
+        generations = ShardGenerations(own.shard)
         plan = plan_of(job.steps[0], each=job.steps[-1])
         with own.extractors() as extractors:
             generations.open_free()
@@ -429,7 +431,7 @@ def _over_rings() -> None:
             while sum(x.extract(64) for x in extractors):
                 pass
             with tempfile.TemporaryDirectory() as folder:
-                Apart(Path(folder) / "numbers").adopt(extractors)
+                CrossRingReassembly(Path(folder) / "numbers").adopt(extractors)
             place_staged(extractors, {})
             own.take_whole_steps(generations)
 

@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
-from flowcheck.lab.frames import Host, frame, write_packets
-from flowcheck.plane.counters import read
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
-from flowcheck.plane.staging import Staging
-from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, Table
-from flowcheck.wire.seen import FlowKey
+from flowcheck.lab.synthetic_traffic.roce_frames import NicPort, frame, write_packets
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.packet_counters import counter_values
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.connection_messages import SendKind
+from flowcheck.wire.training_job.flow_plan import SEGMENT, SEND, FlowPlan, MessageTable
 
 LL, SIMPLE = 0, 2
 PMTU_BYTES = 256
 QP = 7
-SENDER = Host(b"\x02\0\0\0\0\1", IPv4Address("10.0.0.1"))
-RECEIVER = Host(b"\x02\0\0\0\0\2", IPv4Address("10.0.0.2"))
+SENDER = NicPort(b"\x02\0\0\0\0\1", IPv4Address("10.0.0.1"))
+RECEIVER = NicPort(b"\x02\0\0\0\0\2", IPv4Address("10.0.0.2"))
 FLOW = FlowKey(source="10.0.0.1", destination="10.0.0.2", dest_qp=QP)
 
 
@@ -58,7 +58,7 @@ class Send:
         return ll_lines(self.data, number + 1) if self.protocol == LL else self.data
 
 
-def table(sends: Sequence[Send]) -> Table:
+def table(sends: Sequence[Send]) -> MessageTable:
     rows = np.zeros(len(sends), SEND)
     pieces: list[tuple[int, int, int]] = []
     for row, send in zip(rows, sends, strict=True):
@@ -67,7 +67,7 @@ def table(sends: Sequence[Send]) -> Table:
         row["segments"] = len(send.segments)
         row["protocol"], row["kind"] = send.protocol, send.kind
         pieces += send.segments
-    return Table(sends=rows, segments=np.array(pieces, SEGMENT))
+    return MessageTable(sends=rows, segments=np.array(pieces, SEGMENT))
 
 
 def plan_of(sends: Sequence[Send], *, first_number: int = 0, each: Sequence[Send] = ()) -> FlowPlan:
@@ -116,10 +116,10 @@ def packets_of(
 
 @dataclass
 class Bench:
-    ring: Ring
+    ring: FrameRing
     flows: FlowTable
     staging: Staging
-    shard: Shard
+    shard: GradientShard
     parser: Parser
     extractor: Extractor
 
@@ -139,7 +139,7 @@ class Bench:
 
     def counters(self) -> dict[str, int]:
         commit = self.ring.extract_commit()
-        return read(commit.counters)
+        return counter_values(commit.counters)
 
     def covered(self, generation: int = 0) -> NDArray[np.bool_]:
         there = np.ones(self.shard.gradient_bytes, bool)
@@ -163,7 +163,7 @@ def bench(
 ) -> Iterator[Bench]:
     with ExitStack() as stack:
         enter = stack.enter_context
-        ring = enter(Ring.create(folder / "ring", slots=slots, live_source=live))
+        ring = enter(FrameRing.create(folder / "ring", slots=slots, live_source=live))
         flows = enter(FlowTable.create(folder / "flows", messages=2 * slots))
         staging = enter(
             Staging.create(
@@ -175,7 +175,9 @@ def bench(
             )
         )
         shard = enter(
-            Shard.create(folder / "shard", gradient_bytes=gradient_bytes, unit_bytes=unit_bytes)
+            GradientShard.create(
+                folder / "shard", gradient_bytes=gradient_bytes, unit_bytes=unit_bytes
+            )
         )
         parser = enter(Parser(ring, flows))
         extractor = enter(Extractor(ring, flows, staging, shard, block=block))

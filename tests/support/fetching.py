@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Thread
 
 from flowcheck.config import ServeConfig
-from flowcheck.vault.serve import server as http
-from flowcheck.vault.serve.catalogue import Catalogue
+from flowcheck.vault.serve import step_server as http
+from flowcheck.vault.serve.step_catalog import StepCatalog
 
 
 @contextmanager
@@ -31,10 +31,10 @@ def verb(*words: str) -> Iterator[str]:
 
 
 @contextmanager
-def served(what: Path | dict[str, Catalogue], **more: object) -> Iterator[str]:
+def served(what: Path | dict[str, StepCatalog], **more: object) -> Iterator[str]:
     """The same, in this process: of a folder, or of several jobs."""
-    catalogue = Catalogue([what]) if isinstance(what, Path) else what
-    made = http.Server(catalogue, ServeConfig(port=0, **more))  # type: ignore[arg-type]
+    catalogue = StepCatalog([what]) if isinstance(what, Path) else what
+    made = http.StepServer(catalogue, ServeConfig(port=0, **more))  # type: ignore[arg-type]
     made.start()
     try:
         yield made.url

@@ -30,13 +30,13 @@ from support.extraction import (
 from support.kill_points import reordered
 
 from flowcheck._core import lib
-from flowcheck.plane.extractor import Extractor, place_staged
-from flowcheck.plane.plans import PLAN_SUSPENDED, PLAN_UNKNOWN
-from flowcheck.plane.shard import State
-from flowcheck.stages.following.generations import Generations
-from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.plan import FlowPlan
-from flowcheck.wire.seen import FlowKey
+from flowcheck.plane.extraction.flow_plan_install import PLAN_SUSPENDED, PLAN_UNKNOWN
+from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState
+from flowcheck.stages.extraction.shard_generations import ShardGenerations
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.connection_messages import SendKind
+from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 SCENES: dict[str, Act] = {}
 LARGE = {
@@ -121,7 +121,7 @@ def install(x: Extractor, one: FlowPlan, *, frontier: bool = False, first_step: 
         x.install(one, first_step=first_step, **({"frontier": 0} if frontier else {}))
 
 
-def settle(own: Scene, xs: Sequence[Extractor], generations: Generations) -> None:
+def settle(own: Scene, xs: Sequence[Extractor], generations: ShardGenerations) -> None:
     """Homes for what is staged and whole steps to the updater, until nothing moves."""
     while place_staged(xs, {}) + own.take_whole_steps(generations):
         pass
@@ -139,7 +139,7 @@ def live(
     """What a stage does from its start to the end of its rings. after: slots of each ring that are
     extracted before plans are known; then: what is done to each ring in every turn, and how much
     that was. A turn ends with slots, so that a killed one is made up for before the next."""
-    generations = Generations(own.shard)
+    generations = ShardGenerations(own.shard)
     with own.extractors() as xs:
         generations.open_free()
         done = 1
@@ -295,10 +295,10 @@ def _lost() -> None:
 
     def check(own: Scene) -> None:
         assert own.shard.applied_iteration == 1
-        assert own.shard.state(own.shard.generation_of(2) or 0) == State.LOST
+        assert own.shard.state(own.shard.generation_of(2) or 0) == GenerationState.LOST
 
     def work(own: Scene, *, again: bool) -> None:
-        generations = Generations(own.shard)
+        generations = ShardGenerations(own.shard)
         with own.extractors() as [x]:
             generations.open_free()
             short = generations.short()
@@ -342,7 +342,7 @@ def _handed_over() -> None:
 
     def work(scene: Scene) -> None:
         """files[0]: 1 once the old life is over; 2 and the steps before the new one."""
-        generations = Generations(scene.shard)
+        generations = ShardGenerations(scene.shard)
         with scene.extractors() as [x]:
             if not scene.files[0]:
                 generations.open_free()

@@ -6,7 +6,7 @@ from support.steps import given_of, layout_of, made, trained
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
-from flowcheck.vault.formats.parts import Parts, parts_of
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 
 BEFORE, AFTER = 3, 6
 WHOLE = ("flowcheck", "torch", "dcp")
@@ -14,11 +14,11 @@ WHOLE = ("flowcheck", "torch", "dcp")
 ALONE = ("safetensors", "huggingface")
 
 
-def step_before() -> Parts:
+def step_before() -> CheckpointContents:
     """Step BEFORE of a small training."""
     net, optimizer = made()
     trained(net, optimizer, 1, BEFORE)
-    return parts_of(given_of(net, optimizer, BEFORE), layout_of(net))
+    return contents_of(given_of(net, optimizer, BEFORE), layout_of(net))
 
 
 def run(*words: object) -> tuple[int, str]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import Run, SyntheticJob
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun
 
 SECOND_NS = 10**9
 JOB = SyntheticJob(
@@ -17,7 +17,7 @@ JOB = SyntheticJob(
 )
 
 
-class Life(Run):
+class Life(SyntheticRun):
     """One incarnation: PSN 0 again, its own memory keys, and a trainer's start-up."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Life(Run):
         self.starts.append(len(self.fabric.frames))
         super()._step(buckets)
 
-    def frames_of(self, rank: int = 0, stop: int | None = None) -> list[Wire]:
+    def frames_of(self, rank: int = 0, stop: int | None = None) -> list[WireFrame]:
         """What a mirror of one port copies, of the first `stop` frames, a minute after the life
         before this one."""
         return [

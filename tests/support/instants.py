@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from flowcheck.replica.kept import header
+from flowcheck.replica.state_file import file_header
 
 WORD = 8
-OURS = str(Path(header.__file__).parents[2])
+OURS = str(Path(file_header.__file__).parents[2])
 
 
 @contextmanager
@@ -43,15 +43,15 @@ def every_instant(
         return traced
 
     with monkeypatch.context() as patch:
-        if hasattr(header, "store"):
-            whole = header.store
+        if hasattr(file_header, "store"):
+            whole = file_header.store
 
             def by_words(memory: Any, at: int, raw: bytes) -> None:
                 for word in range(0, len(raw), WORD):
                     whole(memory, at + word, raw[word : word + WORD])
                     look()
 
-            patch.setattr(header, "store", by_words)
+            patch.setattr(file_header, "store", by_words)
         sys.settrace(traced)
         try:
             yield

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowcheck.errors import StateError
-from flowcheck.ops.node.sysfs import Sysfs
+from flowcheck.ops.node.sysfs_settings import MachineSettings
 
 PCI = "sys/bus/pci"
 DSA = "sys/bus/dsa"
@@ -23,7 +23,7 @@ def put(root: Path, name: str, text: str = "") -> None:
     path.write_text(text + "\n" if text else "")
 
 
-class Kernel(Sysfs):
+class Kernel(MachineSettings):
     """Drivers that bind, refuse, and reset what they are unbound from."""
 
     def __init__(self, root: Path) -> None:

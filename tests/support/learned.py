@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, write_pcap
-from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticTraffic, write_pcap
+from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Collective, Reading, read_stream
 from flowcheck.wire.learn.verdict.ends import END_OPEN
-from flowcheck.wire.terms import Rule
 
 RULES = {
-    "2.19": Rule.V2_19,
-    "2.20": Rule.V2_20,
-    "2.23": Rule.V2_23,
-    "2.26": Rule.V2_26,
-    "2.29": Rule.V2_29,
+    "2.19": NcclEra.V2_19,
+    "2.20": NcclEra.V2_20,
+    "2.23": NcclEra.V2_23,
+    "2.26": NcclEra.V2_26,
+    "2.29": NcclEra.V2_29,
 }
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -53,11 +53,13 @@ def permuted(seed: int) -> tuple[SyntheticJob, int]:
     return job, dice.randrange(ranks)
 
 
-def read(traffic: Traffic, rank: int, direction: str, folder: Path) -> tuple[Reading, Tape]:
+def read(
+    traffic: SyntheticTraffic, rank: int, direction: str, folder: Path
+) -> tuple[Reading, CaptureContents]:
     """What one mirrored port tells."""
     path = folder / "job.pcap"
     write_pcap(path, traffic.seen_at(rank, direction))
-    tape = read_tape([path])
+    tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages), tape
 
 

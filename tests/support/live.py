@@ -9,12 +9,12 @@ from pathlib import Path
 
 from support.veth import Veth
 
-from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import write_pcap
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
-def send(cable: Veth, folder: Path, frames: list[Wire]) -> None:
+def send(cable: Veth, folder: Path, frames: list[WireFrame]) -> None:
     write_pcap(folder / "part.pcap", frames)
     cable.send(folder / "part.pcap")
 

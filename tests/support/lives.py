@@ -11,14 +11,14 @@ import pytest
 from support.staged import Chain, rest
 
 from flowcheck.config import job_from
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.shard import Shard
-from flowcheck.replica.kept.gradients import GradientLog
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.following.extract import ExtractService
-from flowcheck.stages.following.succession import Succession
-from flowcheck.stages.updating.records import Records
-from flowcheck.stages.updating.update import UpdateService
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.state_file.gradient_log import GradientLog
+from flowcheck.stages.extraction.extract_stage import ExtractService
+from flowcheck.stages.extraction.job_restart import JobRestart
+from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.stages.replica_update.update_stage import UpdateService
 
 
 class Killed(BaseException):
@@ -33,12 +33,12 @@ class Deaths:
         (Path, "replace"),
         (Path, "unlink"),
         (shutil, "copy2"),
-        (Shard, "clear"),
-        (Shard, "apply"),
+        (GradientShard, "clear"),
+        (GradientShard, "apply"),
         (Replica, "go_back"),
         (Replica, "apply"),
         (Replica, "rebase"),
-        (Records, "write"),
+        (StepLog, "write"),
         (GradientLog, "append"),
         (GradientLog, "remove"),
         (Extractor, "ignore"),
@@ -48,14 +48,14 @@ class Deaths:
         self.begun, self.left, self.count = False, 0, 0
         for owner, name in self.CHANGES:
             monkeypatch.setattr(owner, name, self._dying(getattr(owner, name)))
-        look = Succession.look
+        look = JobRestart.look
 
         def looked(*words: Any, **named: Any) -> int:
             found = look(*words, **named)
             self.begun = self.begun or words[0].proved
             return found
 
-        monkeypatch.setattr(Succession, "look", looked)
+        monkeypatch.setattr(JobRestart, "look", looked)
 
     def _dying(self, change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(*words: Any, **named: Any) -> Any:
@@ -148,7 +148,7 @@ class Both:
         """Of the shard; 0 before there is one."""
         if not self.chain.run.shard.exists():
             return 0
-        with Shard.open(self.chain.run.shard) as shard:
+        with GradientShard.open(self.chain.run.shard) as shard:
             return shard.applied_iteration
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from cffi import FFI
 
-from flowcheck.lab.trainer.memory import REDUCTIONS, TYPES
+from flowcheck.lab.roce_backend.tensor_memory import REDUCTIONS, TYPES
 
 HERE = Path(__file__).resolve().parent
 LAB = HERE.parents[1] / "dpdk_ext" / "lab"

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import torch
 
-from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
-from flowcheck.plane.tape import read_tape
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticRun,
+    SyntheticTraffic,
+    write_pcap,
+)
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 VERSIONS = ("2.19", "2.20", "2.23", "2.26", "2.29")
@@ -47,7 +52,7 @@ class Case:
     damages: tuple[tuple[str, ...], ...]
 
 
-class Restless(Run):
+class Restless(SyntheticRun):
     """A trainer that now and then reduces something else of exactly the gradient's size."""
 
     def __init__(self, job: SyntheticJob, twice: int) -> None:
@@ -95,12 +100,12 @@ def made_up(seed: int) -> Case:
     return Case(seed, job, dice.choice((0, 0, 0, 0, 1, 2)), mirrors, damages)
 
 
-def traffic_of(case: Case) -> Traffic:
+def traffic_of(case: Case) -> SyntheticTraffic:
     """The whole job's frames and truth."""
     return Restless(case.job, case.twice).all()
 
 
-def damaged(frames: list[Wire], how: str, dice: random.Random) -> list[Wire]:
+def damaged(frames: list[WireFrame], how: str, dice: random.Random) -> list[WireFrame]:
     """What is left of `frames`, in the order they are written down."""
     count = len(frames)
     if how in ("drop few", "drop many"):
@@ -128,7 +133,7 @@ def damaged(frames: list[Wire], how: str, dice: random.Random) -> list[Wire]:
     return _without(frames, how, dice)
 
 
-def _without(frames: list[Wire], how: str, dice: random.Random) -> list[Wire]:
+def _without(frames: list[WireFrame], how: str, dice: random.Random) -> list[WireFrame]:
     """Lose what belongs together: a direction, a connection, whole messages or their ends."""
     if how == "direction":
         lost = dice.choice(sorted({f.sender for f in frames}) or [0])
@@ -149,11 +154,11 @@ def _without(frames: list[Wire], how: str, dice: random.Random) -> list[Wire]:
     return [f for i, f in enumerate(frames) if i not in ends]
 
 
-def _message(frame: Wire) -> tuple[int, int, int, int]:
+def _message(frame: WireFrame) -> tuple[int, int, int, int]:
     return frame.sender, frame.receiver, frame.channel, frame.message
 
 
-def read(case: Case, traffic: Traffic, folder: Path) -> Reading:
+def read(case: Case, traffic: SyntheticTraffic, folder: Path) -> Reading:
     """What is learned from the damaged frames of all mirrors."""
     dice = random.Random(case.seed + 1)
     paths = []
@@ -165,11 +170,11 @@ def read(case: Case, traffic: Traffic, folder: Path) -> Reading:
             frames = damaged(frames, how, dice)
         paths.append(folder / f"mirror{number}.pcap")
         write_pcap(paths[-1], frames)
-    tape = read_tape(paths)
+    tape = read_capture_files(paths)
     return read_stream(tape.flows, tape.messages)
 
 
-def wrong(reading: Reading, traffic: Traffic) -> Iterator[str]:
+def wrong(reading: Reading, traffic: SyntheticTraffic) -> Iterator[str]:
     """What is called complete and is not what the ranks hold, or comes at another's place. Edges
     of which nothing tells that they are one ring are read as communicators of their own."""
     truth = [

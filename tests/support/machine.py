@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from flowcheck.ops.node import doctor
-from flowcheck.ops.node.machine import Check
+from flowcheck.ops.node import doctor_command
+from flowcheck.ops.node.machine_checks import MachineCheck
 
 GIB = 1 << 30
 
@@ -67,8 +67,8 @@ def healthy_server(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def by_name(root: Path, need_bytes: int = GIB) -> dict[str, Check]:
-    return {check.name: check for check in doctor.checks(root=root, need_bytes=need_bytes)}
+def by_name(root: Path, need_bytes: int = GIB) -> dict[str, MachineCheck]:
+    return {check.name: check for check in doctor_command.checks(root=root, need_bytes=need_bytes)}
 
 
 def interface(root: Path, address: str, name: str, *, up: bool = True) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from support.cabling import Tap, roce_frame
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.namespaces import inside
+from flowcheck.lab.cluster.network_namespaces import inside
 from tests.unit.test_cli import flowcheck
 
 QUIET_S = 0.0005

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules import onepass
-from flowcheck.replica.rules.flatpass import FlatPass
+from flowcheck.replica.optimizer_step import c_kernel_args
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
+from flowcheck.replica.param_layout import Layout
 
 TWINS = ("avx512", "vaes", "avx2", "plain")
 
@@ -76,7 +76,7 @@ class Follower:
         ]
         self.copies[0]["parameters"][:] = torch.cat(self.parameters).numpy()
         self.steps = np.zeros(len(self.parameters), np.float32)
-        self.flat = FlatPass(self.layout, self.names)
+        self.flat = KernelPlan(self.layout, self.names)
 
     def step(self, gradient: np.ndarray, used: np.ndarray, **more: Any) -> list[bytes]:
         """One step of both; the pass's digests. gradient: [elements] float32."""
@@ -92,12 +92,12 @@ class Follower:
         source, target = self.copies
         groups = list(zip(self.optimizer.param_groups, self.members, strict=True))
         counters = None if self.name == "sgd" else self.steps
-        table = onepass.rows(
+        table = c_kernel_args.kernel_args(
             self.optimizer, groups, counters, self.steps > 0, used.astype(bool), **more
         )
         for array in target.values():
             array.fill(np.float32(7))
-        passing = self.flat.begin(table, onepass.root_kind(), source, target, gradient)
+        passing = self.flat.begin(table, c_kernel_args.root_kind(), source, target, gradient)
         passing.take(np.arange(0, len(used), 2))  # in two parts
         passing.take()
         self.steps += used

@@ -24,8 +24,8 @@ from support.transport import write as written
 from support.writes import little, payload
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import read
-from flowcheck.plane.parser import Parser
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.shared_memory.packet_counters import counter_values
 
 FOREIGN = b"\xee" * 256
 FATAL = 0x62
@@ -122,7 +122,7 @@ def found(run: Run, begun: int) -> dict[str, Any]:
     return {
         "marks": marks(run, begun, run.ring.head),
         "positions": (run.ring.parsed, int(commit.at_position), int(header.undo_used_bytes)),
-        "counters": read(commit.counters),
+        "counters": counter_values(commit.counters),
         "flows used": (int(header.flows_used), int(header.flows_made)),
         "used": (int(header.messages_made), int(header.silent_flows)),
         "flows": run.table.flows().tobytes(),

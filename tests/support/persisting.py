@@ -11,19 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.config import OptimizerConfig, PersistConfig, load_job
-from flowcheck.ops.running.chain import create
-from flowcheck.replica.given import given
-from flowcheck.replica.kept.snapshot import held
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.keeping.held import Held
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.model import optimizer_in
-from flowcheck.vault.persist.places import open_place
+from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.checkpointing.pinned_steps import PinnedStep
+from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist.saver import Saver
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import encode_job
-from flowcheck.wire.terms import Rule
+from flowcheck.vault.persist.storage_target import open_place
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encode_job
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
 
@@ -58,9 +57,9 @@ class Steps:
         self._path, self.name = path, name
 
     @contextmanager
-    def hold(self, step: int) -> Iterator[Held]:
-        with held(self._path, ADAMW) as snapshot:
-            yield Held(given(snapshot), snapshot.layout, None)
+    def hold(self, step: int) -> Iterator[PinnedStep]:
+        with hold_snapshot(self._path, ADAMW) as snapshot:
+            yield PinnedStep(trainer_state(snapshot), snapshot.layout, None)
 
 
 def saver_for(config: PersistConfig, staging: Path, state: Path, name: str = "run") -> Saver:
@@ -107,8 +106,8 @@ def run_with_replica(root: Path, memory: Path, job_file: str, elements: int = 10
 def learn(run: RunDir, elements: int) -> None:
     """As the stages leave it that read a job of one parameter."""
     sizes = Parameter(sizes=(elements,), strides=(1,))
-    job = Job(
-        rule=Rule.V2_20, communicators=(), edges=(), parameters=(sizes,),
+    job = LearnedJob(
+        rule=NcclEra.V2_20, communicators=(), edges=(), parameters=(sizes,),
         first_buckets=((0,),), buckets=((0,),), first=(), each=(),
     )  # fmt: skip
     run.learned_job.write_bytes(encode_job(job))

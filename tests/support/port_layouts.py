@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flowcheck.ops.ports.chosen import Asked, Chosen, chosen_by
+from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan, PortsRequest, make_mirror_plan
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "ports"
 SIXTEEN = DATA / "sixteen-nodes.toml"
@@ -36,17 +36,17 @@ def toml(value: object) -> str:
     return json.dumps(value)
 
 
-def choose(folder: Path, tree: Tree, **asked: Any) -> Chosen:
+def choose(folder: Path, tree: Tree, **asked: Any) -> MirrorPlan:
     file = folder / "layout.toml"
     file.write_text("\n".join(f"{key} = {toml(value)}" for key, value in tree.items()))
-    return chosen_by(Asked(file=file, **asked))
+    return make_mirror_plan(PortsRequest(file=file, **asked))
 
 
-def words(chosen: Chosen) -> list[str]:
+def words(chosen: MirrorPlan) -> list[str]:
     return [f"{pair.port}:{pair.direction}" for pair, _ in chosen.choice.placed]
 
 
-def shown(chosen: Chosen, port: str) -> set[int]:
+def shown(chosen: MirrorPlan, port: str) -> set[int]:
     """Chunks of the first ring that pass a port:direction."""
     want = chosen.sought.wants[0]
     tap = next(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowcheck.replica.rules.onepass import ROOTS, root_name
+from flowcheck.replica.optimizer_step.c_kernel_args import ROOTS, root_name
 
 
 def assert_trainers_bits(told: dict[str, Any], truth: dict[str, Any]) -> set[int]:

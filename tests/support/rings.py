@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import read
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.packet_counters import counter_values
 
 
-def frames_in(ring: Ring) -> list[bytes]:
+def frames_in(ring: FrameRing) -> list[bytes]:
     """The frames between tail and head, as bytes."""
     found = []
     for position in range(ring.tail, ring.head):
@@ -16,18 +16,18 @@ def frames_in(ring: Ring) -> list[bytes]:
     return found
 
 
-def slots_in(ring: Ring) -> list[tuple[int, int, int, int]]:
+def slots_in(ring: FrameRing) -> list[tuple[int, int, int, int]]:
     """(timestamp_ns, frame_bytes, wire_bytes, source_frame) between tail and head."""
     slots = (lib.fc_ring_at(ring.handle, position) for position in range(ring.tail, ring.head))
     return [(s.timestamp_ns, s.frame_bytes, s.wire_bytes, s.source_frame) for s in slots]
 
 
-def counted(ring: Ring) -> dict[str, int]:
+def counted(ring: FrameRing) -> dict[str, int]:
     """Capture's counters that are not 0."""
     commit = ring.capture_commit()
-    return {name: value for name, value in read(commit.counters).items() if value}
+    return {name: value for name, value in counter_values(commit.counters).items() if value}
 
 
-def release(ring: Ring, position: int) -> None:
+def release(ring: FrameRing, position: int) -> None:
     """Frees the slots below `position`, as the extractor does."""
     ring.handle.reader.tail = position

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 

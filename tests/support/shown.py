@@ -12,10 +12,9 @@ from typing import Any, cast
 import msgspec
 
 from flowcheck.config import WatchConfig
-from flowcheck.ops.watch.parts.step import Step
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.server import Server
-from flowcheck.ops.watch.state import State, decode_state, encode_state
+from flowcheck.ops.watch.monitoring_server import MonitoringServer
+from flowcheck.ops.watch.state.chain_state import ChainState, StepState, decode_state, encode_state
+from flowcheck.ops.watch.state.state_reader import StateReader
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 DRAWN = "document.querySelector('#word') !== null && !document.querySelector('.is-nobody')"
@@ -28,10 +27,10 @@ HOSTILE = "</script><img src=x onerror=alert(1)><b onclick=alert(2)>\u202eesreve
 class Told:
     """In place of a reader: a state that a test changes as it likes, read just now."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ChainState) -> None:
         self.told, self.moves, self.gone = state, True, False
 
-    def state(self) -> State:
+    def state(self) -> ChainState:
         if self.gone:
             raise ConnectionResetError  # and so hangs up on those who are connected already
         if self.moves:
@@ -45,9 +44,9 @@ class Told:
 @contextlib.contextmanager
 def serving(
     told: Told, listen: str = "127.0.0.1:0", token_file: Path | None = None
-) -> Iterator[Server]:
-    server = Server(
-        cast(Reader, told),
+) -> Iterator[MonitoringServer]:
+    server = MonitoringServer(
+        cast(StateReader, told),
         WatchConfig(listen=listen, token_file=str(token_file) if token_file else None),
     )
     server.start()
@@ -57,16 +56,16 @@ def serving(
         server.stop()
 
 
-def recorded(name: str) -> State:
+def recorded(name: str) -> ChainState:
     return decode_state((DATA / name).read_bytes())
 
 
-def with_job(state: State, **parts: Any) -> State:
+def with_job(state: ChainState, **parts: Any) -> ChainState:
     job = msgspec.structs.replace(state.jobs[0], **parts)
     return msgspec.structs.replace(state, jobs=(job, *state.jobs[1:]))
 
 
-def marked() -> tuple[Step, ...]:
+def marked() -> tuple[StepState, ...]:
     """A step for each mark there is."""
     each: list[dict[str, Any]] = [
         {"lost": WHY},
@@ -77,10 +76,10 @@ def marked() -> tuple[Step, ...]:
         {"audited": False},
         {"anchored": True},
     ]
-    return tuple(Step(step=number, arrived_ns=1, **one) for number, one in enumerate(each, 1))
+    return tuple(StepState(step=number, arrived_ns=1, **one) for number, one in enumerate(each, 1))
 
 
-def hostile(state: State) -> State:
+def hostile(state: ChainState) -> ChainState:
     """Every string a stranger could choose is one that means harm."""
     text = HOSTILE + "x" * 10_000
     plain = {"word", "kind", "what", "version"}
@@ -95,13 +94,13 @@ def hostile(state: State) -> State:
     return decode_state(json.dumps(worse(json.loads(encode_state(state)))).encode())
 
 
-def large(state: State) -> State:
+def large(state: ChainState) -> ChainState:
     """Eight jobs of 120 steps, each tenth of them marked, behind 64 rings."""
     marks = marked()
     steps = tuple(
         msgspec.structs.replace(marks[number // 10 % 7], step=number, applied_ns=number)
         if number % 10 == 0
-        else Step(step=number, arrived_ns=number, applied_ns=number + 10**6)
+        else StepState(step=number, arrived_ns=number, applied_ns=number + 10**6)
         for number in range(1000, 1120)
     )
     jobs = tuple(

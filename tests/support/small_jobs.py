@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.ports.choice import Choice, choose
-from flowcheck.ops.ports.groups import groups_of
-from flowcheck.ops.ports.monitors import monitors_of
-from flowcheck.ops.ports.plugs import plugs_of
-from flowcheck.ops.ports.rings import rings_of
-from flowcheck.ops.ports.search import MOST_STEPS
-from flowcheck.ops.ports.taps import sought_of
-from flowcheck.ops.ports.topology import Algorithm, topology_from
-from flowcheck.wire.logged import RingOrder
+from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import rings_of
+from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import groups_of
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import Algorithm, topology_from
+from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
+from flowcheck.ops.mirror_ports.search.branch_and_bound import MOST_STEPS
+from flowcheck.ops.mirror_ports.search.chunk_coverage import coverage_problem
+from flowcheck.ops.mirror_ports.search.monitor_ports import monitors_of
+from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def small_jobs(draw: st.DrawFn) -> Small:
     )
 
 
-def chosen(job: Small, most_steps: int = MOST_STEPS) -> Choice | None:
+def chosen(job: Small, most_steps: int = MOST_STEPS) -> PortChoice | None:
     """By the product; None: it says that there is none."""
     used = sorted(set(job.switch_of))
     if any(switch not in used for switch, _, _ in job.monitors):
@@ -97,13 +97,13 @@ def chosen(job: Small, most_steps: int = MOST_STEPS) -> Choice | None:
     topology = topology_from(
         {"nodes": job.nodes, "gpus": job.gpus, "tp": job.tp, "cable": cables, "monitor": monitors}
     )
-    plugs = plugs_of(topology)
+    plugs = nic_cabling(topology)
     own = [ranks for group, _, ranks in job.rings() if group == "tp0"]
     log = [RingOrder(ranks=job.nodes * job.per_node, channels=tuple(own))]
     rings = rings_of(groups_of(topology), plugs, channels=None, logs=[log]).rings
     try:
-        return choose(
-            sought_of(rings, plugs, Algorithm.RING),
+        return choose_ports(
+            coverage_problem(rings, plugs, Algorithm.RING),
             monitors_of(topology, plugs, None),
             job.redundancy,
             most_steps,

@@ -10,21 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowcheck._core import ffi, lib
-from flowcheck.config import (
-    JobConfig,
-    OptimizerConfig,
-    ReplicaConfig,
-    RingConfig,
-    SourceConfig,
-)
+from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
 from flowcheck.messages import Message
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
-from flowcheck.stages.following.extract import ExtractService
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.stages.extraction.extract_stage import ExtractService
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 REST_S, NAP_S = 0.05, 0.0005
 """Longest rest: of a stage whose reading is under way, and of one that has none to wait for."""
@@ -99,9 +93,9 @@ class Chain:
         self.gradients: dict[int, bytes] = {}
         self.parts = []
         for number, path in enumerate(captures):
-            Ring.create(self.run.ring(number), slots=slots, readers=readers).close()
+            FrameRing.create(self.run.ring(number), slots=slots, readers=readers).close()
             FlowTable.create(self.run.flows(number), messages=4 * slots).close()
-            ring = Ring.open(self.run.ring(number))
+            ring = FrameRing.open(self.run.ring(number))
             flows = FlowTable.open(self.run.flows(number), writable=True)
             self.parts.append((ring, flows, Parser(ring, flows), PcapSource(path)))
         self.commits = [ring.capture_commit() for ring, *_ in self.parts]
@@ -132,7 +126,7 @@ class Chain:
         """The updater: takes whole steps in order."""
         if not self.run.shard.exists():
             return
-        with Shard.open(self.run.shard) as shard:
+        with GradientShard.open(self.run.shard) as shard:
             step = shard.applied_iteration + 1
             generation = shard.generation_of(step)
             if generation is not None and shard.state(generation).name == "COMPLETE":

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import cast
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run.moving import Moving
-from flowcheck.lab.run.trainers import ALWAYS, Trainers
+from flowcheck.lab.job_run.hang_detection import HangDetector
+from flowcheck.lab.job_run.torchrun_trainers import ALWAYS, Trainers
 
 LOOK_S = 0.1
 SCRIPTS = Path(__file__).resolve().parents[1] / "lab" / "scripts"
@@ -75,7 +75,7 @@ def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> No
     command = [sys.executable, str(SCRIPTS / script), digests, *arguments]
     with tempfile.TemporaryDirectory() as logs:
         ranks = Ranks(hosts, command, environment, Path(logs))
-        moving = Moving(script, cast(Trainers, ranks))
+        moving = HangDetector(script, cast(Trainers, ranks))
         try:
             while None in (codes := ranks.codes()) and not any(codes):
                 moving.look(_written(Path(digests)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.given import Given
-from flowcheck.replica.layout import Layout
+from flowcheck.replica.checkpoint.trainer_state import TrainerState
+from flowcheck.replica.param_layout import Layout
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2)
 
@@ -44,7 +44,7 @@ def layout_of(net: torch.nn.Module) -> Layout:
     return Layout.of([(tuple(p.shape), p.stride()) for p in named.values()], names=list(named))
 
 
-def given_of(net: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> Given:
+def given_of(net: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> TrainerState:
     """What a perfect replica gives at `step`."""
     model = {name: p.detach().clone() for name, p in net.named_parameters()}
-    return Given(step, "d" * 32, ADAMW, model, optimizer.state_dict())
+    return TrainerState(step, "d" * 32, ADAMW, model, optimizer.state_dict())

@@ -8,10 +8,10 @@ from typing import cast
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.messages import Hello, Message
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.chain.supervisor import Supervisor
-from flowcheck.stages.links import Links
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.supervisor import Supervisor
+from flowcheck.stages.zmq_sockets import StageSockets
 
 CONFIG = JobConfig(
     source=(SourceConfig(file="a"), SourceConfig(vdev="net_null0", queues=2)),
@@ -92,9 +92,9 @@ class Bench:
     def __init__(self, run: RunDir, clock: Clock) -> None:
         self.run, self.clock, self.hurry = run, clock, False
         self.links = FakeLinks()
-        self.rings = [Ring.create(run.ring(n), slots=64, slot_bytes=128) for n in range(3)]
+        self.rings = [FrameRing.create(run.ring(n), slots=64, slot_bytes=128) for n in range(3)]
         self.supervisor = Supervisor(run, CONFIG, hurried=lambda: self.hurry)
-        self.supervisor.start(cast(Links, self.links))
+        self.supervisor.start(cast(StageSockets, self.links))
 
     def hello(self, *stages: str, version: int = lib.FC_LAYOUT_VERSION) -> None:
         for stage in stages:

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.mirrored import Switch
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.mirror import stop_copies
+from flowcheck.lab.cluster.linux_bridge import remove_mirrors
 
 ASKED = ("--source", "p0:both", "--source", "p1", "--monitor", "mon0")
 
@@ -22,7 +22,7 @@ def bridged(folder: Path) -> Iterator[Switch]:
     cluster = lab.Cluster(name=f"s{os.getpid()}", mirrors=lab.parse_mirrors(["p0:rx"]))
     try:
         lab.up(cluster)
-        stop_copies(cluster)
+        remove_mirrors(cluster)
         made = Switch(cluster, folder / "journal", ["--os", "tc"])
         made.says("ip link add other mtu 9000 type veth peer name beyond mtu 9000")
         for device in ("other", "beyond"):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import VERDICTS, read
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.packet_counters import VERDICTS, counter_values
 
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM = range(0x06, 0x0C)
 SEND_FIRST, SEND_MIDDLE, SEND_LAST, SEND_LAST_IMM, SEND_ONLY, SEND_ONLY_IMM = range(6)
@@ -157,7 +157,7 @@ class Mark:
 class Run:
     """A ring that was parsed."""
 
-    ring: Ring
+    ring: FrameRing
     table: FlowTable
     parser: Parser
 
@@ -189,7 +189,7 @@ class Run:
 
     def counters(self) -> dict[str, int]:
         commit: Any = self.ring.parse_commit()
-        return read(commit.counters)
+        return counter_values(commit.counters)
 
     def sends(self) -> dict[int, bytes]:
         """{first PSN: bytes} of the SENDs that are whole: final records and PSNs of marks."""
@@ -233,7 +233,7 @@ def parsing(
     """An empty ring with its table and parser in `folder`; messages: of its pool, if not as few as
     may be."""
     with (
-        Ring.create(folder / "ring", slots=slots) as ring,
+        FrameRing.create(folder / "ring", slots=slots) as ring,
         FlowTable.create(folder / "flows", messages=messages or max(4, slots * 2)) as table,
         Parser(ring, table, icrc_every=icrc_every) as parser,
     ):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from flowcheck.lab.synthetic import Run, Traffic
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticRun, SyntheticTraffic
 
 
-class Told(Run):
+class Told(SyntheticRun):
     """A trainer that says more than DDP's usual start."""
 
     def tell(self, *values: int, code: str = "i") -> None:
@@ -49,7 +49,7 @@ class Unused(Told):
     left_out: frozenset[int] = frozenset()
     buckets: Sequence[Sequence[int]] = ((2, 3), (0, 1))
 
-    def all(self) -> Traffic:
+    def all(self) -> SyntheticTraffic:
         self._start_up()
         for step in range(1, self.job.steps + 1):
             self.unused = self.left_out if step % 2 == 0 else frozenset()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.persisting import kept_at, stepped
 
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.model_replica import Replica
 
 
 @pytest.fixture

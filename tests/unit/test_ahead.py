@@ -11,12 +11,12 @@ from support.extraction import Bench, bench
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.shard import Shard
-from flowcheck.replica.kept.peek import pinned
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.updating.ahead import Ahead
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.concurrent_reader import pinned
+from flowcheck.stages.replica_update.early_step import EarlyStep
 
 LAYOUT = Layout.of_shapes([(300, 7), (1,), (5000,), (64,), (3, 3)])
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, amsgrad=True)
@@ -35,8 +35,8 @@ class Arriving:
         self.replica = Replica.create(self.path, LAYOUT, config, WEIGHTS, keep_bytes=keep_bytes)
         self.waiting = Replica.create(folder / "waiting", LAYOUT, config, WEIGHTS)
         own = {"gradient_bytes": LAYOUT.gradient_bytes}
-        self.shard = shard or Shard.create(folder / "shard", **own)
-        self.ahead = Ahead(self.replica, self.shard, **{"alone": True, "least_bytes": 1} | more)
+        self.shard = shard or GradientShard.create(folder / "shard", **own)
+        self.ahead = EarlyStep(self.replica, self.shard, **{"alone": True, "least_bytes": 1} | more)
 
     def put(self, generation: int, values: np.ndarray, start: int, stop: int, settled=True):
         """Elements [start, stop) come."""
@@ -158,14 +158,14 @@ def test_bytes_that_are_covered_but_not_settled_are_not_read(arriving):
 
 def amid_the_look(monkeypatch: pytest.MonkeyPatch, what):
     """`what` happens once, just before coverage is looked at."""
-    missing, left = Shard.missing, [what]
+    missing, left = GradientShard.missing, [what]
 
-    def looked(shard: Shard, generation: int):
+    def looked(shard: GradientShard, generation: int):
         if left:
             left.pop()()
         return missing(shard, generation)
 
-    monkeypatch.setattr(Shard, "missing", looked)
+    monkeypatch.setattr(GradientShard, "missing", looked)
 
 
 def test_bytes_that_come_unsettled_while_coverage_is_looked_at_are_not_read(arriving, monkeypatch):
@@ -225,19 +225,19 @@ def test_an_extractor_at_any_place_of_a_look_has_nothing_read_that_it_did_not_se
 
 def watch(monkeypatch: pytest.MonkeyPatch, before) -> None:
     """`before` runs before each of the reader's loads."""
-    missing, settled = Shard.missing, Shard.settled
+    missing, settled = GradientShard.missing, GradientShard.settled
     assert isinstance(settled, property)
 
-    def looked(shard: Shard, generation: int):
+    def looked(shard: GradientShard, generation: int):
         before()
         return missing(shard, generation)
 
-    def number(shard: Shard) -> int:
+    def number(shard: GradientShard) -> int:
         before()
         return settled.fget(shard)
 
-    monkeypatch.setattr(Shard, "missing", looked)
-    monkeypatch.setattr(Shard, "settled", property(number))
+    monkeypatch.setattr(GradientShard, "missing", looked)
+    monkeypatch.setattr(GradientShard, "settled", property(number))
 
 
 def test_a_generation_that_is_opened_anew_takes_nothing_of_what_it_held_before(arriving):
@@ -317,7 +317,7 @@ def test_what_an_extractor_took_back_after_a_kill_is_not_kept(tmp_path, looked_a
         made.waiting.close()
 
 
-def coverage(shard: Shard) -> np.ndarray:
+def coverage(shard: GradientShard) -> np.ndarray:
     """[words] uint64 of generation 0, in place."""
     size = int(shard.handle.header.coverage_bytes)
     return np.frombuffer(ffi.buffer(lib.fc_shard_coverage(shard.handle, 0), size), np.uint64)

@@ -9,7 +9,7 @@ from support.netib import Generated, Options, capture, generate
 from support.netib.reduction import all_gather, all_reduce, reduce_scatter
 from support.netib.trainer import Trainer
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 TIMES = 4
@@ -36,7 +36,7 @@ def read(
 ) -> tuple[Generated, Reading]:
     monkeypatch.setattr(capture, "Trainer", Alone)
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     return made, read_stream(tape.flows, tape.messages)
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.netib import Options, generate
 from support.netib.shapes import SMALL
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.search.begins import BY_PAUSES, FROM_BEFORE
 from flowcheck.wire.learn.search.fills import BY_COPIES
@@ -43,7 +43,7 @@ def amid(name: str) -> tuple[Reading, set[str], set[str]]:
     options = Options(**{**vars(options), "steps": 7, "start_step": 2, "start_inside": True})
     with TemporaryDirectory() as folder:
         made = generate(options, Path(folder))
-        tape = read_tape(made.files)
+        tape = read_capture_files(made.files)
     gradients = made.truth.gradients
     whole = {each.sha256 for each in gradients if each.complete and each.visible == 1.0}
     assert whole

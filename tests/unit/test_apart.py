@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from support.staged import Chain, dealt, played, steps_of
 
-from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.messages import Drained, StepLost
-from flowcheck.stages.following import passage, planned
+from flowcheck.stages.extraction import flow_progress, installed_plans
 
 CAPTURE = "iter_40000_p2p_iter10.pcapng"
 STEPS = 20
@@ -97,7 +97,7 @@ def test_capture_dealt_over_two_rings_gives_every_step_of_the_truth(
 def test_made_up_job_dealt_over_two_rings_gives_every_gradient(
     play: Callable[..., Chain], tmp_path: Path, deal: Deal, metric_every: int
 ) -> None:
-    traffic = make(replace(JOB, metric_every=metric_every))
+    traffic = make_traffic(replace(JOB, metric_every=metric_every))
     write_pcap(tmp_path / "whole.pcap", traffic.seen_at(0, "both"))
     chain = play(tmp_path / "whole.pcap", deal)
     wanted = dict(enumerate(traffic.gradients, 1))
@@ -135,7 +135,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
     shm: Path, tmp_path: Path, captures: Path, truth: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(planned.Planned.__init__, "__defaults__", (lambda: now[0],))
+    monkeypatch.setattr(installed_plans.InstalledPlans.__init__, "__defaults__", (lambda: now[0],))
     torn = dealt(captures / CAPTURE, tmp_path / "torn", 1, lambda n, _: None if n == 700 else 0)
     chain = Chain(tmp_path, shm / "memory", [*torn, captures / CAPTURE], 256)
     service = chain.service()
@@ -151,7 +151,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
             chain.apply()
         assert chain.parts[0][0].drained
         assert chain.heard.of(StepLost) == []
-        now[0] += passage.SILENT_S + 1
+        now[0] += flow_progress.SILENT_S + 1
         for _ in range(2 * 16):
             service.work()
         [lost, *_] = chain.heard.of(StepLost)

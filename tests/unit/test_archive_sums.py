@@ -11,27 +11,27 @@ import torch
 from support.steps import given_of, layout_of, made, trained
 from torch.distributed.checkpoint import FileSystemReader
 
-from flowcheck.replica.files.pieces import Piece
-from flowcheck.vault.formats import archives, recorded, write
-from flowcheck.vault.formats.parts import Parts, parts_of
+from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.vault.checkpoint_formats import torch_save_archive, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     net, optimizer = made()
     trained(net, optimizer, 1, 2)
     given = given_of(net, optimizer, 2)
     given.model["large"] = torch.randn(300, 100)
-    assert given.model["large"].nbytes > recorded.LARGE_BYTES
-    return parts_of(given, layout_of(net))
+    assert given.model["large"].nbytes > torch_save_archive.LARGE_BYTES
+    return contents_of(given, layout_of(net))
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_every_sum_in_torchs_archive_is_right_and_torchs_setting_stays(
-    step: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+    step: CheckpointContents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     if not known:  # as where torch writes an archive that is not known here
-        monkeypatch.setattr(recorded, "put_sums", lambda pieces: False)
+        monkeypatch.setattr(torch_save_archive, "put_sums", lambda pieces: False)
     write(step, tmp_path / "out", "torch")
     assert torch.serialization.get_crc32_options()
     with zipfile.ZipFile(tmp_path / "out") as archive:
@@ -43,17 +43,17 @@ def test_every_sum_in_torchs_archive_is_right_and_torchs_setting_stays(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_every_sum_in_each_of_dcps_archives_is_right_and_torch_makes_one_of_each_kind(
-    step: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+    step: CheckpointContents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
-    make, kinds = archives.archive_of, list[torch.Tensor]()
+    make, kinds = torch_save_archive.archive_of, list[torch.Tensor]()
 
-    def noted(tensor: torch.Tensor) -> archives.Archive | None:
+    def noted(tensor: torch.Tensor) -> torch_save_archive.Archive | None:
         kinds.append(tensor)
         found = make(tensor)
         assert found is not None
         return found if known else None
 
-    monkeypatch.setattr(archives, "archive_of", noted)
+    monkeypatch.setattr(torch_save_archive, "archive_of", noted)
     manifest = write(step, tmp_path / "out", "dcp")
     assert len({(one.dtype, one.shape) for one in kinds}) == len(kinds) < len(manifest.tensors)
     assert all(first % 64 == 0 for one in manifest.tensors.values() for _, first, _ in one.at)
@@ -73,6 +73,6 @@ def test_an_archive_that_is_another_than_known_is_not_touched() -> None:
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a", b"content")
     whole = buffer.getvalue()
-    directory = Piece(whole[whole.index(recorded.DIRECTORY) :])
-    assert not recorded.put_sums([directory])
-    assert not recorded.put_sums([Piece(b"12"), Piece(b"PK\x07\x08" + 12 * b"1")])
+    directory = FilePiece(whole[whole.index(torch_save_archive.DIRECTORY) :])
+    assert not torch_save_archive.put_sums([directory])
+    assert not torch_save_archive.put_sums([FilePiece(b"12"), FilePiece(b"PK\x07\x08" + 12 * b"1")])

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.config import OwnConfig
+from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
-from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
-from flowcheck.ops.analysis.asked import by_job, by_options
-from flowcheck.ops.analysis.report import _lost
-from flowcheck.ops.giving.restore_all import right_number
-from flowcheck.ops.running.chain import job_to_run
-from flowcheck.plane.tape import read_tape
-from flowcheck.stages.learning.wanted import Wanted, of_wanted
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
+from flowcheck.ops.analysis.analysis_report import _lost
+from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
+from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.ops.restore.multi_job_restore import right_number
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.stages.job_learning.job_selection import JobSelector, select_job
 from flowcheck.wire.learn import Reading
 from flowcheck.wire.learn.verdict.ends import END_OPEN
 
@@ -26,13 +26,13 @@ RINGS = "n [0] NCCL INFO Channel 00/01 : 0 1 2 3\n"
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("asked") / "job.pcap"
-    write_pcap(path, make(SyntheticJob(steps=2)).seen_at(0))
+    write_pcap(path, make_traffic(SyntheticJob(steps=2)).seen_at(0))
     return path
 
 
 @pytest.fixture(scope="module")
 def reading(capture: Path) -> Reading:
-    return by_options(None, None).read(read_tape([capture]))
+    return hints_from_options(None, None).read(read_capture_files([capture]))
 
 
 def test_a_log_of_another_job_is_told_wherever_it_is_named(
@@ -41,9 +41,9 @@ def test_a_log_of_another_job_is_told_wherever_it_is_named(
     log, job = tmp_path / "rank0.log", tmp_path / "job.toml"
     log.write_text(RINGS)
     job.write_text(f'nccl_log = "{log}"\n{SGD}')
-    [by_file] = by_job(job, [capture]).unlike(reading)
+    [by_file] = hints_from_job_file(job, [capture]).unlike(reading)
     assert "tells rings of 4 ranks, and those seen have 2" in by_file
-    assert by_options(None, log).unlike(reading) == [by_file]
+    assert hints_from_options(None, log).unlike(reading) == [by_file]
 
 
 def test_hosts_that_no_job_uses_are_told_with_those_seen(
@@ -51,22 +51,24 @@ def test_hosts_that_no_job_uses_are_told_with_those_seen(
 ) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'hosts = ["10.9.9.9"]\n{SGD}')
-    [told] = by_job(job, [capture]).unlike(reading)
+    [told] = hints_from_job_file(job, [capture]).unlike(reading)
     assert told.startswith("hosts = ['10.9.9.9'] are stated, and the data-parallel job seen uses ")
     assert "fe80::a00:1, fe80::a00:2: it has no connection to 10.9.9.9, as far" in told
     job.write_text(f'{SGD}[[job]]\nhosts = ["FE80:0::A00:1"]\n')
-    assert not by_job(job, [capture]).unlike(reading)
+    assert not hints_from_job_file(job, [capture]).unlike(reading)
 
 
 def test_a_job_with_other_hosts_than_stated_is_not_followed_and_both_are_named(
     reading: Reading,
 ) -> None:
-    asked = Wanted(OwnConfig(hosts=("fe80::a00:1", "10.9.9.9")))
-    found = of_wanted(reading, asked)
+    asked = JobSelector(JobTableConfig(hosts=("fe80::a00:1", "10.9.9.9")))
+    found = select_job(reading, asked)
     [why] = found.why_not
     assert found.job is None and "hosts = ['fe80::a00:1', '10.9.9.9'] are stated" in why
     assert "fe80::a00:1, fe80::a00:2: it has no connection to 10.9.9.9, as" in why
-    assert of_wanted(reading, Wanted(OwnConfig(hosts=("fe80::a00:1",)))).job == reading.job
+    assert (
+        select_job(reading, JobSelector(JobTableConfig(hosts=("fe80::a00:1",)))).job == reading.job
+    )
 
 
 def test_hosts_are_addresses(tmp_path: Path) -> None:

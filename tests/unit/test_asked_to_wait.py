@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowcheck.vault.serve.origins import WAIT_MAX_S, WAIT_MIN_S, wait_s
+from flowcheck.vault.download.download_source import WAIT_MAX_S, WAIT_MIN_S, wait_s
 
 STATED = (
     *("3", "0", "-1", "nan", "inf", "1e999", "9" * 5000, "", "\0", "soon"),

@@ -9,14 +9,14 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.ops.giving import audit as verb
-from flowcheck.replica.kept.sections import named_tensors
-from flowcheck.replica.kept.trace import Trace, digests_at
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.rundir import RunDir
-from flowcheck.vault import audit
-from flowcheck.vault.template import load_template
+from flowcheck.ops.trainer_checkpoint import audit_command as verb
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.state_sections import named_tensors
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=0.1)
 
@@ -31,7 +31,7 @@ def test_a_step_gone_by_is_audited_by_what_its_tensors_were(tmp_path: Path) -> N
     flat = [torch.as_strided(p.detach(), (p.numel(),), (1,)) for p in parameters]
     replica = Replica.create(tmp_path / "replica", layout, ADAMW, torch.cat(flat).numpy())
     count = len(named_tensors(replica.description, replica.sections()))
-    trace = Trace(tmp_path / "trace", count)
+    trace = DigestLog(tmp_path / "trace", count)
     files = {}
     for step in range(1, 6):
         net(torch.randn(2, 3, 4, 4)).square().mean().backward()
@@ -47,20 +47,20 @@ def test_a_step_gone_by_is_audited_by_what_its_tensors_were(tmp_path: Path) -> N
     replica.close()
     with (tmp_path / "trace").open("ab") as file:
         file.write(b"torn by a kill")
-    Trace(tmp_path / "trace", count).close()
+    DigestLog(tmp_path / "trace", count).close()
     for step, path in files.items():
         kept = digests_at(tmp_path / "trace", step)
         assert kept is not None
         template = load_template(path, layout)
-        audited = audit.compare_digests(template, layout, ADAMW, kept)
+        audited = bitwise_audit.audit_digests(template, layout, ADAMW, kept)
         assert (audited.step, audited.differences) == (step, ())
         assert audited.tensors == count
         template.states(2)["exp_avg_sq"][1, 1] *= 2
-        differ = audit.compare_digests(template, layout, ADAMW, kept).differences
+        differ = bitwise_audit.audit_digests(template, layout, ADAMW, kept).differences
         assert [d.name for d in differ] == ["2.weight/exp_avg_sq"]
     assert digests_at(tmp_path / "trace", 6) is None
     with pytest.raises(StateError, match="not the trace of a replica of 3 tensors"):
-        Trace(tmp_path / "trace", 3)
+        DigestLog(tmp_path / "trace", 3)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_step_gone_by_is_audited_by_what_its_tensors_were(tmp_path: Path) -> N
     [(0.0, -0.0, 0), (1.0, 1.0000001, 1), (-1e-45, 1e-45, 2), (float("nan"), 1.0, None)],
 )
 def test_ulps_are_counted_across_zero(one: float, other: float, ulp: int | None) -> None:
-    found = audit._difference("x", torch.tensor([one]), torch.tensor([other]))
+    found = bitwise_audit._difference("x", torch.tensor([one]), torch.tensor([other]))
     assert found is not None
     assert found.ulp == ulp
 

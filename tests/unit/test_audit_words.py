@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops.giving import audit as verb
-from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.vault import audit
-from flowcheck.vault.template import read_template
+from flowcheck.ops.trainer_checkpoint import audit_command as verb
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 
 @pytest.mark.parametrize("keeps_optimizer", [True, False])
@@ -38,7 +38,7 @@ def test_buffers_are_not_among_what_is_equal(
     snapshot = Snapshot(1, "", layout, settings, values, states)
     template = read_template(tree, layout, names, "a.pt")
 
-    verb._print(audit.compare(template, snapshot), Path("a.pt"))
+    verb._print(bitwise_audit.audit_snapshot(template, snapshot), Path("a.pt"))
     said = capsys.readouterr().out
     count = len(parameters) * (4 if keeps_optimizer else 1)
     kinds = "parameters and optimizer tensors" if keeps_optimizer else "parameters"
@@ -49,7 +49,7 @@ def test_buffers_are_not_among_what_is_equal(
     assert ("holds no optimizer state" in said) != keeps_optimizer
 
     template.parameters[0][0, 0] += 1
-    verb._print(audit.compare(template, snapshot), Path("a.pt"))
+    verb._print(bitwise_audit.audit_snapshot(template, snapshot), Path("a.pt"))
     said = capsys.readouterr().out
     assert said.startswith(f"step 1: 1 of {count} {kinds} differ")
     assert (told in said) == bool(buffers)

@@ -25,14 +25,14 @@ from support.staged import Chain
 
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
-from flowcheck.lab.synthetic import write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
-from flowcheck.ops.giving import base as verb
-from flowcheck.ops.giving.steps import newest
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.assumed import EMPTY_STATE, assumed
-from flowcheck.stages.updating.base import write_base
-from flowcheck.stages.updating.incarnation import Incarnation, incarnation_of
+from flowcheck.ops.restore.step_lookup import newest_step
+from flowcheck.ops.trainer_checkpoint import base_command as verb
+from flowcheck.stages.job_state.assumptions import EMPTY_STATE, assumptions_of
+from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.replica_update.base_checkpoint import write_base
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 5
 BASE = 37
@@ -126,7 +126,7 @@ def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
     both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
     assert incarnation_of(both.chain.run).step is None
     assert [line["step"] for line in lines(both)] == list(range(1, STEPS + 1))
-    verb.give(both.chain.run, both.config, file)
+    verb.submit_base(both.chain.run, both.config, file)
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == list(range(1, STEPS + 1)) + list(
@@ -140,7 +140,7 @@ def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
     [audit] = [json.loads(line) for line in both.chain.run.audits.read_text().splitlines()]
     assert (audit["step"], audit["passed"]) == (BASE, True)
     assert f"is at step {BASE}" in notes(both)
-    assert EMPTY_STATE not in assumed(both.chain.run)
+    assert EMPTY_STATE not in assumptions_of(both.chain.run)
 
 
 @pytest.mark.nightly
@@ -153,7 +153,7 @@ def test_base_taken_and_log_replayed_though_killed_at_every_change(
     deaths = Deaths(monkeypatch)
     both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
     deaths.begun = False
-    verb.give(both.chain.run, both.config, file)
+    verb.submit_base(both.chain.run, both.config, file)
     deaths.begun, deaths.left, deaths.count = True, 0, 0
     both.drive()
     deaths.begun = False
@@ -173,8 +173,8 @@ def test_trainer_that_resumed_before_anything_was_seen(
     assert not both.chain.run.steps.exists()
     both.chain.run.config.write_bytes(encode_config(both.config))
     with pytest.raises(StateError, match="flowcheck base FILE gives it"):
-        newest(both.chain.run, settle=False)
-    verb.give(both.chain.run, both.config, file)
+        newest_step(both.chain.run, settle=False)
+    verb.submit_base(both.chain.run, both.config, file)
     both.drive()
     assert [line["parameters_sha256"] for line in lines(both)[1:]] == wanted
     assert lines(both)[0]["step"] == BASE
@@ -189,10 +189,10 @@ def test_another_step_and_other_settings_are_no_base(
     both.drive()
     later = trainer.save(tmp_path / "later.pt", BASE + JOB.steps)
     with pytest.raises(StateError, match=r"is not what the job began with: param\.0 of step 45"):
-        verb.give(both.chain.run, both.config, later)
+        verb.submit_base(both.chain.run, both.config, later)
     trainer.optimizer.param_groups[0]["eps"] = 1e-6
     with pytest.raises(StateError, match=r"group 0: eps = 1e-06, stated is 1e-08"):
-        verb.give(both.chain.run, both.config, trainer.save(tmp_path / "other.pt", BASE))
+        verb.submit_base(both.chain.run, both.config, trainer.save(tmp_path / "other.pt", BASE))
     assert not both.chain.run.base.exists()
 
 
@@ -212,7 +212,7 @@ def test_full_log_says_so_and_the_replica_stops_behind_it(
     both = play(frames, gradient_log={"memory_bytes": 4096 + 3 * 12288})
     both.drive()
     assert "the gradient log is full after 3 steps" in notes(both)
-    verb.give(both.chain.run, both.config, file)
+    verb.submit_base(both.chain.run, both.config, file)
     both.drive()
     told = lines(both)[STEPS:]
     assert [line["step"] for line in told] == list(range(BASE, BASE + 4))
@@ -229,7 +229,7 @@ def test_a_loss_behind_a_base_is_named_by_the_trainers_step(
     last = max(n for n, one in enumerate(frames) if len(one.frame) == largest)
     both = play([frame for n, frame in enumerate(frames) if n != last])
     both.drive(until=lambda: both.applied_iteration() >= STEPS + 2)
-    verb.give(both.chain.run, both.config, file)
+    verb.submit_base(both.chain.run, both.config, file)
     both.drive()
     lost, *_ = both.chain.heard.of(StepLost)
     assert lost.step == lines(both)[-1]["step"] + 1 == BASE + JOB.steps

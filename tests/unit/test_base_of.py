@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.giving import base as verb
-from flowcheck.ops.giving.base import NOWHERE, Place
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.trainer_checkpoint import base_command as verb
+from flowcheck.ops.trainer_checkpoint.base_command import NO_POSITION, LogPosition
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 FILE = Path("step-4.pt")
 
@@ -29,22 +29,22 @@ def test_only_one_job_may_be_proved_to_be_it(
     first = RunDir(tmp_path)
     runs = [first, first.beside(2)]
 
-    def proved(where: RunDir, file: Path, place: Place) -> SimpleNamespace:
+    def proved(where: RunDir, file: Path, place: LogPosition) -> SimpleNamespace:
         if where in [runs[number - 1] for number in fits]:
             return SimpleNamespace(of=where)
         raise StateError("no place in the log leads to it")
 
     monkeypatch.setattr(verb, "_of_one", proved)
     if not told:
-        own, found = verb._of(runs, FILE, Place(then=Path("step-6.pt")))
+        own, found = verb._of(runs, FILE, LogPosition(then=Path("step-6.pt")))
         assert own is runs[1] and found.of is own  # type: ignore[attr-defined]
         return
     with pytest.raises(StateError) as caught:
-        verb._of(runs, FILE, NOWHERE)
+        verb._of(runs, FILE, NO_POSITION)
     assert told in str(caught.value)
 
 
 def test_a_place_that_is_only_stated_tells_no_job(tmp_path: Path) -> None:
     runs = [RunDir(tmp_path), RunDir(tmp_path).beside(2)]
     with pytest.raises(ConfigError, match=r"a later checkpoint tells which .*jobs/N names one"):
-        verb._of(runs, FILE, Place(after=3))
+        verb._of(runs, FILE, LogPosition(after=3))

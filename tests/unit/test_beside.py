@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import Communicator, rules_told
@@ -24,7 +24,7 @@ def communicator(tmp_path: Path) -> Communicator:
     made = generate(
         Options(shapes=((100, 150), (40,)), channels=2, steps=2, protocol="Simple"), tmp_path
     )
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     told = sort_flows(tape.flows, tape.messages)
     [found] = find_communicators(
         told.streams, told.grants, rules_told(told), Purse.for_sends(len(tape.messages)), ()

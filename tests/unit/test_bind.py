@@ -10,8 +10,8 @@ import pytest
 from support.kernel import PCI, Kernel, put
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.node import refusal, verbs, vfio
-from flowcheck.ops.node.sysfs import Sysfs
+from flowcheck.ops.node import bind_commands, device_in_use, vfio_bind
+from flowcheck.ops.node.sysfs_settings import MachineSettings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NIC, OTHER = "0000:3b:00.0", "0000:3b:00.1"
@@ -27,11 +27,11 @@ def kernel(tmp_path: Path) -> Kernel:
 
 
 def driver(kernel: Kernel, address: str = NIC) -> str:
-    return vfio.driver_of(kernel, address)
+    return vfio_bind.driver_of(kernel, address)
 
 
 def nic(kernel: Kernel, *words: str) -> int:
-    return verbs.main(["nic", *words], kernel)
+    return bind_commands.main(["nic", *words], kernel)
 
 
 def test_a_nic_goes_to_vfio_once_and_comes_back_as_it_was(kernel: Kernel) -> None:
@@ -92,13 +92,13 @@ def test_without_an_iommu_it_is_asked_for_and_warned_of(
     assert nic(kernel, "bind", NIC, "--no-iommu") == 0 and driver(kernel) == "vfio-pci"
     assert any("tainted" in line for line in kernel.said)
     assert nic(kernel, "undo", NIC) == 0 and driver(kernel) == "ice"
-    assert kernel.look(vfio.UNSAFE) == "N"
+    assert kernel.look(vfio_bind.UNSAFE) == "N"
 
 
 def test_a_kernel_whose_vfio_wants_an_iommu_gives_it_to_uio(tmp_path: Path) -> None:
     """As Debian's: CONFIG_VFIO_NOIOMMU is not set, the module has no such parameter."""
     kernel = Kernel(tmp_path)
-    kernel.path(vfio.UNSAFE).unlink()
+    kernel.path(vfio_bind.UNSAFE).unlink()
     kernel.pci(NIC, "ice", code=ETHERNET, interface="cap0")
     before = kernel.files()
     assert nic(kernel, "bind", NIC, "--no-iommu") == 0 and driver(kernel) == "uio_pci_generic"
@@ -165,8 +165,8 @@ def test_what_this_machine_needs_is_not_taken(
 def test_the_way_of_the_ssh_session_is_not_taken(kernel: Kernel) -> None:
     kernel.answers["ip -o route get 10.9.8.7"] = "10.9.8.7 via 10.0.0.1 dev cap0 src 10.0.0.2"
     ssh = {"SSH_CONNECTION": "10.9.8.7 52144 10.0.0.2 22"}
-    assert refusal.needed_for(kernel, NIC, ssh) == ["your ssh session comes through cap0"]
-    assert refusal.needed_for(kernel, NIC, {}) == []
+    assert device_in_use.needed_for(kernel, NIC, ssh) == ["your ssh session comes through cap0"]
+    assert device_in_use.needed_for(kernel, NIC, {}) == []
 
 
 def test_a_device_in_use_is_not_pulled_from_under_its_process(kernel: Kernel) -> None:
@@ -174,7 +174,7 @@ def test_a_device_in_use_is_not_pulled_from_under_its_process(kernel: Kernel) ->
     kernel.path("proc/77/fd").mkdir(parents=True)
     kernel.path("proc/77/fd/5").symlink_to("/dev/vfio/7")
     with pytest.raises(ConfigError, match="in use by process 77"):
-        vfio.undo(kernel, NIC)
+        vfio_bind.undo(kernel, NIC)
     assert driver(kernel) == "vfio-pci"
 
 
@@ -222,7 +222,7 @@ def test_the_scripts_say_that_a_root_is_made_up(kernel: Kernel) -> None:
 def test_a_real_sysfs_file_that_is_only_written_to_is_reached() -> None:
     """The kernel looks for such a device and says that there is none: nothing changes."""
     with pytest.raises(StateError, match=r"drivers_probe does not take .*(No such|Read-only)"):
-        Sysfs(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")
+        MachineSettings(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")
 
 
 def test_the_readme_s_commands_are_taken_in_their_order(kernel: Kernel) -> None:

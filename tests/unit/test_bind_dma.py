@@ -8,13 +8,13 @@ import pytest
 from support.kernel import DSA, PCI, Kernel, put
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.node import queues, verbs, vfio
+from flowcheck.ops.node import bind_commands, dsa_queues, vfio_bind
 
 CHANNEL, IOAT_CLASS = "0000:00:04.0", 0x088000
 
 
 def dma(kernel: Kernel, *words: str) -> int:
-    return verbs.main(["dma", *words], kernel)
+    return bind_commands.main(["dma", *words], kernel)
 
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["idxd and user", "dsa"])
@@ -36,14 +36,14 @@ def test_an_accelerator_of_somebody_else_s_or_in_use_is_left_alone(tmp_path: Pat
     kernel = Kernel(tmp_path)
     kernel.accelerator(queues=2, engines=2)
     with pytest.raises(ConfigError, match="has 2 work queues"):
-        queues.reserve(kernel, "dsa0", 3)
-    queues.reserve(kernel, "dsa0", 1)
+        dsa_queues.reserve(kernel, "dsa0", 3)
+    dsa_queues.reserve(kernel, "dsa0", 1)
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/clients", "1")
     with pytest.raises(ConfigError, match=r"wq0\.0 of it is in use"):
-        queues.undo(kernel, "dsa0")
+        dsa_queues.undo(kernel, "dsa0")
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/name", "storage")
     with pytest.raises(ConfigError, match="enabled for something else"):
-        queues.reserve(kernel, "dsa0", 1)
+        dsa_queues.reserve(kernel, "dsa0", 1)
 
 
 def test_an_accelerator_that_refuses_half_way_is_as_before(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_an_accelerator_that_refuses_half_way_is_as_before(tmp_path: Path) -> No
     before = kernel.files()
     kernel.broken.add(f"{DSA}/drivers/user/bind")
     with pytest.raises(StateError, match="user/bind"):
-        queues.reserve(kernel, "dsa0", 2)
+        dsa_queues.reserve(kernel, "dsa0", 2)
     assert kernel.files() == before
 
 
@@ -64,8 +64,10 @@ def test_a_channel_of_ioat_goes_to_vfio_unless_the_kernel_copies_with_it(
     put(tmp_path, f"{PCI}/devices/{CHANNEL}/dma/dma0chan0/in_use", "1")
     assert dma(kernel, "reserve", CHANNEL) == 2 and "dma0chan0" in capsys.readouterr().err
     put(tmp_path, f"{PCI}/devices/{CHANNEL}/dma/dma0chan0/in_use", "0")
-    assert dma(kernel, "reserve", CHANNEL) == 0 and vfio.driver_of(kernel, CHANNEL) == "vfio-pci"
-    assert dma(kernel, "undo", CHANNEL) == 0 and vfio.driver_of(kernel, CHANNEL) == "ioatdma"
+    assert (
+        dma(kernel, "reserve", CHANNEL) == 0 and vfio_bind.driver_of(kernel, CHANNEL) == "vfio-pci"
+    )
+    assert dma(kernel, "undo", CHANNEL) == 0 and vfio_bind.driver_of(kernel, CHANNEL) == "ioatdma"
 
 
 def test_a_machine_without_engines_is_told_what_was_looked_at(tmp_path: Path) -> None:

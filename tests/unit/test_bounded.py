@@ -21,15 +21,20 @@ from flowcheck.config import (
     encode_config,
 )
 from flowcheck.errors import ConfigError
-from flowcheck.messages import AuditLine, audit_in
-from flowcheck.ops.running import chain
-from flowcheck.private_files import append_own
-from flowcheck.replica.kept import trace
-from flowcheck.replica.kept.trace import Trace, digests_at
-from flowcheck.stages import bounded
-from flowcheck.stages.bounded import append_line, last_line, shorten, whole_lines
-from flowcheck.stages.chain import supervisor
-from flowcheck.stages.rundir import RunDir
+from flowcheck.messages import AuditRecord, parse_audit_record
+from flowcheck.ops.lifecycle import chain_runner
+from flowcheck.private_files import append_private
+from flowcheck.replica.state_file import digest_log
+from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
+from flowcheck.stages.run_directory import log_files
+from flowcheck.stages.run_directory.log_files import (
+    append_line,
+    complete_lines,
+    last_complete_line,
+    shorten,
+)
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor import supervisor
 
 MOST = 10_000
 
@@ -44,7 +49,7 @@ def test_a_file_of_lines_keeps_its_newer_half_and_no_line_is_torn(tmp_path: Path
     for step in range(1, 301):
         line = json.dumps({"step": step, "digest": "x" * (step % 50)}).encode()
         append_line(path, line, MOST)
-        assert last_line(path) == line
+        assert last_complete_line(path) == line
         sizes.append(path.stat().st_size)
         steps = steps_in(path)
         assert steps == list(range(steps[0], step + 1)), "the newest, without a gap"
@@ -62,14 +67,14 @@ def test_one_line_longer_than_all_there_may_be_is_no_crash(tmp_path: Path) -> No
 
 def test_the_last_whole_line_is_found_from_the_end_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    assert last_line(path) is None
+    assert last_complete_line(path) is None
     path.write_bytes(b"")
-    assert last_line(path) is None
+    assert last_complete_line(path) is None
     path.write_bytes(b'{"step":1}\n{"step":2}\n{"st')
-    assert last_line(path) == b'{"step":2}'
+    assert last_complete_line(path) == b'{"step":2}'
     long = b'{"x":"' + b"y" * 200_000 + b'"}'
     path.write_bytes(b'{"step":1}\n' + long + b"\n" + b"torn" * 50_000)
-    assert last_line(path) == long
+    assert last_complete_line(path) == long
 
 
 def test_a_log_is_shortened_under_the_hands_of_the_process_that_writes_it(tmp_path: Path) -> None:
@@ -108,24 +113,24 @@ def test_the_supervisor_bounds_its_stages_logs(
         optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
     )
     run = RunDir.create(tmp_path / "run", shm)
-    run.log("extract").write_bytes(b"word\n" * (bounded.LOG_BYTES // 4))
+    run.log("extract").write_bytes(b"word\n" * (log_files.LOG_BYTES // 4))
     one = supervisor.Supervisor(run, config)
     one.work()
-    assert bounded.LOG_BYTES // 4 < run.log("extract").stat().st_size < bounded.LOG_BYTES
+    assert log_files.LOG_BYTES // 4 < run.log("extract").stat().st_size < log_files.LOG_BYTES
     run.remove()
 
 
 def test_a_trace_keeps_its_newest_records_and_goes_on_behind_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace, "BYTES_MAX", 2000)
+    monkeypatch.setattr(digest_log, "BYTES_MAX", 2000)
     path = tmp_path / "trace"
     digests = {step: [bytes([step, i]) * 8 for i in range(3)] for step in range(1, 101)}
-    mine = Trace(path, 3)
+    mine = DigestLog(path, 3)
     for step, own in digests.items():
         if step == 60:
             mine.close()
-            mine = Trace(path, 3)
+            mine = DigestLog(path, 3)
         mine.append(step, own)
         assert path.stat().st_size <= 2000
     mine.close()
@@ -161,7 +166,7 @@ def test_the_records_of_the_run_before_outlast_the_next_start_and_no_other(
 def test_a_learned_job_may_lie_in_the_run_directory_it_is_to_be_used_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chain, "decode_job", lambda text: None)
+    monkeypatch.setattr(chain_runner, "decode_job", lambda text: None)
     run = RunDir(tmp_path / "run")
     config = JobConfig(
         source=(SourceConfig(file="none"),),
@@ -173,9 +178,9 @@ def test_a_learned_job_may_lie_in_the_run_directory_it_is_to_be_used_in(
     run.learned_folder.mkdir(parents=True)
     run.learned_job.write_bytes(b"the job")
     with pytest.raises(ConfigError, match=r"weights\.bin.* is not there"):
-        chain.create(config, run.root)
+        chain_runner.create(config, run.root)
     run.weights.write_bytes(b"its weights")
-    made, _ = chain.create(config, run.root)
+    made, _ = chain_runner.create(config, run.root)
     assert (made.learned_job.read_bytes(), made.weights.read_bytes()) == (
         b"the job",
         b"its weights",
@@ -192,20 +197,22 @@ def test_a_line_that_a_kill_tore_at_any_byte_is_none_and_the_next_one_is(tmp_pat
     first, later = b'{"step":1}', b'{"step":4,"of":{}}'
     for cut in range(len(BRACED)):
         path.write_bytes(first + b"\n" + BRACED[:cut])
-        assert last_line(path) == first, BRACED[:cut]
-        assert whole_lines(path) == [first], BRACED[:cut]
+        assert last_complete_line(path) == first, BRACED[:cut]
+        assert complete_lines(path) == [first], BRACED[:cut]
         append_line(path, later, MOST)
-        assert last_line(path) == later
-        assert whole_lines(path) == [first, later], BRACED[:cut]
+        assert last_complete_line(path) == later
+        assert complete_lines(path) == [first, later], BRACED[:cut]
 
 
 def test_a_line_that_several_append_to_is_ended_where_one_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "audits"
-    line = msgspec.json.encode(AuditLine(step=7, passed=True, file="/a/{b}", tensors=1))
+    line = msgspec.json.encode(AuditRecord(step=7, passed=True, file="/a/{b}", tensors=1))
     for cut in range(len(line)):
         path.unlink(missing_ok=True)
         path.touch(mode=0o600)
         path.write_bytes(line[:cut])
-        append_own(path, line)
-        assert [audit_in(one) for one in path.read_bytes().splitlines()][-1] is not None, line[:cut]
-        assert last_line(path) == line
+        append_private(path, line)
+        assert [parse_audit_record(one) for one in path.read_bytes().splitlines()][
+            -1
+        ] is not None, line[:cut]
+        assert last_complete_line(path) == line

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import numpy as np
 from test_node_ranks import stream_of
 
-from flowcheck.stages.chain.heard import MOST_NOTES, Notes
-from flowcheck.stages.following.succession import LIVES_KEPT, Verdict, promote
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.extraction.job_restart import LIVES_KEPT, RestartVerdict, promote_successor
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import MOST_NOTES, OperatorNotes
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.verdict.collect import parcels_left
-from flowcheck.wire.terms import Protocol
 
 
 def test_only_the_last_notes_are_kept_and_none_is_told_twice() -> None:
-    notes = Notes()
+    notes = OperatorNotes()
     told = 0
     for number in range(3 * MOST_NOTES):
         notes.append(str(number))
@@ -39,7 +39,9 @@ def test_of_many_lives_the_last_ones_are_on_file(tmp_path: Path) -> None:
         run.successor.mkdir()
         for file in (run.learned_job, run.weights):
             (run.successor / file.name).write_bytes(str(number + 1).encode())
-        promote(run, Verdict(number=number, step=0), SimpleNamespace(clear=lambda: None))  # type: ignore[arg-type]
+        promote_successor(
+            run, RestartVerdict(number=number, step=0), SimpleNamespace(clear=lambda: None)
+        )  # type: ignore[arg-type]
     kept = sorted(int(path.name) for path in run.learned_folder.iterdir() if path.is_dir())
     assert kept == list(range(lives - LIVES_KEPT + 1, lives + 1))
     assert run.learned_job.read_bytes() == str(lives + 1).encode()

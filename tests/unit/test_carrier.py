@@ -9,13 +9,13 @@ import pytest
 from test_watch_server import recorded
 
 from flowcheck.config import SourceConfig
-from flowcheck.config.several import check_last
+from flowcheck.config.multi_job_config import check_last
 from flowcheck.errors import ConfigError
-from flowcheck.ops.watch.health import of_job
-from flowcheck.ops.watch.parts.health import Health, Word
-from flowcheck.ops.watch.scrapes import Scrapes
-from flowcheck.stages.chain import carrier
-from flowcheck.stages.chain.carrier import Carrier
+from flowcheck.ops.watch.monitoring_server import ScrapeInterval
+from flowcheck.ops.watch.state.chain_state import Health, HealthWord
+from flowcheck.ops.watch.state.health_rules import job_health
+from flowcheck.stages.chain_events import link_state
+from flowcheck.stages.chain_events.link_state import LinkMonitor
 
 S = 10**9
 SOURCES = (
@@ -28,11 +28,11 @@ SOURCES = (
 def test_a_link_that_goes_is_told_once_and_with_how_long_it_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrier, "NETWORK", tmp_path)
+    monkeypatch.setattr(link_state, "NETWORK", tmp_path)
     for name in ("eth1", "eth2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "carrier").write_text("1\n")
-    links = Carrier(SOURCES)
+    links = LinkMonitor(SOURCES)
     assert links.look(1 * S) == []
     (tmp_path / "eth1" / "carrier").write_text("0\n")
     (tmp_path / "eth2" / "carrier").unlink()
@@ -41,7 +41,7 @@ def test_a_link_that_goes_is_told_once_and_with_how_long_it_was_away(
     assert links.look(3 * S) == [] and links.dark_ns == [2 * S, 2 * S, 0]
     (tmp_path / "eth1" / "carrier").write_text("1\n")
     assert links.look(10 * S) == [(0, "eth1", 8.0)]
-    monkeypatch.setattr(carrier, "NETWORK", tmp_path / "none")
+    monkeypatch.setattr(link_state, "NETWORK", tmp_path / "none")
     assert links.look(12 * S) == [(1, "eth2", 10.0)], "where nothing can tell nothing is said"
 
 
@@ -53,14 +53,14 @@ def health(*dark_s: float | None, step: int | None = None) -> Health:
         for n, one in enumerate(dark_s)
     ]
     job = msgspec.structs.replace(state.jobs[0], last_step=step)
-    return of_job(job, state.stages, rings, sources_ended=False)
+    return job_health(job, state.stages, rings, sources_ended=False)
 
 
 def test_without_any_link_a_job_is_stale_and_with_some_it_is_behind() -> None:
-    assert health(None, None).word is Word.EXACT
-    assert health(2.0, 3.0).word is Word.STALE and "eth0, eth1" in health(2.0, 3.0).reason
+    assert health(None, None).word is HealthWord.EXACT
+    assert health(2.0, 3.0).word is HealthWord.STALE and "eth0, eth1" in health(2.0, 3.0).reason
     some = health(None, 3.0)
-    assert some.word is Word.BEHIND and "eth1 has no link for 3 s" in some.reason
+    assert some.word is HealthWord.BEHIND and "eth1 has no link for 3 s" in some.reason
 
 
 def test_a_job_whose_last_step_is_taken_is_over_and_no_earlier_one() -> None:
@@ -73,7 +73,7 @@ def test_a_job_whose_last_step_is_taken_is_over_and_no_earlier_one() -> None:
 
 
 def test_who_scrapes_often_is_waited_for_until_it_is_told_of_the_end() -> None:
-    scrapes = Scrapes()
+    scrapes = ScrapeInterval()
     assert scrapes.wait_s(0.0) == 0.0, "nobody comes"
     for at_s in (1.0, 2.0, 3.0):
         scrapes.note(over=False, now_s=at_s)
@@ -81,7 +81,7 @@ def test_who_scrapes_often_is_waited_for_until_it_is_told_of_the_end() -> None:
     assert scrapes.wait_s(9.0) == 0.0, "it did not come again"
     scrapes.note(over=True, now_s=4.0)
     assert scrapes.wait_s(4.0) == 0.0
-    seldom = Scrapes()
+    seldom = ScrapeInterval()
     seldom.note(over=False, now_s=0.0)
     seldom.note(over=False, now_s=15.0)
     assert seldom.wait_s(15.1) == 0.0

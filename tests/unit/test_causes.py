@@ -11,9 +11,14 @@ import torch
 from support.loss import Restless
 from support.used import Static, Told, Unused
 
-from flowcheck.lab import collectives
-from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
-from flowcheck.plane.tape import read_tape
+from flowcheck.lab.synthetic_traffic import ring_collectives
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticRun,
+    SyntheticTraffic,
+    write_pcap,
+)
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))
@@ -25,7 +30,7 @@ class Trainer(Told):
     """A trainer of which a part goes otherwise than DDP's usual way."""
 
     def gather(self, block: bytes) -> None:
-        self._play(collectives.all_gather([block] * self.job.ranks))
+        self._play(ring_collectives.all_gather([block] * self.job.ranks))
         self.truth.collectives.append(("all_gather", block * self.job.ranks))
 
 
@@ -34,7 +39,7 @@ class PowerSgd(Trainer):
 
     def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
         for size in (52, 72):
-            Run._all_reduce(self, [tensor[:size] for tensor in tensors], dtype)
+            SyntheticRun._all_reduce(self, [tensor[:size] for tensor in tensors], dtype)
         return b""
 
     def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
@@ -55,7 +60,7 @@ class SkipsUnused(Unused):
 class StaticInAnotherOrder(Static):
     """Two iterations before the plan, of which the first has no whole gradient."""
 
-    def all(self) -> Traffic:
+    def all(self) -> SyntheticTraffic:
         self._start_up()
         self.map(1, 1, 1, 1)
         self.plan(BUCKETS)
@@ -68,7 +73,7 @@ class StaticInAnotherOrder(Static):
 class SeveralWithoutPlan(Trainer):
     """The second layer is of another type: broadcasts and buckets of its own, but no plan."""
 
-    def all(self) -> Traffic:
+    def all(self) -> SyntheticTraffic:
         self._start_up()
         for _ in range(self.job.steps):
             self._step(BUCKETS)
@@ -128,9 +133,9 @@ def _narrow(data: bytes) -> bytes:
     return values.view(torch.uint8).numpy().tobytes()
 
 
-def read(trainer: Run, folder: Path) -> Reading:
+def read(trainer: SyntheticRun, folder: Path) -> Reading:
     write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
-    tape = read_tape([path])
+    tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 
 
@@ -183,9 +188,9 @@ def test_collectives_of_the_models_own_are_no_part_of_the_gradient(
     assert all(c.complete for c in gradients)
 
 
-@pytest.mark.parametrize(("trainer", "told"), [(Run, False), (Buffered, True)])
+@pytest.mark.parametrize(("trainer", "told"), [(SyntheticRun, False), (Buffered, True)])
 def test_buffers_are_said_to_be_no_part_of_the_replica(
-    trainer: type[Run], told: bool, tmp_path: Path
+    trainer: type[SyntheticRun], told: bool, tmp_path: Path
 ) -> None:
     reading = read(trainer(JOB), tmp_path)
     assert reading.job is not None, reading.why_not
@@ -196,7 +201,7 @@ def test_buffers_are_said_to_be_no_part_of_the_replica(
 def test_weights_of_one_line_are_no_model_for_sure(
     shapes: tuple[tuple[int, ...], ...], tmp_path: Path
 ) -> None:
-    reading = read(Run(SyntheticJob(shapes=shapes, steps=5)), tmp_path)
+    reading = read(SyntheticRun(SyntheticJob(shapes=shapes, steps=5)), tmp_path)
     assert reading.weights is not None and not reading.weights.complete
     assert "nothing tells a model of it" in reading.weights.why_not
     assert reading.weights.why_not in reading.why_not
@@ -206,6 +211,6 @@ def test_weights_of_one_line_are_no_model_for_sure(
 def test_hook_into_the_other_type_of_two_bytes_is_said_not_to_show(
     dtype: torch.dtype, told: bool, tmp_path: Path
 ) -> None:
-    reading = read(Run(replace(JOB, dtype=dtype)), tmp_path)
+    reading = read(SyntheticRun(replace(JOB, dtype=dtype)), tmp_path)
     assert reading.job is not None, reading.why_not
     assert any("communication hook" in sentence for sentence in reading.job.assumed) is told

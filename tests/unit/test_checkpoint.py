@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 from support.room import no_room
 
-from flowcheck import whole
+from flowcheck import atomic_write
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.building import build
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.param_layout import Layout
 
 CONFIGS = [
     OptimizerConfig(name="sgd", learning_rate=0.1),
@@ -86,7 +86,7 @@ def torch_steps(tensors, optimizer, first: int, last: int) -> None:
 def test_plain_torch_goes_on_from_the_files_as_if_nothing_had_happened(
     config, taken, trained, tmp_path
 ):
-    saved = checkpoint.load(checkpoint.save(trained(config, taken), tmp_path / "out"))
+    saved = checkpoint_save.load(checkpoint_save.save(trained(config, taken), tmp_path / "out"))
     uninterrupted = conv_and_linear()
     torch_steps(uninterrupted, built(config, uninterrupted), 1, 10)
 
@@ -101,7 +101,7 @@ def test_plain_torch_goes_on_from_the_files_as_if_nothing_had_happened(
 
 def test_the_model_file_is_what_safetensors_users_expect(trained, tmp_path):
     replica = trained(CONFIGS[3], 2)
-    folder = checkpoint.save(replica, tmp_path / "out")
+    folder = checkpoint_save.save(replica, tmp_path / "out")
     model = load_file(folder / "model.safetensors")
     assert {n: tuple(t.shape) for n, t in model.items()} == {
         "conv.w": (6, 5, 3, 3),
@@ -116,7 +116,7 @@ def test_the_model_file_is_what_safetensors_users_expect(trained, tmp_path):
 
 def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path):
     replica = trained(CONFIGS[3], 2)
-    folder = checkpoint.save(
+    folder = checkpoint_save.save(
         replica, tmp_path / "out", evidence=["weights: broadcast"], assumed=["channel order"]
     )
     assert folder == tmp_path / "out" / "step-2"
@@ -136,19 +136,19 @@ def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "manifest.json"])
 def test_a_missing_cut_or_changed_file_never_looks_whole(trained, tmp_path, name):
-    folder = checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
+    folder = checkpoint_save.save(trained(CONFIGS[2], 2), tmp_path / "out")
     raw = (folder / name).read_bytes()
     flipped = bytearray(raw)
     flipped[len(raw) // 3] ^= 0xFF
     for broken in (raw[:-5], bytes(flipped), b""):
         (folder / name).write_bytes(broken)
         with pytest.raises(StateError):
-            checkpoint.load(folder)
+            checkpoint_save.load(folder)
     (folder / name).unlink()
     with pytest.raises(StateError):
-        checkpoint.load(folder)
+        checkpoint_save.load(folder)
     with pytest.raises(StateError):
-        checkpoint.load(tmp_path / "nowhere")
+        checkpoint_save.load(tmp_path / "nowhere")
 
 
 def test_a_save_that_fails_half_way_leaves_nothing(trained, tmp_path, monkeypatch):
@@ -161,9 +161,9 @@ def test_a_save_that_fails_half_way_leaves_nothing(trained, tmp_path, monkeypatc
         calls.append(path)
         return full() if len(calls) == 2 else path.write_bytes(b"some")
 
-    monkeypatch.setattr(checkpoint, "write_tensors", second_fails)
+    monkeypatch.setattr(checkpoint_save, "write_tensors", second_fails)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
+        checkpoint_save.save(trained(CONFIGS[2], 1), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -171,40 +171,40 @@ def test_no_room_for_the_manifest_alone_is_told_by_name(trained, tmp_path, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")  # as write(2) tells it: of no file
 
-    monkeypatch.setattr(whole, "write_new", full)
+    monkeypatch.setattr(atomic_write, "write_new", full)
     with pytest.raises(OSError, match="No space") as caught:
-        checkpoint.save(trained(CONFIGS[2], 1), tmp_path / "out")
+        checkpoint_save.save(trained(CONFIGS[2], 1), tmp_path / "out")
     assert caught.value.filename == f"{tmp_path}/out/step-1"
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained, tmp_path):
     first = trained(CONFIGS[3], 2)
-    folder = checkpoint.save(first, tmp_path / "out")
+    folder = checkpoint_save.save(first, tmp_path / "out")
     before = (folder / "manifest.json").stat().st_mtime_ns
-    assert checkpoint.save(first, tmp_path / "out") == folder
+    assert checkpoint_save.save(first, tmp_path / "out") == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before
     with pytest.raises(StateError, match="another run"):
-        checkpoint.save(trained(CONFIGS[2], 2), tmp_path / "out")
+        checkpoint_save.save(trained(CONFIGS[2], 2), tmp_path / "out")
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "missing"])
 def test_a_damaged_one_of_the_same_step_is_written_anew(trained, tmp_path, how):
     replica = trained(CONFIGS[3], 2)
-    folder = checkpoint.save(replica, tmp_path / "out")
+    folder = checkpoint_save.save(replica, tmp_path / "out")
     raw = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(raw[:-5] if how == "cut" else raw[:-1] + b"~")
     if how == "missing":
         (folder / "model.safetensors").unlink()
-    assert checkpoint.save(replica, tmp_path / "out") == folder
+    assert checkpoint_save.save(replica, tmp_path / "out") == folder
     assert (folder / "model.safetensors").read_bytes() == raw
-    assert checkpoint.load(folder).manifest.step == 2
+    assert checkpoint_save.load(folder).manifest.step == 2
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["latest", "step-2"]
 
 
 def test_no_room_for_a_checkpoint_is_an_error_of_the_system_and_leaves_nothing(trained, tmp_path):
     replica = trained(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9), 1)
     with no_room(1000), pytest.raises(OSError, match=r"model\.safetensors") as caught:
-        checkpoint.save(replica, tmp_path / "out")
+        checkpoint_save.save(replica, tmp_path / "out")
     assert caught.value.errno == errno.EFBIG
     assert list((tmp_path / "out").iterdir()) == []

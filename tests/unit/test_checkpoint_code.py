@@ -17,12 +17,12 @@ from support.steps import layout_of, made
 import flowcheck
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_config
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
-from flowcheck.ops.giving.steps import By, from_checkpoint
-from flowcheck.replica import checkpoint
-from flowcheck.replica.files.manifest import MANIFEST, encode_manifest, load_manifest
-from flowcheck.replica.given import given
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.privilege.account import account
+from flowcheck.ops.restore.step_lookup import CodeApproval, from_checkpoint
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, encode_manifest, load_manifest
+from flowcheck.replica.model_replica import Replica
+from flowcheck.stages.run_directory.service_account import account
 
 SCRIPT = """
 import pathlib
@@ -61,7 +61,7 @@ def kept(folder: Path, rule: OptimizerConfig) -> Path:
     replica = Replica.create(folder / "state", layout, rule, flat)
     for step in range(1, STEPS + 1):
         replica.apply(step, np.full(layout.elements, 0.5 / step, np.float32))
-    written = checkpoint.save(replica, folder / "kept")
+    written = checkpoint_save.save(replica, folder / "kept")
     replica.close()
     return written
 
@@ -111,7 +111,7 @@ def test_what_somebody_elses_checkpoint_names_is_never_run(
     tried("restore", "--checkpoint", folder, "--format", form, "--like", out, "--out", out / "b")
     flowcheck.load(folder)
     with pytest.raises(ConfigError, match="--run-code"):
-        given(from_checkpoint(folder).snapshot)
+        trainer_state(from_checkpoint(folder).snapshot)
     assert not ran.exists()
 
 
@@ -123,7 +123,7 @@ def test_a_step_is_given_as_it_was_written_where_its_code_is_not_run(
     script = f"{tmp_path}/train.py"
     rule = schedule(tmp_path) if key == "schedule" else OptimizerConfig(factory=f"{script}:make")
     folder = kept(tmp_path, rule)
-    worked_out = given(from_checkpoint(folder, by=By((rule,))).snapshot)
+    worked_out = trainer_state(from_checkpoint(folder, by=CodeApproval((rule,))).snapshot)
     ran.unlink()
     found = from_checkpoint(folder)
     assert found.kept is not None and not ran.exists()

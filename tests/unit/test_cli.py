@@ -68,16 +68,16 @@ def test_every_verb_says_what_it_does_and_can_speak_to_programs(verb: str) -> No
 
 PROCESSES = {
     "help": "",
-    "analyze": "flowcheck.ops.analysis.analyze",
-    "status": "flowcheck.ops.running.status",
-    "parse": "flowcheck.stages.intake.parse",
-    "capture": "flowcheck.stages.intake.capture",
-    "extract": "flowcheck.stages.following.extract",
-    "persist": "flowcheck.stages.keeping.persist",
-    "serve": "flowcheck.stages.keeping.serve",
-    "top": "flowcheck.ops.watch.top",
-    "watch": "flowcheck.ops.watch.server",
-    "up": "flowcheck.ops.running.up",
+    "analyze": "flowcheck.ops.analysis.analyze_command",
+    "status": "flowcheck.ops.lifecycle.status_command",
+    "parse": "flowcheck.stages.packet_capture.parse_stage",
+    "capture": "flowcheck.stages.packet_capture.capture_stage",
+    "extract": "flowcheck.stages.extraction.extract_stage",
+    "persist": "flowcheck.stages.checkpointing.persist_stage",
+    "serve": "flowcheck.stages.checkpointing.serve_stage",
+    "top": "flowcheck.ops.watch.top_command",
+    "watch": "flowcheck.ops.watch.monitoring_server",
+    "up": "flowcheck.ops.lifecycle.up_command",
 }
 """What each imports, one behind the other: none may bring what those before it do without."""
 HEAVY = {"torch", "safetensors", "scipy", "scapy", "matplotlib", "jinja2", "fsspec", "pyroute2"}
@@ -104,8 +104,8 @@ def test_only_what_steps_a_replica_loads_torch() -> None:
 def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs() -> None:
     """Each of them loads before the first frame can be captured."""
     script = (
-        "import sys, flowcheck.stages.chain.launch\n"
-        "from flowcheck.stages.intake import capture, parse\n"
+        "import sys, flowcheck.stages.supervisor.stage_launch\n"
+        "from flowcheck.stages.packet_capture import capture, parse\n"
         f"print(*sorted({HEAVY | {'numpy', 'typer', 'rich'}!r} & set(sys.modules)))"
     )
     told = subprocess.run(

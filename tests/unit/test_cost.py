@@ -12,15 +12,15 @@ import pytest
 
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.lab.cluster import Cluster
-from flowcheck.lab.run import cost, cost_report
-from flowcheck.lab.run import cost_figures as sums
-from flowcheck.lab.run.cost_figures import Measured, Sample
-from flowcheck.lab.run.display import Display
-from flowcheck.lab.run.plan import Plan
+from flowcheck.lab.job_run.run_display import Display
+from flowcheck.lab.job_run.run_plan import LabPlan
+from flowcheck.lab.training_cost import cost_figures as sums
+from flowcheck.lab.training_cost import cost_measurement, cost_report
+from flowcheck.lab.training_cost.cost_figures import CaseMeasurement, CpuSample
 
 
-def run(round_: int, case: str, seconds: list[float], cpu: float = 1.0) -> Measured:
-    return Measured(round_, case, tuple(seconds), cpu, 0.0, load=1.0, steps=5, copies=9)
+def run(round_: int, case: str, seconds: list[float], cpu: float = 1.0) -> CaseMeasurement:
+    return CaseMeasurement(round_, case, tuple(seconds), cpu, 0.0, load=1.0, steps=5, copies=9)
 
 
 def test_a_ratio_is_of_one_round_before_rounds_are_joined() -> None:
@@ -55,13 +55,18 @@ def test_p95_of_one_value_is_that_value() -> None:
 
 
 def test_cpu_time_counts_from_the_end_of_the_warm_up() -> None:
-    samples = [Sample(1, 50.0, 1.0), Sample(3, 60.0, 2.0), Sample(4, 62.0, 2.5), Sample(7, 68, 3.0)]
+    samples = [
+        CpuSample(1, 50.0, 1.0),
+        CpuSample(3, 60.0, 2.0),
+        CpuSample(4, 62.0, 2.5),
+        CpuSample(7, 68, 3.0),
+    ]
     assert sums.cpu_per_step(samples, 2) == (2.0, 0.25)
 
 
 def test_cpu_time_of_too_few_steps_is_refused() -> None:
     with pytest.raises(FlowCheckError, match="more steps"):
-        sums.cpu_per_step([Sample(1, 1.0, 0.0), Sample(5, 2.0, 0.0)], 2)
+        sums.cpu_per_step([CpuSample(1, 1.0, 0.0), CpuSample(5, 2.0, 0.0)], 2)
 
 
 def test_cpu_time_of_this_process_is_the_kernels() -> None:
@@ -79,7 +84,7 @@ def test_old_checkpoints_go_and_others_stay(tmp_path: Path) -> None:
     for name in ("step-1.pt", "step-9.pt", "step-x.pt", "text.txt"):
         (tmp_path / name).touch()
     (tmp_path / "step-2").mkdir()
-    cost._forget(tmp_path, 7)
+    cost_measurement._forget(tmp_path, 7)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [
         "step-9.pt",
@@ -96,17 +101,19 @@ def test_what_cannot_be_measured_is_refused(
     tmp_path: Path, steps: int, rounds: int, warm_up: int, switch: str
 ) -> None:
     made = Cluster(switch=switch)  # type: ignore[arg-type]
-    plan = Plan(cluster=made, folder=tmp_path, steps=steps, kill_at=None, arguments=())
+    plan = LabPlan(cluster=made, folder=tmp_path, steps=steps, kill_at=None, arguments=())
     with pytest.raises(ConfigError):
-        cost.measure(plan, rounds=rounds, warm_up=warm_up, display=Display(steps, quiet=True))
+        cost_measurement.measure(
+            plan, rounds=rounds, warm_up=warm_up, display=Display(steps, quiet=True)
+        )
 
 
 def test_a_replica_that_fell_behind_is_said_aloud() -> None:
     times = (1.0,) * 5
-    whole = Measured(1, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=3)
-    short = Measured(2, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=4, behind=4)
-    late = Measured(3, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=9)
-    unread = Measured(4, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=None)
+    whole = CaseMeasurement(1, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=3)
+    short = CaseMeasurement(2, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=4, behind=4)
+    late = CaseMeasurement(3, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=9)
+    unread = CaseMeasurement(4, "flowcheck", times, 1.0, 1.0, 1.0, 9, 9, followed=9, behind=None)
     said = cost_report.notes([whole, short, late, unread])
     assert [one[:7] for one in said if "NOT SHOWN" in one] == ["Round 3", "Round 4"]
     assert any("3 steps behind; it reached step 9 of 9." in one for one in said)

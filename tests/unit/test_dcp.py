@@ -28,14 +28,14 @@ from torch.distributed.checkpoint.state_dict import (
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica import given as whole_step
-from flowcheck.replica.files.check import check
-from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import parts_of
-from flowcheck.vault.template import read_template
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint import trainer_state as whole_step
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, implementation="loop")
 """As tests/support/ranks.py states it, kernels included."""
@@ -57,8 +57,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for step, gradients in enumerate(torch.load(out / "gradients.pt"), 1):
         replica.apply(step, flat(gradients))
     replica.close()
-    taken = whole_step.given(snapshot.of_state(out / "replica", ADAMW))
-    write(parts_of(taken, layout), out / "ours", "dcp")
+    taken = whole_step.trainer_state(step_snapshot.copy_snapshot(out / "replica", ADAMW))
+    write(contents_of(taken, layout), out / "ours", "dcp")
     ranks.launch(4, out, "resume", "theirs", "ours")
     return out
 
@@ -108,7 +108,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net, optimizer = made()
     trained(net, optimizer, 1, 3)
     out = tmp_path_factory.mktemp("dcp") / "ours"
-    write(parts_of(given_of(net, optimizer, 3), layout_of(net)), out, "dcp")
+    write(contents_of(given_of(net, optimizer, 3), layout_of(net)), out, "dcp")
     return out
 
 
@@ -136,7 +136,7 @@ def test_a_trainer_of_one_rank_loads_it_in_torchs_own_way_and_goes_on(ours: Path
 
 def test_before_the_first_step_states_are_the_zeros_that_torch_begins_with(tmp_path: Path) -> None:
     net, optimizer = made()
-    whole = parts_of(given_of(net, optimizer, 0), layout_of(net))
+    whole = contents_of(given_of(net, optimizer, 0), layout_of(net))
     assert write(whole, tmp_path / "zero", "dcp").lacks == ""
     resumed = loaded(tmp_path / "zero")
     trained(net, optimizer, 1, 3)
@@ -162,7 +162,7 @@ def test_an_optimizer_that_was_saved_flat_is_read_as_any_other(tmp_path: Path) -
 
 def test_its_manifest_says_where_in_its_files_each_tensor_lies(ours: Path) -> None:
     manifest = load_manifest(ours)
-    assert not check(ours, manifest)
+    assert not verify_files(ours, manifest)
     for label, one in manifest.tensors.items():
         [(file, first, count)] = one.at
         raw = (ours / file).read_bytes()[first : first + count]

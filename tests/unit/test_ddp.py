@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowcheck.wire.buckets import (
-    BucketLayout,
-    assign_buckets,
-    first_buckets,
-    rebuilt_buckets,
-    unused_buckets,
-)
-from flowcheck.wire.ddp import (
+from flowcheck.wire.ddp_startup.ddp_messages import (
     parse_bucket_indices,
     parse_bucket_sizes,
     parse_parameter_count,
     parse_shape_values,
 )
-from flowcheck.wire.job import Parameter
-from flowcheck.wire.shapes import SCALAR, Shape, parse_shapes, shape_cost
+from flowcheck.wire.ddp_startup.parameter_shapes import SCALAR, Shape, parse_shapes, shape_cost
+from flowcheck.wire.training_job.gradient_buckets import (
+    BucketLayout,
+    assign_buckets,
+    find_unused_buckets,
+    first_buckets,
+    rebuilt_buckets,
+)
+from flowcheck.wire.training_job.learned_job import Parameter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -187,7 +187,7 @@ def test_default_plans_of_a_model_equal_torchs() -> None:
     parameters, caps = parameters_of(tensors), [1 << 20, 25 << 20]
     backwards = list(range(len(tensors)))[::-1]
     assert rebuilt_buckets(parameters) == torch_buckets(tensors, caps, backwards)
-    assert unused_buckets(parameters) == torch_buckets(tensors, caps)[::-1]
+    assert find_unused_buckets(parameters) == torch_buckets(tensors, caps)[::-1]
     assert first_buckets(parameters) == torch_buckets(tensors, [2**63 - 1])[::-1]
 
 

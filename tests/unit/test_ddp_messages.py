@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowcheck.wire.buckets import (
-    BucketLayout,
-)
-from flowcheck.wire.ddp import (
+from flowcheck.wire.ddp_startup.ddp_messages import (
     buckets_of,
     parse_bucket_indices,
     parse_bucket_sizes,
@@ -19,7 +16,8 @@ from flowcheck.wire.ddp import (
     weight_broadcasts,
     weights_fits,
 )
-from flowcheck.wire.job import Parameter
+from flowcheck.wire.training_job.gradient_buckets import BucketLayout
+from flowcheck.wire.training_job.learned_job import Parameter
 
 
 def message(values: list[int], kind: str) -> Any:

@@ -13,20 +13,24 @@ import torch
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.files.check import check
-from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import Options, Parts, parts_of
-from flowcheck.vault.template import read_template
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    contents_of,
+)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 RANKS = (1, 2, 3, 7)
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     net, optimizer = made()
     trained(net, optimizer, 1, 3)
-    return parts_of(given_of(net, optimizer, 3), layout_of(net))
+    return contents_of(given_of(net, optimizer, 3), layout_of(net))
 
 
 def merged(place: Path, key: str) -> dict[str, torch.Tensor]:
@@ -56,9 +60,9 @@ def merged(place: Path, key: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("stage", [1, 2])
 def test_ranks_parts_put_together_are_the_parameters_and_their_states(
-    ranks: int, stage: int, step: Parts, tmp_path: Path
+    ranks: int, stage: int, step: CheckpointContents, tmp_path: Path
 ) -> None:
-    write(step, tmp_path / "out", "deepspeed", Options(ranks=ranks, stage=stage))
+    write(step, tmp_path / "out", "deepspeed", FormatOptions(ranks=ranks, stage=stage))
     assert (tmp_path / "out/latest").read_text() == "global_step3"
     place = tmp_path / "out/global_step3"
     assert len(list(place.glob("zero_pp_rank_*_mp_rank_00_optim_states.pt"))) == ranks
@@ -67,14 +71,14 @@ def test_ranks_parts_put_together_are_the_parameters_and_their_states(
     for kind in ("exp_avg", "exp_avg_sq"):
         for name, value in merged(place, kind).items():
             assert torch.equal(value, step.named_states[name][kind])
-    assert not check(tmp_path / "out", load_manifest(tmp_path / "out"))
+    assert not verify_files(tmp_path / "out", load_manifest(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(("stage", "ranks"), [(0, 1), (1, 2), (2, 3)])
 def test_what_is_read_of_it_is_a_base_with_every_state(
-    stage: int, ranks: int, step: Parts, tmp_path: Path
+    stage: int, ranks: int, step: CheckpointContents, tmp_path: Path
 ) -> None:
-    write(step, tmp_path / "out", "deepspeed", Options(ranks=ranks, stage=stage))
+    write(step, tmp_path / "out", "deepspeed", FormatOptions(ranks=ranks, stage=stage))
     (tmp_path / "out/manifest.json").unlink()
     found = read_template(read(tmp_path / "out").tree, step.layout, (), "out")
     assert found.step == 3
@@ -85,21 +89,21 @@ def test_what_is_read_of_it_is_a_base_with_every_state(
 
 
 def test_a_parameter_at_another_step_than_its_group_is_refused_by_name(
-    step: Parts, tmp_path: Path
+    step: CheckpointContents, tmp_path: Path
 ) -> None:
     assert step.given.optimizer is not None
     states = dict(step.given.optimizer["state"])
     states[2] = {**states[2], "step": torch.tensor(1.0)}
     other = replace(step.given, optimizer={**step.given.optimizer, "state": states})
     with pytest.raises(StateError, match=r"norm\.weight: is not at the step"):
-        write(replace(step, given=other), tmp_path / "out", "deepspeed", Options(stage=2))
+        write(replace(step, given=other), tmp_path / "out", "deepspeed", FormatOptions(stage=2))
     with pytest.raises(ConfigError, match="stage 3 is not written"):
-        write(step, tmp_path / "out", "deepspeed", Options(stage=3))
+        write(step, tmp_path / "out", "deepspeed", FormatOptions(stage=3))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rank_that_is_missing_is_told(step: Parts, tmp_path: Path) -> None:
-    write(step, tmp_path / "out", "deepspeed", Options(ranks=3, stage=2))
+def test_a_rank_that_is_missing_is_told(step: CheckpointContents, tmp_path: Path) -> None:
+    write(step, tmp_path / "out", "deepspeed", FormatOptions(ranks=3, stage=2))
     (tmp_path / "out/manifest.json").unlink()
     shard = tmp_path / "out/global_step3/zero_pp_rank_2_mp_rank_00_optim_states.pt"
     shard.unlink()
@@ -115,9 +119,9 @@ class LossScaler:
 
 
 def test_deepspeeds_own_objects_are_let_in_as_stand_ins_and_no_others(
-    step: Parts, tmp_path: Path
+    step: CheckpointContents, tmp_path: Path
 ) -> None:
-    write(step, tmp_path / "out", "deepspeed", Options(stage=2))
+    write(step, tmp_path / "out", "deepspeed", FormatOptions(stage=2))
     (tmp_path / "out/manifest.json").unlink()
     shard = tmp_path / "out/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt"
     tree: Any = torch.load(shard, weights_only=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from support.steps import given_of, layout_of, made, trained
 
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import Options, parts_of
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import FormatOptions, contents_of
 
 pytestmark = pytest.mark.nightly
 TESTS = Path(__file__).resolve().parents[1]
@@ -28,11 +28,11 @@ def test_its_script_makes_the_whole_weights_of_a_folder(
     script = pytest.importorskip("deepspeed.utils.zero_to_fp32")
     net, optimizer = made()
     trained(net, optimizer, 1, LAST)
-    step = parts_of(given_of(net, optimizer, LAST), layout_of(net))
+    step = contents_of(given_of(net, optimizer, LAST), layout_of(net))
     for stage in (1, 2):
         for ranks in (1, 2, 3, 7):
             folder = tmp_path / f"{stage}-{ranks}"
-            write(step, folder, "deepspeed", Options(ranks=ranks, stage=stage))
+            write(step, folder, "deepspeed", FormatOptions(ranks=ranks, stage=stage))
             whole = script.get_fp32_state_dict_from_zero_checkpoint(str(folder))
             assert whole.keys() == step.model.keys()
             assert all(torch.equal(whole[name], own) for name, own in step.model.items())
@@ -43,8 +43,8 @@ def test_its_engine_goes_on_from_a_folder_as_torch_does(stage: int, tmp_path: Pa
     pytest.importorskip("deepspeed")
     net, optimizer = made()
     trained(net, optimizer, 1, LAST)
-    step = parts_of(given_of(net, optimizer, LAST), layout_of(net))
-    write(step, tmp_path / "in", "deepspeed", Options(ranks=2, stage=stage))
+    step = contents_of(given_of(net, optimizer, LAST), layout_of(net))
+    write(step, tmp_path / "in", "deepspeed", FormatOptions(ranks=2, stage=stage))
     (tmp_path / "out").mkdir()
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     words += ["-m", "support.deepspeed_resumed", str(tmp_path / "in"), str(stage)]

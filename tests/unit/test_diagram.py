@@ -11,32 +11,32 @@ from xml.etree import ElementTree
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.analysis.analyze import run
-from flowcheck.ops.analysis.communicators import (
-    Communicator,
+from flowcheck.ops.analysis.analyze_command import run
+from flowcheck.ops.analysis.communicator_summary import (
+    CommunicatorSummary,
     Connection,
-    Link,
-    Share,
-    communicators_of,
+    MirroredLink,
+    ProtocolTraffic,
+    summarize_communicators,
 )
-from flowcheck.ops.analysis.coverage import Shape, coverage_of
-from flowcheck.ops.analysis.diagram import MOST_NODES, nodes_of, svg_of
-from flowcheck.ops.analysis.learned import communicators_of_job
-from flowcheck.ops.running.status import _draw
-from flowcheck.plane.tape import read_tape
-from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job_file import encode_job
+from flowcheck.ops.analysis.communicator_svg import MOST_NODES, communicators_svg, nodes_of
+from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
+from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, coverage_of
+from flowcheck.ops.lifecycle.status_command import _draw
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.terms import Protocol, Rule
+from flowcheck.wire.training_job.learned_job import encode_job
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def ring(ranks: int, senders: list[int], channels: int = 1, number: int = 0) -> Communicator:
+def ring(ranks: int, senders: list[int], channels: int = 1, number: int = 0) -> CommunicatorSummary:
     """A communicator of which these links are mirrored."""
     links = [
-        Link(
+        MirroredLink(
             sender=sender,
             receiver=(sender + 1) % ranks,
             connections=tuple(
@@ -54,24 +54,24 @@ def ring(ranks: int, senders: list[int], channels: int = 1, number: int = 0) -> 
         )
         for sender in senders
     ]
-    shape = Shape(
+    shape = AllReduceShape(
         bytes=1 << 20,
         element_bytes=4,
         extra_sends=0,
         ranks=ranks,
         channels=channels,
         protocol=Protocol.SIMPLE,
-        rule=Rule.V2_29,
+        rule=NcclEra.V2_29,
     )
-    return Communicator(
+    return CommunicatorSummary(
         number=number,
         ranks=ranks,
         ring=True,
         channels=channels,
-        rules=(Rule.V2_29,),
+        rules=(NcclEra.V2_29,),
         assumed=("a <guess> & more",),
         links=tuple(links),
-        protocols={"LL": Share(collectives=3, bytes=30)},
+        protocols={"LL": ProtocolTraffic(collectives=3, bytes=30)},
         kinds={},
         coverage=coverage_of(shape, senders),
     )
@@ -95,7 +95,7 @@ def drawn(root: ElementTree.Element, kind: str) -> int:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_whole_and_needs_nothing_outside_itself(name: str) -> None:
-    text = svg_of(PICTURES[name], 'Rings <of> "all" & sundry')
+    text = communicators_svg(PICTURES[name], 'Rings <of> "all" & sundry')
     root = ElementTree.fromstring(text)
     assert root.tag == f"{SVG}svg"
     assert re.findall(r"https?://\S+", text) == ['http://www.w3.org/2000/svg"']
@@ -109,14 +109,14 @@ def test_a_picture_is_whole_and_needs_nothing_outside_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_there_is_no_colour(name: str) -> None:
-    text = svg_of(PICTURES[name], "t")
+    text = communicators_svg(PICTURES[name], "t")
     for colour in re.findall(r"#([0-9a-f]{3,6})\b", text):
         assert len(set(re.findall("..", colour) if len(colour) == 6 else colour)) == 1, colour
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_nothing_stands_outside_the_picture(name: str) -> None:
-    root = ElementTree.fromstring(svg_of(PICTURES[name], "t"))
+    root = ElementTree.fromstring(communicators_svg(PICTURES[name], "t"))
     _, _, width, height = map(float, (root.get("viewBox") or "").split())
     for element in root.iter(f"{SVG}text"):
         assert 0 <= float(element.get("x", 0)) <= width
@@ -124,7 +124,7 @@ def test_nothing_stands_outside_the_picture(name: str) -> None:
 
 
 def test_every_link_is_drawn_as_what_it_is_and_says_so_in_words() -> None:
-    root = ElementTree.fromstring(svg_of([ring(4, [3, 0], 3)], "t"))
+    root = ElementTree.fromstring(communicators_svg([ring(4, [3, 0], 3)], "t"))
     assert (drawn(root, "seen"), drawn(root, "unseen")) == (2, 2)
     words = texts(root)
     assert words.count("mirrored") == 2
@@ -139,7 +139,7 @@ def test_every_link_is_drawn_as_what_it_is_and_says_so_in_words() -> None:
 
 
 def test_a_chunk_that_nothing_shows_has_a_mark_of_its_own() -> None:
-    words = texts(ElementTree.fromstring(svg_of([ring(3, [0])], "t")))
+    words = texts(ElementTree.fromstring(communicators_svg([ring(3, [0])], "t")))
     assert (words.count("-"), words.count("1x")) == (1, 2)
 
 
@@ -160,10 +160,10 @@ def test_analyze_draws_what_it_read(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_job_that_a_chain_learned_is_drawn_as_analyze_draws_it(tmp_path: Path) -> None:
-    tape = read_tape([DATA / "three-ranks-simple.pcapng"])
+    tape = read_capture_files([DATA / "three-ranks-simple.pcapng"])
     reading = read_stream(tape.flows, tape.messages)
     assert reading.job is not None
-    (learned,), (read,) = communicators_of_job(reading.job), communicators_of(reading)
+    (learned,), (read,) = summarize_learned_job(reading.job), summarize_communicators(reading)
     assert learned.coverage is not None and read.coverage is not None
     assert learned.coverage.bytes == max(op.work_bytes for op in reading.job.each)
     assert learned.coverage.chunk_links == read.coverage.chunk_links
@@ -188,7 +188,7 @@ def test_the_job_that_a_chain_learned_is_drawn_as_analyze_draws_it(tmp_path: Pat
 @pytest.mark.skipif(shutil.which("rsvg-convert") is None, reason="no rsvg-convert (librsvg2-bin)")
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_renderer_takes_it(name: str, tmp_path: Path) -> None:
-    (tmp_path / "a.svg").write_text(svg_of(PICTURES[name], "t"))
+    (tmp_path / "a.svg").write_text(communicators_svg(PICTURES[name], "t"))
     words = ["rsvg-convert", str(tmp_path / "a.svg"), "-o", str(tmp_path / "a.png")]
     done = subprocess.run(words, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -8,8 +8,8 @@ import pytest
 import xxhash
 from support import aes
 
-from flowcheck.replica.kept import digest
-from flowcheck.replica.kept.digest import sha256, sha256_file, state_digest, tensor_digests
+from flowcheck.replica import digest
+from flowcheck.replica.digest import sha256, sha256_file, state_digest, tensor_digests
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.machine import GIB, by_name, driver_file, healthy_server, pci, put
 
-from flowcheck.ops.node import doctor, machine, pmd
+from flowcheck.ops.node import doctor_command, dpdk_drivers, machine_checks
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_memory_short_of_the_need_fails(healthy: Path) -> None:
 
 
 def test_an_empty_machine_is_a_report_and_not_a_crash(tmp_path: Path) -> None:
-    found = {check.name: check for check in doctor.checks(root=tmp_path)}
+    found = {check.name: check for check in doctor_command.checks(root=tmp_path)}
     assert found["/dev/shm"].level == "fail"
     assert found["memory"].level == "fail"
     assert found["cpu"].found == "avx2 no, pclmulqdq no, avx512f no"
@@ -104,18 +104,18 @@ def test_a_missing_capture_module_says_why_and_what_to_do() -> None:
     def missing() -> str:
         raise ImportError("librte_eal.so.23: cannot open shared object file")
 
-    found = doctor.check_dpdk(missing)
+    found = doctor_command.check_dpdk(missing)
     assert found.level == "warn"
     assert "librte_eal.so.23" in found.found and "libdpdk-dev" in found.advice
 
 
 def test_run_folders_too_deep_or_far_away_are_told(healthy: Path, tmp_path: Path) -> None:
     put(healthy / "proc/mounts", "x / ext4 rw 0 0\nx /mnt nfs4 rw 0 0\nx /mnt/near tmpfs rw 0 0\n")
-    assert machine.run_folder(healthy, Path("/x" * 60)).level == "fail"
-    assert machine.file_system(healthy, Path("/mnt/a")) == "nfs4"
-    assert machine.file_system(healthy, Path("/mnt/near/a")) == "tmpfs"
-    assert machine.file_system(healthy, Path("/mnt2")) == "ext4"
-    assert machine.run_folder(healthy, Path("/tmp/fc-run")).level == "ok"
+    assert machine_checks.run_folder(healthy, Path("/x" * 60)).level == "fail"
+    assert machine_checks.file_system(healthy, Path("/mnt/a")) == "nfs4"
+    assert machine_checks.file_system(healthy, Path("/mnt/near/a")) == "tmpfs"
+    assert machine_checks.file_system(healthy, Path("/mnt2")) == "ext4"
+    assert machine_checks.run_folder(healthy, Path("/tmp/fc-run")).level == "ok"
 
 
 def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path) -> None:
@@ -124,12 +124,15 @@ def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path)
     (folder / "librte_net_torn.so").write_bytes(good[: len(good) // 3])
     (folder / "librte_net_text.so").write_text("no shared object")
     driver_file(folder, "net_odd", '{"name": "x", "pci_ids": [[1, 2]]}')
-    assert {driver.library for driver in pmd.installed([folder])} == {"net_ice", "dma_idxd"}
+    assert {driver.library for driver in dpdk_drivers.installed([folder])} == {
+        "net_ice",
+        "dma_idxd",
+    }
 
 
 @pytest.mark.skipif(shutil.which("strings") is None, reason="strings (binutils) is not installed")
 def test_real_drivers_are_read_as_strings_reads_them() -> None:
-    folders = pmd.folders(Path("/"))
+    folders = dpdk_drivers.folders(Path("/"))
     if not folders:
         pytest.skip("no DPDK drivers are installed")
     expected = set()
@@ -138,7 +141,7 @@ def test_real_drivers_are_read_as_strings_reads_them() -> None:
         for line in re.findall(r"PMD_INFO_STRING= (\{.*\})", text.stdout):
             told = json.loads(line)
             expected.add((told["name"], tuple(map(tuple, told["pci_ids"]))))
-    found = {(driver.name, driver.pci_ids) for driver in pmd.installed(folders[:1])}
+    found = {(driver.name, driver.pci_ids) for driver in dpdk_drivers.installed(folders[:1])}
     assert found == expected
     assert len(found) > 10
 
@@ -146,7 +149,7 @@ def test_real_drivers_are_read_as_strings_reads_them() -> None:
 def test_the_report_for_programs_is_json_with_every_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = doctor.run(as_json=True)
+    code = doctor_command.run(as_json=True)
     lines = json.loads(capsys.readouterr().out)
     assert {line["level"] for line in lines} <= {"ok", "warn", "fail"}
     assert code == int(any(line["level"] == "fail" for line in lines))

@@ -15,12 +15,12 @@ from support.lives import Both, Killed
 from support.staged import Chain
 
 from flowcheck._core import lib
-from flowcheck.lab.synthetic import write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepArrived, StepLost
-from flowcheck.plane.shard import Shard, State
-from flowcheck.stages.updating.assumed import assumed
-from flowcheck.stages.updating.records import Records
-from flowcheck.stages.updating.squares import Squares
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
+from flowcheck.stages.replica_update.step_log import StepLog
 
 DOUBTFUL = 3
 
@@ -37,9 +37,9 @@ def both(shm: Path, tmp_path: Path) -> Iterator[Both]:
 
 def contradict(both: Both, step: int = DOUBTFUL) -> None:
     """As the extractor counts another copy of four bytes of a step that is whole."""
-    with Shard.open(both.chain.run.shard) as shard:
+    with GradientShard.open(both.chain.run.shard) as shard:
         generation = shard.generation_of(step)
-        assert generation is not None and shard.state(generation) == State.COMPLETE
+        assert generation is not None and shard.state(generation) == GenerationState.COMPLETE
         shard.handle.header.generations[generation].conflict_bytes += 4
 
 
@@ -64,7 +64,7 @@ def assert_told(both: Both) -> None:
     assert [(m.step, m.conflict_bytes) for m in doubtful(both)] == [(DOUBTFUL, 4)]
     told = f"step {DOUBTFUL} was taken, and then a copy came that differs"
     assert any(told in m.sentence for m in both.chain.heard.of(Note))
-    assert any(told in sentence for sentence in assumed(both.chain.run))
+    assert any(told in sentence for sentence in assumptions_of(both.chain.run))
 
 
 def doubtful(both: Both) -> list[Any]:
@@ -100,21 +100,21 @@ def test_a_step_that_turns_doubtful_while_it_is_made_is_lost(
             contradict(both)
         return step == DOUBTFUL
 
-    at_the_first(monkeypatch, Squares, "clipped", amid)
+    at_the_first(monkeypatch, GradNormExchange, "clipped", amid)
     assert_refused(both)
 
 
 def test_a_step_that_turns_doubtful_behind_its_commit_is_told(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Shard.apply
+    real = GradientShard.apply
 
-    def applied(shard: Shard, step: int) -> None:
+    def applied(shard: GradientShard, step: int) -> None:
         real(shard, step)
         if step == DOUBTFUL:
             contradict(both)
 
-    monkeypatch.setattr(Shard, "apply", applied)
+    monkeypatch.setattr(GradientShard, "apply", applied)
     assert_told(both)
 
 
@@ -129,14 +129,14 @@ def test_a_step_that_turned_doubtful_behind_its_commit_is_told_after_a_kill(
         return bool(doubted)
 
     doubted: list[int] = []
-    at_the_first(monkeypatch, Records, "write", killed)
+    at_the_first(monkeypatch, StepLog, "write", killed)
     assert_told(both)
 
 
 def test_what_lies_behind_a_gradient_is_not_used_where_a_copy_differs_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Shard.create(tmp_path / "shard", gradient_bytes=400, held_bytes=40) as shard:
+    with GradientShard.create(tmp_path / "shard", gradient_bytes=400, held_bytes=40) as shard:
         shard.begin(0, 1)
         own = shard.handle.header.generations[0]
         own.held_units = 10

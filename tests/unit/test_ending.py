@@ -11,13 +11,13 @@ import pytest
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.messages import StepLost
-from flowcheck.ops.running.ending import ending
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
-from flowcheck.stages.chain.heard import Progress
-from flowcheck.stages.following.succession import Verdict
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.incarnation import Incarnation
+from flowcheck.ops.lifecycle.run_outcome import run_outcome
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.stages.extraction.job_restart import RestartVerdict
+from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
 
 CONFIG = JobConfig(
     source=(SourceConfig(interface="mirror0"),),
@@ -28,13 +28,13 @@ CONFIG = JobConfig(
 @pytest.fixture
 def run(tmp_path: Path, shm: Path) -> Iterator[RunDir]:
     made = RunDir.create(tmp_path / "run", shm)
-    Ring.create(made.ring(0), slots=64, slot_bytes=128, live_source=True).close()
+    FrameRing.create(made.ring(0), slots=64, slot_bytes=128, live_source=True).close()
     yield made
     made.remove()
 
 
 def frames(run: RunDir, count: int, *, missed: int = 0) -> None:
-    with Ring.open(run.ring(0)) as ring:
+    with FrameRing.open(run.ring(0)) as ring:
         commit = ring.capture_commit()
         commit.counters.rx_frames += count
         commit.counters.interface_missed_frames += missed
@@ -48,22 +48,22 @@ def steps(run: RunDir, last: int) -> None:
 
 
 def test_without_a_frame_the_mirror_is_named(run: RunDir) -> None:
-    found = ending(CONFIG, run, Progress())
+    found = run_outcome(CONFIG, run, ChainProgress())
     assert found.step == 0 and found.why is not None
     assert "no frame came from any source" in found.why and "mirror" in found.why
 
 
 def test_frames_that_told_no_job_are_told_with_the_reason_of_the_extractor(run: RunDir) -> None:
     frames(run, 12_345)
-    assert ending(CONFIG, run, Progress()).why == "no job was learned from 12,345 frames"
-    told = Progress(complete_steps=0, why="no job was learned: no RDMA write was seen")
-    assert ending(CONFIG, run, told).why == told.why
+    assert run_outcome(CONFIG, run, ChainProgress()).why == "no job was learned from 12,345 frames"
+    told = ChainProgress(complete_steps=0, why="no job was learned: no RDMA write was seen")
+    assert run_outcome(CONFIG, run, told).why == told.why
 
 
 def test_a_learned_job_without_a_whole_step_is_told_as_that(run: RunDir) -> None:
     frames(run, 5)
     run.learned_job.write_text("{}")
-    why = ending(CONFIG, run, Progress()).why
+    why = run_outcome(CONFIG, run, ChainProgress()).why
     assert why is not None and why.startswith("the job was learned, but no step")
 
 
@@ -72,7 +72,7 @@ def test_a_replica_that_followed_has_nothing_to_explain_but_what_capture_lost_is
 ) -> None:
     frames(run, 900, missed=7)
     steps(run, 41)
-    found = ending(CONFIG, run, Progress(steps=41))
+    found = run_outcome(CONFIG, run, ChainProgress(steps=41))
     assert (found.step, found.digest, found.why, found.in_flight) == (41, "d41", None, None)
     assert (found.frames, found.lost_frames) == (900, 7)
 
@@ -81,40 +81,42 @@ def test_a_lost_step_is_the_reason_and_one_that_was_under_way_is_none(run: RunDi
     frames(run, 900)
     steps(run, 41)
     lost = StepLost(step=42, missing=((0, 4),), why="no mirror brought them")
-    with Shard.create(run.shard, gradient_bytes=64) as shard:
+    with GradientShard.create(run.shard, gradient_bytes=64) as shard:
         shard.begin(0, 42)
         shard.lose(0)
-    why = ending(CONFIG, run, Progress(steps=41, lost=lost)).why
+    why = run_outcome(CONFIG, run, ChainProgress(steps=41, lost=lost)).why
     assert why is not None
     assert "step 42 cannot be rebuilt: bytes [0, 4)" in why and "no mirror brought them" in why
-    unread = ending(
-        CONFIG, run, Progress(steps=41, lost=StepLost(step=42, missing=(), why="so"))
+    unread = run_outcome(
+        CONFIG, run, ChainProgress(steps=41, lost=StepLost(step=42, missing=(), why="so"))
     ).why
     assert unread is not None and "step 42 cannot be rebuilt: so; the replica" in unread
-    unheard = ending(CONFIG, run, Progress(steps=41)).why
+    unheard = run_outcome(CONFIG, run, ChainProgress(steps=41)).why
     assert unheard == "step 42 was lost, and the replica stays at step 41"
-    found = ending(CONFIG, run, Progress(steps=41, in_flight=lost))
+    found = run_outcome(CONFIG, run, ChainProgress(steps=41, in_flight=lost))
     assert (found.why, found.in_flight) == (None, 42)
 
 
 def test_a_loss_that_a_job_which_came_back_has_left_behind_is_no_reason(run: RunDir) -> None:
     steps(run, 50)
     lost = StepLost(step=42, missing=((0, 4),))
-    with Shard.create(run.shard, gradient_bytes=64) as shard:
+    with GradientShard.create(run.shard, gradient_bytes=64) as shard:
         shard.begin(0, 51)
-    assert ending(CONFIG, run, Progress(steps=50, lost=lost)).why is None
+    assert run_outcome(CONFIG, run, ChainProgress(steps=50, lost=lost)).why is None
 
 
 def test_a_job_that_came_back_and_is_not_followed_is_the_reason(run: RunDir) -> None:
     steps(run, 50)
     run.successor.mkdir()
-    verdict = Verdict(number=1, step=None, why="a later incarnation of the job is not followed")
+    verdict = RestartVerdict(
+        number=1, step=None, why="a later incarnation of the job is not followed"
+    )
     run.verdict.write_bytes(msgspec.json.encode(verdict))
-    assert ending(CONFIG, run, Progress(steps=50)).why == verdict.why
+    assert run_outcome(CONFIG, run, ChainProgress(steps=50)).why == verdict.why
 
 
 def test_a_job_whose_first_state_nobody_gave_is_the_reason(run: RunDir) -> None:
     steps(run, 50)
     run.incarnation.write_bytes(msgspec.json.encode(Incarnation(number=2, step=None)))
-    why = ending(CONFIG, run, Progress(steps=50)).why
+    why = run_outcome(CONFIG, run, ChainProgress(steps=50)).why
     assert why is not None and "flowcheck base" in why

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.netib import Options, generate
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.learn.search.exponents import is_one_of as looks_alike
 from flowcheck.wire.learn.verdict.ends import END_OPEN
@@ -29,7 +29,7 @@ TINY_LAST = Options(
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_bucket_within_one_group_is_told_by_its_place(tmp_path: Path, dtype: str) -> None:
     made = generate(replace(TINY_LAST, dtype=dtype), tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reading = read_stream(tape.flows, tape.messages)
     told = {c.sha256 for c in reading.collectives if not c.assumed}
     assert len(made.truth.buckets) == 2
@@ -38,7 +38,7 @@ def test_a_bucket_within_one_group_is_told_by_its_place(tmp_path: Path, dtype: s
 
 def test_a_metric_as_large_leaves_it_open_which_one_is_the_bucket(tmp_path: Path) -> None:
     made = generate(replace(TINY_LAST, metric_every=2, steps=6), tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reduces = [c for c in read_stream(tape.flows, tape.messages).collectives
                if c.kind == "all_reduce"]  # fmt: skip
     assert any(END_OPEN in c.assumed and c.missing for c in reduces)

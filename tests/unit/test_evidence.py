@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowcheck.wire.learn import Collective, Reading, read_stream
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 
 PSN_OF_START = 1 << 32
 PMTU = 1024
@@ -26,7 +26,7 @@ class Flow:
     simple: bool = False
     psn: int = PSN_OF_START
     count: int = 0
-    messages: list[MessageSeen] = field(default_factory=list)
+    messages: list[ObservedMessage] = field(default_factory=list)
 
     @property
     def key(self) -> FlowKey:
@@ -40,7 +40,7 @@ class Flow:
         packets = max(1, -(-size // PMTU))
         if seen:
             self.messages.append(
-                MessageSeen(
+                ObservedMessage(
                     flow=self.key,
                     first_psn=self.psn,
                     packets=packets,
@@ -58,8 +58,8 @@ class Flow:
         self.psn += packets
         self.count += 1
 
-    def as_seen(self) -> FlowSeen:
-        return FlowSeen(
+    def as_seen(self) -> ObservedFlow:
+        return ObservedFlow(
             key=self.key,
             udp_source_port=50_000 + self.qp,
             pmtu_bytes=PMTU,

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 from support.learned import read
 
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
-from flowcheck.ops.analysis.communicators import Communicator, communicators_of
-from flowcheck.ops.analysis.explain import explain, ring_order
-from flowcheck.plane.tape import read_tape
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticTraffic,
+    make_traffic,
+    write_pcap,
+)
+from flowcheck.ops.analysis.communicator_summary import CommunicatorSummary, summarize_communicators
+from flowcheck.ops.analysis.communicator_text import explain, ring_order
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Collective, Reading, read_stream
 
 RANKS = 4
@@ -19,12 +24,14 @@ SHAPES = ((300, 40), (40,), (700, 40))
 
 
 @pytest.fixture(scope="module")
-def traffic() -> Traffic:
-    return make(SyntheticJob(ranks=RANKS, shapes=SHAPES, steps=3, channels=2, version="2.23"))
+def traffic() -> SyntheticTraffic:
+    return make_traffic(
+        SyntheticJob(ranks=RANKS, shapes=SHAPES, steps=3, channels=2, version="2.23")
+    )
 
 
-def only(reading: Reading) -> Communicator:
-    (found,) = communicators_of(reading)
+def only(reading: Reading) -> CommunicatorSummary:
+    (found,) = summarize_communicators(reading)
     return found
 
 
@@ -32,20 +39,20 @@ def largest(reading: Reading) -> Collective:
     return max((c for c in reading.collectives if c.kind == "all_reduce"), key=lambda c: c.bytes)
 
 
-def seen_by(traffic: Traffic, folder: Path, *ports: tuple[int, str]) -> Reading:
+def seen_by(traffic: SyntheticTraffic, folder: Path, *ports: tuple[int, str]) -> Reading:
     """Several mirror points of one job."""
     files = []
     for rank, direction in ports:
         files.append(folder / f"{rank}-{direction}.pcap")
         write_pcap(files[-1], traffic.seen_at(rank, direction))
-    tape = read_tape(files)
+    tape = read_capture_files(files)
     return read_stream(tape.flows, tape.messages)
 
 
 @pytest.mark.parametrize("direction", ["rx", "tx"])
 @pytest.mark.parametrize("rank", [0, 2])
 def test_one_direction_lacks_what_is_said_and_the_other_one_adds_it(
-    rank: int, direction: str, traffic: Traffic, tmp_path: Path
+    rank: int, direction: str, traffic: SyntheticTraffic, tmp_path: Path
 ) -> None:
     both = ((rank, "rx"), (rank, "tx"))
     reading = seen_by(traffic, tmp_path, *both)
@@ -66,7 +73,9 @@ def test_one_direction_lacks_what_is_said_and_the_other_one_adds_it(
         assert told.links[0].connections[0].messages == link.connections[0].messages
 
 
-def test_a_third_link_makes_everything_seen_twice(traffic: Traffic, tmp_path: Path) -> None:
+def test_a_third_link_makes_everything_seen_twice(
+    traffic: SyntheticTraffic, tmp_path: Path
+) -> None:
     two = only(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx")))
     assert two.coverage is not None
     assert two.coverage.twice_bytes < two.coverage.bytes
@@ -78,7 +87,7 @@ def test_a_third_link_makes_everything_seen_twice(traffic: Traffic, tmp_path: Pa
     assert three.coverage.twice_bytes == three.coverage.bytes
 
 
-def test_connections_hold_what_the_flows_do(traffic: Traffic, tmp_path: Path) -> None:
+def test_connections_hold_what_the_flows_do(traffic: SyntheticTraffic, tmp_path: Path) -> None:
     reading = seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"))
     of_flow = {flow.seen.key.dest_qp: flow for flow in reading.flows if flow.role == "data"}
     connections = [c for link in only(reading).links for c in link.connections]
@@ -90,8 +99,10 @@ def test_connections_hold_what_the_flows_do(traffic: Traffic, tmp_path: Path) ->
     assert {c.channel for c in connections} == {0, 1}
 
 
-def test_the_words_say_ring_mix_and_what_to_mirror(traffic: Traffic, tmp_path: Path) -> None:
-    lines = explain(communicators_of(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"))))
+def test_the_words_say_ring_mix_and_what_to_mirror(
+    traffic: SyntheticTraffic, tmp_path: Path
+) -> None:
+    lines = explain(summarize_communicators(seen_by(traffic, tmp_path, (0, "rx"), (0, "tx"))))
     assert lines[0].startswith("Communicator 0: a ring of 4 ranks, 2 channels, NCCL 2.23")
     text = "\n".join(lines)
     assert "ring    0 fe80::a00:1 -> 1 fe80::a00:2 -> 2 ? -> 3 fe80::a00:4 -> 0" in text
@@ -101,7 +112,7 @@ def test_the_words_say_ring_mix_and_what_to_mirror(traffic: Traffic, tmp_path: P
 
 def test_a_point_to_point_send_is_of_no_ring(tmp_path: Path) -> None:
     job = SyntheticJob(ranks=2, steps=2, point_to_point=True)
-    found = communicators_of(read(make(job), 0, "tx", tmp_path)[0])
+    found = summarize_communicators(read(make_traffic(job), 0, "tx", tmp_path)[0])
     assert [one.ring for one in found] == [True, False]
     assert found[1].coverage is None
     assert any("point-to-point" in line for line in explain(found))
@@ -121,5 +132,5 @@ def test_a_long_ring_names_only_whom_a_mirror_saw() -> None:
         "protocols": {},
         "kinds": {},
     }
-    order = ring_order(msgspec.convert(values, Communicator))
+    order = ring_order(msgspec.convert(values, CommunicatorSummary))
     assert order == "(7 not seen) -> 7 ? -> 8 ? -> (503 not seen) -> 0"

@@ -18,8 +18,8 @@ from support.extraction import (
     plan_of,
 )
 
-from flowcheck.plane.plans import PLAN_SUSPENDED
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.plane.extraction.flow_plan_install import PLAN_SUSPENDED
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 SIZE = 4096
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from support.extraction import LL, SIMPLE, Bench, Send, bench, packets_of, plan_of
 
-from flowcheck.plane.extractor import Extractor
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 GRADIENT_BYTES = 1 << 17
 MESSAGE_BYTES = 2048

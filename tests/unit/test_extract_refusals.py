@@ -17,10 +17,10 @@ from support.extraction import (
 )
 
 from flowcheck.errors import RingError
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.plans import PLAN_ACTIVE
-from flowcheck.plane.staging import Staging
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 SIZE = 4096
 

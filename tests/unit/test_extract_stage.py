@@ -10,12 +10,19 @@ import pytest
 from support.staged import Chain, dealt, played, steps_of
 
 from flowcheck.messages import Drained, ShardReady, StepLost
-from flowcheck.stages.learning import outcomes
-from flowcheck.wire.edge import Communicator, Edge
-from flowcheck.wire.job import Job, Op, Parameter, PointToPoint, Role
+from flowcheck.stages.job_learning import stream_reading
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.learn import Reading, Weights
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
+from flowcheck.wire.training_job.learned_job import (
+    CollectiveOp,
+    Communicator,
+    Edge,
+    LearnedJob,
+    Parameter,
+    PointToPoint,
+    Role,
+)
 
 CAPTURE = "iter_40000_p2p_iter10.pcapng"
 ELEMENTS, STEPS = 5000, 20
@@ -23,27 +30,27 @@ CHUNK_BYTES = 3072 * 4
 SLOTS = 64
 
 
-def job_of(ring: FlowKey, p2p: FlowKey) -> Job:
+def job_of(ring: FlowKey, p2p: FlowKey) -> LearnedJob:
     """What facts/captures.md says of this capture: AR after three start-up sends, then p2p."""
     total = ELEMENTS * 4
-    reduce = Op(communicator=0, protocol=Protocol.LL, role=Role.BUCKET, work_bytes=total)
-    told = Op(
+    reduce = CollectiveOp(communicator=0, protocol=Protocol.LL, role=Role.BUCKET, work_bytes=total)
+    told = CollectiveOp(
         communicator=0,
         protocol=Protocol.LL,
         role=Role.IGNORED,
-        kind=Kind.BROADCAST,
+        kind=CollectiveKind.BROADCAST,
         work_bytes=8,
         element_bytes=1,
     )
-    rest = Op(
+    rest = CollectiveOp(
         communicator=1,
         protocol=Protocol.SIMPLE,
         role=Role.BUCKET,
         kind=None,
         messages=(PointToPoint(channel=0, start_byte=CHUNK_BYTES, data_bytes=total - CHUNK_BYTES),),
     )
-    return Job(
-        rule=Rule.V2_19,
+    return LearnedJob(
+        rule=NcclEra.V2_19,
         communicators=(Communicator(ranks=2, channels=1), Communicator(ranks=2, channels=1)),
         edges=(
             Edge(communicator=0, sender=0, flows=(ring,), first_numbers=(3,)),
@@ -58,7 +65,7 @@ def job_of(ring: FlowKey, p2p: FlowKey) -> Job:
 
 
 def reading(
-    flows: list[FlowSeen], messages: list[MessageSeen], *, ended: bool, **named: object
+    flows: list[ObservedFlow], messages: list[ObservedMessage], *, ended: bool, **named: object
 ) -> Reading:
     """Proves the job once the first all-reduce is there."""
     sizes = {key: [m for m in messages if m.flow == key] for key in {m.flow for m in messages}}
@@ -78,7 +85,7 @@ def play(
     shm: Path, tmp_path: Path, captures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[int], bool]], Chain]]:
     """A chain that is fed the frames that a predicate on their number keeps."""
-    monkeypatch.setattr(outcomes, "read_stream", reading)
+    monkeypatch.setattr(stream_reading, "read_stream", reading)
     chains: list[Chain] = []
 
     def make_chain(keep: Callable[[int], bool]) -> Chain:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.plane.counters import LOSSES, UNFOLLOWED, VERDICTS
+from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, LOSS_COUNTERS, VERDICTS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = REPOSITORY / "flowcheck/ops/running/README.md"
+PAGE = REPOSITORY / "flowcheck/ops/lifecycle/README.md"
 SETTINGS = {"gradient_log"}
 QUOTED = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
 
@@ -50,6 +50,6 @@ def test_what_the_page_quotes_is_said_by_a_source(sentence: str) -> None:
 
 def test_every_counter_that_the_page_names_is_one() -> None:
     words = set(re.findall(r"`([a-z]+_[a-z_]+)`", PAGE.read_text()))
-    known = set(LOSSES) | set(VERDICTS) | {UNFOLLOWED}
+    known = set(LOSS_COUNTERS) | set(VERDICTS) | {FLOW_TABLE_FULL}
     assert {"ring_full_frames", "icrc_bad"} <= words
     assert words - known <= SETTINGS

@@ -22,9 +22,14 @@ from support.s3 import BUCKET, Server, server
 import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.serve import client, origins, partial, patience
-from flowcheck.vault.serve.client import fetched
+from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.download import (
+    checkpoint_download,
+    download_source,
+    partial_download,
+    retry_backoff,
+)
+from flowcheck.vault.download.checkpoint_download import fetched
 
 WORD = "a word of many letters"
 CHUNK = 64 << 10
@@ -33,8 +38,8 @@ CHUNK = 64 << 10
 def test_connections_that_are_cut_again_and_again_cost_only_what_was_under_way(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial, "CHUNK_BYTES", CHUNK)
-    monkeypatch.setattr(client, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(partial_download, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(checkpoint_download, "CHUNK_BYTES", CHUNK)
     with served(kept) as url:
         cutting = Cutting(url, 5 * CHUNK)
         seen: list[tuple[int, int]] = []
@@ -72,8 +77,8 @@ client.fetched(sys.argv[1], "latest", Path(sys.argv[2]), at_once=1)
 def test_a_killed_client_goes_on_where_it_was_even_from_another_server(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partial, "CHUNK_BYTES", CHUNK)
-    monkeypatch.setattr(client, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(partial_download, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(checkpoint_download, "CHUNK_BYTES", CHUNK)
     with served(kept) as url:
         command = [sys.executable, "-c", KILLED, url, str(tmp_path / "got")]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -100,7 +105,7 @@ MANIFEST = {"name": "manifest.json", "bytes": 1, "sha256": "0" * 64}
 def test_a_server_that_asks_for_patience_is_asked_again_whatever_way_it_says_so(
     monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    monkeypatch.setattr(origins, "WAIT_MAX_S", 0.2)
+    monkeypatch.setattr(download_source, "WAIT_MAX_S", 0.2)
     told = [{"step": 7, "digest": "d", "files": [MANIFEST]}, {"step": 7}]
 
     class Answers(BaseHTTPRequestHandler):
@@ -116,7 +121,7 @@ def test_a_server_that_asks_for_patience_is_asked_again_whatever_way_it_says_so(
 
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        origin = origins.HttpOrigin(f"http://127.0.0.1:{server.server_port}", None, 5.0)
+        origin = download_source.HttpOrigin(f"http://127.0.0.1:{server.server_port}", None, 5.0)
         assert origin.find("latest").listing.step == 7 and not told
         origin.close()
         server.shutdown()
@@ -125,16 +130,18 @@ def test_a_server_that_asks_for_patience_is_asked_again_whatever_way_it_says_so(
 def test_what_a_disk_made_of_it_is_found_and_fetched_again(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound = partial.Partial.write
+    sound = partial_download.PartialDownload.write
     torn = []
 
-    def write(self: partial.Partial, chunk: partial.Chunk, data: bytes) -> None:
+    def write(
+        self: partial_download.PartialDownload, chunk: partial_download.Chunk, data: bytes
+    ) -> None:
         if not torn:
             torn.append(chunk)
             data = bytes([data[0] ^ 1]) + data[1:]
         sound(self, chunk, data)
 
-    monkeypatch.setattr(partial.Partial, "write", write)
+    monkeypatch.setattr(partial_download.PartialDownload, "write", write)
     with served(kept) as url:
         got = fetched(url, 2, tmp_path / "got")
     assert sums(got) == sums(kept / "step-2")
@@ -143,7 +150,7 @@ def test_what_a_disk_made_of_it_is_found_and_fetched_again(
 def test_what_is_not_to_be_had_is_told_in_words(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "TRIES", 2)
+    monkeypatch.setattr(retry_backoff, "TRIES", 2)
     (tmp_path / "word").write_text(WORD)
     with served(kept, token_file=str(tmp_path / "word")) as url:
         with pytest.raises(StateError, match="--token-file names the file with it"):

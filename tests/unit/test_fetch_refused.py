@@ -13,7 +13,7 @@ import pytest
 from support.fetching import Cutting, served, sums
 
 from flowcheck.errors import StateError
-from flowcheck.vault.serve.client import fetched
+from flowcheck.vault.download.checkpoint_download import fetched
 
 OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
 

@@ -12,14 +12,17 @@ import pytest
 from support.file_kills import explore, lacks
 from support.persisting import proved, replica_in, saver_for, take
 
+from flowcheck.atomic_write import atomic_path, atomic_path_per_process, write_atomically
 from flowcheck.config import OptimizerConfig, PersistConfig
-from flowcheck.replica import checkpoint
-from flowcheck.replica.files.latest import latest, missing
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.bounded import append_line, last_line, whole_lines
-from flowcheck.vault.persist.listing import check
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint_files.latest_pointer import (
+    latest_checkpoint,
+    why_latest_is_missing,
+)
+from flowcheck.replica.model_replica import Replica
+from flowcheck.stages.run_directory.log_files import append_line, complete_lines, last_complete_line
+from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.saver import Saver
-from flowcheck.whole import growing, growing_apart, write_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
@@ -39,10 +42,10 @@ def names(place: Path) -> list[str]:
 
 def test_a_file_is_the_old_one_or_the_new_one(folder: Path) -> None:
     def make(place: Path) -> None:
-        write_whole(place / "file", b"old")
+        write_atomically(place / "file", b"old")
 
     def work(place: Path) -> None:
-        write_whole(place / "file", b"of the new one")
+        write_atomically(place / "file", b"of the new one")
 
     def judge(place: Path, when: str) -> None:
         assert (place / "file").read_bytes() in (b"old", b"of the new one"), when
@@ -57,7 +60,7 @@ def test_a_file_is_the_old_one_or_the_new_one(folder: Path) -> None:
 def test_a_folder_is_there_whole_or_not_at_all(folder: Path, apart: bool) -> None:
     def work(place: Path) -> None:
         final = place / "made"
-        with growing_apart(final, folder=True) if apart else growing(final) as inner:
+        with atomic_path_per_process(final, folder=True) if apart else atomic_path(final) as inner:
             inner.mkdir(exist_ok=True)
             for name in "ab":
                 (inner / name).write_bytes(b"all of " + name.encode())
@@ -87,12 +90,12 @@ def test_a_line_is_there_whole_or_not_at_all_and_the_next_one_is(folder: Path) -
             append_line(place / "lines", line, 600)
 
     def judge(place: Path, when: str) -> None:
-        last = last_line(place / "lines")
+        last = last_complete_line(place / "lines")
         assert last in lines[19:], when
-        assert whole_lines(place / "lines")[-1] == last
+        assert complete_lines(place / "lines")[-1] == last
         for line in lines[lines.index(last) + 1 :]:
             append_line(place / "lines", line, 600)
-        found = whole_lines(place / "lines")
+        found = complete_lines(place / "lines")
         assert found == lines[-len(found) :], when
 
     assert explore(folder, make, work, judge).torn >= 20
@@ -102,24 +105,24 @@ def test_a_checkpoint_is_whole_or_not_there_and_latest_names_one_that_is(folder:
     def make(place: Path) -> None:
         replica = replica_in(place / "state", elements=50)
         take(replica, 1)
-        checkpoint.save(replica, place / "kept")
+        checkpoint_save.save(replica, place / "kept")
         take(replica, 1)
         replica.close()
 
     def work(place: Path) -> None:
         replica = Replica.open(place / "state", ADAMW)
-        checkpoint.save(replica, place / "kept")
+        checkpoint_save.save(replica, place / "kept")
         replica.close()
 
     def judge(place: Path, when: str) -> None:
-        found = latest(place / "kept")
-        assert found is not None, (when, missing(place / "kept"))
+        found = latest_checkpoint(place / "kept")
+        assert found is not None, (when, why_latest_is_missing(place / "kept"))
         assert proved(found) == int(found.name.removeprefix("step-")), when
         for one in (place / "kept").glob("step-*"):
             assert proved(one), when
         work(place)
         assert names(place / "kept") == ["latest", "step-1", "step-2"], when
-        assert latest(place / "kept") == place / "kept" / "step-2"
+        assert latest_checkpoint(place / "kept") == place / "kept" / "step-2"
 
     assert explore(folder, make, work, judge).torn >= 3
 
@@ -151,12 +154,12 @@ def test_a_save_is_known_by_its_list_and_by_latest_alike(folder: Path, limit: in
 
     def judge(place: Path, when: str) -> None:
         kept = place / "kept"
-        found = latest(kept)
-        assert found is not None, (when, missing(kept))
+        found = latest_checkpoint(kept)
+        assert found is not None, (when, why_latest_is_missing(kept))
         assert proved(found) in (2, 3), when
         told = json.loads((kept / "checkpoints.json").read_bytes())
         for entry in told["entries"]:
-            assert check(kept / entry["name"]).step == entry["step"], when
+            assert verify_checkpoint(kept / entry["name"]).step == entry["step"], when
         for one in kept.glob("step-*"):
             known = [entry["name"] for entry in told["entries"]]
             assert one.name in (*known, *told["writing"], *told["leaving"]), when

@@ -20,14 +20,14 @@ from test_base import BASE, STEPS, Trainer, first_life, frames_of
 from test_reanchor import GIVEN, SAVED, UNSEEN, given, lines, shown, trained
 
 from flowcheck.config import encode_config
-from flowcheck.lab.synthetic import write_pcap
-from flowcheck.ops.giving import base as verb
-from flowcheck.replica.kept.header import peek_versions
-from flowcheck.stages.bounded import whole_lines
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.anchors import anchor_lines
-from flowcheck.stages.updating.incarnation import incarnation_of
-from flowcheck.stages.updating.update import UpdateService
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.ops.trainer_checkpoint import base_command as verb
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.anchor_log import anchor_lines
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.replica_update.update_stage import UpdateService
+from flowcheck.stages.run_directory.log_files import complete_lines
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 EVERY = [19, pytest.param(1, marks=pytest.mark.nightly)]
@@ -101,7 +101,7 @@ def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
         assert not run.anchor.exists(), when
         [past] = run.root.glob("steps-before-*.jsonl")
         assert len(past.read_text().splitlines()) == before, when
-        [line] = map(json.loads, whole_lines(run.anchors))
+        [line] = map(json.loads, complete_lines(run.anchors))
         assert (line["step"], line["at"]) == (SAVED, GIVEN), when
         assert incarnation_of(run).anchored == SAVED, when
 
@@ -120,7 +120,7 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         both = both_in(place, frames)
         both.drive(until=lambda: both.applied_iteration() >= STEPS + 3)
         before = lines(both)
-        verb.give(both.chain.run, both.config, file)
+        verb.submit_base(both.chain.run, both.config, file)
         both.close()
         right = [one["parameters_sha256"] for one in before] + wanted
         (place / "wanted").write_text(json.dumps(right))
@@ -134,7 +134,7 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         assert found.pop(STEPS)[0] == BASE, when
         assert len(found) >= STEPS + 3, when
         assert [sha for _, sha in found] == wanted[: len(found)], when
-        [audit] = map(json.loads, whole_lines(run.audits))
+        [audit] = map(json.loads, complete_lines(run.audits))
         assert (audit["step"], audit["passed"]) == (BASE, True), when
         assert not run.base.exists() and not run.gradients.exists(), when
         assert incarnation_of(run).base == BASE, when

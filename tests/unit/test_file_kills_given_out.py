@@ -18,9 +18,9 @@ from support.persisting import kept_at, proved, stepped
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import Parts, parts_of
-from flowcheck.vault.serve.client import fetched
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.download.checkpoint_download import fetched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,10 +33,10 @@ def folder() -> Iterator[Path]:
         yield Path(place)
 
 
-def parts(step: int) -> Parts:
+def parts(step: int) -> CheckpointContents:
     net, optimizer = made()
     trained(net, optimizer, 1, step)
-    return parts_of(given_of(net, optimizer, step), layout_of(net))
+    return contents_of(given_of(net, optimizer, step), layout_of(net))
 
 
 def verified(out: Path) -> int:

@@ -11,13 +11,18 @@ import msgspec
 import pytest
 from support.file_kills import explore, lacks
 
+from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, encode_config
-from flowcheck.plane.shard import Shard, State
-from flowcheck.stages.chain.living import stale_memory
-from flowcheck.stages.following.succession import LIVES_KEPT, Verdict, promote, verdict_of
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.incarnation import incarnation_of
-from flowcheck.whole import growing, write_whole
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.stages.extraction.job_restart import (
+    LIVES_KEPT,
+    RestartVerdict,
+    promote_successor,
+    restart_verdict,
+)
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.process_liveness import stale_memory
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 CONFIG = JobConfig(
@@ -58,10 +63,10 @@ def test_a_start_keeps_all_records_of_the_run_before(folder: Path) -> None:
         (place / "memory").mkdir(mode=0o700)
         run = RunDir.create(place / "run", place / "memory")
         for name, data in RECORDS.items():
-            write_whole(run.root / name, data)
+            write_atomically(run.root / name, data)
         run.previous.mkdir(mode=0o700)
         for name in ("config.json", "steps.jsonl", "extract.log"):
-            write_whole(run.previous / name, RECORDS.get(name, b"") + b" ")
+            write_atomically(run.previous / name, RECORDS.get(name, b"") + b" ")
 
     def work(place: Path) -> None:
         RunDir.create(place / "run", place / "memory")
@@ -86,32 +91,32 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         (place / "memory").mkdir(mode=0o700)
         run = RunDir.create(place / "run", place / "memory")
         for name in ("job.json", "names", "numbers", "weights.bin", "beside.bin", "recuts"):
-            write_whole(run.learned_folder / name, b"old " + name.encode())
-        write_whole(run.assumed, b"[]")
+            write_atomically(run.learned_folder / name, b"old " + name.encode())
+        write_atomically(run.assumed, b"[]")
         for life in range(1, number):
             (run.history(life) / "next").mkdir(parents=True)
-            write_whole(run.history(life) / "job.json", b"of life %d" % life)
-        with growing(run.successor) as next_folder:
+            write_atomically(run.history(life) / "job.json", b"of life %d" % life)
+        with atomic_path(run.successor) as next_folder:
             next_folder.mkdir()
             for name in ("job.json", "names", *(["weights.bin", "beside.bin"] * weights)):
-                write_whole(next_folder / name, b"new " + name.encode())
-        told = Verdict(number=number, step=7, iterations=9)
-        write_whole(run.verdict, msgspec.json.encode(told))
-        with Shard.create(run.shard, gradient_bytes=64) as shard:
+                write_atomically(next_folder / name, b"new " + name.encode())
+        told = RestartVerdict(number=number, step=7, iterations=9)
+        write_atomically(run.verdict, msgspec.json.encode(told))
+        with GradientShard.create(run.shard, gradient_bytes=64) as shard:
             shard.begin(0, 10)
 
     def work(place: Path) -> None:
         """As a stage that starts."""
         run = RunDir(place / "run")
-        verdict = verdict_of(run)
-        with Shard.open(run.shard) as shard:
+        verdict = restart_verdict(run)
+        with GradientShard.open(run.shard) as shard:
             if verdict is not None:
-                promote(run, verdict, shard)
+                promote_successor(run, verdict, shard)
 
     def judge(place: Path, when: str) -> None:
         run = RunDir(place / "run")
         incarnation_of(run)
-        pending = verdict_of(run) is not None
+        pending = restart_verdict(run) is not None
         if not pending:
             assert run.learned_job.read_bytes() == b"new job.json", when
             assert incarnation_of(run).number == number + 1, when
@@ -134,7 +139,7 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         assert sorted(lives)[-LIVES_KEPT:] == list(
             range(max(1, number - LIVES_KEPT + 1), number + 1)
         ), when
-        with Shard.open(run.shard) as shard:
-            assert shard.state(0) == State.EMPTY, when
+        with GradientShard.open(run.shard) as shard:
+            assert shard.state(0) == GenerationState.EMPTY, when
 
     assert len(explore(folder, make, work, judge).calls) > 20

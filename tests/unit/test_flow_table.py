@@ -10,7 +10,7 @@ from support.writes import frames, payload
 
 from flowcheck._core import lib
 from flowcheck.errors import RingError
-from flowcheck.plane.flows import NO_FLOW, FlowTable
+from flowcheck.plane.shared_memory.flow_table import NO_FLOW, FlowTable
 
 
 def test_a_full_table_counts_what_it_cannot_keep(shm: Path) -> None:

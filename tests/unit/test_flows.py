@@ -22,7 +22,7 @@ from support.transport import (
 from support.writes import frames, little, ll_payload, payload
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import (
+from flowcheck.plane.shared_memory.flow_table import (
     NO_FLOW,
     NUMBER_UNKNOWN,
     PSN_ORIGIN,

@@ -13,10 +13,10 @@ import pytest
 from support.transport import ACK, Packet, Run, parsing, send, write
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import read
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.packet_counters import counter_values
 
 SLOTS = 1 << 15
 SLOT_BYTES = 512
@@ -59,16 +59,16 @@ def hostile_traffic(seed: int) -> list[bytes]:
     return frames[:SLOTS]
 
 
-def filled(folder: Path, frames: list[bytes]) -> tuple[Ring, FlowTable]:
+def filled(folder: Path, frames: list[bytes]) -> tuple[FrameRing, FlowTable]:
     folder.mkdir()
-    ring = Ring.create(folder / "ring", slots=SLOTS, slot_bytes=SLOT_BYTES)
+    ring = FrameRing.create(folder / "ring", slots=SLOTS, slot_bytes=SLOT_BYTES)
     table = FlowTable.create(folder / "flows", messages=SLOTS * 2)
     with Parser(ring, table) as parser:
         Run(ring, table, parser).put(frames)
     return ring, table
 
 
-def outcome(ring: Ring, table: FlowTable) -> tuple[bytes, bytes, bytes, int]:
+def outcome(ring: FrameRing, table: FlowTable) -> tuple[bytes, bytes, bytes, int]:
     """Marks; index, flows and messages; counters; positions. Of a flow that was taken back its
     name may stay, which is not part of it."""
     marks = b"".join(
@@ -85,7 +85,7 @@ def outcome(ring: Ring, table: FlowTable) -> tuple[bytes, bytes, bytes, int]:
     return marks, tables, bytes(ffi.buffer(ffi.addressof(commit, "counters"))), commit.at_position
 
 
-def parse_until_killed(ring: Ring, table: FlowTable, seed: int) -> None:
+def parse_until_killed(ring: FrameRing, table: FlowTable, seed: int) -> None:
     """The child: never returns; leaves with 0 when the ring is empty. Dead milliseconds after the
     parser was opened, without a chance to act: on a busy machine that alone takes as long."""
     dice = random.Random(seed)
@@ -106,7 +106,7 @@ def test_kills_at_random_instants_change_nothing(shm: Path, least: int) -> None:
         assert parser.parse(1 << 20) == SLOTS
     wanted = outcome(calm_ring, calm_table)
     commit = calm_ring.parse_commit()
-    counted = read(commit.counters)
+    counted = counter_values(commit.counters)
     assert counted["refused_messages"] > 100 and counted["send_frames"] > 1000, counted
     assert calm_table.messages_made > 1000 and len(calm_table.flows()) > 48
     dice = random.Random(5)

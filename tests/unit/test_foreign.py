@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.replica.layout import Layout
-from flowcheck.vault.template import load_template
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
 OLD = {"_use_new_zipfile_serialization": False}
 

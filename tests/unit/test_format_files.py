@@ -15,19 +15,23 @@ from support.formatted import ALONE, WHOLE, run, step_before
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.files.check import check
-from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import Options, Parts, keys_in
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    keys_in,
+)
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     return step_before()
 
 
 def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(
-    step: Parts, tmp_path: Path
+    step: CheckpointContents, tmp_path: Path
 ) -> None:
     like = tmp_path / "like"
     like.mkdir()
@@ -37,7 +41,7 @@ def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(
         (like / other).write_bytes(b"of another step")
     out = tmp_path / "out"
     most = max(value.nbytes for value in step.model.values())
-    write(step, out, "huggingface", Options(like=like, shard_bytes=most))
+    write(step, out, "huggingface", FormatOptions(like=like, shard_bytes=most))
     index = json.loads((out / "model.safetensors.index.json").read_text())
     files = sorted(set(index["weight_map"].values()))
     assert len(files) > 1
@@ -62,7 +66,7 @@ def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(
         "model.safetensors.index.json",
     }
     assert (out / "config.json").read_text() == '{"model_type": "net"}'
-    assert not check(out, load_manifest(out))
+    assert not verify_files(out, load_manifest(out))
 
 
 def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
@@ -78,15 +82,15 @@ def test_keys_that_are_none_are_refused(stated: str) -> None:
         keys_in(stated)
 
 
-def test_two_parts_under_one_key_are_refused(step: Parts, tmp_path: Path) -> None:
+def test_two_parts_under_one_key_are_refused(step: CheckpointContents, tmp_path: Path) -> None:
     for stated in ("model=a,optimizer=a", "model=a,optimizer=a.b"):
         with pytest.raises(ConfigError, match="--keys"):
-            write(step, tmp_path / "out", "torch", Options(keys_in(stated)))
+            write(step, tmp_path / "out", "torch", FormatOptions(keys_in(stated)))
         assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
-def outputs(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def outputs(step: CheckpointContents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("outputs")
     for form in (*WHOLE, *ALONE):
         write(step, out / form, form)
@@ -112,7 +116,7 @@ def test_an_output_torn_or_changed_anywhere_is_never_taken_for_whole(
     torn = whole[:at] if cut else whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
     file.write_bytes(torn)
     try:
-        faults = check(root, load_manifest(path))
+        faults = verify_files(root, load_manifest(path))
         assert faults and all(fault.file == file.relative_to(root).name for fault in faults)
         with pytest.raises(StateError, match=path.name):
             read(path)
@@ -122,10 +126,10 @@ def test_an_output_torn_or_changed_anywhere_is_never_taken_for_whole(
 
 @pytest.mark.parametrize("form", ["torch", "safetensors"])
 def test_a_renamed_file_is_held_against_its_own_sums_and_not_a_siblings(
-    step: Parts, tmp_path: Path, form: str
+    step: CheckpointContents, tmp_path: Path, form: str
 ) -> None:
     own, renamed = tmp_path / "own.bin", tmp_path / "renamed.bin"
-    write(step, own, form, Options())
+    write(step, own, form, FormatOptions())
     sums = Path(f"{own}.manifest.json").read_bytes()
     raw = bytearray(own.read_bytes())
     renamed.write_bytes(raw)

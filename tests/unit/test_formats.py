@@ -18,30 +18,35 @@ from torch.optim.swa_utils import AveragedModel
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica import checkpoint
-from flowcheck.vault.formats import FORMATS, read, write
-from flowcheck.vault.formats.parts import Options, Parts, keys_in, parts_of
-from flowcheck.vault.template import read_template
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.vault.checkpoint_formats import FORMATS, read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    contents_of,
+    keys_in,
+)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     return step_before()
 
 
 @pytest.fixture(scope="module")
-def kept(step: Parts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(step: CheckpointContents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of checkpoints with one in it."""
     out = tmp_path_factory.mktemp("kept")
-    checkpoint.save_given(step.given, out, step.layout)
+    checkpoint_save.save_given(step.given, out, step.layout)
     return out
 
 
 def test_a_trainer_loads_the_file_under_its_own_keys_and_goes_on_bit_for_bit(
-    step: Parts, tmp_path: Path
+    step: CheckpointContents, tmp_path: Path
 ) -> None:
     keys = keys_in("model=app.net,optimizer=app.optim,step=global_step,scheduler=")
-    write(step, tmp_path / "step.pt", "torch", Options(keys))
+    write(step, tmp_path / "step.pt", "torch", FormatOptions(keys))
     tree = torch.load(tmp_path / "step.pt", weights_only=True)
     assert tree.keys() == {"app", "global_step"} and tree["global_step"] == BEFORE
     net, optimizer = made(seed=99)
@@ -57,7 +62,7 @@ def test_a_trainer_loads_the_file_under_its_own_keys_and_goes_on_bit_for_bit(
 
 @pytest.mark.parametrize("form", [*WHOLE, *ALONE])
 def test_a_kept_step_is_restored_verified_and_loaded_in_each_format(
-    form: str, step: Parts, kept: Path, tmp_path: Path
+    form: str, step: CheckpointContents, kept: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "restored"
     words = ("restore", "--checkpoint", kept, "--format", form, "--out", out)
@@ -78,7 +83,7 @@ def test_a_kept_step_is_restored_verified_and_loaded_in_each_format(
 
 @pytest.mark.parametrize("form", WHOLE)
 def test_what_is_read_of_each_format_is_a_base_with_every_state(
-    form: str, step: Parts, tmp_path: Path
+    form: str, step: CheckpointContents, tmp_path: Path
 ) -> None:
     write(step, tmp_path / "out", form)
     found = read_template(read(tmp_path / "out").tree, step.layout, (), "out")
@@ -117,7 +122,7 @@ def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Pa
         named.optimizer,
     )
     for form in ("torch", "dcp"):
-        written = write(parts_of(unnamed, layout_of(net), template), tmp_path / form, form)
+        written = write(contents_of(unnamed, layout_of(net), template), tmp_path / form, form)
         assert not written.lacks and written.older == {"mean": 0}
         assert written.assumed[0].startswith(
             "that steps never change 1 tensor that takes none (mean): of"
@@ -125,7 +130,7 @@ def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Pa
         fresh = Tied()
         fresh.load_state_dict(read(tmp_path / form).tree["model"], strict=True)
         assert all(map(torch.equal, fresh.state_dict().values(), net.state_dict().values()))
-    write(parts_of(unnamed, layout_of(net), template), tmp_path / "hf", "huggingface")
+    write(contents_of(unnamed, layout_of(net), template), tmp_path / "hf", "huggingface")
     tensors = load_file(tmp_path / "hf/model.safetensors")
     assert tensors.keys() == net.state_dict().keys() - {"head.weight"}
 
@@ -165,7 +170,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     averages = {name: value + 1 for name, value in whole.model.items()}
     more = {"scheduler": scheduler, "scaler": scaler, "averages": averages, "averaged": 2}
     whole = replace(whole, order=order, taken=2, masters=dict(whole.model), **more)
-    parts = parts_of(whole, layout_of(net))
+    parts = contents_of(whole, layout_of(net))
     write(parts, tmp_path / "out", form)
     tree = flowcheck.load(tmp_path / "out")
     resumed, its = grouped(9)
@@ -188,7 +193,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     assert all(map(torch.equal, average.module.state_dict().values(), averages.values()))
     assert tree["masters"].keys() == averages.keys()
     if form == "flowcheck":
-        more_of = checkpoint.snapshot_of(tmp_path / "out").more
+        more_of = checkpoint_save.snapshot_of(tmp_path / "out").more
         assert (more_of.averaged, more_of.scaler["scale"], more_of.skipped) == (2, 1024.0, 0)
 
 

@@ -21,20 +21,27 @@ from torch.distributed.checkpoint.state_dict import (
 
 import flowcheck
 from flowcheck.config import ModelConfig, OptimizerConfig
-from flowcheck.ops.running.stated import with_factory
-from flowcheck.replica import checkpoint
-from flowcheck.replica.files.manifest import load_manifest
-from flowcheck.replica.given import given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.kept.beside import beside_of, read_beside, write_beside
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.beside import keep_given
-from flowcheck.vault import audit
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import Options, Parts, parts_of
-from flowcheck.vault.template import load_template
+from flowcheck.ops.job_setup.job_file_references import with_factory_model
+from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
+from flowcheck.replica.checkpoint.frozen_and_buffers import (
+    frozen_and_buffers_of,
+    read_frozen_and_buffers,
+    write_frozen_and_buffers,
+)
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    contents_of,
+)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
 FACTORY = f"{frozen.__file__}:make"
 STEPS, MORE = 200, 5
@@ -46,7 +53,7 @@ class Followed:
 
     net: frozen.Net
     optimizer: torch.optim.Optimizer
-    parts: Parts
+    parts: CheckpointContents
     replica: Path
     rule: OptimizerConfig
 
@@ -65,7 +72,7 @@ STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 @pytest.fixture(scope="module", params=[False, True], ids=["over trained", "over all"])
 def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Followed:
     torch.set_num_threads(1)
-    model = with_factory(ModelConfig(factory=FACTORY))
+    model = with_factory_model(ModelConfig(factory=FACTORY))
     net = frozen.make()
     weights, others = frozen.sent(net)
     shapes = [(p.sizes, p.strides) for p in model.parameters]
@@ -73,13 +80,13 @@ def followed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     rule = OptimizerConfig(name="adamw", learning_rate=1e-2, takes_frozen=request.param)
     path = tmp_path_factory.mktemp("followed") / "replica"
     replica = Replica.create(path, layout, rule, weights.view("<f4"))
-    write_beside(path, beside_of(model.everything, model.keys, others))
+    write_frozen_and_buffers(path, frozen_and_buffers_of(model.everything, model.keys, others))
     optimizer = frozen.optimizer_of(net, over_all=request.param)
     for number in range(1, STEPS + 1):
         replica.apply(number, frozen.step(net, optimizer, number))
-    checkpoint.save(replica, path.parent / "kept")
+    checkpoint_save.save(replica, path.parent / "kept")
     replica.close()
-    parts = parts_of(given(snapshot.of_state(path, rule)), layout)
+    parts = contents_of(trainer_state(step_snapshot.copy_snapshot(path, rule)), layout)
     return Followed(net, optimizer, parts, path, rule)
 
 
@@ -130,13 +137,15 @@ def test_dcp_loads_every_name_and_goes_on_bit_for_bit(followed: Followed, tmp_pa
 def test_safetensors_and_huggingface_hold_each_tensor_once(
     followed: Followed, tmp_path: Path
 ) -> None:
-    with snapshot.held(followed.replica, followed.rule) as taken:  # as of a chain that runs
-        parts = parts_of(given(taken), followed.parts.layout)
+    with step_snapshot.hold_snapshot(
+        followed.replica, followed.rule
+    ) as taken:  # as of a chain that runs
+        parts = contents_of(trainer_state(taken), followed.parts.layout)
         write(parts, tmp_path / "m.safetensors", "safetensors")
     net = frozen.make(seed=99)
     assert load_model(net, tmp_path / "m.safetensors", strict=True) == (set(), [])
     followed.assert_like(net.state_dict())
-    write(followed.parts, tmp_path / "hf", "huggingface", Options(shard_bytes=1500))
+    write(followed.parts, tmp_path / "hf", "huggingface", FormatOptions(shard_bytes=1500))
     found: dict[str, torch.Tensor] = {}
     for file in sorted((tmp_path / "hf").glob("*.safetensors")):
         found |= load_file(file)
@@ -149,7 +158,7 @@ def test_safetensors_and_huggingface_hold_each_tensor_once(
 def test_deepspeeds_file_loads_strictly_and_tells_frozen_parameters_from_buffers(
     stage: int, followed: Followed, tmp_path: Path
 ) -> None:
-    write(followed.parts, tmp_path / "ds", "deepspeed", Options(ranks=2, stage=stage))
+    write(followed.parts, tmp_path / "ds", "deepspeed", FormatOptions(ranks=2, stage=stage))
     place = tmp_path / "ds" / f"global_step{STEPS}" / "mp_rank_00_model_states.pt"
     kept = torch.load(place, weights_only=False)
     net = frozen.make(seed=99)
@@ -173,8 +182,8 @@ def test_a_kept_step_of_our_own_has_them_too(followed: Followed, tmp_path: Path)
     optimizer = frozen.optimizer_of(net, over_all=followed.rule.takes_frozen)
     optimizer.load_state_dict(tree["optimizer"])
     goes_on(net, optimizer, followed)
-    again = checkpoint.snapshot_of(folder)
-    parts = parts_of(given(again), again.layout)
+    again = checkpoint_save.snapshot_of(folder)
+    parts = contents_of(trainer_state(again), again.layout)
     write(parts, tmp_path / "again.pt", "torch")
     followed.assert_like(torch.load(tmp_path / "again.pt", weights_only=True)["model"])
 
@@ -196,9 +205,9 @@ def test_the_trainers_own_file_is_audited_and_filled(followed: Followed, tmp_pat
     layout = followed.parts.layout
     names = tuple(p.name for p in layout.parameters)
     template = load_template(tmp_path / "own.pt", layout, names)
-    taken = snapshot.of_state(followed.replica, followed.rule)
-    assert audit.compare(template, taken).passed
-    like = parts_of(given(taken), layout, template)
+    taken = step_snapshot.copy_snapshot(followed.replica, followed.rule)
+    assert bitwise_audit.audit_snapshot(template, taken).passed
+    like = contents_of(trainer_state(taken), layout, template)
     write(like, tmp_path / "like.pt", "torch")
     found = torch.load(tmp_path / "like.pt", weights_only=True)["model"]
     wanted = followed.net.state_dict()
@@ -209,14 +218,16 @@ def test_an_audit_holds_frozen_parameters_against_the_trainers_own(
     followed: Followed, tmp_path: Path
 ) -> None:
     layout = followed.parts.layout
-    taken = snapshot.of_state(followed.replica, followed.rule)
+    taken = step_snapshot.copy_snapshot(followed.replica, followed.rule)
     tree = {"model": followed.net.state_dict(), "optimizer": followed.optimizer.state_dict()}
     for wrong in (False, True):
         if wrong:
             tree["model"]["middle.weight"] = tree["model"]["middle.weight"] + 1e-6
         torch.save(tree, tmp_path / "own.pt")
         template = load_template(tmp_path / "own.pt", layout, [p.name for p in layout.parameters])
-        found = audit.and_rest(audit.compare(template, taken), template, taken.beside)
+        found = bitwise_audit.and_rest(
+            bitwise_audit.audit_snapshot(template, taken), template, taken.beside
+        )
         assert [d.name for d in found.differences] == ["middle.weight"] * wrong
         assert set(found.others) == {"mask", *(f"norm.{name}" for name in STATISTICS)}
 
@@ -225,9 +236,11 @@ def test_a_file_of_the_trainers_tells_buffers_of_its_step(
     followed: Followed, tmp_path: Path
 ) -> None:
     run = RunDir.create(tmp_path / "run", tmp_path)
-    write_beside(run.replica, snapshot.of_state(followed.replica, followed.rule).beside)
-    keep_given(run, followed.net.state_dict(), STEPS)
-    found = read_beside(run.replica)
+    write_frozen_and_buffers(
+        run.replica, step_snapshot.copy_snapshot(followed.replica, followed.rule).beside
+    )
+    store_checkpoint_buffers(run, followed.net.state_dict(), STEPS)
+    found = read_frozen_and_buffers(run.replica)
     assert (found.step, found.older(STEPS), found.missing) == (STEPS, {}, ())
     given_back = found.state_dict(dict(followed.parts.given.model))
     wanted = followed.net.state_dict()
@@ -237,11 +250,11 @@ def test_a_file_of_the_trainers_tells_buffers_of_its_step(
 
 def test_of_buffers_that_were_not_sent_none_is_invented(tmp_path: Path) -> None:
     """broadcast_buffers=False: DDP sends parameters alone."""
-    model = with_factory(ModelConfig(factory=FACTORY))
+    model = with_factory_model(ModelConfig(factory=FACTORY))
     net = frozen.make()
     _, others = frozen.sent(net)
     only = sum(t.wire.nbytes for t in model.everything if not t.trains and not t.buffer)
-    beside = beside_of(model.everything, model.keys, others[:only])
+    beside = frozen_and_buffers_of(model.everything, model.keys, others[:only])
     known = beside.state_dict({n: p for n, p in net.named_parameters() if p.requires_grad})
     assert set(known) == set(net.state_dict()) - set(beside.missing)
     assert set(beside.missing) == {"mask", *(f"norm.{name}" for name in STATISTICS)}

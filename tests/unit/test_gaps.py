@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from support.staged import Chain, dealt, played
 
-from flowcheck.lab.fabric import Wire
-from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
+from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticRun,
+    SyntheticTraffic,
+    write_pcap,
+)
 from flowcheck.messages import Drained, Note, StepLost
 
 EVEN = SyntheticJob(shapes=((32, 16), (512,)), steps=8)
@@ -19,7 +24,7 @@ UNEVEN = SyntheticJob(
 )
 
 
-class Evaluating(Run):
+class Evaluating(SyntheticRun):
     """A trainer that broadcasts a result of its evaluation before its fifth step."""
 
     evaluation: tuple[int, int] = (0, 0)
@@ -33,7 +38,7 @@ class Evaluating(Run):
         super()._step(buckets)
 
 
-def made(job: SyntheticJob) -> tuple[Traffic, set[int]]:
+def made(job: SyntheticJob) -> tuple[SyntheticTraffic, set[int]]:
     """The traffic, and which of its frames are the evaluation's."""
     run = Evaluating(job)
     traffic = run.all()
@@ -45,7 +50,7 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Chain]]:
     chains: list[Chain] = []
 
     def make_chain(
-        frames: list[Wire], deal: Callable[[int, bytes], int | None], rings: int
+        frames: list[WireFrame], deal: Callable[[int, bytes], int | None], rings: int
     ) -> Chain:
         write_pcap(tmp_path / "whole.pcap", frames)
         paths = dealt(tmp_path / "whole.pcap", tmp_path / "dealt", rings, deal)
@@ -94,7 +99,7 @@ def test_lost_message_costs_its_step_only_if_it_held_a_result(
     step: of each bucket a partial sum, then a result. Messages 19 to 22 are step 5's.
     """
     job = SyntheticJob(shapes=((60, 30), (7,)), buckets=((1,), (0,)), steps=8)
-    traffic = Run(job).all()
+    traffic = SyntheticRun(job).all()
     gone = {
         n
         for n, wire in enumerate(traffic.frames)
@@ -111,7 +116,7 @@ def test_whole_step_behind_one_that_stays_short_is_not_waited_for(
     play: Callable[..., Chain],
 ) -> None:
     """The last step is whole, the one before it lacks a result: the end comes, and says so."""
-    traffic = Run(UNEVEN).all()
+    traffic = SyntheticRun(UNEVEN).all()
     gone = {
         n
         for n, wire in enumerate(traffic.frames)

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.given import given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2)
 STEPS, BEFORE = 6, 3
@@ -39,7 +39,7 @@ def test_torch_goes_on_from_a_given_step_as_if_it_had_never_stopped(tmp_path: Pa
             replica.apply(number, torch.cat([g.reshape(-1) for g in own]).numpy())
     replica.close()
 
-    found = given(snapshot.of_state(tmp_path / "replica", ADAMW))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "replica", ADAMW))
     assert (found.step, list(found.model)) == (BEFORE, ["a", "b", "c"])
     resumed = [torch.nn.Parameter(value.clone()) for value in found.model.values()]
     optimizer = torch.optim.AdamW(resumed, lr=1e-2, foreach=False)
@@ -72,6 +72,6 @@ def test_groups_are_those_of_a_script_that_says_no_more_of_its_kernels_than_is_s
     replica.close()
     trained = torch.nn.Parameter(torch.ones(4, 3))
     trainer = torch.optim.AdamW([trained], lr=1e-2, **own)
-    found = given(snapshot.of_state(tmp_path / "replica", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "replica", config))
     assert found.optimizer is not None
     assert found.optimizer["param_groups"] == trainer.state_dict()["param_groups"]

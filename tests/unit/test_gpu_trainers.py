@@ -7,8 +7,8 @@ import pytest
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
 
 CPU = OptimizerConfig(name="adamw", learning_rate=1e-3)
 

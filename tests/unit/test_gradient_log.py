@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcheck.errors import StateError
-from flowcheck.replica.kept.gradients import DATA_OFFSET, RECORD_ALIGN, GradientLog, Room
+from flowcheck.replica.state_file.gradient_log import (
+    DATA_OFFSET,
+    RECORD_ALIGN,
+    GradientLog,
+    LogFileSpace,
+)
 
 BYTES = 5000
 STRIDE = 2 * RECORD_ALIGN
@@ -21,9 +26,10 @@ def gradient(iteration: int) -> np.ndarray:
     return np.random.default_rng(iteration).integers(0, 256, BYTES, np.uint8)
 
 
-def rooms(folder: Path, *records: int) -> list[Room]:
+def rooms(folder: Path, *records: int) -> list[LogFileSpace]:
     return [
-        Room(folder / f"part-{n}", DATA_OFFSET + count * STRIDE) for n, count in enumerate(records)
+        LogFileSpace(folder / f"part-{n}", DATA_OFFSET + count * STRIDE)
+        for n, count in enumerate(records)
     ]
 
 
@@ -84,7 +90,7 @@ def test_a_file_of_other_gradients_is_refused(tmp_path: Path) -> None:
         GradientLog(rooms(tmp_path, 2), BYTES + 4)
     (tmp_path / "foreign").write_bytes(b"not ours" * 1000)
     with pytest.raises(StateError, match="something else"):
-        GradientLog([Room(tmp_path / "foreign", 1 << 20)], BYTES)
+        GradientLog([LogFileSpace(tmp_path / "foreign", 1 << 20)], BYTES)
 
 
 def test_iterations_only_ascend(tmp_path: Path) -> None:
@@ -125,7 +131,7 @@ def test_a_file_that_only_begins_as_a_log_is_refused(tmp_path: Path) -> None:
     for first in (bytes(8) + b"\x07", bytes(DATA_OFFSET) + b"someone's"):
         (tmp_path / "foreign").write_bytes(first + bytes(1 << 14))
         with pytest.raises(StateError, match="something else"):
-            GradientLog([Room(tmp_path / "foreign", 1 << 20)], BYTES)
+            GradientLog([LogFileSpace(tmp_path / "foreign", 1 << 20)], BYTES)
 
 
 @pytest.mark.parametrize("left", [0, 2, 3, 5])

@@ -11,13 +11,13 @@ from torch import nn
 
 from flowcheck.config import JobConfig, OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
-from flowcheck.plane.tape import read_tape
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.updating.model import layout_of
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.training_job.learned_job import decode_job, encode_job
 
 SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))
 JOB = SyntheticJob(shapes=SHAPES, buckets=BUCKETS, steps=5, version="2.29")
@@ -26,7 +26,7 @@ HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 OWN = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
-class Compressed(Run):
+class Compressed(SyntheticRun):
     """A hook casts a bucket to 16 bits, divides it, and reduces that."""
 
     def _step(self, buckets: tuple[tuple[int, ...], ...]) -> None:
@@ -55,9 +55,9 @@ class CompressedBesideWhole(Compressed):
             super()._all_reduce([bytes(range(1, 5)) * (size // 4)] * self.job.ranks, torch.float32)
 
 
-def read(trainer: Run, folder: Path) -> Reading:
+def read(trainer: SyntheticRun, folder: Path) -> Reading:
     write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
-    tape = read_tape([path])
+    tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 
 
@@ -94,7 +94,7 @@ def test_job_that_reduces_both_types_is_refused(tmp_path: Path) -> None:
 
 
 def test_type_of_a_hook_must_be_stated_and_must_fit(tmp_path: Path) -> None:
-    learned, plain = (read(kind(JOB), tmp_path).job for kind in (Compressed, Run))
+    learned, plain = (read(kind(JOB), tmp_path).job for kind in (Compressed, SyntheticRun))
     assert learned is not None and plain is not None
     with pytest.raises(StateError, match=r"state \[model\] gradient_dtype = \"float16\""):
         layout_of(learned, stated())

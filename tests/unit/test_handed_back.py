@@ -17,14 +17,14 @@ from test_base import Trainer
 from test_reanchor import given, play, shown  # noqa: F401
 
 from flowcheck._core import lib
+from flowcheck.atomic_write import write_atomically
 from flowcheck.messages import Message, StepApplied
-from flowcheck.plane.shard import Shard
-from flowcheck.replica.kept.gradients import GradientLog
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.updating.incarnation import Incarnation
-from flowcheck.stages.updating.judge import Judge
-from flowcheck.stages.updating.records import Records
-from flowcheck.whole import write_whole
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.state_file.gradient_log import GradientLog
+from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.replica_update.handover import Handover
+from flowcheck.stages.replica_update.step_log import StepLog
 
 CUT, BACK, UNSEEN, SAVED, GIVEN = 5, 2, 3, 4, 7
 """Whole steps of the first life; the one it comes back from; the step behind which the trainer
@@ -72,10 +72,10 @@ def test_an_anchor_takes_the_gradients_of_the_life_that_goes_on(
 
 CHANGES = (
     (GradientLog, "forget_after"),
-    (Shard, "apply"),
+    (GradientShard, "apply"),
     (Replica, "go_back"),
-    (Records, "forget_after"),
-    (Records, "audited"),
+    (StepLog, "forget_after"),
+    (StepLog, "audited"),
 )
 
 
@@ -89,7 +89,7 @@ class Kills:
                 at = owner.__name__ + "." + name
                 self.left |= {(at, "before"), (at, "behind")}
                 patch.setattr(owner, name, self._killed(getattr(owner, name), at))
-        judge = Judge.judge
+        judge = Handover.judge
 
         def judged(*words: Any) -> str:
             self.judges = True
@@ -98,7 +98,7 @@ class Kills:
             finally:
                 self.judges = False
 
-        patch.setattr(Judge, "judge", judged)
+        patch.setattr(Handover, "judge", judged)
 
     def _killed(self, change: Callable[..., Any], at: str) -> Callable[..., Any]:
         def changed(*words: Any) -> Any:
@@ -128,7 +128,7 @@ def test_an_updater_killed_while_it_judges_takes_no_step_of_the_past_again(
     both = play(frames, gradient_log={"taken_steps": 16})
     heard, run = both.chain.heard, both.chain.run
     both.drive(until=lambda: both.applied_iteration() >= BACK + 1)
-    write_whole(run.incarnation, msgspec.json.encode(Incarnation(anchored=1)))
+    write_atomically(run.incarnation, msgspec.json.encode(Incarnation(anchored=1)))
     old = gradient_of(both, BACK + 1)
 
     first: list[int] = []
@@ -164,7 +164,7 @@ def gradient_of(both: Both, step: int) -> np.ndarray:
 
 def fill(path: Path, step: int, gradient: np.ndarray) -> None:
     """A whole generation of `step`."""
-    with Shard.open(path) as shard:
+    with GradientShard.open(path) as shard:
         shard.clear()
         shard.begin(0, step)
         shard.gradient(0)[:] = gradient

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from flowcheck.stages.chain.living import lead_to
-from flowcheck.stages.privilege import handing
-from flowcheck.stages.privilege.account import Account
+from flowcheck.stages.privilege import folder_ownership
+from flowcheck.stages.run_directory.process_liveness import lead_to
+from flowcheck.stages.run_directory.service_account import Account
 
 WHO = Account("flowcheck", 61000, 61000, (), Path("/var/cache/flowcheck-61000"))
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root hands anything over")
@@ -66,7 +66,7 @@ def test_a_link_in_the_users_run_hands_over_no_folder_of_roots(
     run = run_of_the_user(reachable / "run")
     (run / of).mkdir(parents=True, exist_ok=True)
     (run / of / "memory").symlink_to(kept)
-    handing.run_folder(run, WHO)
+    folder_ownership.run_folder(run, WHO)
     assert owners(kept) == {0}
 
 
@@ -77,7 +77,7 @@ def test_the_memory_of_a_chain_that_root_ran_goes_with_its_run(reachable: Path) 
         (of / "memory").symlink_to(memory)
         lead_to(of, memory)
     (run / "config.json").write_bytes(b'{"source":[],"optimizer":{},"ring":{}}')
-    handing.run_folder(run, WHO)
+    folder_ownership.run_folder(run, WHO)
     assert owners(run) == {WHO.user}
     assert owners(reachable / "flowcheck-1-2-0") == owners(reachable / "flowcheck-1-2-1")
     assert owners(reachable / "flowcheck-1-2-0") == {WHO.user}
@@ -94,7 +94,7 @@ def test_a_link_on_the_way_to_checkpoints_hands_over_no_folder_of_roots(
     os.chown(own, WHO.user, WHO.group)
     (own / "way").symlink_to(roots / "empty" if final else roots)
     os.lchown(own / "way", WHO.user, WHO.group)
-    handing.output_folder(own / "way" if final else own / "way" / "empty", WHO)
+    folder_ownership.output_folder(own / "way" if final else own / "way" / "empty", WHO)
     assert owners(roots) == {0}
 
 
@@ -102,7 +102,7 @@ def test_what_belongs_to_the_user_within_is_not_looked_into(reachable: Path) -> 
     """It may be another folder by the time it is."""
     folder = made(reachable / "kept", "step-1/manifest.json", "step-2/sub/of-root")
     os.chown(folder / "step-2", WHO.user, WHO.group)
-    handing.output_folder(folder, WHO)
+    folder_ownership.output_folder(folder, WHO)
     assert owners(folder / "step-1") == {WHO.user}
     assert folder.stat().st_uid == WHO.user
     assert (folder / "step-2" / "sub").stat().st_uid == 0
@@ -130,6 +130,6 @@ def test_a_folder_is_handed_over_from_below(
     with monkeypatch.context() as patch:
         for look in looks:
             patch.setattr(os, look, swapped(look))
-        handing.output_folder(folder, WHO)
+        folder_ownership.output_folder(folder, WHO)
     assert owners(secret) == {0}
     assert folder.stat().st_uid == WHO.user

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from support.extraction import PMTU_BYTES, SIMPLE, Packet, Send, bench, packets_of, plan_of
 
-from flowcheck.plane.plans import PLAN_IGNORE
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.plane.extraction.flow_plan_install import PLAN_IGNORE
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 STRANGER = 9
 """A queue pair that no plan follows."""

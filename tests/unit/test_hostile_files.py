@@ -20,19 +20,23 @@ import torch
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import Options, Parts, parts_of
-from flowcheck.vault.template import read_template
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    contents_of,
+)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 LARGE = 1 << 34
 """More than any file here; that of a tensor that is never made."""
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     net, optimizer = made()
     trained(net, optimizer, 1, 3)
-    return parts_of(given_of(net, optimizer, 3), layout_of(net))
+    return contents_of(given_of(net, optimizer, 3), layout_of(net))
 
 
 def packed(raw: bytes) -> bytes:
@@ -210,11 +214,13 @@ def test_arrays_that_are_none_are_refused(tmp_path: Path, hostile: Made) -> None
         read(megatron(tmp_path, rng=hostile))
 
 
-def test_a_run_whose_arguments_hold_a_signal_is_filled(step: Parts, tmp_path: Path) -> None:
+def test_a_run_whose_arguments_hold_a_signal_is_filled(
+    step: CheckpointContents, tmp_path: Path
+) -> None:
     """Megatron-LM's --exit-signal has one; nothing is put into Python's own module for it."""
     before, modules = dict(vars(signal)), set(sys.modules)
     like = megatron(tmp_path / "run", args=Namespace(exit_signal=signal.SIGTERM))
-    write(step, tmp_path / "out", "megatron", Options(like=like))
+    write(step, tmp_path / "out", "megatron", FormatOptions(like=like))
     file = tmp_path / "out" / "iter_0000003" / "mp_rank_00" / "model_optim_rng.pt"
     found = torch.load(file, weights_only=False)
     assert found["args"].exit_signal is signal.SIGTERM

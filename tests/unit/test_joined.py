@@ -17,17 +17,21 @@ from support.staged import Chain, played
 from test_base import Trainer, lines, notes
 
 from flowcheck.errors import StateError
-from flowcheck.lab.synthetic import write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
-from flowcheck.ops.giving import base as verb
-from flowcheck.ops.giving.base import Place
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.shard import Shard
-from flowcheck.stages.learning.known import KNOWN_JOB
-from flowcheck.stages.updating.assumed import BASE_FITS, assumed
-from flowcheck.stages.updating.incarnation import incarnation_of
-from flowcheck.wire.job import UNSHOWN, Job
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.ops.trainer_checkpoint import base_command as verb
+from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
+from flowcheck.stages.job_state.assumptions import BASE_FITS, assumptions_of
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.wire.training_job.learned_job import (
+    UNTIL_AUDITED,
+    LearnedJob,
+    decode_job,
+    encode_job,
+)
 
 SETTINGS: dict[str, Any] = {"replica": {"keep_bytes": 1 << 22, "joins": True}}
 
@@ -40,7 +44,7 @@ def life() -> Life:
 
 
 @pytest.fixture
-def known(life: Life, tmp_path: Path, shm: Path) -> Job:
+def known(life: Life, tmp_path: Path, shm: Path) -> LearnedJob:
     """What a chain learned that was there from the start."""
     write_pcap(tmp_path / "whole.pcap", life.frames_of())
     (tmp_path / "whole").mkdir()
@@ -54,11 +58,11 @@ def known(life: Life, tmp_path: Path, shm: Path) -> Job:
 def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
     opened: list[Both] = []
 
-    def make(frames: list[Any], known: Job | None = None, **settings: Any) -> Both:
+    def make(frames: list[Any], known: LearnedJob | None = None, **settings: Any) -> Both:
         write_pcap(tmp_path / "seen.pcap", frames)
         chain = Chain(tmp_path, shm / "memory", [tmp_path / "seen.pcap"], 256)
         if known is not None:
-            (chain.run.learned_folder / KNOWN_JOB).write_bytes(encode_job(known))
+            (chain.run.learned_folder / REMEMBERED_JOB_FILE).write_bytes(encode_job(known))
         opened.append(Both(chain, **SETTINGS, **settings))
         return opened[-1]
 
@@ -80,7 +84,7 @@ def trained(life: Life, folder: Path, at: tuple[int, ...]) -> tuple[list[str], d
 
 @pytest.mark.parametrize("into", [0, 7, 40])
 def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
-    play: Callable[..., Both], life: Life, known: Job, tmp_path: Path, into: int
+    play: Callable[..., Both], life: Life, known: LearnedJob, tmp_path: Path, into: int
 ) -> None:
     """into: frames of step 3 that were not seen."""
     wanted, files = trained(life, tmp_path, (4, 6))
@@ -89,17 +93,17 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     both.drive(until=lambda: both.applied_iteration() >= 7 - first)
     assert incarnation_of(both.chain.run).step is None
     with pytest.raises(StateError, match="no frame tells"):
-        verb.give(both.chain.run, both.config, files[4])
-    verb.give(both.chain.run, both.config, files[4], Place(then=files[6]))
+        verb.submit_base(both.chain.run, both.config, files[4])
+    verb.submit_base(both.chain.run, both.config, files[4], LogPosition(then=files[6]))
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == list(range(4, JOB.steps + 1))
     assert [line["parameters_sha256"] for line in told] == wanted[3:]
     assert both.chain.heard.of(StepLost) == []
-    assert BASE_FITS in assumed(both.chain.run)
+    assert BASE_FITS in assumptions_of(both.chain.run)
     line = {"step": 6, "passed": True, "file": "x", "tensors": 4}
     both.chain.run.audits.write_text(json.dumps(line) + "\n")
-    assert not [s for s in assumed(both.chain.run) if s.endswith(UNSHOWN)]
+    assert not [s for s in assumptions_of(both.chain.run) if s.endswith(UNTIL_AUDITED)]
 
 
 def _frames_before(life: Life, step: int) -> int:
@@ -124,7 +128,7 @@ def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
     assert [line["step"] for line in lines(both)] == [1, 2]
     lost, *_ = both.chain.heard.of(StepLost)
     assert lost.step == 3  # type: ignore[attr-defined]
-    verb.give(both.chain.run, both.config, files[6], Place(then=files[7]))
+    verb.submit_base(both.chain.run, both.config, files[6], LogPosition(then=files[7]))
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == [1, 2, 6, 7, 8]
@@ -140,16 +144,16 @@ def test_joined_again_and_based_though_killed_at_every_change(
     deaths = Deaths(monkeypatch)
     forget = Extractor.forget_plans
     monkeypatch.setattr(Extractor, "forget_plans", deaths._dying(forget))
-    lose = Shard.lose
+    lose = GradientShard.lose
 
     def lost(*words: Any) -> None:
         deaths.begun = True
         lose(*words)
 
-    monkeypatch.setattr(Shard, "lose", lost)
+    monkeypatch.setattr(GradientShard, "lose", lost)
     both.drive(until=lambda: both.applied_iteration() >= 4)
     deaths.begun = False
-    verb.give(both.chain.run, both.config, files[6], Place(then=files[7]))
+    verb.submit_base(both.chain.run, both.config, files[6], LogPosition(then=files[7]))
     deaths.begun = True
     both.drive()
     deaths.begun = False
@@ -160,7 +164,7 @@ def test_joined_again_and_based_though_killed_at_every_change(
 
 
 def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
-    play: Callable[..., Both], life: Life, known: Job, tmp_path: Path
+    play: Callable[..., Both], life: Life, known: LearnedJob, tmp_path: Path
 ) -> None:
     wanted, files = trained(life, tmp_path, (3, 5, 6, 7))
     frames = life.frames_of()[_frames_before(life, 1) :]
@@ -169,12 +173,12 @@ def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
     both.drive(until=lambda: both.applied_iteration() >= 6)
     assert "full after 3 steps" in notes(both)
     with pytest.raises(StateError, match="no place in the log"):
-        verb.give(both.chain.run, both.config, files[3], Place(then=files[5]))
+        verb.submit_base(both.chain.run, both.config, files[3], LogPosition(then=files[5]))
     with pytest.raises(StateError, match="steps 4 to 6 since"):
-        verb.give(both.chain.run, both.config, files[5])
+        verb.submit_base(both.chain.run, both.config, files[5])
     with pytest.raises(StateError, match="follows --after 1 is not"):
-        verb.give(both.chain.run, both.config, files[5], Place(after=1))
-    verb.give(both.chain.run, both.config, files[5], Place(then=files[7], after=4))
+        verb.submit_base(both.chain.run, both.config, files[5], LogPosition(after=1))
+    verb.submit_base(both.chain.run, both.config, files[5], LogPosition(then=files[7], after=4))
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == list(range(5, JOB.steps + 1))

@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
-from flowcheck.lab.run import asked, plan, record, train
-from flowcheck.lab.run.cost_figures import CASES
+from flowcheck.lab.job_run import run_plan, training_script
+from flowcheck.lab.recording import job_recording
+from flowcheck.lab.restore_drill import kill_restore_drill
+from flowcheck.lab.training_cost.cost_figures import CASES
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(cluster, "up", made)
     monkeypatch.setattr(cluster, "down", made)
-    monkeypatch.setattr(cluster, "held", lambda name: nullcontext())
+    monkeypatch.setattr(cluster, "reserved", lambda name: nullcontext())
     return tmp_path / "out"
 
 
@@ -70,22 +72,22 @@ def test_options_the_lab_decides_are_not_the_script_s(folder: Path, words: str, 
 
 def test_other_options_of_the_script_pass() -> None:
     others = ["--clip", "1", "--layers", "2", "--sgd", "--seed", "9"]
-    for verb in asked.DECIDED:
-        asked.check_arguments(verb, others)
+    for verb in training_script.LAB_DECIDES:
+        training_script.check_arguments(verb, others)
         with pytest.raises(FlowCheckError, match="--steps"):
-            asked.check_arguments(verb, [*others, "--steps", "2"])
-    asked.check_arguments("train", ["--save-every", "2"])
+            training_script.check_arguments(verb, [*others, "--steps", "2"])
+    training_script.check_arguments("train", ["--save-every", "2"])
 
 
 def test_every_option_the_lab_passes_is_refused_to_its_user() -> None:
-    sources = [plan.__file__, train.__file__, record.__file__]
+    sources = [run_plan.__file__, kill_restore_drill.__file__, job_recording.__file__]
     for verb, named in (("train", sources[:2]), ("record", sources[::2])):
         text = "".join(re.findall(r"script\(.*|more = .*|digests = .*|out = .*", _text(named)))
         passed = set(re.findall(r'"--([a-z-]+)"', text))
         assert passed >= {"steps", "out", "digests"}
-        assert passed <= set(asked.DECIDED[verb])
+        assert passed <= set(training_script.LAB_DECIDES[verb])
     of_cases = {word[2:] for case in CASES for word in case.arguments if word.startswith("--")}
-    assert of_cases <= set(asked.DECIDED["cost"])
+    assert of_cases <= set(training_script.LAB_DECIDES["cost"])
 
 
 def _text(paths: list[str]) -> str:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from flowcheck.errors import ConfigError
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
-from flowcheck.lab.run.folders import fresh
-from flowcheck.stages.rundir import RunDir
+from flowcheck.lab.job_run.output_folders import make_empty_folders
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 class ClusterMadeError(Exception):
@@ -30,7 +30,7 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(cluster, "up", made)
     monkeypatch.setattr(cluster, "down", made)
-    monkeypatch.setattr(cluster, "held", lambda name: nullcontext())
+    monkeypatch.setattr(cluster, "reserved", lambda name: nullcontext())
     monkeypatch.chdir(tmp_path)
     return tmp_path / "out"
 
@@ -68,7 +68,7 @@ def test_what_somebody_keeps_there_stays_whatever_is_typed(verb: str, out: Path)
 
 @pytest.mark.parametrize("verb", ["train", "cost"])
 def test_an_earlier_run_goes_when_that_is_asked_for(verb: str, out: Path) -> None:
-    fresh(out, parts(out), force=False)
+    make_empty_folders(out, parts(out), force=False)
     (out / "trainers" / "step-4.pt").write_text("a step")
     said = refusal(verb, "--out", out)
     assert f"{out}/trainers: name another folder, or --force" in said
@@ -80,19 +80,19 @@ def test_an_earlier_run_goes_when_that_is_asked_for(verb: str, out: Path) -> Non
 
 
 def test_nothing_goes_beside_a_run_and_nothing_of_one_that_goes_on(out: Path) -> None:
-    fresh(out, parts(out), force=False)
+    make_empty_folders(out, parts(out), force=False)
     (out / "mine.txt").write_text("mine")
     (out / "trainers" / "step-4.pt").write_text("a step")
     with pytest.raises(ConfigError, match="holds an earlier run"):
-        fresh(out, parts(out), force=False)
+        make_empty_folders(out, parts(out), force=False)
     run = RunDir(out / "services" / "run")
     run.pids.mkdir(parents=True)
     run.note_pid("supervisor", os.getpid())
     with pytest.raises(ConfigError, match=f"process {os.getpid()} of a run that goes on works in"):
-        fresh(out, parts(out), force=True)
+        make_empty_folders(out, parts(out), force=True)
     assert (out / "trainers" / "step-4.pt").exists()
     (run.pids / "supervisor").unlink()
-    fresh(out, parts(out), force=True)
+    make_empty_folders(out, parts(out), force=True)
     assert sorted(path.name for path in out.iterdir()) == ["mine.txt", "services", "trainers"]
     assert not (out / "trainers" / "step-4.pt").exists()
 

@@ -15,20 +15,20 @@ import torch
 import torch.distributed as dist
 from support.loop_ranks import module
 
-from flowcheck.lab.trainer import settings as settings_module
+from flowcheck.lab.roce_backend import trainer_environment as settings_module
 
-ROOM = "flowcheck.lab.trainer."
+ROOM = "flowcheck.lab.roce_backend."
 INTERFACE = {"FLOWCHECK_LAB_INTERFACE": "lo"}
 
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """flowcheck.lab.trainer.exchange, imported over the network inside the process."""
+    """flowcheck.lab.roce_backend.process_group, imported over the network inside the process."""
     kept = {name: one for name, one in sys.modules.items() if name.startswith("flowcheck._lab")}
     sys.modules["flowcheck._lab"] = module(Path(tmp_path_factory.mktemp("loop")))
-    yield importlib.import_module(ROOM + "exchange")
+    yield importlib.import_module(ROOM + "process_group")
     for name in [name for name in sys.modules if name.startswith(ROOM)]:
-        if not name.endswith("settings"):
+        if not name.endswith("trainer_environment"):
             del sys.modules[name]
     del sys.modules["flowcheck._lab"]
     sys.modules.update(kept)
@@ -42,8 +42,8 @@ Run = Callable[..., None]
 def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs body(group, rank) on a thread per rank, each with a node of its own."""
     own = threading.local()
-    communicator = sys.modules[ROOM + "communicator"]
-    monkeypatch.setattr(communicator.Node, "get", lambda settings: own.node)
+    communicator = sys.modules[ROOM + "roce_communicator"]
+    monkeypatch.setattr(communicator.EmulatedNic, "get", lambda settings: own.node)
 
     def on_all(ranks: int, body: Body, **more: str) -> None:
         settings = settings_module.read(INTERFACE | more)

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from flowcheck.errors import FlowCheckError
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
-from flowcheck.lab.cluster import build, state
-from flowcheck.lab.cluster.held import held
+from flowcheck.lab.cluster import cluster_setup, cluster_state_file
+from flowcheck.lab.cluster.cluster_ownership import reserved
 
 HOLDS = """
 import sys
@@ -50,7 +50,11 @@ def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_kille
         other.kill()
     assert "far enough" in str(CliRunner().invoke(app, words).exception)
     assert taken == [name]
-    with held(name), pytest.raises(FlowCheckError, match=f"process {os.getpid()}"), held(name):
+    with (
+        reserved(name),
+        pytest.raises(FlowCheckError, match=f"process {os.getpid()}"),
+        reserved(name),
+    ):
         raise AssertionError("held twice")
 
 
@@ -58,8 +62,8 @@ def test_who_asks_for_another_name_is_told_which_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "lab"
-    monkeypatch.setattr(state, "FOLDER", folder)
-    monkeypatch.setattr(build, "require_root", lambda: None)
+    monkeypatch.setattr(cluster_state_file, "FOLDER", folder)
+    monkeypatch.setattr(cluster_setup, "require_root", lambda: None)
     made = cluster.Cluster(name="train", mirrors=cluster.parse_mirrors(["p0:rx"]))
     asked = (("down", 0, "nothing to remove"), ("status", 1, "down"))
     for told in ("", "; of other names there are train (--name)"):
@@ -67,4 +71,4 @@ def test_who_asks_for_another_name_is_told_which_there_are(
             ended = CliRunner().invoke(app, [verb, "--name", "lab0"])
             assert (ended.exit_code, ended.output) == (code, f"cluster lab0: {said}{told}\n")
         folder.mkdir(exist_ok=True)
-        state.save(state.State(cluster=made))
+        cluster_state_file.save(cluster_state_file.ClusterState(cluster=made))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from support.loop_ranks import PROTOCOLS, Ranks, module
 
-from flowcheck.lab.trainer.memory import TYPES
+from flowcheck.lab.roce_backend.tensor_memory import TYPES
 
 Start = Callable[..., Ranks]
 

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from flowcheck.lab.run.compare import Comparison
-from flowcheck.lab.run.outcome import Outcome
-from flowcheck.lab.run.report import statements
+from flowcheck.lab.job_run.digest_comparison import DigestComparison
+from flowcheck.lab.restore_drill.drill_report import DrillOutcome, statements
 
 
 @pytest.mark.parametrize(
@@ -22,8 +21,8 @@ from flowcheck.lab.run.report import statements
 def test_steps_are_counted_of_all_and_those_left_out_are_named(
     equal: int, untold: tuple[int, ...], missing: tuple[int, ...], said: str
 ) -> None:
-    outcome = Outcome(10, killed_at=8, restored_step=9, untold=untold)
-    outcome.comparison = Comparison(equal, 3, (), missing)
+    outcome = DrillOutcome(10, killed_at=8, restored_step=9, untold=untold)
+    outcome.comparison = DigestComparison(equal, 3, (), missing)
     (holds, told), *_ = statements(outcome)
     assert holds == (not missing)
     assert re.fullmatch(f"{said}.*", told)

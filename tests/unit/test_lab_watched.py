@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from flowcheck.lab import cluster
-from flowcheck.lab.run import train
-from flowcheck.lab.run.display import Display
-from flowcheck.lab.run.plan import Plan
+from flowcheck.lab.job_run.run_display import Display
+from flowcheck.lab.job_run.run_plan import LabPlan
+from flowcheck.lab.restore_drill import kill_restore_drill
 
 
 class Ready:
@@ -25,22 +25,22 @@ class Ready:
         pass
 
 
-def drill(folder: Path, hosts: int) -> tuple[train.Run, io.StringIO]:
+def drill(folder: Path, hosts: int) -> tuple[kill_restore_drill.KillRestoreDrill, io.StringIO]:
     """A run of which nothing was started, and what it says."""
     made = cluster.Cluster(
         name="watched", hosts=hosts, switch="bridge", mirrors=cluster.parse_mirrors(["p0:both"])
     )
-    plan = Plan(cluster=made, folder=folder, steps=4, kill_at=2, arguments=())
+    plan = LabPlan(cluster=made, folder=folder, steps=4, kill_at=2, arguments=())
     plan.services_folder.mkdir(parents=True)
     display, said = Display(plan.steps, quiet=False), io.StringIO()
     display._console = Console(file=said, width=40)
-    return train.Run(plan, display), said
+    return kill_restore_drill.KillRestoreDrill(plan, display), said
 
 
 def test_the_command_that_watches_it_is_said_whole_and_finds_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "Services", Ready)
+    monkeypatch.setattr(kill_restore_drill, "FlowCheckServices", Ready)
     run, said = drill(tmp_path, 2)
     run._start_services()
     (line,) = [line for line in said.getvalue().splitlines() if "flowcheck top" in line]
@@ -54,7 +54,7 @@ def test_what_its_controls_take_is_told_by_what_the_job_took(
     tmp_path: Path, hosts: int, said_times: str
 ) -> None:
     run, said = drill(tmp_path, hosts)
-    run._say_controls(train.Outcome(4, restored_step=3), 300.0)
+    run._say_controls(kill_restore_drill.DrillOutcome(4, restored_step=3), 300.0)
     assert f"took 300 s; what its end is compared with takes about as long {said_times}" in (
         said.getvalue()
     )
@@ -62,5 +62,5 @@ def test_what_its_controls_take_is_told_by_what_the_job_took(
 
 def test_without_a_control_nothing_is_said_of_any(tmp_path: Path) -> None:
     run, said = drill(tmp_path, 3)
-    run._say_controls(train.Outcome(4), 300.0)
+    run._say_controls(kill_restore_drill.DrillOutcome(4), 300.0)
     assert said.getvalue() == ""

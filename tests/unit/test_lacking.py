@@ -6,18 +6,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.p2p import lacking
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.seen import FlowKey, FlowSeen
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
 
 
 def stream() -> Stream:
     key = FlowKey(source="a", destination="b", dest_qp=1)
-    flow = FlowSeen(
+    flow = ObservedFlow(
         key=key, udp_source_port=1, pmtu_bytes=1024, frames=0, payload_bytes=0, psn_missing=0,
         psn_duplicate=0, icrc_bad=0, acks=0, first_ns=0, last_ns=0,
     )  # fmt: skip
@@ -25,15 +25,15 @@ def stream() -> Stream:
 
 
 @given(
-    st.integers(2, 16), st.integers(1, 60_000), st.sampled_from(Protocol), st.sampled_from(Rule),
+    st.integers(2, 16), st.integers(1, 60_000), st.sampled_from(Protocol), st.sampled_from(NcclEra),
     st.data(),
 )  # fmt: skip
 def test_ranges_lie_in_the_tensor_and_are_what_no_final_send_holds(
-    ranks: int, words: int, protocol: Protocol, rule: Rule, data: st.DataObject
+    ranks: int, words: int, protocol: Protocol, rule: NcclEra, data: st.DataObject
 ) -> None:
     edge = Edge(sender=data.draw(st.integers(0, ranks - 1)), streams=(stream(),))
     ring = Ring(ranks=ranks, edges=(edge,), channels=1, extra_sends=0, rules=(rule,), penalty=0)
-    op = Op(kind=Kind.ALL_REDUCE, work_bytes=4 * words, protocol=protocol)
+    op = Op(kind=CollectiveKind.ALL_REDUCE, work_bytes=4 * words, protocol=protocol)
     schedules = schedules_of(op, rule, ring)
     cut = Cut(op, ((0,),), ((0,),), schedules, (rule,), 0, 0)
     final = np.zeros(op.work_bytes, np.bool_)

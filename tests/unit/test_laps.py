@@ -13,8 +13,8 @@ from support.transport import Packet, Run, parsing, write
 from support.writes import ll_payload, payload
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import psn_missing
-from flowcheck.stages.following.planned import Planned
+from flowcheck.plane.shared_memory.flow_table import psn_missing
+from flowcheck.stages.extraction.installed_plans import InstalledPlans
 
 LAP = 1 << 24
 PACKETS = 8
@@ -119,4 +119,4 @@ def test_what_is_followed_says_what_it_rests_on(followed: bool, shm: Path) -> No
         if followed:
             assert run.extractor.install(plan_of(job[:1], each=job[1:2]))
         planned = SimpleNamespace(_extractors=[run.extractor])
-        assert Planned.unproven_pauses(planned) == followed
+        assert InstalledPlans.unproven_pauses(planned) == followed

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.replica.layout import Layout, contiguous_stride, is_contiguous
+from flowcheck.replica.param_layout import Layout, contiguous_stride, is_contiguous
 
 
 def test_parameters_lie_back_to_back_in_registration_order_without_padding():

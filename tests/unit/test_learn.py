@@ -13,10 +13,10 @@ import pytest
 from support.learned import agrees, lacks_its_end, permuted, read
 from support.loss import Restless
 
-from flowcheck.lab.synthetic import SyntheticJob, make
-from flowcheck.wire.buckets import BucketLayout
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
+from flowcheck.wire.training_job.gradient_buckets import BucketLayout
 
 
 def seeds(by_day: int, all_of_them: int) -> list[Any]:
@@ -27,7 +27,7 @@ def seeds(by_day: int, all_of_them: int) -> list[Any]:
 @pytest.mark.parametrize("seed", seeds(10, 24))
 def test_both_directions_tell_everything_of_any_job(seed: int, tmp_path: Path) -> None:
     job, rank = permuted(seed)
-    traffic = make(job)
+    traffic = make_traffic(job)
     reading, _ = read(traffic, rank, "both", tmp_path)
     assert [(c.kind, c.bytes) for c in reading.collectives] == [
         (kind, len(result)) for kind, result in traffic.collectives
@@ -47,7 +47,7 @@ def test_both_directions_tell_everything_of_any_job(seed: int, tmp_path: Path) -
 @pytest.mark.parametrize("seed", seeds(6, 12))
 def test_the_learned_job_rebuilds_every_gradient(seed: int, tmp_path: Path) -> None:
     job, rank = permuted(seed)
-    traffic = make(job)
+    traffic = make_traffic(job)
     reading, _ = read(traffic, rank, "both", tmp_path)
     learned = reading.job
     assert learned is not None, reading.why_not
@@ -76,7 +76,7 @@ def test_one_direction_is_right_in_what_it_shows_and_not_more_than_that(
     job, rank = permuted(seed)
     if (rank == job.ranks - 1) == (direction == "tx"):
         rank = 1 if job.ranks > 2 else int(direction == "rx")
-    traffic = make(job)
+    traffic = make_traffic(job)
     reading, _ = read(traffic, rank, direction, tmp_path)
     assert len(reading.collectives) == len(traffic.collectives)
     for collective, (kind, result) in zip(reading.collectives, traffic.collectives, strict=True):
@@ -88,7 +88,7 @@ def test_one_direction_is_right_in_what_it_shows_and_not_more_than_that(
 
 
 def test_a_job_is_not_learned_before_an_iteration_of_its_plan_was_seen(tmp_path: Path) -> None:
-    traffic = make(SyntheticJob(steps=4))
+    traffic = make_traffic(SyntheticJob(steps=4))
     _, tape = read(traffic, 0, "both", tmp_path)
     learned_at = [
         count
@@ -102,7 +102,7 @@ def test_a_job_is_not_learned_before_an_iteration_of_its_plan_was_seen(tmp_path:
 
 
 def test_metrics_between_steps_are_no_gradients(tmp_path: Path) -> None:
-    traffic = make(SyntheticJob(steps=4, metric_every=1, channels=2))
+    traffic = make_traffic(SyntheticJob(steps=4, metric_every=1, channels=2))
     reading, _ = read(traffic, 1, "both", tmp_path)
     named = [c.meaning for c in reading.collectives if c.kind == "all_reduce"]
     assert named.count("gradient bucket") == 4
@@ -114,7 +114,7 @@ def test_metrics_between_steps_are_no_gradients(tmp_path: Path) -> None:
 def test_loss_never_makes_a_byte_up(lost: float, tmp_path: Path) -> None:
     for seed in (0, 1, 2, 4, 5, 7):
         job, rank = permuted(seed)
-        traffic = make(job)
+        traffic = make_traffic(job)
         dice = random.Random(seed)
         traffic.frames = [f for f in traffic.frames if dice.random() > lost]
         reading, _ = read(traffic, rank, "both", tmp_path)
@@ -131,7 +131,7 @@ def test_loss_never_makes_a_byte_up(lost: float, tmp_path: Path) -> None:
     [{0, 1}, {2}, *(pytest.param(own, marks=pytest.mark.nightly) for own in ({0}, {1}, {1, 3}))],
 )
 def test_channels_of_one_ring_may_use_two_ports_of_a_host(moved: set[int], tmp_path: Path) -> None:
-    traffic = make(SyntheticJob(shapes=((61, 97), (33,)), channels=2, steps=3))
+    traffic = make_traffic(SyntheticJob(shapes=((61, 97), (33,)), channels=2, steps=3))
     reading, tape = read(traffic, 0, "both", tmp_path)
     ports = sorted({flow.udp_source_port for flow in tape.flows})
     peer = tape.flows[0].key.destination
@@ -157,7 +157,7 @@ def test_channels_of_one_ring_may_use_two_ports_of_a_host(moved: set[int], tmp_p
 def test_a_point_to_point_send_completes_one_direction_and_the_job_says_so(
     tmp_path: Path,
 ) -> None:
-    traffic = make(SyntheticJob(shapes=((61, 97),), point_to_point=True, steps=3))
+    traffic = make_traffic(SyntheticJob(shapes=((61, 97),), point_to_point=True, steps=3))
     reading, _ = read(traffic, 0, "tx", tmp_path)
     reduced = [c for c in reading.collectives if c.kind == "all_reduce"]
     truth = [result for kind, result in traffic.collectives if kind == "all_reduce"]
@@ -168,7 +168,7 @@ def test_a_point_to_point_send_completes_one_direction_and_the_job_says_so(
 
 
 def test_reading_is_the_same_twice(tmp_path: Path) -> None:
-    traffic = make(permuted(5)[0])
+    traffic = make_traffic(permuted(5)[0])
     reading, tape = read(traffic, 0, "both", tmp_path)
     again = read_stream(tape.flows, tape.messages)
     assert [c.sha256 for c in again.collectives] == [c.sha256 for c in reading.collectives]
@@ -189,7 +189,7 @@ def test_a_metric_now_and_then_is_no_part_of_an_iteration(
     """The second bucket lacks nothing on the wire: its point-to-point send is empty."""
     buckets = ((0,), (1,))
     job = SyntheticJob(shapes=((61, 97), (20,)), buckets=buckets, steps=7, metric_every=every)
-    traffic = make(replace(job, point_to_point=True))
+    traffic = make_traffic(replace(job, point_to_point=True))
     reading, _ = read(traffic, 0, direction, tmp_path)
     reduced = [c for c in reading.collectives if c.kind == "all_reduce"]
     truth = [result for kind, result in traffic.collectives if kind == "all_reduce"]
@@ -209,7 +209,7 @@ def test_a_metric_now_and_then_is_no_part_of_an_iteration(
 def test_tensors_too_small_for_a_second_chunk_need_no_parcel(tmp_path: Path) -> None:
     shapes = ((5, 9), (20,), (7,), (11, 3))
     job = SyntheticJob(shapes=shapes, buckets=((0, 2), (1, 3)), steps=6, metric_every=2)
-    traffic = make(replace(job, point_to_point=True))
+    traffic = make_traffic(replace(job, point_to_point=True))
     reading, _ = read(traffic, 0, "tx", tmp_path)
     assert reading.job is not None
     assert [op.work_bytes for op in reading.job.each] == [208, 212]
@@ -221,7 +221,9 @@ def test_tensors_too_small_for_a_second_chunk_need_no_parcel(tmp_path: Path) -> 
 def test_heavy_loss_on_many_connections_ends_in_a_sentence(tmp_path: Path) -> None:
     """The purse is counted in guesses, so that the reading does not depend on the machine."""
     shapes = ((61, 97), (33,), (80, 50))
-    traffic = make(SyntheticJob(shapes=shapes, ranks=2, channels=4, steps=6, extra_send=True))
+    traffic = make_traffic(
+        SyntheticJob(shapes=shapes, ranks=2, channels=4, steps=6, extra_send=True)
+    )
     dice = random.Random(1)
     results = {result for _, result in traffic.collectives}
     begun = [f for i, f in enumerate(traffic.frames) if i > 40 and dice.random() > 0.36]
@@ -239,7 +241,7 @@ def test_another_all_reduce_as_large_as_a_bucket_is_never_taken_in_silence(
     tmp_path: Path,
 ) -> None:
     job = SyntheticJob(shapes=((50, 40), (30, 20)), buckets=((0,), (1,)), steps=6)
-    plain, _ = read(make(job), 0, "both", tmp_path)
+    plain, _ = read(make_traffic(job), 0, "both", tmp_path)
     reading, _ = read(Restless(job, twice=2).all(), 0, "both", tmp_path)
     for learned, told in ((plain, False), (reading, True)):
         assert learned.job is not None, learned.why_not

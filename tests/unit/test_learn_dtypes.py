@@ -10,19 +10,18 @@ import pytest
 import torch
 from support.netib import Options, Truth, generate
 
-from flowcheck.plane.tape import read_tape
-from flowcheck.stages.learning.proof import consistent
-from flowcheck.wire import ddp
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.trainer.habits import BUCKET, Habits
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.trainer.told import after
-from flowcheck.wire.plan import compile_flow_plans
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, decode_job, encode_job
 
 SMALL = ((96, 40), (96,), (30, 96), (30,), (7, 30))
 MIXED = ("bfloat16", "float32", "bfloat16", "float32", "bfloat16")
@@ -49,7 +48,7 @@ JOBS = {
 
 def read(options: Options, folder: Path) -> tuple[Truth, Reading]:
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     return made.truth, read_stream(tape.flows, tape.messages)
 
 
@@ -72,7 +71,7 @@ def test_each_parameter_has_the_size_of_its_dtype(name: str, tmp_path: Path) -> 
     assert_covers(learned)
 
 
-def assert_covers(learned: Job) -> None:
+def assert_covers(learned: LearnedJob) -> None:
     """Every byte of the flat gradient has a place in the plans of iteration 0 and of the others."""
     for part in ("first", "each"):
         seen = np.zeros(learned.gradient_bytes, bool)
@@ -89,7 +88,7 @@ def test_iteration_0_has_the_dtype_that_came_last_first(each: tuple[int, ...]) -
     tensors = [torch.empty(3, dtype=kinds[size]) for size in each]
     assigned, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, [1 << 62])
     parameters = [Parameter(sizes=(3,), strides=(1,), element_bytes=size) for size in each]
-    assert ddp.first_buckets(parameters) == tuple(map(tuple, reversed(assigned)))
+    assert ddp_messages.first_buckets(parameters) == tuple(map(tuple, reversed(assigned)))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,11 @@ def test_what_sizes_do_not_tell_is_refused(options: Options, tmp_path: Path) -> 
 def test_bucket_known_from_elsewhere_tells_nothing_before_the_weights(stage: Stage) -> None:
     """A search that goes on behind what was lost knows buckets, and no weights."""
     op = Op(
-        kind=Kind.ALL_REDUCE, work_bytes=8, protocol=Protocol.LL, licensed="DDP", meaning=BUCKET
+        kind=CollectiveKind.ALL_REDUCE,
+        work_bytes=8,
+        protocol=Protocol.LL,
+        licensed="DDP",
+        meaning=BUCKET,
     )
     cut = Cut(op, starts=(), channels=(), schedules=(), rules=(), matched=0, lost=0)
     habits = after(Habits(stage=stage), cut, None)  # type: ignore[arg-type]

@@ -16,15 +16,15 @@ from support.chain import wait_until
 
 from flowcheck._core import ffi
 from flowcheck.config import job_from
-from flowcheck.plane.merge import Joined
-from flowcheck.stages.chain.living import identity
-from flowcheck.stages.following.extract import ExtractService
-from flowcheck.stages.learning import learner, outcomes, unlearned
-from flowcheck.stages.learning.learner import Learner
-from flowcheck.stages.learning.unlearned import Unlearned, reasons
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.stages.extraction.extract_stage import ExtractService
+from flowcheck.stages.job_learning import job_learner, learning_status, stream_reading
+from flowcheck.stages.job_learning.job_learner import JobLearner
+from flowcheck.stages.job_learning.learning_status import LearningStatus, unlearned_reasons
+from flowcheck.stages.run_directory.process_liveness import process_identity
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Reading
-from flowcheck.wire.terms import Rule
 
 LIMIT_S = 10.0
 
@@ -65,10 +65,10 @@ class Slow:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
-    nothing = Joined(flows=[], messages=[], conflicts=0, homeless=0, names=[])
-    monkeypatch.setattr(outcomes, "read_stream", made)
-    monkeypatch.setattr(learner, "view_of", lambda extractor, copy: None)
-    monkeypatch.setattr(learner, "join", lambda views: nothing)
+    nothing = MergedView(flows=[], messages=[], conflicts=0, homeless=0, names=[])
+    monkeypatch.setattr(stream_reading, "read_stream", made)
+    monkeypatch.setattr(job_learner, "mirror_view", lambda extractor, copy: None)
+    monkeypatch.setattr(job_learner, "join", lambda views: nothing)
     yield made
     made.let_end()
 
@@ -80,11 +80,11 @@ def staged(messages: int) -> list[Any]:
 
 def gone(pid: int) -> bool:
     """No such process, and nobody has to be told of its end."""
-    return identity(pid) == "0 0" and not Path(f"/proc/{pid}").exists()
+    return process_identity(pid) == "0 0" and not Path(f"/proc/{pid}").exists()
 
 
 def test_a_forgotten_reading_is_ended(slow: Slow, tmp_path: Path) -> None:
-    mine = Learner(RunDir(tmp_path))
+    mine = JobLearner(RunDir(tmp_path))
     assert mine.learn(staged(8), at_once=False) is None
     pid = slow.began()
     assert mine.busy is True
@@ -95,7 +95,7 @@ def test_a_forgotten_reading_is_ended(slow: Slow, tmp_path: Path) -> None:
 
 
 def test_a_reading_that_is_killed_says_so_and_is_done_again(slow: Slow, tmp_path: Path) -> None:
-    mine = Learner(RunDir(tmp_path))
+    mine = JobLearner(RunDir(tmp_path))
     mine.learn(staged(8), at_once=False)
     os.kill(slow.began(), signal.SIGKILL)
     assert mine.learn(staged(8), at_once=False, wait_s=LIMIT_S) is None
@@ -111,8 +111,8 @@ def test_a_reading_that_raises_is_a_fault_of_the_stage(
     def raising(*_: object, **__: object) -> Reading:
         raise ZeroDivisionError("of the reading")
 
-    monkeypatch.setattr(outcomes, "read_stream", raising)
-    mine = Learner(RunDir(tmp_path))
+    monkeypatch.setattr(stream_reading, "read_stream", raising)
+    mine = JobLearner(RunDir(tmp_path))
     with pytest.raises(RuntimeError, match="ZeroDivisionError: of the reading"):
         mine.learn(staged(8), at_once=False, wait_s=LIMIT_S)
 
@@ -121,11 +121,11 @@ def test_a_reading_ends_with_its_stage(slow: Slow, tmp_path: Path) -> None:
     """A stage that is killed leaves nobody who reads for it."""
     stage = os.fork()
     if not stage:
-        Learner(RunDir(tmp_path)).learn(staged(8), at_once=False)
+        JobLearner(RunDir(tmp_path)).learn(staged(8), at_once=False)
         slow.began()
         os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(stage, 0)[1]) == signal.SIGKILL
-    wait_until(lambda: identity(slow.pid) == "0 0", 60.0, "the end of the reading")
+    wait_until(lambda: process_identity(slow.pid) == "0 0", 60.0, "the end of the reading")
     assert not slow.ended
 
 
@@ -135,7 +135,7 @@ def test_what_came_is_read_once_more_when_nothing_comes_and_says_so_meanwhile(
     """A job that died early sends no message that would make the stream worth another look."""
     run, now_s = RunDir(tmp_path), [100.0]
     run.memory.mkdir()
-    mine = Learner(run, clock=lambda: now_s[0])
+    mine = JobLearner(run, clock=lambda: now_s[0])
     slow.let_end()
 
     def look(messages: int, seconds: float) -> bool:
@@ -167,7 +167,7 @@ def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_pat
     stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))
     slow.let_end()
     stage._learner.learn(staged(8), at_once=False, wait_s=LIMIT_S)
-    assert stage._learner.why_not == ("too early", str(Rule.V2_20))
+    assert stage._learner.why_not == ("too early", str(NcclEra.V2_20))
 
 
 def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Pa
     run.learned_folder.mkdir()
     said: list[str] = []
     now_s = [100.0]
-    mine = Unlearned(run, said.append, lambda: now_s[0])
+    mine = LearningStatus(run, said.append, lambda: now_s[0])
 
     def look(seconds: int, reason: Callable[[int], str]) -> int:
         before = len(said)
@@ -184,14 +184,17 @@ def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Pa
             mine.look((reason(int(now_s[0])),))
         return len(said) - before
 
-    assert look(9, lambda _: "too early") == 0 and reasons(run) == []
+    assert look(9, lambda _: "too early") == 0 and unlearned_reasons(run) == []
     assert look(60, lambda _: "too early") == 1
-    assert (said, reasons(run)) == (["no job is learned so far: too early"], ["too early"])
+    assert (said, unlearned_reasons(run)) == (
+        ["no job is learned so far: too early"],
+        ["too early"],
+    )
     assert look(100, lambda second: f"{second} seen") in (3, 4), "what changes all the time"
     assert look(5, lambda _: "for good") + look(60, lambda _: "for good") == 1
-    assert reasons(run) == ["for good"]
+    assert unlearned_reasons(run) == ["for good"]
     mine.over()
-    assert reasons(run) == []
+    assert unlearned_reasons(run) == []
 
 
 def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
@@ -211,7 +214,7 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     stage._extractors = [
         SimpleNamespace(ring=ring, stalled=False, staging=staging)  # type: ignore[list-item]
     ]
-    monkeypatch.setattr(unlearned, "STOOD_S", 0.0)
+    monkeypatch.setattr(learning_status, "STOOD_S", 0.0)
     stage._learn(wait_s=0.0)
     assert heard == [], "nothing came: the operator is told of that otherwise"
     ring.tail = 9
@@ -223,7 +226,7 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
 def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(
     slow: Slow, tmp_path: Path
 ) -> None:
-    mine = Learner(RunDir(tmp_path))
+    mine = JobLearner(RunDir(tmp_path))
     mine.learn(staged(8), at_once=False)
     first = slow.began()
     mine.forget()

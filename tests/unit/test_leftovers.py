@@ -14,12 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
-from flowcheck.ops.running import leftovers
-from flowcheck.ops.running.status import read
-from flowcheck.ops.running.told import shown
-from flowcheck.ops.watch.parts.stage import Stage
-from flowcheck.stages.chain.living import identity, run_of, stale_memory
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.lifecycle import leftover_memory
+from flowcheck.ops.lifecycle.status_command import print_state, read
+from flowcheck.ops.watch.state.chain_state import StageState
+from flowcheck.stages.run_directory.process_liveness import (
+    process_identity,
+    run_dir_of_memory,
+    stale_memory,
+)
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 MAKE = """
 import os, signal, sys
@@ -40,8 +43,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture(autouse=True)
 def only_here(shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No other chain of this machine is looked at."""
-    monkeypatch.setattr(leftovers, "SHM", shm)
-    monkeypatch.setattr(leftovers, "huge_mounts", list)
+    monkeypatch.setattr(leftover_memory, "SHM", shm)
+    monkeypatch.setattr(leftover_memory, "hugetlbfs_mounts", list)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield
 
@@ -54,21 +57,21 @@ def killed(root: Path, shm: Path, *words: str) -> Path:
     return Path(done.stdout.strip())
 
 
-def cleared(elsewhere: Path, *, replicas: bool = False) -> leftovers.Cleared:
-    return leftovers.clear(apart_from=elsewhere, replicas=replicas)
+def cleared(elsewhere: Path, *, replicas: bool = False) -> leftover_memory.RemovedLeftovers:
+    return leftover_memory.remove_leftovers(apart_from=elsewhere, replicas=replicas)
 
 
 def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
     tmp_path: Path, shm: Path
 ) -> None:
     memory = killed(tmp_path / "r", shm, "replica")
-    assert run_of(memory) == tmp_path / "r"
-    (found,) = leftovers.find()
+    assert run_dir_of_memory(memory) == tmp_path / "r"
+    (found,) = leftover_memory.find()
     assert (found.memory, found.run, found.has_replica) == (memory, tmp_path / "r", True)
     assert 3 <= found.size_bytes >> 20 <= 4
     done = cleared(tmp_path / "other", replicas=True)
     assert done.removed == [] and memory.is_dir()
-    (sentence,) = leftovers.in_short(done.left)
+    (sentence,) = leftover_memory.in_short(done.left)
     assert "3 MiB of shared memory with its replica" in sentence
     assert f"flowcheck down --run {tmp_path / 'r'}" in sentence
     assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
@@ -80,14 +83,14 @@ def test_what_several_chains_left_is_told_in_a_line_and_of_other_users_nothing(
     tmp_path: Path, shm: Path
 ) -> None:
     memories = {killed(tmp_path / name, shm) for name in ("a", "b", "c")}
-    found = leftovers.find()
-    (sentence,) = leftovers.in_short(found)
+    found = leftover_memory.find()
+    (sentence,) = leftover_memory.in_short(found)
     assert "3 killed chains left" in sentence and "flowcheck status --leftovers" in sentence
     told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout.splitlines()
     assert [sum(f"--run {tmp_path / name}" in line for line in told) for name in "abc"] == [1] * 3
     for memory in memories:
         os.chown(memory, 12345, -1)
-    assert leftovers.in_short(leftovers.find()) == []
+    assert leftover_memory.in_short(leftover_memory.find()) == []
 
 
 def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
@@ -95,14 +98,14 @@ def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
 ) -> None:
     for root in (tmp_path / "r", tmp_path / "r" / "jobs" / "2"):
         killed(root, shm, "replica")
-    (sentence,) = leftovers.in_short(leftovers.find())
+    (sentence,) = leftover_memory.in_short(leftover_memory.find())
     assert f"the chain in {tmp_path}/r was killed and left 6 MiB" in sentence
     assert sentence.endswith(f"with its replica: flowcheck down --run {tmp_path}/r")
     assert cleared(tmp_path / "r").left == [], "whoever asks looks after all of it"
     alone = tmp_path / "s" / "jobs" / "2"  # a chain's name may be anything
     killed(alone, shm)
-    assert alone in {one.run for one in leftovers.find()}
-    (line,) = leftovers.in_short(leftovers.find())
+    assert alone in {one.run for one in leftover_memory.find()}
+    (line,) = leftover_memory.in_short(leftover_memory.find())
     assert line.startswith("2 killed chains left 9 MiB")
 
 
@@ -124,7 +127,7 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
 
 
 def test_a_killed_replay_of_nobodys_goes_with_its_folder(tmp_path: Path, shm: Path) -> None:
-    run = tmp_path / f"{leftovers.REPLAY_PREFIX}x1"
+    run = tmp_path / f"{leftover_memory.REPLAY_PREFIX}x1"
     memory = killed(run, shm, "replica")
     kept = tmp_path / "flowcheck-mine"
     own = killed(kept, shm, "replica")
@@ -136,10 +139,10 @@ def test_a_killed_replay_of_nobodys_goes_with_its_folder(tmp_path: Path, shm: Pa
 def test_a_run_directory_of_any_name_is_found(tmp_path: Path, shm: Path) -> None:
     for name in ("with space", "ümlaut-é", "a" * 60, "../" + tmp_path.name + "/up"):
         run = RunDir.create(tmp_path / name, shm)
-        assert run_of(run.memory) == (tmp_path / name).resolve()
+        assert run_dir_of_memory(run.memory) == (tmp_path / name).resolve()
         run.remove()
     (shm / "run-%%").touch()
-    assert run_of(shm) is None
+    assert run_dir_of_memory(shm) is None
 
 
 def test_what_another_user_put_there_ends_no_verb_and_is_obeyed_by_no_terminal(
@@ -151,11 +154,13 @@ def test_what_another_user_put_there_ends_no_verb_and_is_obeyed_by_no_terminal(
     mine.mkdir()
     told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout
     assert "mine" in told and told.strip("\n").isprintable()
-    monkeypatch.setattr(leftovers.shutil, "rmtree", lambda *_, **__: None)  # of no right to it
+    monkeypatch.setattr(
+        leftover_memory.shutil, "rmtree", lambda *_, **__: None
+    )  # of no right to it
     assert cleared(tmp_path / "other").removed == []
     monkeypatch.undo()
-    monkeypatch.setattr(leftovers, "SHM", shm)
-    monkeypatch.setattr(leftovers, "huge_mounts", list)
+    monkeypatch.setattr(leftover_memory, "SHM", shm)
+    monkeypatch.setattr(leftover_memory, "hugetlbfs_mounts", list)
     down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
     assert "removed" in down.stdout and all(map(str.isprintable, down.stdout.splitlines()))
 
@@ -164,9 +169,9 @@ def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = read(RunDir(tmp_path / "[red]run"))
-    gone = Stage(name="supervisor", job=1, pid=None, started=True, restarts=0, gone_s=1.0)
+    gone = StageState(name="supervisor", job=1, pid=None, started=True, restarts=0, gone_s=1.0)
     state = msgspec.structs.replace(state, stages=(gone,))
-    shown(msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), ["\x9b2J"])
+    print_state(msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), ["\x9b2J"])
     said = capsys.readouterr().out
     assert "watched at \\x1b]0;mine\\x07\n" in said and "\n\\x9b2J\n" in said
     assert f"--run {tmp_path}/[red]run removes" in said
@@ -177,7 +182,7 @@ def test_memory_of_a_living_chain_is_nobodys_leftover(tmp_path: Path, shm: Path)
     (shm / "flowcheck-notes").mkdir()
     (shm / "flowcheck-a-b-c").mkdir()
     assert stale_memory([shm]) == []
-    assert cleared(tmp_path / "other", replicas=True) == leftovers.Cleared()
+    assert cleared(tmp_path / "other", replicas=True) == leftover_memory.RemovedLeftovers()
     run.remove()
     assert stale_memory([shm]) == []
 
@@ -199,10 +204,10 @@ def test_an_owner_whose_number_is_another_containers_still_holds_its_memory(
 
 
 def test_an_identity_is_a_number_and_a_start() -> None:
-    told = identity(os.getpid())
+    told = process_identity(os.getpid())
     stat = Path(f"/proc/{os.getpid()}/stat").read_text()
     assert told == f"{os.getpid()} {stat.rpartition(')')[2].split()[19]}"
-    assert identity(4194305) == "0 0"
+    assert process_identity(4194305) == "0 0"
 
 
 @pytest.mark.lab
@@ -215,12 +220,12 @@ def test_a_run_on_huge_pages_is_made_found_and_removed_like_any(tmp_path: Path) 
         pytest.skip("hugetlbfs cannot be mounted here")
     try:
         run = RunDir.create(tmp_path / "r", mount)
-        assert run.memory.parent == mount and run_of(run.memory) == tmp_path / "r"
+        assert run.memory.parent == mount and run_dir_of_memory(run.memory) == tmp_path / "r"
         run.remove()
         assert list(mount.iterdir()) == []
         killed(tmp_path / "s", mount, "bare")
         (memory,) = stale_memory([mount])
-        assert run_of(memory) == tmp_path / "s"
+        assert run_dir_of_memory(memory) == tmp_path / "s"
         RunDir(tmp_path / "s").remove()
         assert stale_memory([mount]) == []
     finally:

@@ -18,10 +18,14 @@ from support.chain import wait_until
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.ops.running import saved
-from flowcheck.stages.chain.child import Child
-from flowcheck.stages.chain.lent import Gone, Lender, Wanted
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.lifecycle import shutdown_checkpoint
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.checkpoint_helper import (
+    CheckpointHelper,
+    CheckpointRequest,
+    HelperGone,
+)
+from flowcheck.stages.supervisor.stage_process import StageProcess
 
 WRITER = """
 import errno, os, sys, time
@@ -45,20 +49,20 @@ lend(int(sys.argv[1]), save)
 
 
 @pytest.fixture
-def lender() -> Iterator[Lender]:
+def lender() -> Iterator[CheckpointHelper]:
     own, other = socket.socketpair()
     with other:
         number = other.fileno()
         command = [sys.executable, "-c", WRITER, str(number)]
         process = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.DEVNULL)
-    made = Lender(process, own)
+    made = CheckpointHelper(process, own)
     wait_until(lambda: made.lent, 60.0, "lent")
     yield made
     made.close()
     assert process.poll() is not None
 
 
-def test_what_the_lent_process_says_is_said_here(lender: Lender, tmp_path: Path) -> None:
+def test_what_the_lent_process_says_is_said_here(lender: CheckpointHelper, tmp_path: Path) -> None:
     assert lender.save(tmp_path, tmp_path, None) is None
     assert lender.save(tmp_path, tmp_path, 7) == tmp_path / "step-7"
     with pytest.raises(StateError, match="another run's"):
@@ -70,7 +74,7 @@ def test_what_the_lent_process_says_is_said_here(lender: Lender, tmp_path: Path)
 
 
 def test_signals_for_a_whole_group_of_processes_end_no_lent_one(
-    lender: Lender, tmp_path: Path
+    lender: CheckpointHelper, tmp_path: Path
 ) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         lender.process.send_signal(number)
@@ -79,36 +83,38 @@ def test_signals_for_a_whole_group_of_processes_end_no_lent_one(
 
 @pytest.mark.parametrize("how", ["killed", "broken"])
 def test_where_the_lent_process_ends_this_one_writes(
-    lender: Lender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    lender: CheckpointHelper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     asked = []
-    monkeypatch.setattr(saved, "save_checkpoint", lambda *of: asked.append(of) or of[2])
+    monkeypatch.setattr(
+        shutdown_checkpoint, "save_checkpoint", lambda *of: asked.append(of) or of[2]
+    )
     config = cast(JobConfig, None)
     if how == "killed":
         lender.process.kill()
         lender.process.wait()
-    with saved.saving(lender) as save:
+    with shutdown_checkpoint.checkpoint_writer(lender) as save:
         assert save(config, RunDir(tmp_path), tmp_path / how, 3) == tmp_path / how
     assert len(asked) == 1
-    with pytest.raises(Gone):
+    with pytest.raises(HelperGone):
         lender.save(tmp_path, tmp_path, 3)
 
 
 def test_a_lent_process_is_gone_before_another_writes_in_its_place(
-    lender: Lender, tmp_path: Path
+    lender: CheckpointHelper, tmp_path: Path
 ) -> None:
     """The replica is locked as long as it lives."""
-    with pytest.raises(Gone):
+    with pytest.raises(HelperGone):
         lender.save(tmp_path, tmp_path / "dying", 3)
     assert lender.process.returncode is not None
 
 
 def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
-    lender: Lender, tmp_path: Path
+    lender: CheckpointHelper, tmp_path: Path
 ) -> None:
     run = cast(RunDir, SimpleNamespace(pids=tmp_path))
     (tmp_path / "update").write_text("1 1")
-    child = Child("update", ("update",), process=lender.process, lends=True, lender=lender)
+    child = StageProcess("update", ("update",), process=lender.process, lends=True, lender=lender)
     assert child.has_left(), "though its process lives"
     child.end(run)
     assert lender.process.poll() is None and not (tmp_path / "update").exists()
@@ -121,7 +127,7 @@ def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
 def test_a_process_that_says_nothing_is_not_lent() -> None:
     own, other = socket.socketpair()
     with other, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
-        silent = Lender(made, own)
+        silent = CheckpointHelper(made, own)
         assert not silent.lent
         os.kill(made.pid, 9)
         silent.close()
@@ -136,7 +142,7 @@ def test_one_whose_supervisor_was_killed_ends_without_a_word(asked: bool) -> Non
         lent = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.PIPE, text=True)
     with own:
         if asked:
-            own.sendall(msgspec.json.encode(Wanted("run", "folder", 7)) + b"\n")
+            own.sendall(msgspec.json.encode(CheckpointRequest("run", "folder", 7)) + b"\n")
     with lent:
         _, said = lent.communicate(timeout=60)
     assert (lent.returncode, said) == (0, "")

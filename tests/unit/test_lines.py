@@ -13,11 +13,11 @@ from support.netib import Options, Truth, generate
 from support.staged import Chain, played
 
 from flowcheck.config import job_from
-from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.collectives.nccl_parameters import has_linear_ll128
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import is_linear
+from flowcheck.wire.training_job.learned_job import decode_job, encode_job
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 SHAPES = ((300, 40), (300,), (90, 300), (90,), (70, 90), (70,))
 OLD = Options(shapes=SHAPES, protocol="LL128", version=(2, 9))
@@ -28,8 +28,10 @@ SMALL_IN_LL = replace(OLD, mix=((4096, "LL"),))
 
 def read(options: Options, folder: Path, linear: bool | None = None) -> tuple[Truth, Reading]:
     made = generate(options, folder)
-    tape = read_tape(made.files)
-    return made.truth, read_stream(tape.flows, tape.messages, stated=Stated(linear=linear))
+    tape = read_capture_files(made.files)
+    return made.truth, read_stream(
+        tape.flows, tape.messages, stated=OperatorStatement(linear=linear)
+    )
 
 
 def assert_read(truth: Truth, reading: Reading, *, linear: bool) -> None:
@@ -70,12 +72,12 @@ def test_order_is_assumed_where_no_clear_to_send_is_seen(
     linear: bool | None, tmp_path: Path
 ) -> None:
     made = generate(replace(SMALL_IN_LL, version=(2, 19)), tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     told = read_stream(tape.flows, tape.messages).flows
     granting = {flow.seen.key for flow in told if flow.role == "cts"}
     flows = [flow for flow in tape.flows if flow.key not in granting]
     messages = [message for message in tape.messages if message.flow not in granting]
-    reading = read_stream(flows, messages, stated=Stated(linear=linear))
+    reading = read_stream(flows, messages, stated=OperatorStatement(linear=linear))
     lines = [c for c in reading.collectives if c.protocol == "LL128"]
     assert granting and lines and reading.job is not None
     assumed = [s for s in reading.job.assumed if "as since NCCL 2.10" in s]
@@ -109,7 +111,9 @@ def test_release_of_a_job_file_tells_the_order() -> None:
     job = {"source": [{"file": "x"}], "optimizer": {"name": "sgd", "learning_rate": 0.1}}
     for version in ("2.9", "2.9.9", "2.8.4", "2.10", "2.21.5"):
         told = job_from(job | {"nccl": version}).stated
-        assert told is not None and told.linear == is_linear(version)
-    assert [is_linear(v) for v in ("2.9.9", "2.10.3", "2.30")] == [True, False, False]
+        assert told is not None and told.linear == has_linear_ll128(version)
+    assert [has_linear_ll128(v) for v in ("2.9.9", "2.10.3", "2.30")] == [True, False, False]
     assert job_from(job).stated is None
-    assert msgspec.json.decode(msgspec.json.encode(Stated(linear=True)), type=Stated).linear
+    assert msgspec.json.decode(
+        msgspec.json.encode(OperatorStatement(linear=True)), type=OperatorStatement
+    ).linear

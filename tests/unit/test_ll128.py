@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from support.extraction import FLOW, RECEIVER, SENDER, bench
 
-from flowcheck.lab.frames import frame, write_packets
-from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.plan import SEGMENT, SEND, FlowPlan, Table
+from flowcheck.lab.synthetic_traffic.roce_frames import frame, write_packets
+from flowcheck.wire.training_job.connection_messages import SendKind
+from flowcheck.wire.training_job.flow_plan import SEGMENT, SEND, FlowPlan, MessageTable
 
 ORDERS = {"since 2.10": 1, "before 2.10": 3}
 LL128, LINEAR = ORDERS.values()
@@ -65,8 +65,8 @@ def plan_of(wire_bytes: int, segments: Segments, order: int) -> FlowPlan:
     row = np.zeros(1, SEND)
     row["wire_bytes"], row["segments"] = wire_bytes, len(segments)
     row["protocol"], row["kind"] = order, SendKind.FINAL
-    none = Table(sends=np.zeros(0, SEND), segments=np.array([], SEGMENT))
-    table = Table(sends=row, segments=np.array(list(segments), SEGMENT))
+    none = MessageTable(sends=np.zeros(0, SEND), segments=np.array([], SEGMENT))
+    table = MessageTable(sends=row, segments=np.array(list(segments), SEGMENT))
     return FlowPlan(flow=FLOW, first_number=0, first=table, each=none)
 
 

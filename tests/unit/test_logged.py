@@ -11,12 +11,12 @@ from support.netib.nodes import log_of
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.ops.running.stated import with_log
-from flowcheck.plane.tape import read_tape
+from flowcheck.ops.job_setup.job_file_references import with_nccl_log
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder, other_job_sentence, parse_nccl_log
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.logged import RingOrder, of_another_job, read_log
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Rule
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 # Two nodes of eight GPUs, NCCL_DEBUG=INFO, under torchrun (which puts its own words before).
 LOG = """\
@@ -33,7 +33,7 @@ LOG = """\
 
 
 def test_rings_of_every_communicator_are_read() -> None:
-    logged = read_log(LOG)
+    logged = parse_nccl_log(LOG)
     assert logged.version == "2.21.5"
     first, second = logged.orders
     assert first.ranks == 16 and len(first.channels) == 2 and first.channels[0][8:10] == (8, 15)
@@ -41,7 +41,7 @@ def test_rings_of_every_communicator_are_read() -> None:
 
 
 def test_who_leaves_a_node_is_told_by_its_place_in_the_ring() -> None:
-    ring = read_log(LOG).orders[0]
+    ring = parse_nccl_log(LOG).orders[0]
 
     def index(rank: int, channel: int = 0, ranks: int = 16, gpus: int = 8) -> int | None:
         return ring.index_of(rank, channel=channel, ranks=ranks, gpus=gpus)
@@ -70,7 +70,7 @@ def test_line_that_was_cut_tells_the_nodes_behind_where_they_go_round_alike() ->
 @pytest.mark.parametrize("text", ["", "NCCL version 2.21.5\n", "Channel 01/02 : 0 1\n"])
 def test_log_without_rings_is_refused(text: str) -> None:
     with pytest.raises(LearnError, match="NCCL_DEBUG=INFO"):
-        read_log(text)
+        parse_nccl_log(text)
 
 
 def test_job_file_names_the_log(tmp_path: Path) -> None:
@@ -79,17 +79,17 @@ def test_job_file_names_the_log(tmp_path: Path) -> None:
     job.write_text(f'nccl_log = "{log}"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n')
     sources = (SourceConfig(file="x.pcap"),)
     with pytest.raises(ConfigError, match="cannot be read"):
-        with_log(load_job(job, sources=sources))
+        with_nccl_log(load_job(job, sources=sources))
     log.write_text(LOG)
-    config = with_log(load_job(job, sources=sources))
-    assert config.release is Rule.V2_20 and config.stated is not None
+    config = with_nccl_log(load_job(job, sources=sources))
+    assert config.release is NcclEra.V2_20 and config.stated is not None
     assert len(config.stated.rings) == 2
 
 
 def test_log_of_another_job_is_said() -> None:
-    orders = read_log(LOG).orders
-    assert of_another_job(orders, [16, 4]) is None and of_another_job(orders, []) is None
-    assert "rings of 2, 16 ranks, and those seen have 4" in str(of_another_job(orders, [4, 4]))
+    orders = parse_nccl_log(LOG).orders
+    assert other_job_sentence(orders, [16, 4]) is None and other_job_sentence(orders, []) is None
+    assert "rings of 2, 16 ranks, and those seen have 4" in str(other_job_sentence(orders, [4, 4]))
 
 
 def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Pa
         manners=Manners(ring="one"),
     )
     made = generate(options, tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     open_ = read_stream(tape.flows, tape.messages)
     assert open_.job is None
     assert "nccl_log" in open_.why_not[0]
-    log = read_log(log_of(options))
-    told = read_stream(tape.flows, tape.messages, stated=Stated(rings=log.orders))
+    log = parse_nccl_log(log_of(options))
+    told = read_stream(tape.flows, tape.messages, stated=OperatorStatement(rings=log.orders))
     found = {one.sha256 for one in told.collectives}
     assert told.job is not None and {one.sha256 for one in made.truth.gradients} <= found
     assert any("NCCL's log" in sentence for sentence in told.job.assumed)

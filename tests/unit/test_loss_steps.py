@@ -20,7 +20,7 @@ from support.extraction import (
     plan_of,
 )
 
-from flowcheck.stages.chain.losses import Losses
+from flowcheck.stages.chain_events.lost_packets import LostPackets
 
 FIRST = 3
 """Messages of the first iteration; each later one has SIZES."""
@@ -52,7 +52,7 @@ def holes_of(lacking: set[int]) -> int:
     return sum(nth - 1 not in lacking for nth in lacking)
 
 
-def looked(losses: Losses) -> tuple[Counter[int | None], Counter[int | None]]:
+def looked(losses: LostPackets) -> tuple[Counter[int | None], Counter[int | None]]:
     change = losses.look()
     return +change.lost, +change.healed
 
@@ -80,7 +80,7 @@ def test_packets_that_never_came_are_of_the_iteration_the_plan_has_them_in(
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         bench(Path(folder), slots=1024, data_bytes=1 << 20) as one,
     ):
-        losses = Losses([one.flows], [one.staging])
+        losses = LostPackets([one.flows], [one.staging])
         one.run(packets[:8])
         planned(one, protocol)
         one.run(packet for nth, packet in enumerate(packets[8:], 8) if nth not in lacking)
@@ -99,7 +99,7 @@ def test_more_holes_than_a_flow_can_list_are_lost_all_the_same(shm: Path) -> Non
     """Those that found no place come back no more: none of them is healed."""
     packets = packets_of(sends(SIMPLE))
     with bench(shm) as one:
-        losses = Losses([one.flows], [one.staging])
+        losses = LostPackets([one.flows], [one.staging])
         one.run(packets[:8])
         planned(one, SIMPLE)
         losses.look()
@@ -116,11 +116,11 @@ def test_more_holes_than_a_flow_can_list_are_lost_all_the_same(shm: Path) -> Non
 def test_packets_of_a_job_without_a_plan_are_told_by_the_first_job_alone(shm: Path) -> None:
     packets = packets_of(sends(SIMPLE))
     with bench(shm) as one:
-        first = Losses([one.flows], [one.staging])
-        further = Losses([one.flows], [one.staging], first=False)
+        first = LostPackets([one.flows], [one.staging])
+        further = LostPackets([one.flows], [one.staging], first=False)
         one.run([*packets[:20], *packets[24:]])
         assert looked(first) == looked(further) == ({}, {})
         assert looked(first) == ({None: 4}, {}) and looked(further) == ({}, {})
         planned(one, SIMPLE)  # from here on it is another job's
-        first = Losses([one.flows], [one.staging], [[one.staging]])
+        first = LostPackets([one.flows], [one.staging], [[one.staging]])
         assert looked(first) == ({}, {})

@@ -20,12 +20,16 @@ from support.steps import Net, given_of, layout_of, made, trained
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.giving.restore_as import parts_in
-from flowcheck.ops.giving.steps import Found
-from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.vault.formats import read, write
-from flowcheck.vault.formats.parts import Options, Parts, parts_of
-from flowcheck.vault.template import read_template
+from flowcheck.ops.restore.format_restore import parts_in
+from flowcheck.ops.restore.step_lookup import FoundStep
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.vault.checkpoint_formats import read, write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    contents_of,
+)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 BEFORE, AFTER, BATCH = 3, 6, 16
 GROUP = {"wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False, "is_decoupled_lr": False}
@@ -34,8 +38,8 @@ ENUMS = "megatron.core.transformer.enums"
 NAME = "mp_rank_00/model_optim_rng.pt"
 
 
-def parts(net: Net, optimizer: torch.optim.Optimizer, step: int) -> Parts:
-    return parts_of(given_of(net, optimizer, step), layout_of(net))
+def parts(net: Net, optimizer: torch.optim.Optimizer, step: int) -> CheckpointContents:
+    return contents_of(given_of(net, optimizer, step), layout_of(net))
 
 
 def tree_of(net: Net, optimizer: Any, step: int, backend: Any) -> dict[str, Any]:
@@ -87,7 +91,9 @@ def test_a_run_goes_on_bit_for_bit_from_a_folder_filled_from_its_earlier_one(
     trained(net, optimizer, 1, AFTER)
     found = read_template(read(earlier).tree, layout_of(net), (), "run")
     assert (found.step, found.names) == (BEFORE, tuple(dict(net.named_parameters())))
-    told = write(parts(net, optimizer, AFTER), tmp_path / "out", "megatron", Options(like=earlier))
+    told = write(
+        parts(net, optimizer, AFTER), tmp_path / "out", "megatron", FormatOptions(like=earlier)
+    )
     assert "random states are of step 3" in told.lacks
     assert (tmp_path / "out/latest_checkpointed_iteration.txt").read_text() == str(AFTER)
     path = tmp_path / "out/iter_0000006" / NAME
@@ -122,7 +128,7 @@ def test_masters_and_the_loss_scale_lie_where_a_float16_optimizer_has_them(tmp_p
         "fp32_from_fp16_params": [[p.detach().clone() for p in net.parameters()]],
     }
     saved(tmp_path / "run", tree_of(net.to(torch.bfloat16), inner, BEFORE, None))
-    like = Options(like=tmp_path / "run")
+    like = FormatOptions(like=tmp_path / "run")
     half = replace(now, given=given, model=model)
     write(half, tmp_path / "out", "megatron", like)
     own = read(tmp_path / "out").tree["optimizer"]
@@ -141,7 +147,7 @@ def test_megatron_cores_own_optimizer_takes_what_was_written(earlier: Path, tmp_
     core = pytest.importorskip("megatron.core.optimizer.optimizer")
     net, optimizer = made()
     trained(net, optimizer, 1, AFTER)
-    write(parts(net, optimizer, AFTER), tmp_path / "out", "megatron", Options(like=earlier))
+    write(parts(net, optimizer, AFTER), tmp_path / "out", "megatron", FormatOptions(like=earlier))
     tree = torch.load(tmp_path / "out/iter_0000006" / NAME, weights_only=False)
     other, again = made(seed=9)
     wrapped = core.FP32Optimizer.__new__(core.FP32Optimizer)  # its own wants a GPU
@@ -163,7 +169,7 @@ def test_what_cannot_be_filled_is_refused(earlier: Path, tmp_path: Path) -> None
         write(own, tmp_path / "out", "megatron")
     renamed = replace(own, given=replace(own.given, model={"strange": torch.zeros(1)}))
     with pytest.raises(StateError, match="its model has no strange"):
-        write(renamed, tmp_path / "out", "megatron", Options(like=earlier))
+        write(renamed, tmp_path / "out", "megatron", FormatOptions(like=earlier))
     (earlier / "iter_0000003/mp_rank_01").mkdir()
     with pytest.raises(StateError, match="2 model-parallel ranks"):
         read(earlier)
@@ -180,8 +186,8 @@ def test_an_earlier_folder_of_other_settings_than_stated_is_refused(earlier: Pat
     right = OptimizerConfig(name="adamw", learning_rate=1e-2, **stated)
     states = tuple(own[number] for number in range(len(values)))
     taken = Snapshot(AFTER, "", layout_of(net), right, values, states)
-    like = Options(like=earlier)
-    assert parts_in(Found(taken, (), (), "x"), "megatron", like).given.step == AFTER
+    like = FormatOptions(like=earlier)
+    assert parts_in(FoundStep(taken, (), (), "x"), "megatron", like).given.step == AFTER
     taken = replace(taken, optimizer=OptimizerConfig(name="adamw", learning_rate=1e-2, eps=1e-3))
     with pytest.raises(StateError, match=r"run: .*group 0: eps = 1e-08, stated is 0\.001"):
-        parts_in(Found(taken, (), (), "x"), "megatron", like)
+        parts_in(FoundStep(taken, (), (), "x"), "megatron", like)

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from flowcheck.errors import StateError
-from flowcheck.vault.formats.dcp_read import read_tree
+from flowcheck.vault.checkpoint_formats.dcp_reader import read_tree
 
 METADATA = "torch.distributed.checkpoint.metadata"
 MANY = 200_000

@@ -13,19 +13,17 @@ import pytest
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.messages import Message, Note
-from flowcheck.ops.giving.steps import newest
-from flowcheck.plane.shard import Shard
-from flowcheck.replica.kept.beside import read_beside
-from flowcheck.replica.layout import Layout
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.model import layout_of
-from flowcheck.stages.updating.replicas import open_replica
-from flowcheck.stages.updating.update import UpdateService
-from flowcheck.wire.edge import Communicator
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import encode_job
-from flowcheck.wire.stated import Tensor
-from flowcheck.wire.terms import Rule
+from flowcheck.ops.restore.step_lookup import newest_step
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.model_layout import layout_of
+from flowcheck.stages.replica_update.replica_creation import open_replica
+from flowcheck.stages.replica_update.update_stage import UpdateService
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.training_job.learned_job import Communicator, LearnedJob, Parameter, encode_job
+from flowcheck.wire.training_job.operator_statements import StatedTensor
 
 
 def stated(**model: object) -> JobConfig:
@@ -39,10 +37,10 @@ def stated(**model: object) -> JobConfig:
     )
 
 
-def learned(element_bytes: int) -> Job:
+def learned(element_bytes: int) -> LearnedJob:
     shapes = ((3, 5), (7,))
-    return Job(
-        rule=Rule.V2_19, communicators=(Communicator(ranks=2, channels=1),),
+    return LearnedJob(
+        rule=NcclEra.V2_19, communicators=(Communicator(ranks=2, channels=1),),
         edges=(), first_buckets=(), buckets=(), first=(), each=(),
         parameters=(
             Parameter(sizes=shapes[0], strides=(5, 1), element_bytes=element_bytes),
@@ -96,7 +94,7 @@ def test_names_that_do_not_fit_cost_no_start_up(
 ) -> None:
     run, config = RunDir.create(tmp_path / "run", shm), stated(names=names)
     run.config.write_text("{}")
-    Shard.create(run.shard, gradient_bytes=22 * 4).close()
+    GradientShard.create(run.shard, gradient_bytes=22 * 4).close()
     run.weights.write_bytes(bytes(22 * 4))
     run.learned_job.write_bytes(encode_job(learned(4)))
     service, heard = UpdateService(run, config), Heard()
@@ -108,7 +106,7 @@ def test_names_that_do_not_fit_cost_no_start_up(
     assert all("1 names for 2 parameters" in note for note in heard.notes)
     run.config.write_bytes(b"")
     run.settings = lambda: config  # type: ignore[method-assign]
-    found = newest(run, settle=False)
+    found = newest_step(run, settle=False)
     assert tuple(p.name for p in found.snapshot.layout.parameters) == own
     assert found.names == (own if fit else ()), "restore goes by order and shape without them"
     run.remove()
@@ -121,9 +119,9 @@ def test_a_kill_before_the_replica_is_there_costs_no_frozen_parameter_and_no_buf
     job, still = learned(4), Parameter(sizes=(2,), strides=(1,), element_bytes=4, dtype="float32")
     trains = zip(("fc.weight", "fc.bias"), job.parameters, strict=True)
     everything = (
-        *(Tensor(name=name, wire=wire) for name, wire in trains),
-        Tensor(name="frozen", wire=still, trains=False),
-        Tensor(name="mean", wire=still, trains=False, buffer=True),
+        *(StatedTensor(name=name, wire=wire) for name, wire in trains),
+        StatedTensor(name="frozen", wire=still, trains=False),
+        StatedTensor(name="mean", wire=still, trains=False, buffer=True),
     )
     keys = tuple((tensor.name, tensor.name) for tensor in everything)
     config = stated(names=["fc.weight", "fc.bias"])
@@ -160,7 +158,7 @@ def test_a_kill_before_the_replica_is_there_costs_no_frozen_parameter_and_no_buf
             with suppress(Killed):
                 open_replica(run, config, job, leaves_out=False, say=print)[0].close()
         open_replica(run, config, job, leaves_out=False, say=print)[0].close()
-        beside = read_beside(run.replica)
+        beside = read_frozen_and_buffers(run.replica)
         told = {name: tensor.tolist() for name, tensor in beside.tensors.items()}
         assert told == {"frozen": [0, 1], "mean": [2, 3]}, deadly
         run.remove()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from support.watched import MONITORING, REPOSITORY, expressions
 
-from flowcheck.ops.watch.metrics import METRICS
-from flowcheck.ops.watch.parts.health import Word
-from flowcheck.stages.chain.events import Kind
+from flowcheck.ops.watch.prometheus_metrics import METRICS
+from flowcheck.ops.watch.state.chain_state import HealthWord
+from flowcheck.stages.chain_events.event_log import EventKind
 
 EXPRESSION = re.compile(r"expr: (.+(?:\n {10}.+)*)")
 """Of a rule, be it on one line or folded."""
@@ -79,11 +79,11 @@ def test_dashboard_and_alerts_name_metrics_and_words_that_are_told() -> None:
     assert all(set(NAME.findall(expr)) <= told for expr in exprs)
     text = ALERTS + json.dumps(DASHBOARD).replace('\\"', '"')
     words = set(re.findall(r'\bword="(\w+)"', text))
-    assert words and words <= set(Word)
+    assert words and words <= set(HealthWord)
     kinds = {
         kind for some in re.findall(r'kind!?[=~]+"([\w|]+)"', text) for kind in some.split("|")
     }
-    assert kinds <= set(Kind)
+    assert kinds <= set(EventKind)
     legends = {t["legendFormat"] for panel in DASHBOARD["panels"] for t in panel["targets"]}
     labels = {one for legend in legends for one in re.findall(r"{{(\w+)}}", legend)}
     assert labels <= {label for metric in METRICS.values() for label in metric.labels}
@@ -98,4 +98,4 @@ def test_the_page_tells_of_every_metric_alert_event_and_word() -> None:
     alerts = set(re.findall(r"- alert: (\w+)", ALERTS))
     assert set(re.findall(r"`(FlowCheck\w+)`", page)) == alerts
     named = {word for row in re.findall(r"^\| (.*?) \|", page, re.M) for word in row.split("`")}
-    assert set(Kind) | set(Word) <= named
+    assert set(EventKind) | set(HealthWord) <= named

@@ -12,8 +12,8 @@ import pytest
 from support.supervised import Clock
 
 from flowcheck.errors import StateError
-from flowcheck.stages.chain import child, moved
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor import process_progress, stage_process
 
 
 def cpu_s(pid: int) -> float:
@@ -37,7 +37,7 @@ def computes(pid: int, seconds: float) -> None:
 
 def test_what_a_process_has_done_is_what_it_computed_and_read(busy: int, tmp_path: Path) -> None:
     computes(busy, 0.1)
-    assert moved.done_by(busy)[1] == pytest.approx(cpu_s(busy), abs=0.05)
+    assert process_progress.process_work(busy)[1] == pytest.approx(cpu_s(busy), abs=0.05)
     (tmp_path / "read").write_bytes(bytes(1 << 20))
     script = (
         f"open({str(tmp_path / 'read')!r}, 'rb', 0).read(); print(end='x', flush=True); input()"
@@ -45,26 +45,26 @@ def test_what_a_process_has_done_is_what_it_computed_and_read(busy: int, tmp_pat
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
         assert reader.stdout is not None and reader.stdout.read(1) == b"x"
-        assert 1 << 20 <= moved.done_by(reader.pid)[0] < 8 << 20
+        assert 1 << 20 <= process_progress.process_work(reader.pid)[0] < 8 << 20
         reader.communicate(b"\n")
-    assert moved.done_by(reader.pid) == (0, 0.0), "gone"
+    assert process_progress.process_work(reader.pid) == (0, 0.0), "gone"
 
 
 def test_a_start_that_a_busy_machine_makes_slow_is_waited_for_but_not_for_ever(
     busy: int, tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, run = Clock(), RunDir.create(tmp_path / "run", shm)
-    for module in (moved, child):
+    for module in (process_progress, stage_process):
         monkeypatch.setattr(module, "time", clock)
-    stage = child.Child("update", ("update",))
+    stage = stage_process.StageProcess("update", ("update",))
     stage.started_s = clock.now_s
-    limits = {"still_s": child.STILL_LIMIT_S, "limit_s": child.HELLO_LIMIT_S}
-    stage.patience = moved.Patience(busy, **limits)
+    limits = {"still_s": stage_process.STILL_LIMIT_S, "limit_s": stage_process.HELLO_LIMIT_S}
+    stage.patience = process_progress.ProgressTimeout(busy, **limits)
     for _ in range(3):  # a hundredth of a processor
-        computes(busy, 2 * moved.LEAST_CPU_S)
-        clock.now_s += child.STILL_LIMIT_S - 10
+        computes(busy, 2 * process_progress.LEAST_CPU_S)
+        clock.now_s += stage_process.STILL_LIMIT_S - 10
         stage.check_start(run)
-    clock.now_s += child.HELLO_LIMIT_S
+    clock.now_s += stage_process.HELLO_LIMIT_S
     with pytest.raises(StateError, match=r"update did not come up within \d{4} s; it said nothing"):
         stage.check_start(run)
     run.remove()

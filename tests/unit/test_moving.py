@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.lab.run import moving
-from flowcheck.lab.run.moving import STARVED_LIMIT_S, STEP_LIMIT_S, Moving, stacks
-from flowcheck.lab.run.trainers import ALWAYS, Trainers
+from flowcheck.lab.job_run import hang_detection
+from flowcheck.lab.job_run.hang_detection import STARVED_LIMIT_S, STEP_LIMIT_S, HangDetector, stacks
+from flowcheck.lab.job_run.torchrun_trainers import ALWAYS, Trainers
 
 HANGS = """
 import threading
@@ -74,9 +74,11 @@ def test_time_in_which_no_processor_was_given_counts_for_the_longer_limit_alone(
     let_run: bool, limit_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(moving, "time", clock)
-    monkeypatch.setattr(moving, "_delays", lambda pids: {1: 0.0 if let_run else clock.now_s})
-    watched = Moving("training", cast(Trainers, Stuck(tmp_path, 0)))
+    monkeypatch.setattr(hang_detection, "time", clock)
+    monkeypatch.setattr(
+        hang_detection, "_delays", lambda pids: {1: 0.0 if let_run else clock.now_s}
+    )
+    watched = HangDetector("training", cast(Trainers, Stuck(tmp_path, 0)))
     watched.look(3)
     began_s = clock.now_s
     with pytest.raises(FlowCheckError, match=r"training: no new step for \d+ s after 3, .*\(load"):
@@ -88,8 +90,8 @@ def test_time_in_which_no_processor_was_given_counts_for_the_longer_limit_alone(
 
 def test_a_step_begins_the_wait_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(moving, "time", clock)
-    watched = Moving("training", cast(Trainers, Stuck(tmp_path, 0)))
+    monkeypatch.setattr(hang_detection, "time", clock)
+    watched = HangDetector("training", cast(Trainers, Stuck(tmp_path, 0)))
     for step in range(10):
         clock.now_s += STEP_LIMIT_S - 1
         watched.look(step)

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowcheck.wire.nccl import (
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
+from flowcheck.wire.collectives.nccl_wire_format import (
     CtsLayout,
     decode_cts,
+    eras_of,
     immediate_orders,
     ll_flags,
     protocol_of_addresses,
     protocol_of_capacity,
     recognise_cts,
-    rules_of,
     unpack,
 )
-from flowcheck.wire.terms import Protocol, Rule
 
 OFFSETS = {
     CtsLayout.V2_12: (32, {"address": 0, "size": 8, "rkey": 12, "n": 16, "tag": 20, "idx": 24}),
@@ -112,8 +112,8 @@ def test_a_grouped_receive_has_as_many_entries_as_it_says() -> None:
 
 
 def test_a_layout_names_the_rules_it_leaves() -> None:
-    assert rules_of(CtsLayout.V2_12) == (Rule.V2_19,)
-    assert rules_of(CtsLayout.V2_30) == (Rule.V2_29,)
+    assert eras_of(CtsLayout.V2_12) == (NcclEra.V2_19,)
+    assert eras_of(CtsLayout.V2_30) == (NcclEra.V2_29,)
 
 
 def test_capacity_names_the_protocol() -> None:

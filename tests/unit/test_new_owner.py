@@ -10,7 +10,7 @@ from support.transport import MIDDLE, Packet, parsed, parsing, write
 from support.writes import frames, little, payload
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import flow_key, psn_missing
+from flowcheck.plane.shared_memory.flow_table import flow_key, psn_missing
 
 OLD = write(payload(256 * 10), psn=0)
 """Packet 4 is lost: the hole that must not be filled by somebody else."""

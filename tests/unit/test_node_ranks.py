@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import Send, collective
 from flowcheck.wire.learn.cuts.sounding import ring_indices, writers
 from flowcheck.wire.learn.flows.nodes import by_tags
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
-from flowcheck.wire.schedule import Send, collective
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 
 
 def stream_of(sends: tuple[Send, ...], protocol: Protocol) -> Stream:
@@ -19,7 +19,7 @@ def stream_of(sends: tuple[Send, ...], protocol: Protocol) -> Stream:
     key = FlowKey(source="a", destination="b", dest_qp=1)
     made = {}
     for number, send in enumerate(sends):
-        message = MessageSeen(
+        message = ObservedMessage(
             flow=key, first_psn=number, packets=1, number=number, counted=True, va=None, rkey=None,
             immediate=0, wire_bytes=send.wire_bytes, payload=None, first_ns=number, order=number,
         )  # fmt: skip
@@ -27,7 +27,7 @@ def stream_of(sends: tuple[Send, ...], protocol: Protocol) -> Stream:
             message=message, wire_bytes=send.wire_bytes, first_psn=number, stop_psn=number + 1,
             closed=True, flag=None, protocol=protocol, number=number,
         )  # fmt: skip
-    flow = FlowSeen(
+    flow = ObservedFlow(
         key=key, udp_source_port=1, pmtu_bytes=0, frames=0, payload_bytes=0, psn_missing=0,
         psn_duplicate=0, icrc_bad=0, acks=0, first_ns=0, last_ns=0,
     )  # fmt: skip
@@ -40,11 +40,11 @@ def test_sizes_leave_just_the_ranks_that_would_send_the_same(protocol: Protocol)
     for _ in range(12):
         ranks = draw.choice([2, 3, 4, 8, 16])
         size = 4 * draw.choice([ranks * 64, ranks * 480, draw.randrange(1, 90_000)])
-        rule = draw.choice(list(Rule))
+        rule = draw.choice(list(NcclEra))
 
         def of(sender: int) -> tuple[Send, ...]:
             return collective(
-                Kind.ALL_REDUCE,
+                CollectiveKind.ALL_REDUCE,
                 size,  # noqa: B023 - called within the turn
                 sender=sender,
                 ranks=ranks,  # noqa: B023
@@ -58,7 +58,7 @@ def test_sizes_leave_just_the_ranks_that_would_send_the_same(protocol: Protocol)
             r for r in range(ranks) if [s.wire_bytes for s in of(r)] == [s.wire_bytes for s in sent]
         ]
         bits, matched = writers(
-            stream_of(sent, protocol), 0, of(0), Kind.ALL_REDUCE, protocol, ranks
+            stream_of(sent, protocol), 0, of(0), CollectiveKind.ALL_REDUCE, protocol, ranks
         )
         assert ring_indices(bits) == alike and matched == len(sent)
 

@@ -11,20 +11,20 @@ import pytest
 from support.netib import Generated, Options, generate
 from support.netib.nodes import log_of, order_of
 
-from flowcheck.ops.analysis.communicators import communicators_of
-from flowcheck.ops.analysis.coverage import Shape, coverage_of
-from flowcheck.ops.analysis.explain import explain
-from flowcheck.ops.analysis.learned import communicators_of_job
-from flowcheck.plane.tape import read_tape
-from flowcheck.wire.job import Job, Parameter
+from flowcheck.ops.analysis.communicator_summary import summarize_communicators
+from flowcheck.ops.analysis.communicator_text import explain
+from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
+from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, coverage_of
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.collectives.nccl_debug_log import parse_nccl_log
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import Send, collective
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
-from flowcheck.wire.logged import read_log
-from flowcheck.wire.plan import compile_flow_plans
-from flowcheck.wire.schedule import Send, collective
-from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
+from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 ODD = ((31, 40), (31,), (7, 31), (7,))
 EVEN = ((64, 64), (64,), (127, 64), (64,))
@@ -33,8 +33,8 @@ EVEN = ((64, 64), (64,), (127, 64), (64,))
 
 def told(options: Options, folder: Path, log: str = "") -> tuple[Generated, Reading]:
     made = generate(options, folder)
-    tape = read_tape(made.files)
-    stated = Stated(rings=read_log(log).orders) if log else None
+    tape = read_capture_files(made.files)
+    stated = OperatorStatement(rings=parse_nccl_log(log).orders) if log else None
     return made, read_stream(tape.flows, tape.messages, stated=stated)
 
 
@@ -45,8 +45,10 @@ def missed(made: Generated, reading: Reading) -> list[int]:
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-@pytest.mark.parametrize("kind", Kind)
-def test_each_channel_has_the_schedule_of_its_own_writer(kind: Kind, protocol: Protocol) -> None:
+@pytest.mark.parametrize("kind", CollectiveKind)
+def test_each_channel_has_the_schedule_of_its_own_writer(
+    kind: CollectiveKind, protocol: Protocol
+) -> None:
     def of(sender: int | tuple[int, ...]) -> tuple[tuple[Send, ...], ...]:
         return collective(
             kind,
@@ -55,16 +57,16 @@ def test_each_channel_has_the_schedule_of_its_own_writer(kind: Kind, protocol: P
             ranks=8,
             channels=3,
             protocol=protocol,
-            rule=Rule.V2_29,
+            rule=NcclEra.V2_29,
         )
 
     assert of((3, 1, 7)) == tuple(of(sender)[c] for c, sender in enumerate((3, 1, 7)))
 
 
 def test_both_directions_of_one_node_carry_everything() -> None:
-    shape = Shape(
+    shape = AllReduceShape(
         bytes=400_004, element_bytes=4, extra_sends=0, ranks=16, channels=2,
-        protocol=Protocol.LL, rule=Rule.V2_29, gpus=4,
+        protocol=Protocol.LL, rule=NcclEra.V2_29, gpus=4,
     )  # fmt: skip
     both = coverage_of(shape, [(3, 1), (7, 5)])
     assert both.once_bytes == both.bytes and not both.missing_chunks and both.weights
@@ -106,7 +108,7 @@ def test_gradients_are_read_bit_for_bit(name: str, tmp_path: Path) -> None:
     assert not missed(made, reading)
     assert reading.job is not None and reading.job.communicators[0].gpus == options.gpus
     nodes = f" on {options.nodes} nodes of {options.gpus} GPUs" if options.gpus > 1 else ""
-    for one in (communicators_of(reading), communicators_of_job(reading.job)):
+    for one in (summarize_communicators(reading), summarize_learned_job(reading.job)):
         assert f"a ring of {options.ranks} ranks{nodes}, " in explain(one)[0]
         assert any("carry everything" in line for line in explain(one))
 
@@ -124,7 +126,7 @@ def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> No
     assert reading.job is None and "which GPU of a node comes first" in reading.why_not[0]
     assert len(missed(made, reading)) == len(made.truth.gradients)
     assert any(
-        "8 ranks on 2 nodes of 4 GPUs" in line for line in explain(communicators_of(reading))
+        "8 ranks on 2 nodes of 4 GPUs" in line for line in explain(summarize_communicators(reading))
     )
     # NCCL's log tells who writes; that of another job, whose rank named writes nowhere, does not.
     made, reading = told(options, tmp_path, log_of(options))
@@ -153,7 +155,7 @@ def test_start_that_nobody_saw_is_not_made_up_for_by_a_stated_model(tmp_path: Pa
     """Sizes fit one rank of one GPU after the other as well; whom clear-to-send names does not."""
     options = Options(shapes=ODD, ranks=4, gpus=2, version=(2, 23), steps=6, start_step=2)
     made = generate(options, tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     job, why = join_expected(stated_of(made), tape.flows, tape.messages, ended=True)
     assert job is None and "nodes hold several GPUs" in why
 
@@ -169,8 +171,8 @@ def test_start_that_nobody_saw_is_made_up_for_by_a_stated_model_and_the_log(
     (tmp_path / "late").mkdir()
     made = generate(replace(options, start_step=2), tmp_path / "late")
 
-    def joined(log: str) -> tuple[Job | None, str]:
-        logged = read_log(log).orders
+    def joined(log: str) -> tuple[LearnedJob | None, str]:
+        logged = parse_nccl_log(log).orders
         return join_expected(stated_of(made), *_tape(made), ended=True, logged=logged)
 
     job, why = joined(log_of(options))
@@ -186,6 +188,6 @@ def test_start_that_nobody_saw_is_made_up_for_by_a_stated_model_and_the_log(
     assert joined(log_of(other))[0] is None
 
 
-def _tape(made: Generated) -> tuple[Sequence[FlowSeen], Sequence[MessageSeen]]:
-    tape = read_tape(made.files)
+def _tape(made: Generated) -> tuple[Sequence[ObservedFlow], Sequence[ObservedMessage]]:
+    tape = read_capture_files(made.files)
     return tape.flows, tape.messages

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.stages.chain import notify
-from flowcheck.stages.chain.notify import Notifier
+from flowcheck.stages.supervisor import sd_notify
+from flowcheck.stages.supervisor.sd_notify import SdNotifier
 
 
 class Manager:
@@ -48,7 +48,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 def test_ready_is_said_once_and_only_when_every_stage_is_up(
     tmp_path: Path, manager: Manager
 ) -> None:
-    told = Notifier(environment(tmp_path))
+    told = SdNotifier(environment(tmp_path))
     told.turn(up=False)
     assert manager.silent()
     told.turn(up=True)
@@ -62,8 +62,8 @@ def test_the_watchdog_hears_at_least_twice_within_its_patience(
     tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(notify.time, "monotonic", lambda: now[0])
-    told = Notifier(environment(tmp_path, WATCHDOG_USEC="60000000"))
+    monkeypatch.setattr(sd_notify.time, "monotonic", lambda: now[0])
+    told = SdNotifier(environment(tmp_path, WATCHDOG_USEC="60000000"))
     heard_s = []
     for _ in range(120):
         told.turn(up=False)
@@ -77,21 +77,21 @@ def test_the_watchdog_hears_at_least_twice_within_its_patience(
 def test_another_process_s_watchdog_is_not_ours_to_calm(tmp_path: Path, manager: Manager) -> None:
     for pid, silent in ((os.getpid() + 1, True), (os.getpid(), False)):
         more = {"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(pid)}
-        Notifier(environment(tmp_path, **more)).turn(up=False)
+        SdNotifier(environment(tmp_path, **more)).turn(up=False)
         assert manager.silent() is silent
 
 
 def test_an_abstract_address_is_understood() -> None:
     name = f"flowcheck-notify-{os.getpid()}"
     manager = Manager(f"\0{name}")
-    Notifier({"NOTIFY_SOCKET": f"@{name}"}).stopping()
+    SdNotifier({"NOTIFY_SOCKET": f"@{name}"}).stopping()
     assert manager.said()[0] == "STOPPING=1"
     manager.socket.close()
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/notify"])
 def test_without_a_listener_nothing_happens(address: str) -> None:
-    told = Notifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "nonsense"})
+    told = SdNotifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "nonsense"})
     told.turn(up=True)
     told.stopping()
     before = threading.active_count()
@@ -106,7 +106,7 @@ def write(folder: Path) -> None:
 
 
 def test_more_time_is_asked_for_as_long_as_bytes_move(tmp_path: Path, manager: Manager) -> None:
-    told = Notifier(environment(tmp_path), look_s=0.01, moved=(1 << 20, 1e9))
+    told = SdNotifier(environment(tmp_path), look_s=0.01, moved=(1 << 20, 1e9))
     with told.busy("writing"):
         first = manager.said()
         for _ in range(3):
@@ -125,8 +125,8 @@ def test_a_writer_that_stands_still_gets_no_more_time(
 ) -> None:
     looked: list[int] = []
     real: Callable[[], tuple[int, float]] = still
-    monkeypatch.setattr(notify, "_done", lambda _: looked.append(1) or real())
-    told = Notifier(environment(tmp_path), look_s=0.001)
+    monkeypatch.setattr(sd_notify, "_done", lambda _: looked.append(1) or real())
+    told = SdNotifier(environment(tmp_path), look_s=0.001)
     with told.busy("writing"):
         manager.said()
         while len(looked) < 20:

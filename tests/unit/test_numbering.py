@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.numbering import Granted, number_sends
 from flowcheck.wire.learn.flows.streams import SendSeen
-from flowcheck.wire.seen import FlowKey, MessageSeen
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 KEY = FlowKey(source="a", destination="b", dest_qp=1)
 SLOTS = 4
@@ -13,7 +13,7 @@ SLOTS = 4
 
 
 def send(psn: int, number: int, time_ns: int) -> SendSeen:
-    message = MessageSeen(
+    message = ObservedMessage(
         flow=KEY, first_psn=psn, packets=1, number=0, counted=False, va=number % SLOTS * 1024 + 64,
         rkey=1, immediate=512, wire_bytes=512, payload=None, first_ns=time_ns, order=time_ns,
     )  # fmt: skip

@@ -18,8 +18,8 @@ from support.extraction import (  # fmt: skip
     plan_of,
 )
 
-from flowcheck.lab.frames import frame, write_packets
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.lab.synthetic_traffic.roce_frames import frame, write_packets
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 MESSAGES, FOREIGN = 40, 77
 AWAY = (

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.stages.keeping.serve import catalogues_of
-from flowcheck.stages.rundir import RunDir
-from flowcheck.vault.serve.client import fetched
+from flowcheck.stages.checkpointing.serve_stage import catalogues_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.vault.download.checkpoint_download import fetched
 
 SEVERAL = (
     '[serve]\nport = 0\n[[job]]\nname = "dense"\nhosts = ["10.0.0.1"]\n'

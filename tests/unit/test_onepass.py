@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.onestep import HERE, Follower
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.kept import digest
-from flowcheck.replica.kept.digest import tensor_digests
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules import onepass
+from flowcheck.replica import digest
+from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.optimizer_step import c_kernel_args
+from flowcheck.replica.param_layout import Layout
 
 few = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
@@ -178,7 +178,7 @@ def test_tensors_of_whole_lines_have_torchs_bits_and_their_digests(beta1, twin):
 
 
 def test_steps_with_ieees_square_roots_are_those_of_the_portable_twin(twin, monkeypatch):
-    monkeypatch.setattr(onepass, "root_kind", lambda: lib.FC_STEP_ROOT_EXACT)
+    monkeypatch.setattr(c_kernel_args, "root_kind", lambda: lib.FC_STEP_ROOT_EXACT)
     cases = [Follower("adamw", [{"lr": 1e-2}], [[2064, 1500]]) for _ in range(2)]
     rng = np.random.default_rng(11)
     for _ in range(3):
@@ -199,11 +199,12 @@ def test_settings_that_have_another_arithmetic_are_left_to_torch():
         (torch.optim.Adam(parameters, differentiable=True), "differentiable"),
         (torch.optim.Adam(parameters, betas=(0.0, 0.9)), "first beta"),
     ]:
-        assert why in (onepass.unfit(made, layout) or "")
+        assert why in (c_kernel_args.unfit(made, layout) or "")
     assert "bfloat16" in (
-        onepass.unfit(torch.optim.SGD(parameters), Layout.of_shapes([(3,)], dtype="bfloat16")) or ""
+        c_kernel_args.unfit(torch.optim.SGD(parameters), Layout.of_shapes([(3,)], dtype="bfloat16"))
+        or ""
     )
-    assert onepass.unfit(torch.optim.SGD(parameters), layout) is None
+    assert c_kernel_args.unfit(torch.optim.SGD(parameters), layout) is None
 
 
 def test_a_setting_beyond_float32_is_refused():
@@ -212,4 +213,4 @@ def test_a_setting_beyond_float32_is_refused():
     groups = [(case.optimizer.param_groups[0], [0])]
     one = np.ones(1, np.bool_)
     with pytest.raises(OverflowError, match="rate"):
-        onepass.rows(case.optimizer, groups, None, one, one)
+        c_kernel_args.kernel_args(case.optimizer, groups, None, one, one)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from flowcheck.config import EachConfig, OptimizerConfig
-from flowcheck.replica.rules.optimizers import fingerprint
+from flowcheck.config import OptimizerConfig, OptimizerPartConfig
+from flowcheck.replica.optimizer.section_names import fingerprint
 
 
 @pytest.mark.parametrize("name", ["AdamW", "ADAMW", "adamw"])
@@ -18,6 +18,6 @@ def test_a_name_is_one_name_however_it_is_written(name: str) -> None:
     for other in (decoded, made, msgspec.structs.replace(plain, name=name)):
         assert other == plain
         assert fingerprint(other) == fingerprint(plain)
-    each = EachConfig(name=name, learning_rate=0.1, parameters="rest")
+    each = OptimizerPartConfig(name=name, learning_rate=0.1, parameters="rest")
     several = OptimizerConfig(each=(each,))
     assert several.parts[0].name == several.each[0].name == "adamw"

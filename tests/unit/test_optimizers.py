@@ -10,9 +10,9 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.building import build
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.param_layout import Layout
 
 STEPS = 20
 SETTINGS = [

@@ -13,13 +13,12 @@ from support.netib import Options, Truth, generate
 
 from flowcheck.config import job_from
 from flowcheck.errors import ConfigError
-from flowcheck.plane.tape import read_tape
-from flowcheck.stages.learning.proof import consistent
-from flowcheck.stages.updating.model import layout_of
-from flowcheck.wire.job import Parameter
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.training_job.learned_job import Parameter, decode_job, encode_job
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 SHAPES = ((96, 40), (96,), (30, 96), (30,), (7, 30))
 MIXED = ("bfloat16", "float32", "bfloat16", "float32", "bfloat16")
@@ -55,7 +54,7 @@ STATED = {
 CASES = [(o, False) for o in UNSTATED.values()] + [(o, True) for o in STATED.values()]
 
 
-def model_of(options: Options) -> Stated:
+def model_of(options: Options) -> OperatorStatement:
     dtypes = options.dtypes or (options.dtype,) * len(options.shapes)
     made = [
         Parameter(
@@ -66,12 +65,14 @@ def model_of(options: Options) -> Stated:
         )
         for shape, dtype in zip(options.shapes, dtypes, strict=True)
     ]
-    return Stated(parameters=tuple(made))
+    return OperatorStatement(parameters=tuple(made))
 
 
-def read(options: Options, folder: Path, stated: Stated | None = None) -> tuple[Truth, Reading]:
+def read(
+    options: Options, folder: Path, stated: OperatorStatement | None = None
+) -> tuple[Truth, Reading]:
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     return made.truth, read_stream(tape.flows, tape.messages, stated=stated)
 
 

@@ -10,8 +10,8 @@ from support.netib import Generated, Options, generate
 from support.staged import Chain
 
 from flowcheck.messages import Note
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.wire.learn import Reading, read_stream
 
 BESIDE = {"10.0.0.200", "10.0.0.201"}
@@ -30,9 +30,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Generated:
 
 
 @pytest.fixture(scope="module")
-def begun(made: Generated) -> tuple[Tape, int]:
+def begun(made: Generated) -> tuple[CaptureContents, int]:
     """The messages, and how many there are when the first gradient was reduced."""
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     for count in range(20, len(tape.messages), 10):
         reading = read_stream(tape.flows, tape.messages[:count], ended=False, hasty=True)
         if any(c.meaning == "gradient bucket" for c in reading.collectives):
@@ -40,11 +40,11 @@ def begun(made: Generated) -> tuple[Tape, int]:
     raise AssertionError("no gradient")
 
 
-def reading_of(tape: Tape, count: int) -> Reading:
+def reading_of(tape: CaptureContents, count: int) -> Reading:
     return read_stream(tape.flows, tape.messages[:count], ended=False)
 
 
-def test_flows_of_no_job_are_known_before_the_job_is(begun: tuple[Tape, int]) -> None:
+def test_flows_of_no_job_are_known_before_the_job_is(begun: tuple[CaptureContents, int]) -> None:
     tape, count = begun
     reading = reading_of(tape, count)
     used = {message.flow for message in tape.messages[:count]}
@@ -57,7 +57,9 @@ def test_flows_of_no_job_are_known_before_the_job_is(begun: tuple[Tape, int]) ->
 
 
 @pytest.mark.nightly
-def test_before_any_job_began_nothing_is_known_to_be_of_none(begun: tuple[Tape, int]) -> None:
+def test_before_any_job_began_nothing_is_known_to_be_of_none(
+    begun: tuple[CaptureContents, int],
+) -> None:
     tape, _ = begun
     alone = [m for m in tape.messages if {m.flow.source, m.flow.destination} & BESIDE]
     assert len(alone) > 20 and not read_stream(tape.flows, alone).others
@@ -65,7 +67,7 @@ def test_before_any_job_began_nothing_is_known_to_be_of_none(begun: tuple[Tape, 
 
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.nightly), 7])
 def test_a_communicator_that_lost_sends_may_be_the_job_yet(
-    begun: tuple[Tape, int], lost: int
+    begun: tuple[CaptureContents, int], lost: int
 ) -> None:
     tape, count = begun
     theirs = [m for m in tape.messages if "10.0.0.200" in (m.flow.source, m.flow.destination)]
@@ -76,7 +78,7 @@ def test_a_communicator_that_lost_sends_may_be_the_job_yet(
 
 
 def test_the_stage_keeps_nothing_of_them_and_follows_the_job(
-    shm: Path, tmp_path: Path, made: Generated, begun: tuple[Tape, int]
+    shm: Path, tmp_path: Path, made: Generated, begun: tuple[CaptureContents, int]
 ) -> None:
     chain = Chain(tmp_path, shm / "memory", made.files, SLOTS)
     service = chain.service()
@@ -100,7 +102,7 @@ def test_the_stage_keeps_nothing_of_them_and_follows_the_job(
     chain.drive(service)
     assert chain.gradients[1] == made.truth.gradients[0].result
     assert len(chain.gradients) == JOB.steps
-    with Ring.open(chain.run.ring(0)) as ring:
+    with FrameRing.open(chain.run.ring(0)) as ring:
         commit = ring.extract_commit()
         assert commit.counters.ignored_packets > 0
     service.stop()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import StateError
-from flowcheck.replica.files.outfile import ALIGN_BYTES, DIRECT_BYTES, aligned, opened
+from flowcheck.replica.checkpoint_files.direct_io import ALIGN_BYTES, DIRECT_BYTES, aligned, opened
 
 PAST = 3 * ALIGN_BYTES + 17
 """Bytes behind the first block."""

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcheck.errors import StateError
-from flowcheck.outside_names import is_relative, opened_below
-from flowcheck.replica.files.latest import latest, latest_name
-from flowcheck.replica.files.manifest import FileSum, Manifest, encode_manifest
-from flowcheck.vault.formats import huggingface
-from flowcheck.vault.persist import ledger
-from flowcheck.vault.persist.ledger import Entry, Ledger
-from flowcheck.vault.persist.listing import File, checked, listing_of
-from flowcheck.vault.serve.client import fetched
-from flowcheck.vault.serve.origins import StoreOrigin
+from flowcheck.replica.checkpoint_files.latest_pointer import latest_checkpoint, latest_name
+from flowcheck.replica.checkpoint_files.manifest import FileSum, Manifest, encode_manifest
+from flowcheck.untrusted_paths import is_relative, open_below
+from flowcheck.vault.checkpoint_formats import huggingface_format
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.download_source import StoreOrigin
+from flowcheck.vault.persist import checkpoint_ledger
+from flowcheck.vault.persist.checkpoint_ledger import Ledger, LedgerEntry
+from flowcheck.vault.persist.checkpoint_listing import ListedFile, checked, listing_of_manifest
 
 ZEROS = "0" * 64
 BAD = (
@@ -46,21 +46,23 @@ BAD = (
 
 
 def of_listing(name: str) -> None:
-    checked(1, "", (File(name, 1, ZEROS),), "x")
+    checked(1, "", (ListedFile(name, 1, ZEROS),), "x")
 
 
 def of_manifest(name: str) -> None:
     files = {name: FileSum(1, ZEROS, ZEROS)}
-    listing_of(encode_manifest(Manifest(step=1, digest="", torch_version="", files=files)), "x")
+    listing_of_manifest(
+        encode_manifest(Manifest(step=1, digest="", torch_version="", files=files)), "x"
+    )
 
 
 def of_ledger(name: str) -> None:
-    ledger.decode(ledger.encode(Ledger(writing=(name,))), "x")
+    checkpoint_ledger.decode(checkpoint_ledger.encode(Ledger(writing=(name,))), "x")
 
 
 def of_entry(name: str) -> None:
-    entry = Entry(name=name, step=1, digest="", bytes=1, saved=0.0, run="r")
-    ledger.decode(ledger.encode(Ledger(entries=(entry,))), "x")
+    entry = LedgerEntry(name=name, step=1, digest="", bytes=1, saved=0.0, run="r")
+    checkpoint_ledger.decode(checkpoint_ledger.encode(Ledger(entries=(entry,))), "x")
 
 
 def of_latest(name: str) -> None:
@@ -96,7 +98,7 @@ def test_a_store_whose_latest_names_something_else_gets_nothing_written(
     with pytest.raises(StateError, match="no checkpoint of ours"):
         fetched(f"file://{store}", "latest", tmp_path / "into")
     assert sorted(tmp_path.rglob("*")) == before
-    assert latest(store) is None
+    assert latest_checkpoint(store) is None
 
 
 def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -> None:
@@ -106,9 +108,9 @@ def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -
     (tmp_path / "latest").write_text("step-5\n")
     with pytest.raises(StateError, match="holds step 9"):
         StoreOrigin(f"file://{tmp_path}", fsspec.filesystem("file")).find("latest")
-    entry = Entry(name="step-5", step=9, digest="", bytes=1, saved=0.0, run="r")
+    entry = LedgerEntry(name="step-5", step=9, digest="", bytes=1, saved=0.0, run="r")
     with pytest.raises(StateError, match="says that step-5 is step 9"):
-        ledger.decode(ledger.encode(Ledger(entries=(entry,))), "x")
+        checkpoint_ledger.decode(checkpoint_ledger.encode(Ledger(entries=(entry,))), "x")
 
 
 @pytest.mark.parametrize(
@@ -116,13 +118,13 @@ def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -
 )
 def test_files_that_are_no_files_of_one_folder_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(StateError):
-        checked(1, "", tuple(File(name, 1, ZEROS) for name in names), "x")
+        checked(1, "", tuple(ListedFile(name, 1, ZEROS) for name in names), "x")
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 60])
 def test_sizes_that_no_file_has_are_refused(size: int) -> None:
     with pytest.raises(StateError):
-        checked(1, "", (File("a", size, ZEROS),), "x")
+        checked(1, "", (ListedFile("a", size, ZEROS),), "x")
 
 
 @pytest.mark.parametrize("index", ["../x.safetensors", "/etc/passwd", "a/b.safetensors"])
@@ -130,7 +132,7 @@ def test_an_index_of_shards_names_files_of_its_folder_alone(tmp_path: Path, inde
     told = {"weight_map": {"w": index}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(told))
     with pytest.raises(StateError, match="names"):
-        huggingface.read(tmp_path)
+        huggingface_format.read(tmp_path)
 
 
 def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_no_link_on_the_way_is_followed(tmp_path: Path) -> None:
     (tmp_path / "own" / "folder").symlink_to(tmp_path / "far")
     for name in ("link", "folder/secret"):
         with pytest.raises((StateError, OSError)):
-            opened_below(tmp_path / "own", name)
+            open_below(tmp_path / "own", name)
 
 
 @given(st.text())
@@ -191,7 +193,7 @@ def test_an_answer_longer_than_what_was_asked_for_is_not_read(tmp_path: Path, ex
 
 def test_no_other_file_decides_what_a_name_may_be() -> None:
     """`Path(x).name != x` and its like are in outside_names.py alone, but for names of our own."""
-    own = {"stages/chain/lent.py", "vault/overwriting.py"}
+    own = {"stages/supervisor/checkpoint_helper.py", "vault/overwrite_guard.py"}
     package = Path(__file__).resolve().parents[2] / "flowcheck"
     found = set()
     for path in package.rglob("*.py"):

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from flowcheck.config import StagingConfig
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.staging import Staging
-from flowcheck.stages.following.room import overrun
-from flowcheck.stages.learning.unlearned import told_of
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.stages.job_learning.learning_status import reasons_with_traffic
+from flowcheck.stages.staged_messages.staging_space import staging_overrun
 
 CAPTURE = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
 
@@ -23,7 +23,7 @@ CAPTURE = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
 def test_what_found_no_room_is_counted_and_the_setting_named(shm: Path, records: int) -> None:
     with (
         PcapSource(CAPTURE) as source,
-        Ring.create(shm / "ring", slots=4096) as ring,
+        FrameRing.create(shm / "ring", slots=4096) as ring,
         FlowTable.create(shm / "flows", messages=16384) as flows,
         Staging.create(
             shm / "staging",
@@ -43,11 +43,14 @@ def test_what_found_no_room_is_counted_and_the_setting_named(shm: Path, records:
             parser.parse(4096)
             extractor.extract(4096)
         dropped = ring.counters()["extract"]["staging_full_packets"]
-        said = overrun([extractor])
+        said = staging_overrun([extractor])
         assert bool(dropped) == (records == 4)
         if dropped:
             assert f"{dropped:,} packets" in said and "[staging] size_bytes" in said
-            assert told_of(("a reason",), [extractor], first=True)[:2] == (said, "a reason")
+            assert reasons_with_traffic(("a reason",), [extractor], first=True)[:2] == (
+                said,
+                "a reason",
+            )
         else:
             assert said == ""
         assert hasattr(StagingConfig(), "size_bytes"), "the setting that the sentence names"

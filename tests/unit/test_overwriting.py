@@ -15,22 +15,22 @@ from support.formatted import BEFORE, run, step_before
 
 import flowcheck
 from flowcheck.errors import ConfigError
-from flowcheck.replica import checkpoint
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import Parts
-from flowcheck.vault.overwriting import Spared, taking_place
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.overwrite_guard import ProtectedPath, replacing_output
 
 STEP = f"step-{BEFORE}"
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     return step_before()
 
 
 @pytest.fixture
-def kept(step: Parts, tmp_path: Path) -> Path:
-    checkpoint.save_given(step.given, tmp_path / "kept", step.layout)
+def kept(step: CheckpointContents, tmp_path: Path) -> Path:
+    checkpoint_save.save_given(step.given, tmp_path / "kept", step.layout)
     return tmp_path / "kept"
 
 
@@ -133,7 +133,7 @@ def test_an_empty_folder_and_one_file_for_one_file_may_go(kept: Path, tmp_path: 
 
 
 def test_neither_the_template_nor_a_folder_is_written_over(
-    step: Parts, kept: Path, tmp_path: Path
+    step: CheckpointContents, kept: Path, tmp_path: Path
 ) -> None:
     write(step, tmp_path / "t.pt", "torch")
     (tmp_path / "folder").mkdir()
@@ -149,31 +149,35 @@ def test_neither_the_template_nor_a_folder_is_written_over(
     assert not (tmp_path / "out.pt.manifest.json").exists(), "it would speak of another file"
 
 
-def test_what_came_while_it_was_written_is_looked_at_again(step: Parts, tmp_path: Path) -> None:
+def test_what_came_while_it_was_written_is_looked_at_again(
+    step: CheckpointContents, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     write(step, out, "dcp")
     with (
         pytest.raises(ConfigError, match=r"holds late\.txt"),
-        taking_place(out, force=True, folder=True) as make_room,
+        replacing_output(out, force=True, folder=True) as make_room,
     ):
         (out / "late.txt").write_text("x")
         make_room()
     with (
         pytest.raises(ConfigError, match="is there already"),
-        taking_place(tmp_path / "new", force=False, folder=False) as make_room,
+        replacing_output(tmp_path / "new", force=False, folder=False) as make_room,
     ):
         (tmp_path / "new").write_text("x")
         make_room()
     assert (out / "late.txt").exists() and (tmp_path / "new").read_text() == "x"
 
 
-def test_after_an_error_the_old_output_has_its_name_back(step: Parts, tmp_path: Path) -> None:
+def test_after_an_error_the_old_output_has_its_name_back(
+    step: CheckpointContents, tmp_path: Path
+) -> None:
     for form in ("dcp", "torch"):
         write(step, tmp_path / form, form)
         before = held(tmp_path)
         with (
             pytest.raises(OSError, match="full"),
-            taking_place(tmp_path / form, force=True, folder=form == "dcp") as make_room,
+            replacing_output(tmp_path / form, force=True, folder=form == "dcp") as make_room,
         ):
             make_room()
             raise OSError("full")
@@ -185,8 +189,8 @@ def test_what_is_to_be_spared_is_spared_before_it_is_read(kept: Path, tmp_path: 
     (kept / STEP / "model.safetensors").write_bytes(b"damaged: reading it would be told instead")
     with pytest.raises(ConfigError, match="is the folder of kept steps"):
         forced(kept, kept, "dcp")
-    own = Spared(tmp_path / "gone", "something that is not there")
-    with taking_place(tmp_path / "gone", force=False, folder=True, spared=[own]):
+    own = ProtectedPath(tmp_path / "gone", "something that is not there")
+    with replacing_output(tmp_path / "gone", force=False, folder=True, spared=[own]):
         pass
 
 
@@ -204,7 +208,7 @@ def disk_of(place: Path, kib: int) -> Iterator[Path]:
 
 @pytest.mark.parametrize("form", ["torch", "safetensors", "dcp"])
 def test_where_a_manifest_has_no_room_there_is_no_output(
-    form: str, step: Parts, tmp_path: Path
+    form: str, step: CheckpointContents, tmp_path: Path
 ) -> None:
     """On disks from one with room for nothing to one with room for all, a page more each."""
     whole = refused = 0

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.lab import synthetic
-from flowcheck.lab.synthetic import Run, SyntheticJob, write_pcap
-from flowcheck.plane.tape import read_tape
+from flowcheck.lab.synthetic_traffic import synthetic_job
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 ODD, EVEN = ((5, 9), (20,), (7,), (11, 3)), ((6, 9), (20,), (7,), (11, 3))
 
 
-class FrozenScale(Run):
+class FrozenScale(SyntheticRun):
     """The first parameter takes no gradient and has one element."""
 
     def _start_up(self) -> None:
@@ -31,16 +31,16 @@ class FrozenScale(Run):
 
 def padded_with(pad: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL pads the last line with what happens to be in a register."""
-    plain = synthetic.ll_lines
+    plain = synthetic_job.ll_lines
     monkeypatch.setattr(
-        synthetic, "ll_lines", lambda data, flag: plain(data + pad()[: -len(data) % 8], flag)
+        synthetic_job, "ll_lines", lambda data, flag: plain(data + pad()[: -len(data) % 8], flag)
     )
 
 
-def read(trainer: Run, folder: Path) -> Reading:
+def read(trainer: SyntheticRun, folder: Path) -> Reading:
     path = folder / "job.pcap"
     write_pcap(path, trainer.all().seen_at(0))
-    tape = read_tape([path])
+    tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 
 
@@ -54,7 +54,7 @@ def test_frozen_parameter_of_one_element_is_not_overlooked(
 ) -> None:
     padded_with(lambda: pad, monkeypatch)
     job = SyntheticJob(shapes=shapes, buckets=((0, 2), (1, 3)))
-    plain = read(Run(job), tmp_path)
+    plain = read(SyntheticRun(job), tmp_path)
     assert plain.job is not None, plain.why_not
     assert not any("frozen" in sentence for sentence in plain.job.assumed)
     frozen = read(FrozenScale(job), tmp_path)
@@ -66,6 +66,6 @@ def test_padding_that_follows_no_habit_leaves_it_open(
 ) -> None:
     dice = random.Random(1)
     padded_with(lambda: dice.randbytes(8), monkeypatch)
-    reading = read(Run(SyntheticJob(shapes=ODD, buckets=((0, 2), (1, 3)))), tmp_path)
+    reading = read(SyntheticRun(SyntheticJob(shapes=ODD, buckets=((0, 2), (1, 3)))), tmp_path)
     assert reading.job is not None, reading.why_not
     assert any("no parameters are frozen" in sentence for sentence in reading.job.assumed)

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from flowcheck.config.optimizer import OptimizerConfig
+from flowcheck.config.optimizer_config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.plane.shard import Shard
-from flowcheck.replica import checkpoint
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.parting.units import flat_units
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.following.gathered import is_lost, taken
-from flowcheck.vault import audit, restore
-from flowcheck.vault.template import Template, load_template
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.sharding.gather_units import flat_units
+from flowcheck.stages.job_state.gathered_parameters import gathered_parameters, is_lost
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint import template_fill
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
 
 NONE = OptimizerConfig(name="none", learning_rate=0.0)
 SHAPES = {"a.weight": (3, 4), "a.bias": (5,), "b.weight": (2, 2)}
@@ -56,7 +56,7 @@ def trainer_file(folder: Path, step: int) -> Path:
     return path
 
 
-def template_of(path: Path, replica: Replica) -> Template:
+def template_of(path: Path, replica: Replica) -> CheckpointTemplate:
     return load_template(path, replica.layout, list(SHAPES))
 
 
@@ -64,16 +64,16 @@ def test_a_step_is_what_was_sent_and_says_what_did_not_come(tmp_path: Path) -> N
     replica = replica_of(tmp_path)
     replica.apply(1, flat(drawn(1), torch.float32))
     replica.apply(2, flat(drawn(2), torch.float32), np.array([True, False, True]))
-    path = checkpoint.save(replica, tmp_path / "out")
+    path = checkpoint_save.save(replica, tmp_path / "out")
     replica.close()
-    saved = checkpoint.load(path)
+    saved = checkpoint_save.load(path)
     assert saved.manifest.kind == "parameters, no optimizer state"
     assert saved.manifest.older == {"a.bias": 1}
     for name, of in (("a.weight", 2), ("a.bias", 1), ("b.weight", 2)):
         assert torch.equal(saved.parameters[name], drawn(of)[name])
     with pytest.raises(StateError, match="no optimizer state"):
         saved.optimizer_state_dict()
-    taken = checkpoint.snapshot_of(path)
+    taken = checkpoint_save.snapshot_of(path)
     assert taken.parameters_only and taken.older == {"a.bias": 1}
 
 
@@ -94,13 +94,13 @@ def test_an_audit_holds_it_against_what_the_trainer_wrote_in_the_type_that_is_se
     replica = replica_of(tmp_path, dtype)
     replica.apply(1, flat(drawn(1), getattr(torch, dtype)))
     replica.apply(2, flat(drawn(2), getattr(torch, dtype)), np.array([True, True, False]))
-    held = snapshot.of_state(tmp_path / "replica", NONE, 1)
-    found = audit.compare(template_of(trainer_file(tmp_path, 1), replica), held)
+    held = step_snapshot.copy_snapshot(tmp_path / "replica", NONE, 1)
+    found = bitwise_audit.audit_snapshot(template_of(trainer_file(tmp_path, 1), replica), held)
     assert found.passed and found.parameters_only and found.tensors == 3
-    held = snapshot.of_state(tmp_path / "replica", NONE, 2)
-    found = audit.compare(template_of(trainer_file(tmp_path, 2), replica), held)
+    held = step_snapshot.copy_snapshot(tmp_path / "replica", NONE, 2)
+    found = bitwise_audit.audit_snapshot(template_of(trainer_file(tmp_path, 2), replica), held)
     assert [difference.name for difference in found.differences] == ["b.weight"]
-    by_digest = audit.compare_digests(
+    by_digest = bitwise_audit.audit_digests(
         template_of(trainer_file(tmp_path, 2), replica),
         replica.layout,
         NONE,
@@ -118,8 +118,8 @@ def test_a_restore_is_no_full_resume_and_says_how_old_everything_is(tmp_path: Pa
     before: dict[str, Any] = {
         name: value.clone() for name, value in template.optimizer["state"][0].items()
     }
-    taken = snapshot.of_state(tmp_path / "replica", NONE)
-    filled = restore.fill(template, taken, lambda _: 0.0)
+    taken = step_snapshot.copy_snapshot(tmp_path / "replica", NONE)
+    filled = template_fill.fill(template, taken, lambda _: 0.0)
     replica.close()
     assert "parameters of step 3 beside an optimizer state of step 1" in filled.not_full
     assert "3 parameters are rounded" in filled.not_full
@@ -130,9 +130,9 @@ def test_a_restore_is_no_full_resume_and_says_how_old_everything_is(tmp_path: Pa
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def shard_of(folder: Path, missing: tuple[int, int] | None, conflict: int) -> Shard:
+def shard_of(folder: Path, missing: tuple[int, int] | None, conflict: int) -> GradientShard:
     """A shard whose first step was gathered but for a range, and is given up."""
-    shard = Shard.create(folder / "shard", gradient_bytes=64, unit_bytes=4)
+    shard = GradientShard.create(folder / "shard", gradient_bytes=64, unit_bytes=4)
     shard.begin(0, 1)
     shard.gradient(0)[:] = np.arange(64, dtype=np.uint8)
     header = shard.handle.header.generations[0]
@@ -151,7 +151,7 @@ def test_what_lacks_something_or_came_in_two_ways_is_not_taken(
     tmp_path: Path, missing: tuple[int, int] | None, conflict: int, came: list[bool]
 ) -> None:
     shard = shard_of(tmp_path, missing, conflict)
-    values, used = taken(flat_units([32, 32], 2, "float32"), shard, 0)
+    values, used = gathered_parameters(flat_units([32, 32], 2, "float32"), shard, 0)
     assert values.tobytes() == bytes(range(64)) and used.tolist() == came
     assert is_lost(shard, 0)
     shard.close()

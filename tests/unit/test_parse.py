@@ -35,7 +35,7 @@ from support.transport import (
 )
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import VERDICTS
+from flowcheck.plane.shared_memory.packet_counters import VERDICTS
 
 UDP_ROCE = UDP(sport=49999, dport=4791, chksum=0)
 

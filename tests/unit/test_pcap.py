@@ -14,8 +14,8 @@ from scapy.utils import RawPcapReader, RawPcapWriter
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import CaptureError
-from flowcheck.plane.pcap import PcapSource
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 NCCL_CAPTURES = 7
 
@@ -54,7 +54,7 @@ def test_time_stamps_are_tsharks(captures: Path) -> None:
 
 def test_a_file_source_is_not_polled_while_the_ring_is_full(captures: Path, shm: Path) -> None:
     path = captures / "iter_40000_p2p_iter10.pcapng"
-    with PcapSource(path) as source, Ring.create(shm / "r", slots=64) as ring:
+    with PcapSource(path) as source, FrameRing.create(shm / "r", slots=64) as ring:
         commit = ring.capture_commit()
         assert source.read_into(ring, 10**6, commit) == 64
         assert source.read_into(ring, 10**6, commit) == 0
@@ -68,7 +68,7 @@ def test_an_oversize_frame_is_counted_and_the_next_one_kept(tmp_path: Path, shm:
         for length in (60, 300, 70):
             writer.write(b"\1" * length)
     with PcapSource(tmp_path / "f.pcap") as source:
-        ring = Ring.create(shm / "r", slots=8, slot_bytes=256)
+        ring = FrameRing.create(shm / "r", slots=8, slot_bytes=256)
         commit = ring.capture_commit()
         assert source.read_into(ring, 10, commit) == 3
         counters = ring.counters()["capture"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.jobs.sharding.periods import Token, period_of
-from flowcheck.wire.terms import Kind, Protocol
 
 RING = Protocol.SIMPLE
 
@@ -33,10 +33,12 @@ class Trainer:
         places.setdefault(unit, []).append(len(self.tokens) - begin)
         told = not (once and self.two_ranks)
         mark = f"{unit}.{step}".encode()
-        self.tokens.append(Token(Kind.ALL_GATHER, size, RING, told, mark if told else b""))
+        self.tokens.append(
+            Token(CollectiveKind.ALL_GATHER, size, RING, told, mark if told else b"")
+        )
 
     def scatter(self, size: int) -> None:
-        self.tokens.append(Token(Kind.REDUCE_SCATTER, size, RING, False, b""))
+        self.tokens.append(Token(CollectiveKind.REDUCE_SCATTER, size, RING, False, b""))
 
     def step(self, step: int) -> None:
         self.truth.append((len(self.tokens), {}))
@@ -53,7 +55,7 @@ class Trainer:
         if self.root is not None:
             self.scatter(self.root)
 
-    def noise(self, kind: Kind, size: int) -> None:
+    def noise(self, kind: CollectiveKind, size: int) -> None:
         self.tokens.append(Token(kind, size, RING, False, b""))
 
 
@@ -81,11 +83,11 @@ def test_iterations_and_units_are_those_of_the_trainer(seed: int) -> None:
         two_ranks=two,
     )
     for _ in range(draw.randint(0, 3)):
-        trainer.noise(Kind.BROADCAST, 64)
+        trainer.noise(CollectiveKind.BROADCAST, 64)
     for step in range(draw.randint(3, 5)):
         trainer.step(step)
     for token in range(draw.randint(0, 3)):
-        trainer.noise(Kind.ALL_REDUCE, 8 + token)
+        trainer.noise(CollectiveKind.ALL_REDUCE, 8 + token)
     check(trainer)
 
 
@@ -126,7 +128,7 @@ def test_a_checkpoint_amid_the_run_hides_nothing() -> None:
     for step in range(3):
         trainer.step(step)
     for size in (8, 792, 16, 1592, 24, 48):
-        trainer.noise(Kind.ALL_GATHER, size)
+        trainer.noise(CollectiveKind.ALL_GATHER, size)
     for step in range(3, 6):
         trainer.step(step)
     check(trainer)

@@ -14,10 +14,10 @@ from support.persisting import proved, replica_in, saver_for, take
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.persist.pace import Pace
+from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.saver import Saver
-from flowcheck.vault.serve.client import fetched
 
 pytestmark = [
     pytest.mark.nightly,
@@ -86,15 +86,15 @@ def test_a_save_that_was_stopped_leaves_latest_and_goes_on(
     take(replica)
     saver(config(cloud, "cut"), tmp_path, shm).save(1)
     take(replica)
-    sound = Pace.moved
+    sound = TransferPace.moved
 
-    def moved(self: Pace, count: int) -> None:
+    def moved(self: TransferPace, count: int) -> None:
         sound(self, count)
         if self.moved_bytes > 30 << 20:
             self.stop()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Pace, "moved", moved)
+        patched.setattr(TransferPace, "moved", moved)
         with pytest.raises(StateError, match="stopped before its end"):
             saver(config(cloud, "cut"), tmp_path, shm).save(2)
     read = cloud.folder("cut", tmp_path / "between")

@@ -14,10 +14,10 @@ from support.room import no_room
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.persist.listing import check
-from flowcheck.vault.persist.local import LocalPlace
-from flowcheck.vault.persist.places import check_target
+from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
+from flowcheck.vault.persist.local_folder import LocalFolder
+from flowcheck.vault.persist.storage_target import check_target
 
 
 @pytest.fixture
@@ -154,15 +154,15 @@ def test_a_file_that_does_not_read_back_is_not_named(
     take(replica)
     saver.save(1)
     take(replica)
-    sound = LocalPlace.send
+    sound = LocalFolder.send
 
-    def send(self: LocalPlace, folder: Path, name: str, *rest: object) -> None:
+    def send(self: LocalFolder, folder: Path, name: str, *rest: object) -> None:
         sound(self, folder, name, *rest)  # type: ignore[arg-type]
         with (self.root / name / "model.safetensors").open("r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\xff")
 
-    monkeypatch.setattr(LocalPlace, "send", send)
+    monkeypatch.setattr(LocalFolder, "send", send)
     with pytest.raises(StateError, match=r"step-2: model/param\.1: is not what was"):
         saver.save(2)
     assert newest(target).name == "step-1"
@@ -209,22 +209,22 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
 ) -> None:
     import torch
 
-    from flowcheck.vault.persist import forms
+    from flowcheck.vault.persist import save_format
 
     take(replica)
     folder = tmp_path / "out"
     folder.mkdir()
     with Steps(shm / "state").hold(1) as held:
-        forms.write(held.given, held.layout, folder, form, {})
-    assert check(folder).step == 1
+        save_format.write(held.given, held.layout, folder, form, {})
+    assert verify_checkpoint(folder).step == 1
     if form == "torch":
-        tree = torch.load(folder / forms.FILE, weights_only=True)
+        tree = torch.load(folder / save_format.FILE, weights_only=True)
         own = torch.from_numpy(replica.parameters()[: tree["model"]["param.0"].numel()].copy())
         assert torch.equal(tree["model"]["param.0"], own)
 
 
 def test_a_form_or_a_package_that_there_is_not_is_named(tmp_path: Path) -> None:
-    from flowcheck.vault.persist.forms import check_form
+    from flowcheck.vault.persist.save_format import check_form
 
     with pytest.raises(ConfigError, match=r"persist\.format = 'onnx'"):
         check_form(config(tmp_path, format="onnx"))

@@ -14,9 +14,9 @@ from support.s3 import BUCKET, KEY, Server, begun, server
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.persist import multipart
-from flowcheck.vault.persist.pace import Pace
+from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.persist import s3_multipart
+from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.saver import Saver
 
 pytest.importorskip("s3fs")
@@ -41,7 +41,7 @@ def replica(shm: Path) -> Iterator[Replica]:
 @pytest.fixture
 def large(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replica]:
     """Its model is of two parts and its optimizer of four."""
-    monkeypatch.setattr(multipart, "PART_BYTES", PART)
+    monkeypatch.setattr(s3_multipart, "PART_BYTES", PART)
     made = replica_in(shm / "state", 2_000_000)
     yield made
     made.close()
@@ -83,20 +83,20 @@ def test_parts_that_were_sent_before_a_kill_are_not_sent_again(
     take(large)
     first = saver_with(store, tmp_path, shm, "parts")
     sent: list[int] = []
-    sound = Pace.moved
+    sound = TransferPace.moved
 
-    def moved(self: Pace, count: int) -> None:
+    def moved(self: TransferPace, count: int) -> None:
         sent.append(count)
         sound(self, count)
         if sum(sent) > 3 * PART:
             self.stop()
 
-    monkeypatch.setattr(Pace, "moved", moved)
+    monkeypatch.setattr(TransferPace, "moved", moved)
     with pytest.raises(StateError, match="stopped before its end"):
         first.save(1)
     assert "latest" not in keys(store, "parts")
     monkeypatch.undo()
-    monkeypatch.setattr(multipart, "PART_BYTES", PART)
+    monkeypatch.setattr(s3_multipart, "PART_BYTES", PART)
     take(large)
     second = saver_with(store, tmp_path, shm, "parts")
     assert second.unfinished()
@@ -112,19 +112,19 @@ def test_parts_that_were_sent_before_a_kill_are_not_sent_again(
 def test_what_became_another_at_the_store_is_found_and_sent_again(
     store: Server, replica: Replica, shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flowcheck.vault.persist.store import StorePlace
+    from flowcheck.vault.persist.object_store import ObjectStore
 
     take(replica)
     saver = saver_with(store, tmp_path, shm, "torn")
-    sound = StorePlace.send
+    sound = ObjectStore.send
 
-    def send(self: StorePlace, folder: Path, name: str, *rest: Any) -> None:
+    def send(self: ObjectStore, folder: Path, name: str, *rest: Any) -> None:
         sound(self, folder, name, *rest)
         key = f"torn/{name}/model.safetensors"
         size = (folder / "model.safetensors").stat().st_size
         store.client().put_object(Bucket=BUCKET, Key=key, Body=b"x" * size)
 
-    monkeypatch.setattr(StorePlace, "send", send)
+    monkeypatch.setattr(ObjectStore, "send", send)
     with pytest.raises(StateError, match=r"model\.safetensors: what is there is not what was sent"):
         saver.save(1)
     assert "latest" not in keys(store, "torn")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.vault.persist.schedule import Schedule, leaving
+from flowcheck.vault.persist.save_schedule import SaveSchedule, leaving
 
 
 def test_every_so_many_steps_the_very_multiple_is_saved_where_it_is_still_in_memory() -> None:
-    schedule = Schedule(every_steps=10, every_minutes=None)
+    schedule = SaveSchedule(every_steps=10, every_minutes=None)
     assert schedule.due((7, 8, 9), 0, 1e9) is None
     assert schedule.due((9, 10, 11), 0, 0) == 10
     assert schedule.due((12, 13), 0, 0) == 13, "10 is gone: the newest"
@@ -19,15 +19,15 @@ def test_every_so_many_steps_the_very_multiple_is_saved_where_it_is_still_in_mem
 
 
 def test_minutes_are_counted_from_the_begin_of_the_last_one() -> None:
-    schedule = Schedule(every_steps=None, every_minutes=2)
+    schedule = SaveSchedule(every_steps=None, every_minutes=2)
     assert schedule.due((4, 5), 3, 119) is None
     assert schedule.due((4, 5), 3, 120) == 5
     assert schedule.due((4, 5), 5, 1e9) is None, "nothing new was taken"
 
 
 def test_a_replica_that_went_back_is_saved_anew() -> None:
-    assert Schedule(every_steps=10, every_minutes=None).due((19, 20), 500, 0) == 20
-    assert Schedule(every_steps=10, every_minutes=None).due((4, 5), 500, 0) is None
+    assert SaveSchedule(every_steps=10, every_minutes=None).due((19, 20), 500, 0) == 20
+    assert SaveSchedule(every_steps=10, every_minutes=None).due((4, 5), 500, 0) is None
 
 
 @given(

@@ -14,13 +14,13 @@ from support.persisting import proved, replica_of, run_with_replica, take
 from support.supervised import Clock, FakeProcess
 
 from flowcheck.config import encode_config
-from flowcheck.ops.running import remains
-from flowcheck.ops.watch import durable
-from flowcheck.ops.watch.parts.durable import Durable
-from flowcheck.stages.chain import child
-from flowcheck.stages.chain.child import Child, stage_arguments
-from flowcheck.stages.keeping import last_save
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.lifecycle import shutdown_cleanup
+from flowcheck.ops.watch.state import checkpoint_status
+from flowcheck.ops.watch.state.chain_state import DurableCheckpoint
+from flowcheck.stages.checkpointing import final_checkpoint
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor import stage_process
+from flowcheck.stages.supervisor.stage_process import StageProcess, stage_arguments
 
 WAIT_S = 60.0
 
@@ -59,8 +59,8 @@ def run(tmp_path: Path, target: Path) -> Iterator[RunDir]:
     made.remove()
 
 
-def told(run: RunDir) -> Durable:
-    state = durable.read(run, run.settings().persist)
+def told(run: RunDir) -> DurableCheckpoint:
+    state = checkpoint_status.read_checkpoint_status(run, run.settings().persist)
     assert state is not None
     return state
 
@@ -78,7 +78,7 @@ def test_steps_become_durable_while_the_replica_goes_on_and_failures_are_seen_at
         until(lambda: told(run).attempts > 1, lambda: take(replica))
         state = told(run)
         assert "Not a directory" in state.error or "File exists" in state.error
-        (_, failing, *_) = (*durable.sentences(state, replica.step), "")
+        (_, failing, *_) = (*checkpoint_status.checkpoint_sentences(state, replica.step), "")
         assert failing.startswith("[red]saving fails[/] (2 attempts)")
         before = state.step
         target.unlink()
@@ -95,7 +95,7 @@ def test_the_last_step_goes_the_same_way_when_the_chain_stops(run: RunDir, targe
     replica = replica_of(run)
     take(replica, 3)
     replica.close()
-    kept, why = remains.keep_all(run.settings(), run)
+    kept, why = shutdown_cleanup.save_replicas(run.settings(), run)
     assert why == ""
     assert [one.folder for one in kept if one is not None] == [target / "step-3"]
     assert (target / "latest").read_text() == "step-3\n"
@@ -109,8 +109,8 @@ def test_a_last_step_that_its_target_refuses_is_kept_below_the_run(
     take(replica, 3)
     replica.close()
     target.write_text("no folder")
-    monkeypatch.setattr(last_save, "BETWEEN_S", (0.01, 0.01))
-    kept, _ = remains.keep_all(run.settings(), run)
+    monkeypatch.setattr(final_checkpoint, "BETWEEN_S", (0.01, 0.01))
+    kept, _ = shutdown_cleanup.save_replicas(run.settings(), run)
     assert kept[0] is not None and kept[0].folder == run.root / "rescued" / "step-3"
     assert str(target) in kept[0].why
 
@@ -120,9 +120,9 @@ def test_a_stage_beside_the_chain_that_dies_again_and_again_is_given_time_and_ne
 ) -> None:
     FakeProcess.started, FakeProcess.said = [], []
     clock = Clock()
-    monkeypatch.setattr(child.subprocess, "Popen", FakeProcess)
-    monkeypatch.setattr(child, "time", clock)
-    own = Child("persist", ("persist",))
+    monkeypatch.setattr(stage_process.subprocess, "Popen", FakeProcess)
+    monkeypatch.setattr(stage_process, "time", clock)
+    own = StageProcess("persist", ("persist",))
     own.spawn(run)
     said = []
     for _ in range(400):

@@ -13,10 +13,10 @@ from support.s3 import BUCKET
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.persist import multipart
-from flowcheck.vault.persist.pace import Pace
-from flowcheck.vault.serve.client import fetched
+from flowcheck.replica.model_replica import Replica
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.persist import s3_multipart
+from flowcheck.vault.persist.rate_limit import TransferPace
 
 PART = 5 << 20
 pytestmark = [
@@ -35,7 +35,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture
 def replica(shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Replica]:
     """Its model is of two parts and its optimizer of four."""
-    monkeypatch.setattr(multipart, "PART_BYTES", PART)
+    monkeypatch.setattr(s3_multipart, "PART_BYTES", PART)
     made = replica_in(shm / "state", 2_000_000)
     take(made)
     yield made
@@ -52,15 +52,15 @@ def test_parts_retention_and_what_comes_back(
 ) -> None:
     saver_for(config(port), tmp_path / "staging", shm / "state").save(1)
     take(replica)
-    sound = Pace.moved
+    sound = TransferPace.moved
 
-    def moved(self: Pace, count: int) -> None:
+    def moved(self: TransferPace, count: int) -> None:
         sound(self, count)
         if self.moved_bytes > 2 * PART:
             self.stop()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Pace, "moved", moved)
+        patched.setattr(TransferPace, "moved", moved)
         with pytest.raises(StateError, match="stopped before its end"):
             saver_for(config(port), tmp_path / "staging", shm / "state").save(2)
     again = saver_for(config(port), tmp_path / "staging", shm / "state")

@@ -13,10 +13,10 @@ import pytest
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.kept.peek import pinned
-from flowcheck.replica.kept.snapshot import held
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.concurrent_reader import pinned
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
 LAYOUT = Layout.of_shapes([(5, 3), (3,)])
@@ -50,7 +50,7 @@ def test_a_step_that_is_read_stays_while_the_updater_takes_many_more(shm: Path) 
     replica = made(shm / "state", spare=1)
     take(replica, 3)
     third = replica.parameters().copy()
-    with held(shm / "state", ADAMW) as snapshot:
+    with hold_snapshot(shm / "state", ADAMW) as snapshot:
         take(replica, 7)
         assert snapshot.step == 3
         assert np.array_equal(flat(snapshot.parameters), third)
@@ -66,7 +66,7 @@ def test_without_a_version_to_spare_a_reader_has_a_copy_and_the_updater_its_memo
     replica = made(shm / "state", spare=0)
     take(replica, 3)
     third = replica.parameters().copy()
-    with held(shm / "state", ADAMW) as snapshot:
+    with hold_snapshot(shm / "state", ADAMW) as snapshot:
         take(replica, 4)
         assert np.array_equal(flat(snapshot.parameters), third)
     with pinned(shm / "state") as found:
@@ -82,9 +82,9 @@ def test_where_readers_hold_all_other_steps_the_oldest_goes_and_its_reader_is_to
     replica = made(shm / "state", spare=1)
     take(replica, 1)
     with pytest.raises(StateError, match="was overwritten while it was read"):  # noqa: SIM117
-        with held(shm / "state", ADAMW):
+        with hold_snapshot(shm / "state", ADAMW):
             take(replica, 1)
-            with held(shm / "state", ADAMW) as second:
+            with hold_snapshot(shm / "state", ADAMW) as second:
                 take(replica, 2)
                 assert second.step == 2
             assert replica.step == 4

@@ -11,18 +11,26 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import LearnError
-from flowcheck.wire.edge import Communicator, Edge
-from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.job import Job, Op, Parameter, PointToPoint, Role
-from flowcheck.wire.job_file import decode_job, encode_job
-from flowcheck.wire.plan import SEGMENT, SEND, Table, compile_flow_plans
-from flowcheck.wire.schedule import all_reduce
-from flowcheck.wire.seen import FlowKey
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import all_reduce
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.connection_messages import SendKind
+from flowcheck.wire.training_job.flow_plan import SEGMENT, SEND, MessageTable, compile_flow_plans
+from flowcheck.wire.training_job.learned_job import (
+    CollectiveOp,
+    Communicator,
+    Edge,
+    LearnedJob,
+    Parameter,
+    PointToPoint,
+    Role,
+    decode_job,
+    encode_job,
+)
 
 SIZES = ((5, 7), (3,), (), (40, 9), (11,))
 BUCKETS = ((4, 3), (2, 0, 1))
-RING = {"ranks": 3, "channels": 2, "protocol": Protocol.LL, "rule": Rule.V2_29}
+RING = {"ranks": 3, "channels": 2, "protocol": Protocol.LL, "rule": NcclEra.V2_29}
 
 
 def flow(number: int) -> FlowKey:
@@ -33,8 +41,8 @@ def parameters() -> tuple[Parameter, ...]:
     return tuple(Parameter(sizes=s, strides=(1,) * len(s)) for s in SIZES)
 
 
-def reduce_of(bucket: int, elements: int) -> Op:
-    return Op(
+def reduce_of(bucket: int, elements: int) -> CollectiveOp:
+    return CollectiveOp(
         communicator=0,
         protocol=Protocol.LL,
         role=Role.BUCKET,
@@ -43,11 +51,13 @@ def reduce_of(bucket: int, elements: int) -> Op:
     )
 
 
-def job(**changes: Any) -> Job:
+def job(**changes: Any) -> LearnedJob:
     counts = [p.elements for p in parameters()]
-    flags = Op(communicator=0, protocol=Protocol.LL, role=Role.IGNORED, kind=Kind.BROADCAST)
+    flags = CollectiveOp(
+        communicator=0, protocol=Protocol.LL, role=Role.IGNORED, kind=CollectiveKind.BROADCAST
+    )
     plan = {
-        "rule": Rule.V2_29,
+        "rule": NcclEra.V2_29,
         "communicators": (Communicator(ranks=3, channels=2),),
         "edges": (
             Edge(communicator=0, sender=0, flows=(flow(10), flow(11)), first_numbers=(4, 5)),
@@ -60,10 +70,10 @@ def job(**changes: Any) -> Job:
         "each": tuple(reduce_of(i, sum(counts[p] for p in b)) for i, b in enumerate(BUCKETS)),
         "evidence": ("the weights were broadcast",),
     }
-    return Job(**(plan | changes))
+    return LearnedJob(**(plan | changes))
 
 
-def place(table: Table, payloads: list[bytes], state: Any) -> None:
+def place(table: MessageTable, payloads: list[bytes], state: Any) -> None:
     """What the extractor does with whole messages, byte by byte obedient."""
     assert len(table.sends) == len(payloads)
     for send, payload in zip(table.sends, payloads, strict=True):
@@ -77,7 +87,9 @@ def place(table: Table, payloads: list[bytes], state: Any) -> None:
             target[:] = np.frombuffer(payload[start:stop], np.uint8)
 
 
-def run(job_: Job, sender: int, ops: tuple[Op, ...], buckets: Any, gradient: Any) -> Any:
+def run(
+    job_: LearnedJob, sender: int, ops: tuple[CollectiveOp, ...], buckets: Any, gradient: Any
+) -> Any:
     """[channel][message] payloads that the ring sends over one edge for `ops`."""
     channels: list[list[bytes]] = [[], []]
     ends = np.cumsum([0] + [p.nbytes for p in job_.parameters])
@@ -141,23 +153,23 @@ def test_captured_job_is_complete_with_its_point_to_point_send(truth: Path) -> N
     seen = json.loads((truth / "iter_40000_p2p_iter2.json").read_text())
     ring_sizes = [s["bytes"] for s in seen["nccl_sends"] if s["proto"] == "LL"]
     p2p_sizes = [s["bytes"] for s in seen["nccl_sends"] if s["proto"] != "LL"]
-    p2p = Op(
+    p2p = CollectiveOp(
         communicator=1,
         protocol=Protocol.SIMPLE,
         role=Role.BUCKET,
         kind=None,
         messages=(PointToPoint(channel=0, start_byte=12_288, data_bytes=7712),),
     )
-    indices = Op(
+    indices = CollectiveOp(
         communicator=0,
         protocol=Protocol.LL,
         role=Role.IGNORED,
-        kind=Kind.BROADCAST,
+        kind=CollectiveKind.BROADCAST,
         work_bytes=8,
     )
     reduce_all = reduce_of(0, 5000)
-    learned = Job(
-        rule=Rule.V2_19,
+    learned = LearnedJob(
+        rule=NcclEra.V2_19,
         communicators=(Communicator(ranks=2, channels=1), Communicator(ranks=2, channels=1)),
         edges=(
             Edge(communicator=0, sender=0, flows=(flow(1),), first_numbers=(3,)),

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning import job as plan_job
-from flowcheck.ops.running import chain, up
-from flowcheck.ops.running.expected import expected_of_each
+from flowcheck.ops.job_setup.expected_buckets import expected_buckets_of_jobs
+from flowcheck.ops.lifecycle import chain_runner, up_command
+from flowcheck.ops.lifecycle import job_file_memory as plan_job
 
 NET = """
 import torch
@@ -87,11 +87,11 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
     assert "gradient log" not in parts
     monkeypatch.setattr(plan_job, "huge_bytes_free", lambda: 0)
     monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
-    monkeypatch.setattr(up, "check_sources", lambda sources: None)
+    monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
     with pytest.raises(
         ConfigError, match=r"gradients of taken steps [0-9,]+ .*are free"
     ) as refused:
-        up.up(tmp_path / "job.toml", None, as_json=True)
+        up_command.up(tmp_path / "job.toml", None, as_json=True)
     assert f"= {told['bytes']:,} bytes, and {told['bytes'] - 1:,} are free" in str(refused.value)
     assert not (tmp_path / "run").exists()
 
@@ -116,9 +116,9 @@ def test_a_model_is_made_once_for_all_that_a_start_asks_of_it(tmp_path: Path, lo
     job = tmp_path / "job.toml"
     text = JOB.format(tmp_path, 0).replace("[replica]", "[replica]\njoins = true")
     job.write_text(text + stated.format(tmp_path, tmp_path))
-    config = chain.job_to_run(job)
-    (expected,) = expected_of_each(config)
-    plan_job.check_fits(config)
+    config = chain_runner.job_to_run(job)
+    (expected,) = expected_buckets_of_jobs(config)
+    plan_job.check_memory_fits(config)
     assert (tmp_path / "net.made").read_text() == "m"
     assert expected is not None and expected.parameters[0].sizes == (8, 8)
     assert bool(expected.assumed) is not loss  # the order of gradients is known from its backward

@@ -9,14 +9,14 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning.cost import Wire, cost_of
-from flowcheck.ops.planning.traffic import Planned
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.ops.planning.ddp_collectives import PlannedCollective
+from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 
 
-def own(size: int) -> Planned:
+def own(size: int) -> PlannedCollective:
     """A metric of the script's."""
-    return Planned(kind=Kind.ALL_REDUCE, work_bytes=size, what="metric")
+    return PlannedCollective(kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="metric")
 
 
 @pytest.mark.parametrize("protocol", Protocol)
@@ -24,7 +24,7 @@ def own(size: int) -> Planned:
 def test_bytes_of_a_ring_all_reduce(ranks: int, protocol: Protocol) -> None:
     """2 (R - 1) / R of the tensor in each direction, times what flags take."""
     planned = own(ranks * 1920 * 64)
-    cost = cost_of(planned, Wire(ranks=ranks, protocol=protocol, channels=1))
+    cost = traffic_of_collective(planned, MirroredPort(ranks=ranks, protocol=protocol, channels=1))
     data = planned.work_bytes * 2 * (ranks - 1) // ranks
     factor = {Protocol.LL: (2, 1), Protocol.LL128: (16, 15), Protocol.SIMPLE: (1, 1)}[protocol]
     assert cost.out.bytes == cost.into.bytes == data * factor[0] // factor[1]
@@ -33,23 +33,30 @@ def test_bytes_of_a_ring_all_reduce(ranks: int, protocol: Protocol) -> None:
 
 def test_port_of_a_node_of_several_gpus_carries_what_its_last_one_sends() -> None:
     """Ring index 4 to 7 of 8: what rank 0 broadcasts comes in, and goes no further than there."""
-    wire = Wire(ranks=8, gpus=4, ring_index=4, protocol=Protocol.SIMPLE)
-    told = Planned(kind=Kind.BROADCAST, work_bytes=4096, what="weights", element_bytes=1)
-    assert (cost_of(told, wire).out.bytes, cost_of(told, wire).into.bytes) == (0, 4096)
+    wire = MirroredPort(ranks=8, gpus=4, ring_index=4, protocol=Protocol.SIMPLE)
+    told = PlannedCollective(
+        kind=CollectiveKind.BROADCAST, work_bytes=4096, what="weights", element_bytes=1
+    )
+    assert (
+        traffic_of_collective(told, wire).out.bytes,
+        traffic_of_collective(told, wire).into.bytes,
+    ) == (0, 4096)
     # Every chunk twice, but once that of who writes and that of the next one; the last is short.
     planned = own(7 * 64 + 8)
-    cost = cost_of(planned, wire)
+    cost = traffic_of_collective(planned, wire)
     assert cost.out.bytes == 2 * planned.work_bytes - 8 - 64
     assert cost.into.bytes == 2 * planned.work_bytes - 64 - 64
     with pytest.raises(ConfigError, match="--gpus"):
-        Wire(ranks=8, gpus=3)
+        MirroredPort(ranks=8, gpus=3)
 
 
 def test_the_worked_example_of_the_wire_format() -> None:
     """25 MiB of float32 on 4 ranks and 2 channels: 24 messages and 2 loops a channel."""
-    planned = Planned(kind=Kind.ALL_REDUCE, work_bytes=25 << 20, what="bucket 0", element_bytes=4)
-    wire = Wire(ranks=4, channels=2, protocol=Protocol.SIMPLE, rule=Rule.V2_29)
-    cost = cost_of(planned, wire)
+    planned = PlannedCollective(
+        kind=CollectiveKind.ALL_REDUCE, work_bytes=25 << 20, what="bucket 0", element_bytes=4
+    )
+    wire = MirroredPort(ranks=4, channels=2, protocol=Protocol.SIMPLE, rule=NcclEra.V2_29)
+    cost = traffic_of_collective(planned, wire)
     assert (cost.channels, cost.loops, cost.slices) == (2, 2, 2)
     assert (cost.out.messages, cost.out.bytes) == (48, 39_321_600)
     assert cost.chunk_bytes == 2_097_152

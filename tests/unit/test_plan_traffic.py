@@ -16,8 +16,8 @@ with warnings.catch_warnings():
     from support.ddp_calls import RANKS, Call, calls_of
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning.model import load_model
-from flowcheck.ops.planning.traffic import Options, Planned, traffic_of
+from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
+from flowcheck.ops.planning.meta_device_model import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -93,36 +93,36 @@ def loss(module: torch.nn.Module) -> torch.Tensor:
     return module(torch.ones(4, WIDE, device=device)).float().sum()  # type: ignore[no-any-return]
 
 
-def planned(one: Planned) -> Call:
+def planned(one: PlannedCollective) -> Call:
     return str(one.kind), one.work_bytes * (RANKS if one.kind == "all_gather" else 1)
 
 
-def calls_planned(factory: str, options: Options, iterations: int) -> list[Call]:
+def calls_planned(factory: str, options: DdpOptions, iterations: int) -> list[Call]:
     model = load_model(f"{__file__}:{factory}", [], dtype=None, loss=f"{__file__}:loss")
-    traffic = traffic_of(model, options)
+    traffic = ddp_traffic(model, options)
     rounds = [*traffic.first, *[traffic.each] * iterations][:iterations]
     assert traffic.assumed == (), "a backward pass told the order"
     return [planned(one) for part in (traffic.start_up, *rounds) for one in part]
 
 
 MODELS = {f.__name__: f for f in (dense, normed, frozen, tied, mixed)}
-SETTINGS: dict[str, tuple[Options, dict[str, Any]]] = {
-    "default": (Options(), {}),
-    "small": (Options(cap_bytes=10_485), {"bucket_cap_mb": 0.01}),
+SETTINGS: dict[str, tuple[DdpOptions, dict[str, Any]]] = {
+    "default": (DdpOptions(), {}),
+    "small": (DdpOptions(cap_bytes=10_485), {"bucket_cap_mb": 0.01}),
     "find-unused": (
-        Options(cap_bytes=10_485, find_unused_parameters=True),
+        DdpOptions(cap_bytes=10_485, find_unused_parameters=True),
         {"bucket_cap_mb": 0.01, "find_unused_parameters": True},
     ),
     "static": (
-        Options(cap_bytes=10_485, static_graph=True),
+        DdpOptions(cap_bytes=10_485, static_graph=True),
         {"bucket_cap_mb": 0.01, "static_graph": True},
     ),
     "static-and-unused": (
-        Options(cap_bytes=10_485, static_graph=True, find_unused_parameters=True),
+        DdpOptions(cap_bytes=10_485, static_graph=True, find_unused_parameters=True),
         {"bucket_cap_mb": 0.01, "static_graph": True, "find_unused_parameters": True},
     ),
-    "no-buffers": (Options(broadcast_buffers=False), {"broadcast_buffers": False}),
-    "no-sync": (Options(accumulate=3), {"accumulate": 3}),
+    "no-buffers": (DdpOptions(broadcast_buffers=False), {"broadcast_buffers": False}),
+    "no-sync": (DdpOptions(accumulate=3), {"accumulate": 3}),
 }
 
 
@@ -137,13 +137,13 @@ def test_torch_asks_for_what_is_planned(name: str, setting: str) -> None:
 
 def test_accumulation_without_no_sync_reduces_every_backward_pass() -> None:
     asked = calls_of(normed(), loss, iterations=2, accumulate=2, sync_each=True)
-    options = Options(accumulate=2, sync_each=True)
+    options = DdpOptions(accumulate=2, sync_each=True)
     assert calls_planned("normed", options, 2 * options.iterations_per_step) == asked
 
 
 def test_a_compression_hook_sends_two_bytes_an_element() -> None:
     asked = calls_of(dense(), loss, fp16_hook=True, bucket_cap_mb=0.01)
-    assert calls_planned("dense", Options(cap_bytes=10_485, hook="fp16"), 3) == asked
+    assert calls_planned("dense", DdpOptions(cap_bytes=10_485, hook="fp16"), 3) == asked
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -159,7 +159,7 @@ def test_buckets_are_those_of_torchs_own_assignment(seed: int, tmp_path: Any) ->
     )
     model = load_model(f"{file}:make", [f"sizes={sizes}"], dtype=None, loss=None)
     cap, first = dice.choice((5_000, 400_000)), dice.choice((1_000, 100_000))
-    traffic = traffic_of(model, Options(cap_bytes=cap, first_cap_bytes=first))
+    traffic = ddp_traffic(model, DdpOptions(cap_bytes=cap, first_cap_bytes=first))
     order = list(range(len(sizes)))[::-1]
     tensors = [torch.empty(sizes[index]) for index in order]
     found, _ = dist._compute_bucket_assignment_by_size(
@@ -194,6 +194,6 @@ def test_what_is_no_model_is_refused_in_a_sentence(
 
 def test_static_graph_with_no_sync_is_what_torch_fails_on() -> None:
     with pytest.raises(ConfigError, match="torch itself fails"):
-        Options(static_graph=True, accumulate=2)
+        DdpOptions(static_graph=True, accumulate=2)
     with pytest.raises(RuntimeError, match="expect_autograd_hooks_"):
         calls_of(dense(), loss, accumulate=2, static_graph=True)

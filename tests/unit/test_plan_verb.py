@@ -9,38 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowcheck.config.optimizer import OptimizerConfig
-from flowcheck.ops.planning.check import Found, check
-from flowcheck.ops.planning.cost import Wire, cost_of
-from flowcheck.ops.planning.match import Stated
-from flowcheck.ops.planning.memory import memory_of
-from flowcheck.ops.planning.model import Model
-from flowcheck.ops.planning.traffic import Options, Planned, traffic_of
-from flowcheck.wire.job import Parameter
+from flowcheck.config.optimizer_config import OptimizerConfig
+from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
+from flowcheck.ops.planning.memory_estimate import estimate_memory
+from flowcheck.ops.planning.meta_device_model import MetaModel
+from flowcheck.ops.planning.plan_vs_captures import CheckResult, ExpectedWire, check
+from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, round_up
 from flowcheck.wire.learn import Collective
-from flowcheck.wire.stated import Tensor
-from flowcheck.wire.terms import Kind, Protocol, round_up
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import StatedTensor
 
 RANKS = 4
-STATED = Stated(ranks=RANKS)
+STATED = ExpectedWire(ranks=RANKS)
 
 
-def tensor(name: str, size: int) -> Tensor:
+def tensor(name: str, size: int) -> StatedTensor:
     wire = Parameter(sizes=(size,), strides=(1,), element_bytes=4, dtype="float32")
-    return Tensor(name=name, wire=wire)
+    return StatedTensor(name=name, wire=wire)
 
 
-MODEL = Model(
+MODEL = MetaModel(
     name="Net",
     tensors=tuple(tensor(f"p{n}", 1000 + n) for n in range(6)),
     buffers=(tensor("mean", 300),),
     ready=(5, 4, 3, 2, 1, 0),
 )
-OPTIONS = Options(cap_bytes=8_000)
+OPTIONS = DdpOptions(cap_bytes=8_000)
 
 
 def captured(
-    planned: list[Planned], *, protocol: Protocol = Protocol.LL, communicator: int = 0
+    planned: list[PlannedCollective], *, protocol: Protocol = Protocol.LL, communicator: int = 0
 ) -> list[Collective]:
     """A capture of just these, as `read_stream` tells it."""
     numbers = count()
@@ -48,10 +47,10 @@ def captured(
 
 
 def collective(
-    index: int, planned: Planned, protocol: Protocol, communicator: int = 0
+    index: int, planned: PlannedCollective, protocol: Protocol, communicator: int = 0
 ) -> Collective:
     grain = {Protocol.LL: 8, Protocol.LL128: 1920, Protocol.SIMPLE: 1}[protocol]
-    blocks = RANKS if planned.kind is Kind.ALL_GATHER else 1
+    blocks = RANKS if planned.kind is CollectiveKind.ALL_GATHER else 1
     size = round_up(planned.work_bytes, grain) * blocks
     result = np.zeros(size, np.uint8)
     said = np.array(planned.values, "<i8" if planned.value_bytes == 8 else "<i4")
@@ -75,19 +74,19 @@ def collective(
     )
 
 
-def own(size: int) -> Planned:
+def own(size: int) -> PlannedCollective:
     """A metric of the script's."""
-    return Planned(kind=Kind.ALL_REDUCE, work_bytes=size, what="metric")
+    return PlannedCollective(kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="metric")
 
 
-def all_of(iterations: int, options: Options = OPTIONS) -> list[Planned]:
-    traffic = traffic_of(MODEL, options)
+def all_of(iterations: int, options: DdpOptions = OPTIONS) -> list[PlannedCollective]:
+    traffic = ddp_traffic(MODEL, options)
     rounds = [*traffic.first, *[traffic.each] * iterations][:iterations]
     return [*traffic.start_up, *(one for part in rounds for one in part)]
 
 
-def held(planned: list[Planned], **words: Any) -> Found:
-    return check(traffic_of(MODEL, OPTIONS), STATED, captured(planned, **words))
+def held(planned: list[PlannedCollective], **words: Any) -> CheckResult:
+    return check(ddp_traffic(MODEL, OPTIONS), STATED, captured(planned, **words))
 
 
 @pytest.mark.parametrize("protocol", Protocol)
@@ -110,7 +109,7 @@ def test_what_the_script_itself_reduces_is_told_apart() -> None:
 
 def test_a_second_communicator_is_left_alone() -> None:
     other = captured([own(100_000)] * 9, communicator=1)
-    found = check(traffic_of(MODEL, OPTIONS), STATED, [*other, *captured(all_of(3))])
+    found = check(ddp_traffic(MODEL, OPTIONS), STATED, [*other, *captured(all_of(3))])
     assert (found.difference, found.iterations) == ("", 3)
 
 
@@ -140,28 +139,28 @@ def test_in_the_start_up_nothing_may_come_between() -> None:
 
 WAYS = {
     "default": OPTIONS,
-    "capped otherwise": Options(cap_bytes=4_000),
-    "unused": Options(cap_bytes=8_000, find_unused_parameters=True),
-    "static": Options(cap_bytes=8_000, static_graph=True),
-    "no buffers": Options(cap_bytes=8_000, broadcast_buffers=False),
-    "hook": Options(cap_bytes=8_000, hook="fp16"),
+    "capped otherwise": DdpOptions(cap_bytes=4_000),
+    "unused": DdpOptions(cap_bytes=8_000, find_unused_parameters=True),
+    "static": DdpOptions(cap_bytes=8_000, static_graph=True),
+    "no buffers": DdpOptions(cap_bytes=8_000, broadcast_buffers=False),
+    "hook": DdpOptions(cap_bytes=8_000, hook="fp16"),
 }
 
 
 @pytest.mark.parametrize("made", WAYS)
 @pytest.mark.parametrize("planned", WAYS)
 def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str) -> None:
-    found = check(traffic_of(MODEL, WAYS[planned]), STATED, captured(all_of(6, WAYS[made])))
+    found = check(ddp_traffic(MODEL, WAYS[planned]), STATED, captured(all_of(6, WAYS[made])))
     assert (found.difference == "") is (planned == made), found
 
 
 def test_a_map_of_used_parameters_is_named_as_what_it_may_be() -> None:
-    found = check(traffic_of(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
+    found = check(ddp_traffic(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
     assert any("find_unused_parameters or static_graph" in what for what, _ in found.beside)
 
 
 def test_no_all_reduce_is_a_difference() -> None:
-    assert held(list(traffic_of(MODEL, OPTIONS).start_up)).difference
+    assert held(list(ddp_traffic(MODEL, OPTIONS).start_up)).difference
 
 
 def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
@@ -169,15 +168,15 @@ def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
     at = next(n for n, one in enumerate(planned) if one.what == "bucket order")
     seen = captured(planned)
     seen[at].result[0] ^= 1
-    found = check(traffic_of(MODEL, OPTIONS), STATED, seen)
+    found = check(ddp_traffic(MODEL, OPTIONS), STATED, seen)
     assert "it says 4 at place 0, not 5" in found.difference
 
 
 def test_memory_is_counted_by_parameter() -> None:
     adam = OptimizerConfig(name="adamw", learning_rate=0.1)
-    traffic = traffic_of(MODEL, OPTIONS)
-    costs = [cost_of(one, Wire(ranks=2)) for one in traffic.start_up]
-    parts = {part.what: part.bytes for part in memory_of(MODEL, adam, costs, 2).parts}
+    traffic = ddp_traffic(MODEL, OPTIONS)
+    costs = [traffic_of_collective(one, MirroredPort(ranks=2)) for one in traffic.start_up]
+    parts = {part.what: part.bytes for part in estimate_memory(MODEL, adam, costs, 2).parts}
     size = 4 * sum(1000 + n for n in range(6))
     assert parts["parameters"] == size
     assert parts["optimizer states"] == 2 * size + 4 * 6
@@ -187,12 +186,12 @@ def test_memory_is_counted_by_parameter() -> None:
 
 
 def test_the_replica_takes_the_memory_that_is_said(tmp_path: Path) -> None:
-    from flowcheck.replica.layout import Layout
-    from flowcheck.replica.replica import Replica
+    from flowcheck.replica.model_replica import Replica
+    from flowcheck.replica.param_layout import Layout
 
     adam = OptimizerConfig(name="adamw", learning_rate=0.1)
     keep = 1 << 20
-    said = {p.what: p.bytes for p in memory_of(MODEL, adam, [], 1, keep_bytes=keep).parts}
+    said = {p.what: p.bytes for p in estimate_memory(MODEL, adam, [], 1, keep_bytes=keep).parts}
     layout = Layout.of_shapes([one.wire.sizes for one in MODEL.trained])
     weights = np.zeros(layout.elements, "<f4")
     replica = Replica.create(tmp_path / "replica", layout, adam, weights, keep_bytes=keep)

@@ -11,13 +11,13 @@ import pytest
 from support.port_layouts import DATA, SIXTEEN, choose, layout, shown, words
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.analysis.communicators import communicators_of
-from flowcheck.ops.analysis.coverage import Shape, coverage_of
-from flowcheck.ops.ports.chosen import Asked, chosen_by
-from flowcheck.ops.ports.table import as_dict
-from flowcheck.plane.tape import read_tape
+from flowcheck.ops.analysis.communicator_summary import summarize_communicators
+from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, coverage_of
+from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
+from flowcheck.ops.mirror_ports.ports_report import as_dict
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.terms import Protocol, Rule
 
 
 def test_a_port_of_four_ranks_shows_what_the_facts_say(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
 def test_sixteen_nodes_of_eight_rails(tmp_path: Path) -> None:
     """By hand: a ring per rail, two neighbours' rx each; a node sends 2 * 15/16 of its gradient of
     1.75 GB in 1.5 s = 17.5 Gb/s, as frames a little more, and 4 Gb/s of others."""
-    found = chosen_by(Asked(file=SIXTEEN, os="eos"))
+    found = make_mirror_plan(PortsRequest(file=SIXTEEN, os="eos"))
     assert found.choice.exact
     assert [(p.switch, p.port, str(p.direction)) for p, _ in found.choice.placed] == [
         (f"leaf{rail}", f"Ethernet{node}/1", "rx") for rail in range(8) for node in (1, 2)
@@ -159,16 +159,16 @@ def test_sixteen_nodes_of_eight_rails(tmp_path: Path) -> None:
 def test_chosen_ports_cover_by_the_analysis_own_account() -> None:
     """`analyze` tells of mirrored links what they lack: of the chosen nothing, of one less exactly
     the chunk that only the left out one carries."""
-    found = chosen_by(Asked(file=SIXTEEN))
+    found = make_mirror_plan(PortsRequest(file=SIXTEEN))
     for ring in found.rings:
-        shape = Shape(
+        shape = AllReduceShape(
             bytes=25 << 20,
             element_bytes=4,
             extra_sends=0,
             ranks=16,
             channels=2,
             protocol=Protocol.SIMPLE,
-            rule=Rule.V2_20,
+            rule=NcclEra.V2_20,
         )
         senders = [
             link.sender
@@ -186,16 +186,18 @@ def test_a_recorded_capture_lacks_what_is_said_of_one_port_less(tmp_path: Path) 
     """Of four ranks the lab recorded what ports 0 and 1 receive: all is there; in the frames of one
     of them alone the chunk is missing that its tap does not show."""
     found = choose(tmp_path, layout())
-    tape = read_tape([DATA.parent / "four-ranks-ll128.pcapng"])
+    tape = read_capture_files([DATA.parent / "four-ranks-ll128.pcapng"])
     whole = read_stream(tape.flows, tape.messages)
-    (ring,) = [one for one in communicators_of(whole) if one.ring]
+    (ring,) = [one for one in summarize_communicators(whole) if one.ring]
     assert ring.coverage is not None and ring.coverage.missing_chunks == ()
     receiver = {link.destinations[0]: link.receiver for link in ring.links}
     assert sorted(receiver.values()) == [0, 1]
     for host, index in receiver.items():
         flows = [one for one in tape.flows if one.key.destination == host]
         messages = [one for one in tape.messages if one.flow.destination == host]
-        (alone,) = [one for one in communicators_of(read_stream(flows, messages)) if one.ring]
+        (alone,) = [
+            one for one in summarize_communicators(read_stream(flows, messages)) if one.ring
+        ]
         assert alone.coverage is not None
         assert set(alone.coverage.missing_chunks) == set(range(4)) - shown(
             found, f"Ethernet{index + 1}:tx"

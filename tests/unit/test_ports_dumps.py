@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.ports.chosen import Asked, Chosen, chosen_by
-from flowcheck.ops.ports.dump import read_dump
+from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import read_dump
+from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan, PortsRequest, make_mirror_plan
 
 # As NCCL writes them: the elements and attributes of src/graph/search.cc (ncclTopoGetXmlFromGraph)
 # and src/graph/xml.cc, cut to a node of two GPUs and two NICs.
@@ -86,14 +86,14 @@ monitor = [
 HEAD = "node0:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks {} nNodes 4\n"
 
 
-def choose(folder: Path, layout: str = LAYOUT, *, log: str = "", graph: str = "") -> Chosen:
+def choose(folder: Path, layout: str = LAYOUT, *, log: str = "", graph: str = "") -> MirrorPlan:
     asked: dict[str, Any] = {}
     (folder / "layout.toml").write_text(layout)
     for key, text in (("logs", log), ("graphs", graph)):
         if text:
             (folder / key).write_text(text)
             asked[key] = (folder / key,)
-    return chosen_by(Asked(file=folder / "layout.toml", **asked))
+    return make_mirror_plan(PortsRequest(file=folder / "layout.toml", **asked))
 
 
 def test_a_graph_dump_tells_the_nics_of_each_channel(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_damaged_dump_is_read_or_refused(tmp_path: Path, at: int, cut: int, pu
     layout = tmp_path / "layout.toml"
     layout.write_text(LAYOUT)
     try:
-        chosen = chosen_by(Asked(file=layout, graphs=(file,)))
+        chosen = make_mirror_plan(PortsRequest(file=layout, graphs=(file,)))
     except ConfigError:
         return
     assert all({link.nic_in, link.nic_out} <= {0, 1} for r in chosen.rings for link in r.links)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.config import MirrorConfig
-from flowcheck.config.job import load_job
+from flowcheck.config.job_config import load_job
 from flowcheck.errors import ConfigError
-from flowcheck.ops.ports.chosen import Chosen
-from flowcheck.ops.ports.mirrors import mirrors_of, mirrors_toml, write_mirrors
+from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
+from flowcheck.ops.mirror_ports.mirror_tables import mirrors_of, mirrors_toml, write_mirrors
 
 JOB = '[[source]]\ninterface = "eth1"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
 
@@ -98,12 +98,12 @@ def test_hosts_that_are_wrong_or_missing_are_named(tmp_path: Path, hosts: object
 
 
 @pytest.fixture(scope="module")
-def chosen(tmp_path_factory: pytest.TempPathFactory) -> Chosen:
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> MirrorPlan:
     return choose(tmp_path_factory.mktemp("layout"), stated())
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_any_name_comes_back_as_it_was(chosen: Chosen, name: str) -> None:
+def test_any_name_comes_back_as_it_was(chosen: MirrorPlan, name: str) -> None:
     own = tuple(
         (msgspec.structs.replace(pair, switch=name, port="1"), where)
         for pair, where in chosen.choice.placed

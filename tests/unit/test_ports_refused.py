@@ -8,7 +8,7 @@ import pytest
 from support.port_layouts import Tree, choose, layout
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.ports.chosen import Asked, chosen_by
+from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_layout_says_so(tmp_path: Path, text: str) -> None:
     file = tmp_path / "layout.toml"
     file.write_text(text)
     with pytest.raises(ConfigError):
-        chosen_by(Asked(file=file))
+        make_mirror_plan(PortsRequest(file=file))
 
 
 @pytest.mark.parametrize(

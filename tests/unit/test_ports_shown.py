@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops import ports
-from flowcheck.ops.ports.chosen import Asked, chosen_by
-from flowcheck.ops.ports.drawing import svg_of
-from flowcheck.ops.ports.table import printed
+from flowcheck.ops import mirror_ports
+from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
+from flowcheck.ops.mirror_ports.ports_report import print_mirror_plan
+from flowcheck.ops.mirror_ports.ports_svg import svg_of
 from tests.unit.test_ports_dumps import LAYOUT, TOPOLOGY
 from tests.unit.test_ports_dumps import choose as choose_by_dump
 
@@ -43,7 +43,7 @@ def test_a_terminal_gets_no_escape_of_a_name(
     tree = layout()
     tree["cable"][0]["switch"] = tree["monitor"][0]["switch"] = "\x1b[2J[red]leaf"
     monkeypatch.setenv("COLUMNS", "200")
-    printed(choose(tmp_path, tree))
+    print_mirror_plan(choose(tmp_path, tree))
     told = capsys.readouterr().out
     assert "\x1b" not in told
     assert "[red]leaf" in told
@@ -89,11 +89,11 @@ def test_the_page_shows_the_example_and_what_is_printed_of_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "110")
-    page = (Path(ports.__file__).parent / "README.md").read_text()
+    page = (Path(mirror_ports.__file__).parent / "README.md").read_text()
     (layout_of_it,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     assert layout_of_it == SIXTEEN.read_text()
     (table,) = re.findall(r"```text\n(.*?)\n \.\.\.\n```", page, re.DOTALL)
-    printed(chosen_by(Asked(file=SIXTEEN)))
+    print_mirror_plan(make_mirror_plan(PortsRequest(file=SIXTEEN)))
     told = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines())
     assert table in told
 

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.ports.chosen import Asked, chosen_by
-from flowcheck.ops.ports.table import as_dict
+from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
+from flowcheck.ops.mirror_ports.ports_report import as_dict
 
 
 def test_command_lines_are_those_that_switch_render_takes(tmp_path: Path) -> None:
-    found = chosen_by(Asked(file=SIXTEEN, os="eos"))
+    found = make_mirror_plan(PortsRequest(file=SIXTEEN, os="eos"))
     assert len(found.commands) == 8
     for command in found.commands:
         done = CliRunner().invoke(app, shlex.split(command.render)[1:])
@@ -43,7 +43,7 @@ def test_switch_check_takes_the_means_that_were_told(tmp_path: Path) -> None:
     """Line rates of two times 100 are too much for 100; the mean of 43.5 is not, which is a
     warning."""
     told = tmp_path / "ports.json"
-    told.write_text(json.dumps(as_dict(chosen_by(Asked(file=SIXTEEN)))))
+    told.write_text(json.dumps(as_dict(make_mirror_plan(PortsRequest(file=SIXTEEN)))))
     words = [
         "switch",
         "check",

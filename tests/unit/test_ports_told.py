@@ -8,9 +8,9 @@ import pytest
 from support.port_layouts import Tree, choose, layout
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.ports import search
-from flowcheck.ops.ports.patience import MOST_S, Patience
-from flowcheck.ops.ports.table import printed
+from flowcheck.ops.mirror_ports.ports_report import print_mirror_plan
+from flowcheck.ops.mirror_ports.search import branch_and_bound
+from flowcheck.ops.mirror_ports.search.branch_and_bound import SEARCH_LIMIT_S, SearchTimer
 
 
 def two_leaves(**more: object) -> Tree:
@@ -36,7 +36,7 @@ def test_two_monitors_of_one_session_are_named_before_any_search(
     def never(*_: object) -> None:
         pytest.fail("it searched")
 
-    monkeypatch.setattr(search.Search, "run", never)
+    monkeypatch.setattr(branch_and_bound.PortSearch, "run", never)
     tree = layout(monitors=(200.0, 200.0), switch=[{"name": "leaf", "os": os}])
     tree["cable"][0]["ports"] = ports + "{1-4}"
     for monitor, session, port in zip(tree["monitor"], (one, other), (60, 61), strict=True):
@@ -58,11 +58,11 @@ def test_a_switch_of_no_stated_system_is_named_where_its_commands_would_be(
     tree = two_leaves(switch=[{"name": "red", "os": "eos"}])
     for monitor in tree["monitor"]:
         monitor["machine"] = "m0"
-    printed(choose(tmp_path, tree))
+    print_mirror_plan(choose(tmp_path, tree))
     told = capsys.readouterr().out
     assert "red (eos), copies to" in told
     assert "\nblue: no commands for it" in told
-    printed(choose(tmp_path, tree, os="eos"))
+    print_mirror_plan(choose(tmp_path, tree, os="eos"))
     assert "no commands" not in capsys.readouterr().out
 
 
@@ -92,7 +92,7 @@ def test_a_protocol_that_is_none_is_refused_with_those_that_are(tmp_path: Path) 
 
 def test_a_long_search_says_so_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = [0.0]
-    patience = Patience(100, lambda: now_s[0])
+    patience = SearchTimer(100, lambda: now_s[0])
     assert not patience.spent(1, None)
     assert capsys.readouterr().err == ""
     now_s[0] = 4.0
@@ -102,7 +102,7 @@ def test_a_long_search_says_so_and_ends(capsys: pytest.CaptureFixture[str]) -> N
     assert told.startswith("searching ports for 4 s: 50 of at most 100 steps, best choice: 8 pairs")
     assert told.count("\n") == 1
     assert patience.spent(101, 8)
-    now_s[0] = MOST_S + 1
+    now_s[0] = SEARCH_LIMIT_S + 1
     assert patience.spent(52, 8)
 
 

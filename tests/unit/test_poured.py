@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from support.formatted import step_before
 
 from flowcheck.errors import StateError
-from flowcheck.ops.giving import restore_as
-from flowcheck.replica import checkpoint
-from flowcheck.replica.files import outfile, poured, sha256
-from flowcheck.replica.files.pieces import Piece
-from flowcheck.replica.files.sha256 import Crc
-from flowcheck.replica.files.sums import Sums, bytes_of
+from flowcheck.ops.restore import format_restore
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint_files import direct_io, sha256
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
+from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.sha256 import Crc
 
 LIMIT_S = 60.0
 BUFFER = 1 << 12
@@ -39,17 +39,17 @@ def test_what_lies_there_is_what_was_given_and_has_the_sums_that_are_told(
     direct: bool,
     together: bool,
 ) -> None:
-    monkeypatch.setattr(poured, "BLOCK_BYTES", BUFFER)
-    monkeypatch.setattr(outfile, "DIRECT_BYTES", 1 if direct else 1 << 30)
+    monkeypatch.setattr(direct_io, "BLOCK_BYTES", BUFFER)
+    monkeypatch.setattr(direct_io, "DIRECT_BYTES", 1 if direct else 1 << 30)
     monkeypatch.setattr(sha256, "TOGETHER", together and sha256.TOGETHER)
     raws = [torch.randint(0, 256, (count,), dtype=torch.uint8) for count, _ in given]
     tensors = {f"t{n}": raw for n, raw in enumerate(raws) if given[n][1] and raw.numel()}
     pieces, crcs = [], []
     for n, raw in enumerate(raws):
         crcs.append(Crc())
-        pieces.append(Piece(bytes_of(raw), f"t{n}" if f"t{n}" in tensors else "", crc=crcs[-1]))
-        pieces.append(Piece(b"....", late=lambda own=crcs[-1]: own.value.to_bytes(4, "little")))
-    with Sums(reads_back=back) as sums:
+        pieces.append(FilePiece(bytes_of(raw), f"t{n}" if f"t{n}" in tensors else "", crc=crcs[-1]))
+        pieces.append(FilePiece(b"....", late=lambda own=crcs[-1]: own.value.to_bytes(4, "little")))
+    with ChecksummedWriter(reads_back=back) as sums:
         sums.put("own", tmp_path / "own", pieces, tensors)
         files, told = sums.files(), sums.tensors()
     parts = [raw.numpy().tobytes() for raw in raws]
@@ -84,9 +84,9 @@ def test_a_thread_that_fails_ends_the_other_and_says_why(
     tmp_path: Path, name: str, late: object, wanted: type[Exception]
 ) -> None:
     tensor = torch.ones(1 << 20)
-    pieces = [Piece(bytes_of(tensor), "ones"), Piece(b"....", late=late)]  # type: ignore[arg-type]
+    pieces = [FilePiece(bytes_of(tensor), "ones"), FilePiece(b"....", late=late)]  # type: ignore[arg-type]
     before = threading.active_count()
-    with pytest.raises(wanted) as caught, Sums() as sums:
+    with pytest.raises(wanted) as caught, ChecksummedWriter() as sums:
         sums.put("own", tmp_path / name, pieces, {"ones": tensor})
         sums.files()
     assert threading.active_count() == before
@@ -101,17 +101,17 @@ def test_a_source_that_was_changed_is_refused_when_it_is_read_and_nothing_of_it_
     tmp_path: Path, form: str, of: str
 ) -> None:
     step = step_before()
-    kept = checkpoint.save_given(step.given, tmp_path / "kept", step.layout)
+    kept = checkpoint_save.save_given(step.given, tmp_path / "kept", step.layout)
     file = kept / f"{of}.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-5] ^= 16
     file.write_bytes(raw)
     out = tmp_path / "out"
     out.mkdir()
-    asked = restore_as.Asked(form, out / "own")
+    asked = format_restore.FormatRequest(form, out / "own")
     with (
         pytest.raises(StateError, match=rf"{of}/.*: is not what was written"),
-        restore_as.step_of(restore_as.Source(kept, kept), None) as found,
+        format_restore.opened_step(format_restore.StepSource(kept, kept), None) as found,
     ):
-        restore_as.restore_from(found, asked)
+        format_restore.restore_from(found, asked)
     assert list(out.iterdir()) == []

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from support.persisting import replica_in, take
 
+from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import ConfigError, RingError
-from flowcheck.plane.ring import Ring
-from flowcheck.private_files import make_folder, open_own
-from flowcheck.replica import checkpoint
-from flowcheck.stages.chain.living import lead_to, run_of
-from flowcheck.stages.rundir import RunDir
-from flowcheck.whole import write_whole
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.private_files import make_folder, open_private
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.stages.run_directory.process_liveness import lead_to, run_dir_of_memory
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -36,7 +36,7 @@ def test_a_checkpoint_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> 
     out = tmp_path / "out"
     replica = replica_in(tmp_path / "state", 1000)
     take(replica, 2)
-    checkpoint.save(replica, out)
+    checkpoint_save.save(replica, out)
     replica.close()
     assert modes(out) == {0o600, 0o700} and out.stat().st_mode & 0o777 == 0o700
 
@@ -44,7 +44,7 @@ def test_a_checkpoint_is_its_owners_alone_whatever_the_umask(tmp_path: Path) -> 
 def test_a_folder_for_a_group_has_what_is_below_it_read_by_that_group(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out").chmod(0o2750)
-    write_whole(tmp_path / "out" / "latest", b"x")
+    write_atomically(tmp_path / "out" / "latest", b"x")
     make_folder(tmp_path / "out" / "a" / "b")
     assert modes(tmp_path / "out") == {0o640, 0o2750}
 
@@ -68,9 +68,9 @@ def test_shared_memory_of_somebody_else_leads_to_no_run(tmp_path: Path) -> None:
     root.mkdir(mode=0o700)
     (root / "memory").symlink_to(memory)
     lead_to(root, memory)
-    assert run_of(memory) == root
+    assert run_dir_of_memory(memory) == root
     os.chown(memory, NOBODY, NOBODY)
-    assert run_of(memory) is None
+    assert run_dir_of_memory(memory) is None
     with pytest.raises(ConfigError, match=r"belongs to"):
         _ = RunDir(root).memory
 
@@ -81,8 +81,8 @@ def test_a_ring_that_others_may_write_to_is_not_opened(tmp_path: Path, what: str
     folder = tmp_path / "memory"
     folder.mkdir(mode=0o700)
     path = folder / "ring"
-    Ring.create(path, slots=64).close()
-    Ring.open(path).close()
+    FrameRing.create(path, slots=64).close()
+    FrameRing.open(path).close()
     match what:
         case "owner":
             os.chown(path, NOBODY, NOBODY)
@@ -96,7 +96,7 @@ def test_a_ring_that_others_may_write_to_is_not_opened(tmp_path: Path, what: str
         case _:
             folder.chmod(0o777)
     with pytest.raises(RingError, match=r"belongs to|written to by others|is a link"):
-        Ring.open(path)
+        FrameRing.open(path)
 
 
 def test_no_link_and_no_pipe_is_opened_in_place_of_a_file(tmp_path: Path) -> None:
@@ -105,5 +105,5 @@ def test_no_link_and_no_pipe_is_opened_in_place_of_a_file(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
         with pytest.raises((ConfigError, OSError)):
-            open_own(tmp_path / name, os.O_WRONLY | os.O_TRUNC)
+            open_private(tmp_path / name, os.O_WRONLY | os.O_TRUNC)
     assert (tmp_path / "far").read_text() == "x"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.vault.serve.ranges import RANGES_MAX, matches, none_match, spans
+from flowcheck.vault.http_support.http_ranges import RANGES_MAX, matches, none_match, spans
 
 ONE = st.one_of(
     st.tuples(st.integers(0, 60), st.none() | st.integers(0, 60)),

@@ -19,17 +19,17 @@ from support.lives import Both, Deaths
 from support.staged import Chain
 from test_base import Trainer, lines, notes
 
+from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
-from flowcheck.lab.synthetic import write_pcap
-from flowcheck.messages import AuditLine
-from flowcheck.ops.giving import audit as audits
-from flowcheck.ops.giving import reanchor
-from flowcheck.ops.giving.reanchor import give
-from flowcheck.replica.rules.scale_seen import SCALE, Tally
-from flowcheck.stages.updating.assumed import EMPTY_STATE, assume, assumed
-from flowcheck.whole import write_whole
-from flowcheck.wire.job import UNSHOWN
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.messages import AuditRecord
+from flowcheck.ops.trainer_checkpoint import audit_command as audits
+from flowcheck.ops.trainer_checkpoint import replica_reset
+from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
+from flowcheck.replica.optimizer_step.loss_scale_evidence import SCALE, Tally
+from flowcheck.stages.job_state.assumptions import EMPTY_STATE, add_assumption, assumptions_of
+from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
 UNSEEN, SAVED, GIVEN = 2, 3, 6
 """The step behind which the trainer changed a weight; that of its file; the replica's when it is
@@ -68,7 +68,7 @@ def trained(folder: Path, *, unseen: bool = True) -> tuple[list[Any], list[str],
 
 
 def given(both: Both, file: Path) -> str:
-    return give(both.chain.run, audits.template_of(both.chain.run, file), file)
+    return submit_checkpoint(both.chain.run, audits.template_of(both.chain.run, file), file)
 
 
 def shown(both: Both) -> list[tuple[int, str]]:
@@ -102,15 +102,15 @@ def test_the_steps_since_are_taken_again_on_the_trainers_bits(
     assert len(kept.read_text().splitlines()) == len(before), "what was taken before stays on file"
     [line] = anchors(both)
     assert (line["step"], line["at"], line["file"]) == (SAVED, GIVEN, str(file))
-    told = assumed(both.chain.run)
+    told = assumptions_of(both.chain.run)
     assert EMPTY_STATE not in told, "the file showed all of the state"
     another = f"at step {SAVED} the replica was another"
     assert any(sentence.startswith(another) for sentence in told)
     for step, strikes in ((SAVED, False), (SAVED + 2, True)):
-        line = AuditLine(step=step, passed=True, file="", tensors=1)
+        line = AuditRecord(step=step, passed=True, file="", tensors=1)
         with both.chain.run.audits.open("ab") as log:
             log.write(msgspec.json.encode(line) + b"\n")
-        left = assumed(both.chain.run)
+        left = assumptions_of(both.chain.run)
         assert any(sentence.startswith(another) for sentence in left) != strikes, step
     assert "goes on from step 3 of" in notes(both)
 
@@ -127,11 +127,11 @@ def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
     assert shown(both)[:GIVEN] == before[:GIVEN]
     [line] = anchors(both)
     assert "the gradients of steps 4 to 6 are not all kept" in line["refused"]
-    assert EMPTY_STATE in assumed(both.chain.run)
-    assume(both.chain.run, f"{SCALE}{UNSHOWN}")
-    write_whole(both.chain.run.scale, msgspec.json.encode(Tally(shown=2)))
-    [told] = [one for one in assumed(both.chain.run) if one.startswith(SCALE)]
-    assert "2 show in the gradients" in told and told.endswith(UNSHOWN)
+    assert EMPTY_STATE in assumptions_of(both.chain.run)
+    add_assumption(both.chain.run, f"{SCALE}{UNTIL_AUDITED}")
+    write_atomically(both.chain.run.scale, msgspec.json.encode(Tally(shown=2)))
+    [told] = [one for one in assumptions_of(both.chain.run) if one.startswith(SCALE)]
+    assert "2 show in the gradients" in told and told.endswith(UNTIL_AUDITED)
     assert not both.chain.run.anchor.exists()
 
 
@@ -153,17 +153,17 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     both = play(frames)
     both.drive(until=lambda: both.applied_iteration() >= GIVEN)
     monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})
-    step, told = reanchor.reanchor(both.chain.run, file)
+    step, told = replica_reset.replace_with_checkpoint(both.chain.run, file)
     assert step == SAVED and "there is nothing to replace" in told
-    assert EMPTY_STATE not in assumed(both.chain.run)
+    assert EMPTY_STATE not in assumptions_of(both.chain.run)
     tree = torch.load(file, weights_only=True)
     tree["optimizer"]["param_groups"][0]["betas"] = (0.8, 0.9)
     torch.save(tree, tmp_path / "other.pt")
     with pytest.raises(StateError, match=r"betas = \(0.8, 0.9\), stated is \(0.9, 0.999\)"):
-        reanchor.reanchor(both.chain.run, tmp_path / "other.pt")
+        replica_reset.replace_with_checkpoint(both.chain.run, tmp_path / "other.pt")
     assert not both.chain.run.anchor.exists()
-    monkeypatch.setattr(reanchor, "TAKEN_LIMIT_S", 0.0)
+    monkeypatch.setattr(replica_reset, "TAKEN_LIMIT_S", 0.0)
     _, _, other = trained(tmp_path)
     with pytest.raises(StateError, match=r"did not take the file within 0 s; it is withdrawn"):
-        reanchor.reanchor(both.chain.run, other)
+        replica_reset.replace_with_checkpoint(both.chain.run, other)
     assert not both.chain.run.anchor.exists()

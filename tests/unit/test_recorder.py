@@ -10,15 +10,15 @@ from support.extraction import SIMPLE, bench, packets_of, plan_of
 from test_loss_steps import FIRST, SIZES, iteration_of, sends
 from test_watch_reading import CONFIG
 
-from flowcheck.messages import AuditLine, StepApplied, StepArrived
-from flowcheck.ops.watch.history import History
-from flowcheck.stages.bounded import append_line
-from flowcheck.stages.chain.events import PACKETS, Kind
-from flowcheck.stages.chain.losses import Losses
-from flowcheck.stages.chain.recorder import Recorder
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.anchors import AnchorLine, anchor_line, anchor_lines
-from flowcheck.stages.updating.incarnation import Incarnation
+from flowcheck.messages import AuditRecord, StepApplied, StepArrived
+from flowcheck.ops.watch.state.step_history import StepHistory
+from flowcheck.stages.chain_events.event_log import PACKETS, EventKind
+from flowcheck.stages.chain_events.event_recorder import EventRecorder
+from flowcheck.stages.chain_events.lost_packets import LostPackets
+from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line, anchor_lines
+from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 PACKETS_OF_ALL = packets_of(sends(SIMPLE))
 
@@ -32,13 +32,13 @@ def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_on
     newest = iteration_of(PACKETS_OF_ALL[60])
     assert newest > 5
     with bench(shm) as one:
-        recorder = Recorder(run, CONFIG)
-        monkeypatch.setattr(recorder._lacking, "_losses", Losses([one.flows], [one.staging]))
+        recorder = EventRecorder(run, CONFIG)
+        monkeypatch.setattr(recorder._lacking, "_losses", LostPackets([one.flows], [one.staging]))
         one.run(PACKETS_OF_ALL[:8])
         own = sends(SIMPLE)
         assert one.extractor.install(plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)]))
         one.run(p for n, p in enumerate(PACKETS_OF_ALL[8:61], 8) if n not in lacking)
-        history = History(run.events)
+        history = StepHistory(run.events)
         for step in (1, 2, 3):
             recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
         for _ in range(2):
@@ -52,14 +52,14 @@ def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_on
         told = {step.step: (step.missing, step.healed) for step in history.timeline}
         assert told[4] == (2, 2) and recorder._lacking.newest is None
         kinds = [event.kind for event in history.recent if event.what == PACKETS]
-        assert kinds == [Kind.LOSS, Kind.HEAL]
+        assert kinds == [EventKind.LOSS, EventKind.HEAL]
     run.remove()
 
 
 def test_a_later_life_that_takes_its_steps_at_once_keeps_them(tmp_path: Path, shm: Path) -> None:
     """Its steps wait until it is learned, and are whole and taken before the next look at files."""
     run = RunDir.create(tmp_path / "run", shm)
-    recorder, history = Recorder(run, CONFIG), History(run.events)
+    recorder, history = EventRecorder(run, CONFIG), StepHistory(run.events)
     for step in (1, 2, 3):
         recorder.heard(StepArrived(step=step, time_ns=step))
         recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
@@ -76,26 +76,26 @@ def test_a_later_life_that_takes_its_steps_at_once_keeps_them(tmp_path: Path, sh
         (3, 13),
         (4, 14),
     ]
-    assert [event.kind for event in history.recent].count(Kind.HANDOVER) == 1
+    assert [event.kind for event in history.recent].count(EventKind.HANDOVER) == 1
     run.remove()
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path: Path, shm: Path) -> None:
     """Of what the trainer's files came to, and of audits: what is whole is told, once."""
     run = RunDir.create(tmp_path / "run", shm)
-    recorder, history = Recorder(run, CONFIG), History(run.events)
-    anchors = [AnchorLine(step=n, file="/runs/{a}/3.pt", request=str(n), at=6) for n in range(3)]
+    recorder, history = EventRecorder(run, CONFIG), StepHistory(run.events)
+    anchors = [AnchorRecord(step=n, file="/runs/{a}/3.pt", request=str(n), at=6) for n in range(3)]
     lines = [msgspec.json.encode(one) for one in anchors]
     run.anchors.write_bytes(lines[0][: lines[0].index(b"}") + 1])
     assert anchor_lines(run) == [] and anchor_line(run, "0") is None
     for line in lines:
         append_line(run.anchors, line, 1 << 20)
-    audit = msgspec.json.encode(AuditLine(step=5, passed=True, file="/{}", tensors=1))
+    audit = msgspec.json.encode(AuditRecord(step=5, passed=True, file="/{}", tensors=1))
     run.audits.write_bytes(audit[:-9] + b"\n" + audit + b"\n")
     for _ in range(2):
         recorder.turn([])
     history.look()
     assert anchor_lines(run) == anchors
     told = [(event.kind, event.step) for event in history.recent]
-    assert told == [(Kind.AUDIT, 5), *((Kind.ANCHOR, n) for n in range(3))]
+    assert told == [(EventKind.AUDIT, 5), *((EventKind.ANCHOR, n) for n in range(3))]
     run.remove()

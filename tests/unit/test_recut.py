@@ -17,17 +17,22 @@ import pytest
 from support.disturbed import Buffered, Disturbed, evaluation, metric
 from support.staged import Chain, played
 
-from flowcheck.lab.frames import crc_invariant
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.lab.synthetic_traffic.roce_frames import crc_invariant
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticTraffic,
+    make_traffic,
+    write_pcap,
+)
 from flowcheck.messages import Drained, Note, StepLost
-from flowcheck.plane import merge
-from flowcheck.plane.extractor import Extractor
-from flowcheck.plane.owners import Name, name_flows
-from flowcheck.stages.learning import outcomes
-from flowcheck.stages.learning.learner import Learner
-from flowcheck.stages.updating.assumed import assumed
-from flowcheck.wire.job_file import decode_job
-from flowcheck.wire.seen import FlowKey
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow, align_flows
+from flowcheck.plane.mirror_merge import mirror_point_merge
+from flowcheck.stages.job_learning import stream_reading
+from flowcheck.stages.job_learning.job_learner import JobLearner
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.learned_job import decode_job
 
 SLOTS = 256
 LONG_S = 30.0
@@ -38,10 +43,10 @@ JOB = SyntheticJob(
 
 
 @pytest.fixture
-def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[Traffic, str], Chain]]:
+def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[SyntheticTraffic, str], Chain]]:
     chains: list[Chain] = []
 
-    def make_chain(traffic: Traffic, *sides: str) -> Chain:
+    def make_chain(traffic: SyntheticTraffic, *sides: str) -> Chain:
         number = len(chains)
         (tmp_path / str(number)).mkdir()
         captures = []
@@ -56,7 +61,7 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[Traffic, str], Chain]]
         chain.close()
 
 
-def wanted(traffic: Traffic) -> dict[int, bytes]:
+def wanted(traffic: SyntheticTraffic) -> dict[int, bytes]:
     return dict(enumerate(traffic.gradients, 1))
 
 
@@ -66,7 +71,7 @@ def test_metric_between_steps_moves_no_step(
     play: Callable[..., Chain], metric_every: int, ranks: int, channels: int
 ) -> None:
     job = replace(JOB, metric_every=metric_every, ranks=ranks, channels=channels)
-    traffic = make(job)
+    traffic = make_traffic(job)
     chain = play(traffic)
     assert played(chain) == wanted(traffic)
     assert chain.heard.of(StepLost) == []
@@ -132,7 +137,7 @@ def test_reading_told_by_order_alone_is_said_to_be_assumed(play: Callable[..., C
     chain = play(run.all())
     played(chain)
     assert [n.sentence for n in chain.heard.of(Note) if "buckets first" in n.sentence]
-    assert [said for said in assumed(chain.run) if "buckets first" in said]
+    assert [said for said in assumptions_of(chain.run) if "buckets first" in said]
 
 
 def die_after(calls: int) -> None:
@@ -152,7 +157,7 @@ def die_after(calls: int) -> None:
 def test_stage_killed_while_it_recuts_changes_no_byte(
     play: Callable[..., Chain], kills: int
 ) -> None:
-    traffic = make(replace(JOB, metric_every=2, steps=12, ranks=3))
+    traffic = make_traffic(replace(JOB, metric_every=2, steps=12, ranks=3))
     chain = play(traffic)
     rng = np.random.default_rng(7)
     service = chain.service()
@@ -180,16 +185,18 @@ def test_stage_killed_while_it_recuts_changes_no_byte(
 def test_names_of_the_join_hold_for_every_later_life_of_the_stage(
     play: Callable[..., Chain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other_names(*views: Any) -> list[dict[FlowKey, Name]]:
+    def other_names(*views: Any) -> list[dict[FlowKey, JoinedFlow]]:
         return [
-            {key: Name(replace(n.flow, incarnation=3), 5 << 24) for key, n in own.items()}
-            for own in name_flows(*views)
+            {key: JoinedFlow(replace(n.flow, incarnation=3), 5 << 24) for key, n in own.items()}
+            for own in align_flows(*views)
         ]
 
-    monkeypatch.setattr(merge, "name_flows", other_names)
-    real = Learner.learn  # a life ends soon: each reading is waited for, however busy the machine
-    monkeypatch.setattr(Learner, "learn", lambda *a, **b: real(*a, **(b | {"wait_s": LONG_S})))
-    traffic = make(replace(JOB, metric_every=2))
+    monkeypatch.setattr(mirror_point_merge, "align_flows", other_names)
+    real = (
+        JobLearner.learn
+    )  # a life ends soon: each reading is waited for, however busy the machine
+    monkeypatch.setattr(JobLearner, "learn", lambda *a, **b: real(*a, **(b | {"wait_s": LONG_S})))
+    traffic = make_traffic(replace(JOB, metric_every=2))
     chain = play(traffic, "rx", "tx")
     for _ in range(60):
         service = chain.service()
@@ -212,8 +219,8 @@ def test_reading_that_takes_long_neither_stops_the_stage_nor_its_end(
         begun[0] += 1
         signal.pause()
 
-    monkeypatch.setattr(outcomes, "read_stream", endless)
-    chain = play(make(JOB))
+    monkeypatch.setattr(stream_reading, "read_stream", endless)
+    chain = play(make_traffic(JOB))
     service = chain.service()
     slowest_s = 0.0
     for _ in range(20):
@@ -228,7 +235,7 @@ def test_reading_that_takes_long_neither_stops_the_stage_nor_its_end(
 
 
 def test_step_of_which_two_copies_differ_is_lost_and_says_so(play: Callable[..., Chain]) -> None:
-    traffic = make(JOB)
+    traffic = make_traffic(JOB)
     at, wire = max(
         (n, wire)
         for n, wire in enumerate(traffic.frames)

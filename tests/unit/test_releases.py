@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.lab.synthetic import SyntheticJob, make, write_pcap
-from flowcheck.plane.tape import Tape, read_tape
+from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
+from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
+from flowcheck.wire.collectives.nccl_parameters import era_of
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.terms import rule_of
 
 # 7,755 elements over two of three channels: aligned parts (2.20) and interleaved chunks (2.19)
 # have the same sizes on every connection and put them at other places.
@@ -17,28 +17,28 @@ JOB = SyntheticJob(shapes=((77, 100), (55,)), ranks=3, channels=3, steps=3, vers
 
 @pytest.fixture(params=["with", "without"])
 def reading(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Reading]:
-    frames = make(JOB).seen_at(1)
+    frames = make_traffic(JOB).seen_at(1)
     kept = [f for f in frames if request.param == "with" or f.kind == "data"]
     write_pcap(tmp_path / "x.pcap", kept)
-    tape = read_tape([tmp_path / "x.pcap"])
+    tape = read_capture_files([tmp_path / "x.pcap"])
     return request.param, read_stream(tape.flows, tape.messages)
 
 
-def captured(folder: Path, *, grants: bool) -> Tape:
-    frames = [f for f in make(JOB).seen_at(1) if grants or f.kind == "data"]
+def captured(folder: Path, *, grants: bool) -> CaptureContents:
+    frames = [f for f in make_traffic(JOB).seen_at(1) if grants or f.kind == "data"]
     write_pcap(folder / "x.pcap", frames)
-    return read_tape([folder / "x.pcap"])
+    return read_capture_files([folder / "x.pcap"])
 
 
 def test_a_stated_release_decides_where_sizes_do_not_and_every_byte_is_right(
     tmp_path: Path,
 ) -> None:
     tape = captured(tmp_path, grants=False)
-    read = read_stream(tape.flows, tape.messages, release=rule_of("2.21.5"))
+    read = read_stream(tape.flows, tape.messages, release=era_of("2.21.5"))
     assert read.job is not None
     assert "NCCL's release is 2.20-2.21, as the job file states" in read.job.evidence
     told = [c.sha256 for c in read.collectives if c.kind == "all_reduce" and c.bytes == 7755 * 4]
-    truth = [result for kind, result in make(JOB).collectives if kind == "all_reduce"]
+    truth = [result for kind, result in make_traffic(JOB).collectives if kind == "all_reduce"]
     assert len(told) == JOB.steps and told == [sha256(result).hexdigest() for result in truth]
 
 
@@ -46,8 +46,8 @@ def test_a_stated_release_the_frames_contradict_changes_nothing_but_is_told(
     tmp_path: Path,
 ) -> None:
     tape = captured(tmp_path, grants=True)
-    read = read_stream(tape.flows, tape.messages, release=rule_of("2.29"))
-    assert read.job is not None and read.job.rule is rule_of("2.20")
+    read = read_stream(tape.flows, tape.messages, release=era_of("2.29"))
+    assert read.job is not None and read.job.rule is era_of("2.20")
     assert any("is not >=2.29, as the job file states" in one for one in read.job.evidence)
 
 
@@ -58,13 +58,13 @@ def test_a_stated_release_the_frames_contradict_changes_nothing_but_is_told(
      ("2.28.9", "2.26-2.28"), ("2.29", ">=2.29"), ("2.31.1", ">=2.29")],
 )  # fmt: skip
 def test_every_release_has_its_era(version: str, rule: str) -> None:
-    assert rule_of(version) == rule
+    assert era_of(version) == rule
 
 
 @pytest.mark.parametrize("version", ["", "2", "v2.21", "3.0", "2.x", "2.21.5.1"])
 def test_what_is_no_release_is_none(version: str) -> None:
     with pytest.raises(ValueError, match="no release"):
-        rule_of(version)
+        era_of(version)
 
 
 def test_only_the_clear_to_send_tells_two_partitions_of_equal_sizes_apart(

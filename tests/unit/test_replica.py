@@ -8,9 +8,9 @@ import pytest
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import RingError, StateError
-from flowcheck.replica.kept.header import HEADER_BYTES, peek
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import HEADER_BYTES, peek
 
 ADAM = OptimizerConfig(name="adam", learning_rate=1e-2)
 SLOTS = (256, 320)  # header.py: byte offsets of the commit slots of two copies

@@ -8,9 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.shares import owners, shares
-from flowcheck.replica.workers import Workers
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.worker_threads import WorkerThreads, owners, shares
 
 HARNESS = '''
 """In a mount namespace of its own: a tmpfs which gives huge pages to those who ask."""
@@ -133,7 +132,7 @@ def test_small_tensors_stay_together_up_to_a_huge_page():
 def test_each_thread_is_where_that_of_a_pool_is_pinned():
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     seen = {}
-    workers = Workers(3, cpus)
+    workers = WorkerThreads(3, cpus)
     workers.each(lambda number: seen.__setitem__(number, os.sched_getaffinity(0)))
     assert seen == {n: {cpus[n % len(cpus)]} for n in range(3)}
     assert os.sched_getaffinity(0) == set(cpus)

@@ -10,13 +10,13 @@ import pytest
 
 from flowcheck.config import GradientLogConfig, OptimizerConfig, ReplicaConfig
 from flowcheck.errors import StateError
-from flowcheck.plane.memory import huge_bytes_free
-from flowcheck.replica.kept import space
-from flowcheck.replica.kept.header import Commit, Description, Section
-from flowcheck.replica.kept.space import Space, check_space, space_of
-from flowcheck.replica.kept.state import StateFile, place_sections
-from flowcheck.replica.layout import Layout
-from flowcheck.stages.updating import needed
+from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file import free_space
+from flowcheck.replica.state_file.file_header import Commit, Description, Section
+from flowcheck.replica.state_file.free_space import FreeSpace, check_space, free_space_of
+from flowcheck.replica.state_file.state_file import StateFile, place_sections
+from flowcheck.stages.replica_update import replica_creation
 
 
 def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_sum(tmp_path):
@@ -36,9 +36,9 @@ def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_su
 
 def test_what_lies_in_memory_must_fit_into_the_machines_own():
     with pytest.raises(StateError, match="the machine 5 of memory"):
-        check_space(Path("/dev/shm"), 10, "two steps", Space(1000, 5))
-    check_space(Path("/srv"), 10, "two steps", Space(1000, None))
-    assert space_of(Path("/proc")).memory is None
+        check_space(Path("/dev/shm"), 10, "two steps", FreeSpace(1000, 5))
+    check_space(Path("/srv"), 10, "two steps", FreeSpace(1000, None))
+    assert free_space_of(Path("/proc")).memory is None
 
 
 def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp_path, monkeypatch):
@@ -49,17 +49,17 @@ def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp
         for kind, count in zip(("free", "resv"), counts, strict=True):
             (tmp_path / name / f"{kind}_hugepages").write_text(f"{count}\n")
     told = SimpleNamespace(f_blocks=0, f_bavail=0, f_bsize=page, f_frsize=page)
-    monkeypatch.setattr(space.os, "statvfs", lambda folder: told)
-    monkeypatch.setattr(space, "_kind", lambda folder: "hugetlbfs")
+    monkeypatch.setattr(free_space.os, "statvfs", lambda folder: told)
+    monkeypatch.setattr(free_space, "_kind", lambda folder: "hugetlbfs")
     ours = partial(huge_bytes_free, sizes=tmp_path)
-    monkeypatch.setattr(space, "huge_bytes_free", ours)
-    found = space.space_of(Path("/dev/hugepages"))
-    assert found == Space(4 * page, None)
+    monkeypatch.setattr(free_space, "huge_bytes_free", ours)
+    found = free_space.free_space_of(Path("/dev/hugepages"))
+    assert found == FreeSpace(4 * page, None)
     check_space(Path("/dev/hugepages"), 4 * page, "two steps", found)
     with pytest.raises(StateError, match="scripts/hugepages reserve"):
         check_space(Path("/dev/hugepages"), 4 * page + 1, "two steps", found)
     told.f_blocks, told.f_bavail = 9, 2  # mounted with size=
-    assert space.space_of(Path("/dev/hugepages")).file_system == 2 * page
+    assert free_space.free_space_of(Path("/dev/hugepages")).file_system == 2 * page
     assert huge_bytes_free(16 << 10, tmp_path) == 0  # a size that the kernel does not have
 
 
@@ -75,7 +75,7 @@ def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp
 def test_a_learned_job_must_fit_with_its_readers_and_logs(
     tmp_path, monkeypatch, memory, keep_bytes, taken_steps, why
 ):
-    monkeypatch.setattr(needed, "space_of", lambda folder: Space(10**7, memory))
+    monkeypatch.setattr(replica_creation, "free_space_of", lambda folder: FreeSpace(10**7, memory))
     settings = SimpleNamespace(
         replica=ReplicaConfig(keep_bytes=keep_bytes),
         gradient_log=GradientLogConfig(taken_steps=taken_steps),
@@ -87,7 +87,7 @@ def test_a_learned_job_must_fit_with_its_readers_and_logs(
     rule = OptimizerConfig(name="adamw", learning_rate=0.1)
 
     def check() -> None:
-        needed.check_needed(run, settings, job, layout, rule, leaves_out=False)
+        replica_creation.check_replica_memory(run, settings, job, layout, rule, leaves_out=False)
 
     if why is None:
         return check()

@@ -22,11 +22,11 @@ import torch
 from support.instants import every_instant
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.kept.header import peek, peek_versions
-from flowcheck.replica.kept.snapshot import of_state
-from flowcheck.replica.kept.state import StateFile
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.checkpoint.step_snapshot import copy_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import peek, peek_versions
+from flowcheck.replica.state_file.state_file import StateFile
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
 BY_TORCH = OptimizerConfig(name="adamw", learning_rate=0.1, implementation="fused")
@@ -42,7 +42,7 @@ def gradient(step: int) -> np.ndarray:
 
 def flat(path: Path, config: OptimizerConfig, step: int) -> bytes:
     """The parameters of a step, as a reader beside the updater is given them."""
-    taken = of_state(path, config, step).parameters.values()
+    taken = copy_snapshot(path, config, step).parameters.values()
     return np.concatenate([value.reshape(-1).numpy() for value in taken]).tobytes()
 
 

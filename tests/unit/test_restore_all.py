@@ -12,11 +12,11 @@ from support.steps import ADAMW, layout_of, made, trained
 from test_overwriting import held
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.giving import restore_all
-from flowcheck.ops.giving.steps import Found
-from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.stages.rundir import RunDir
-from flowcheck.vault.overwriting import Spared
+from flowcheck.ops.restore import multi_job_restore
+from flowcheck.ops.restore.step_lookup import FoundStep
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.vault.overwrite_guard import ProtectedPath
 
 STEPS = 3
 Trees = list[dict[str, Any]]
@@ -38,20 +38,20 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
         values = {n: p.detach().clone() for n, p in net.named_parameters()}
         states = tuple(dict(optimizer.state[p]) for p in net.parameters())
         taken = Snapshot(STEPS, "", layout, ADAMW, values, states)
-        found.append(Found(taken, tuple(values), (), f"job {number}"))
+        found.append(FoundStep(taken, tuple(values), (), f"job {number}"))
     runs = [RunDir(tmp_path / f"run-{n}") for n in (1, 2)]
-    monkeypatch.setattr(restore_all, "every", lambda run: runs)
-    monkeypatch.setattr(restore_all, "_found", lambda runs: found)
-    monkeypatch.setattr(restore_all, "_told_apart", lambda runs, layouts, files: [0, 1])
-    monkeypatch.setattr("flowcheck.ops.giving.together.every", lambda run: runs)
+    monkeypatch.setattr(multi_job_restore, "all_run_dirs", lambda run: runs)
+    monkeypatch.setattr(multi_job_restore, "_found", lambda runs: found)
+    monkeypatch.setattr(multi_job_restore, "_told_apart", lambda runs, layouts, files: [0, 1])
+    monkeypatch.setattr("flowcheck.ops.lifecycle.common_step.all_run_dirs", lambda run: runs)
     return last
 
 
 def restored(folder: Path, out: Path, *, force: bool = False, names: tuple[str, ...] = ()) -> None:
     early = folder / "early"
     files = [early / name for name in names or ("1.pt", "2.pt")]
-    spared = tuple(Spared(file, "what the step is filled into") for file in files)
-    restore_all.run(folder / "run", files, out, force=force, as_json=True, spared=spared)
+    spared = tuple(ProtectedPath(file, "what the step is filled into") for file in files)
+    multi_job_restore.run(folder / "run", files, out, force=force, as_json=True, spared=spared)
 
 
 def test_each_job_comes_back_as_its_trainers_file_and_only_in_place_of_its_own_kind(

@@ -14,18 +14,18 @@ import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
 
+from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import StateError
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import Parts
-from flowcheck.whole import growing_apart
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 
 
 @pytest.fixture(scope="module")
-def step() -> Parts:
+def step() -> CheckpointContents:
     return step_before()
 
 
-def killed(step: Parts, out: Path, form: str, before: str) -> None:
+def killed(step: CheckpointContents, out: Path, form: str, before: str) -> None:
     """Writes in a process that ends right before something gets the name `before`."""
     child = os.fork()
     if not child:
@@ -54,7 +54,7 @@ def killed(step: Parts, out: Path, form: str, before: str) -> None:
     ],
 )
 def test_verify_tells_what_is_whole_and_how_it_gets_its_name(
-    step: Parts, tmp_path: Path, form: str, before: str, there: bool
+    step: CheckpointContents, tmp_path: Path, form: str, before: str, there: bool
 ) -> None:
     out = tmp_path / "out"
     if there:
@@ -72,7 +72,7 @@ def test_verify_tells_what_is_whole_and_how_it_gets_its_name(
 
 
 def test_what_a_killed_restore_had_set_aside_goes_with_the_next_and_nothing_else(
-    step: Parts, tmp_path: Path
+    step: CheckpointContents, tmp_path: Path
 ) -> None:
     out, own = tmp_path / "out", tmp_path / ".out.manifest.json.1.old.tmp"
     write(step, out, "torch")
@@ -87,7 +87,7 @@ def test_what_a_killed_restore_had_set_aside_goes_with_the_next_and_nothing_else
 
 
 def test_what_speaks_of_another_file_or_is_being_written_is_not_named_as_whole(
-    step: Parts, tmp_path: Path
+    step: CheckpointContents, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     killed(step, out, "torch", "out.manifest.json")
@@ -96,7 +96,7 @@ def test_what_speaks_of_another_file_or_is_being_written_is_not_named_as_whole(
     with pytest.raises(StateError, match=r"no whole checkpoint: out\.manifest\.json"):
         run("verify", out)
     with (
-        growing_apart(tmp_path / "new", folder=True),
+        atomic_path_per_process(tmp_path / "new", folder=True),
         pytest.raises(StateError, match="is writing it just now"),
     ):
         run("verify", tmp_path / "new")

@@ -12,29 +12,29 @@ import pytest
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 PAGE_BYTES = 2 * 1024 * 1024
 
 
-def push(ring: Ring, frame: bytes, pending: int = 0) -> int:
+def push(ring: FrameRing, frame: bytes, pending: int = 0) -> int:
     return int(lib.fc_ring_put(ring.handle, pending, frame, len(frame), len(frame), 7, 0))
 
 
-def publish(ring: Ring, frames: int) -> None:
+def publish(ring: FrameRing, frames: int) -> None:
     commit = ring.capture_commit()
     commit.counters.rx_frames += frames
     commit.source_frames += frames
     lib.fc_ring_publish(ring.handle, frames, commit)
 
 
-def frame_at(ring: Ring, position: int) -> bytes:
+def frame_at(ring: FrameRing, position: int) -> bytes:
     slot = lib.fc_ring_at(ring.handle, position)
     return bytes(ffi.buffer(slot.frame, slot.frame_bytes))
 
 
 def test_nothing_is_readable_before_it_is_published(shm: Path) -> None:
-    with Ring.create(shm / "r", slots=8) as writer, Ring.open(shm / "r") as reader:
+    with FrameRing.create(shm / "r", slots=8) as writer, FrameRing.open(shm / "r") as reader:
         assert push(writer, b"first") == 0
         assert reader.head == 0
         publish(writer, 1)
@@ -42,7 +42,7 @@ def test_nothing_is_readable_before_it_is_published(shm: Path) -> None:
 
 
 def test_a_full_ring_refuses_and_overwrites_nothing(shm: Path) -> None:
-    with Ring.create(shm / "r", slots=4) as ring:
+    with FrameRing.create(shm / "r", slots=4) as ring:
         for n in range(4):
             assert push(ring, bytes([n]) * 10, pending=n) == 0
         publish(ring, 4)
@@ -51,14 +51,14 @@ def test_a_full_ring_refuses_and_overwrites_nothing(shm: Path) -> None:
 
 
 def test_a_frame_longer_than_a_slot_is_refused(shm: Path) -> None:
-    with Ring.create(shm / "r", slots=4, slot_bytes=256) as ring:
+    with FrameRing.create(shm / "r", slots=4, slot_bytes=256) as ring:
         assert push(ring, b"x" * 192) == 0
         assert push(ring, b"x" * 193) < 0
 
 
 @pytest.mark.parametrize("slot_bytes", [128, 4352, 9216, 65536])
 def test_no_slot_crosses_a_two_mebibyte_page(shm: Path, slot_bytes: int) -> None:
-    with Ring.create(shm / "r", slots=1024, slot_bytes=slot_bytes) as ring:
+    with FrameRing.create(shm / "r", slots=1024, slot_bytes=slot_bytes) as ring:
         base = int(ffi.cast("uintptr_t", ring.handle.map.base))
         starts = [
             int(ffi.cast("uintptr_t", lib.fc_ring_at(ring.handle, n))) - base for n in range(1024)
@@ -70,14 +70,14 @@ def test_no_slot_crosses_a_two_mebibyte_page(shm: Path, slot_bytes: int) -> None
 
 
 def test_every_byte_is_reserved_at_creation(shm: Path) -> None:
-    with Ring.create(shm / "r", slots=4096) as ring:
+    with FrameRing.create(shm / "r", slots=4096) as ring:
         status = (shm / "r").stat()
         assert status.st_blocks * 512 >= ring.handle.map.bytes
         assert status.st_mode & 0o777 == 0o600
 
 
 def test_counters_belong_to_the_published_position(shm: Path) -> None:
-    with Ring.create(shm / "r", slots=8) as ring:
+    with FrameRing.create(shm / "r", slots=8) as ring:
         for total in range(1, 6):
             push(ring, b"frame")
             publish(ring, 1)
@@ -87,7 +87,7 @@ def test_counters_belong_to_the_published_position(shm: Path) -> None:
 
 def test_counters_of_an_unpublished_commit_are_not_believed(shm: Path) -> None:
     """A kill between the counters' copy and the position leaves the old counters true."""
-    with Ring.create(shm / "r", slots=8) as ring:
+    with FrameRing.create(shm / "r", slots=8) as ring:
         push(ring, b"frame")
         publish(ring, 1)
         header = ring.handle.header
@@ -112,31 +112,31 @@ def test_counters_of_an_unpublished_commit_are_not_believed(shm: Path) -> None:
 def test_a_foreign_or_torn_ring_is_refused_in_a_sentence(
     shm: Path, offset: int, value: bytes, word: str
 ) -> None:
-    Ring.create(shm / "r", slots=8).close()
+    FrameRing.create(shm / "r", slots=8).close()
     with (shm / "r").open("r+b") as file:
         file.seek(offset)
         file.write(value)
     with pytest.raises(RingError, match=word):
-        Ring.open(shm / "r")
+        FrameRing.open(shm / "r")
 
 
 def test_missing_empty_and_existing_files_are_told_apart(shm: Path) -> None:
     with pytest.raises(RingError, match="No such file"):
-        Ring.open(shm / "missing")
+        FrameRing.open(shm / "missing")
     (shm / "empty").touch()
     with pytest.raises(RingError, match="empty"):
-        Ring.open(shm / "empty")
+        FrameRing.open(shm / "empty")
     with pytest.raises(RingError, match="exists"):
-        Ring.create(shm / "empty", slots=8)
+        FrameRing.create(shm / "empty", slots=8)
     with pytest.raises(RingError, match="power of two"):
-        Ring.create(shm / "odd", slots=12)
+        FrameRing.create(shm / "odd", slots=12)
 
 
 def test_a_ring_larger_than_its_file_system_fails_at_creation_not_later(shm: Path) -> None:
     room = os.statvfs(shm)
     slots = 1 << ((room.f_bavail * room.f_frsize) // 65536).bit_length() + 1
     with pytest.raises(RingError, match=r"cannot reserve|power of two"):
-        Ring.create(shm / "huge", slots=slots, slot_bytes=65536)
+        FrameRing.create(shm / "huge", slots=slots, slot_bytes=65536)
     assert not (shm / "huge").exists()
 
 
@@ -174,8 +174,8 @@ def test_no_reader_sees_a_part_of_what_another_process_counts(tmp_path: Path) ->
 
 def test_a_slot_is_free_once_every_reader_has_passed_it(shm: Path) -> None:
     with (
-        Ring.create(shm / "r", slots=2, readers=2) as writer,
-        Ring.open(shm / "r", reader=1) as second,
+        FrameRing.create(shm / "r", slots=2, readers=2) as writer,
+        FrameRing.open(shm / "r", reader=1) as second,
     ):
         assert push(writer, b"a") == push(writer, b"b", 1) == 0
         publish(writer, 2)
@@ -190,6 +190,6 @@ def test_a_slot_is_free_once_every_reader_has_passed_it(shm: Path) -> None:
 
 @pytest.mark.parametrize("reader", [2, 64])
 def test_a_reader_that_a_ring_has_not_is_refused(shm: Path, reader: int) -> None:
-    Ring.create(shm / "r", slots=2, readers=2).close()
+    FrameRing.create(shm / "r", slots=2, readers=2).close()
     with pytest.raises(RingError, match=f"reader {reader} of a ring that has 2"):
-        Ring.open(shm / "r", reader=reader)
+        FrameRing.open(shm / "r", reader=reader)

@@ -22,8 +22,8 @@ from support.extraction import (
 )  # fmt: skip
 
 from flowcheck._core import ffi, lib
-from flowcheck.lab.frames import frame, write_packets
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.lab.synthetic_traffic.roce_frames import frame, write_packets
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 LENGTHS = (3 * PMTU_BYTES, PMTU_BYTES, 2 * PMTU_BYTES, 40)
 HOUR_NS = 3_600_000_000_000

@@ -5,20 +5,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
-OUTSIDE = ("outside_names", "private_files", "step_numbers", "findings")
+OUTSIDE = ("untrusted_paths", "private_files", "step_numbers", "findings", "closing_context")
 """Of names and files that others made: below every room but what is pure."""
 MAY_IMPORT = {
     "wire": {"wire", "errors", "findings", "step_numbers"},
-    "plane": {"plane", "wire", "errors", "findings", "step_numbers", "private_files", "_core", "_dpdk"},
-    "replica": {"replica", "plane", "wire", "errors", "whole", "config", "_core", *OUTSIDE},
+    "plane": {
+        "plane",
+        "closing_context",
+        "wire",
+        "errors",
+        "findings",
+        "step_numbers",
+        "private_files",
+        "_core",
+        "_dpdk",
+    },
+    "replica": {"replica", "plane", "wire", "errors", "atomic_write", "config", "_core", *OUTSIDE},
     "vault": {
         "vault",
         "replica",
         "plane",
         "wire",
         "errors",
-        "plain",
-        "whole",
+        "terminal_escape",
+        "atomic_write",
         "config",
         "_core",
         *OUTSIDE,
@@ -30,7 +40,7 @@ MAY_IMPORT = {
         "plane",
         "wire",
         "errors",
-        "whole",
+        "atomic_write",
         "config",
         "messages",
         "_core",
@@ -44,15 +54,15 @@ MAY_IMPORT = {
         "plane",
         "wire",
         "errors",
-        "plain",
-        "whole",
+        "terminal_escape",
+        "atomic_write",
         "config",
         "messages",
         "_core",
         "_dpdk",
         *OUTSIDE,
     },
-    "lab/trainer": {"lab", "_lab"},
+    "lab/roce_backend": {"lab", "_lab"},
 }
 """The lab as a whole may use anything; what it loads inside a trainer may not."""
 NEVER = {"wire": {"torch", "zmq"}, "plane": {"torch", "zmq"}, "lab": {"zmq"}}
@@ -84,9 +94,9 @@ def test_imports_point_downward_only() -> None:
 def test_a_trainer_loads_nothing_of_ours_but_its_own_room_and_nobody_imports_the_lab() -> None:
     inside = {
         f"{path.name} imports {name}"
-        for path in (PACKAGE / "lab/trainer").rglob("*.py")
+        for path in (PACKAGE / "lab/roce_backend").rglob("*.py")
         for name in imports(path)
-        if name.startswith("flowcheck.lab.") and not name.startswith("flowcheck.lab.trainer")
+        if name.startswith("flowcheck.lab.") and not name.startswith("flowcheck.lab.roce_backend")
     }
     outside = {
         f"{path.relative_to(PACKAGE)} imports {name}"
@@ -105,7 +115,7 @@ def test_only_links_imports_zmq_and_nothing_sleeps() -> None:
             sockets.append(str(path.relative_to(PACKAGE)))
         if "time.sleep(" in path.read_text():
             sleepers.append(str(path.relative_to(PACKAGE)))
-    assert sockets == ["stages/links.py"]
+    assert sockets == ["stages/zmq_sockets.py"]
     assert sleepers == []
 
 

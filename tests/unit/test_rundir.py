@@ -7,7 +7,7 @@ import pytest
 
 from flowcheck.config import encode_config, load_job
 from flowcheck.errors import ConfigError
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 def test_a_run_directory_in_use_is_refused_and_one_left_behind_is_taken(

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.netib import Options, generate
 
-from flowcheck.plane.tape import read_tape
-from flowcheck.stages.learning.outcomes import outcome_of
-from flowcheck.wire.job import Parameter
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.stages.job_learning.stream_reading import reading_outcome
+from flowcheck.wire.ddp_startup.parameter_shapes import parse_shapes, with_scalars_at
+from flowcheck.wire.ddp_startup.scalar_parameters import places_in_buckets, places_in_runs
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.scalars import places_in_buckets, places_in_runs
-from flowcheck.wire.shapes import parse_shapes, with_scalars_at
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 OPEN = "of one number each, stand among the others"
 
@@ -107,19 +107,21 @@ SHAPES = ((64, 100), (64,), (), (10, 64), (10,))
 CAPS = (400, 2000)
 
 
-def read(options: Options, folder: Path, stated: Stated | None = None) -> tuple[Reading, list[str]]:
+def read(
+    options: Options, folder: Path, stated: OperatorStatement | None = None
+) -> tuple[Reading, list[str]]:
     """And the gradients that were reduced and not found."""
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     reading = read_stream(tape.flows, tape.messages, stated=stated)
     found = {c.sha256 for c in reading.collectives}
     return reading, [g.sha256 for g in made.truth.gradients if g.sha256 not in found]
 
 
-def model(shapes: Sequence[tuple[int, ...]]) -> Stated:
+def model(shapes: Sequence[tuple[int, ...]]) -> OperatorStatement:
     tensors = [torch.empty(shape) for shape in shapes]
     told = (Parameter(sizes=tuple(t.shape), strides=t.stride(), dtype="float32") for t in tensors)
-    return Stated(parameters=tuple(told))
+    return OperatorStatement(parameters=tuple(told))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_job_with_scalars_is_learned_and_its_places_are_told_or_assumed(
     rests = [one for one in reading.job.assumed if OPEN in one or "cuts of the shapes" in one]
     assert told == options.shapes or rests
     # All weights are drawn alike here, so that none of several places is much likelier.
-    began = outcome_of(reading)
+    began = reading_outcome(reading)
     if any(OPEN in one for one in rests):
         assert began.job is None and "[model] factory" in began.why_not[0]
     else:

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.wire.fit import EdgeSizes, Setting, orders, totals_fitting
-from flowcheck.wire.schedule import (
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, data_bytes_of, wire_bytes
+from flowcheck.wire.collectives.ring_schedule import (
     all_gather,
     all_reduce,
     broadcast,
     chunk_of,
     reduce_scatter,
 )
-from flowcheck.wire.terms import Protocol, Rule, data_bytes_of, wire_bytes
+from flowcheck.wire.collectives.tensor_size_fit import (
+    CollectiveSetting,
+    EdgeSizes,
+    orders,
+    totals_fitting,
+)
 
-LAB = {"ranks": 2, "protocol": Protocol.LL, "rule": Rule.V2_19}
+LAB = {"ranks": 2, "protocol": Protocol.LL, "rule": NcclEra.V2_19}
 
 
 def sizes(schedule: object) -> list[list[int]]:
@@ -71,7 +76,7 @@ def test_captured_all_reduce_over_one_channel(elements: int, due: list[int]) -> 
 
 
 def test_worked_simple_example_has_its_slices_steps_and_sides() -> None:
-    ring = {"ranks": 2, "channels": 2, "protocol": Protocol.SIMPLE, "rule": Rule.V2_29}
+    ring = {"ranks": 2, "channels": 2, "protocol": Protocol.SIMPLE, "rule": NcclEra.V2_29}
     schedule = all_reduce(4_000_012, sender=1, **ring)
     assert sizes(schedule)[0] == [503_808] * 4
     assert sizes(schedule)[1][2:] == [496_192, 496_188]
@@ -88,19 +93,19 @@ def test_worked_simple_example_has_its_slices_steps_and_sides() -> None:
     ],
 )
 def test_ten_elements_make_short_and_empty_messages(protocol: Protocol, due: list[int]) -> None:
-    ring = {"ranks": 4, "channels": 1, "protocol": protocol, "rule": Rule.V2_29}
+    ring = {"ranks": 4, "channels": 1, "protocol": protocol, "rule": NcclEra.V2_29}
     assert sizes(all_reduce(40, sender=3, **ring)) == [due]
 
 
 def test_uneven_simple_slices_of_a_large_chunk() -> None:
-    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.SIMPLE, "rule": Rule.V2_29}
+    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.SIMPLE, "rule": NcclEra.V2_29}
     (sends,) = all_reduce(1_000_003 * 4, sender=0, **ring)
     assert [s.wire_bytes for s in sends[:2]] == [125_008 * 4, 124_983 * 4]
     assert [s.wire_bytes for s in sends[2:4]] == [500_032, 499_984]
 
 
 def test_broadcast_ends_before_the_root_and_gather_starts_with_the_own_block() -> None:
-    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.LL, "rule": Rule.V2_29}
+    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.LL, "rule": NcclEra.V2_29}
     assert broadcast(100, sender=1, root=2, **ring) == ((),)
     assert sizes(broadcast(100, sender=2, root=2, **ring)) == [[208]]
     (gather,) = all_gather(8, sender=2, order=[0, 2, 1, 3], **ring)
@@ -119,7 +124,7 @@ def test_a_sender_outside_the_ring_is_refused() -> None:
         all_reduce(40, sender=2, channels=1, **LAB)
 
 
-SETTING = Setting(ranks=2, channels=2, protocol=Protocol.LL)
+SETTING = CollectiveSetting(ranks=2, channels=2, protocol=Protocol.LL)
 
 
 def test_sizes_of_both_directions_give_total_rule_and_channels() -> None:
@@ -130,7 +135,7 @@ def test_sizes_of_both_directions_give_total_rule_and_channels() -> None:
         ],
         SETTING,
     )
-    assert (fit.total_bytes, fit.rules) == (20_000, (Rule.V2_19,))
+    assert (fit.total_bytes, fit.rules) == (20_000, (NcclEra.V2_19,))
     assert fit.choices == (((1,), (0,)), ((0,), (1,)))
     assert fit.channels_are_told
 
@@ -144,7 +149,7 @@ def test_a_lost_size_leaves_several_totals_that_the_other_direction_settles() ->
 
 
 def test_a_known_element_size_leaves_the_half_filled_last_line_open() -> None:
-    setting = Setting(ranks=2, channels=1, protocol=Protocol.LL, element_bytes=4)
+    setting = CollectiveSetting(ranks=2, channels=1, protocol=Protocol.LL, element_bytes=4)
     fits = totals_fitting([EdgeSizes(sender=0, flows=((15_424, 24_576),))], setting)
     assert [fit.total_bytes for fit in fits] == [19_996, 20_000]
 
@@ -153,7 +158,7 @@ def test_equal_channels_are_reported_as_not_told() -> None:
     sends = sizes(all_reduce(1 << 16, sender=0, channels=2, **LAB))
     flows = tuple(tuple(flow) for flow in sends)
     fits = totals_fitting([EdgeSizes(sender=0, flows=flows)], SETTING, totals=[1 << 16])
-    assert any(fit.rules[0] is Rule.V2_19 for fit in fits)
+    assert any(fit.rules[0] is NcclEra.V2_19 for fit in fits)
     assert not any(fit.channels_are_told for fit in fits)
     assert list(orders(fits[0].choices)) == [((0, 1),), ((1, 0),)]
 

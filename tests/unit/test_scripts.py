@@ -28,10 +28,10 @@ from bench import chaining, extracting, load, measure, parsing
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.lab import __main__ as lab
-from flowcheck.replica import checkpoint
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.building import build
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.param_layout import Layout
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROOMS = [REPOSITORY / "flowcheck" / room for room in ("replica", "vault", "wire", "stages", "lab")]
@@ -188,7 +188,7 @@ def test_the_readme_s_way_to_load_a_checkpoint_works(
     replica = Replica.create(shm / "replica", layout, config, weights)
     for step in range(1, 5):
         replica.apply(step, np.ones(layout.elements, np.float32))
-    checkpoint.save(replica, tmp_path / "checkpoints")
+    checkpoint_save.save(replica, tmp_path / "checkpoints")
     final = replica.parameters().copy()
     replica.close()
     (text,) = blocks("python")

@@ -10,7 +10,7 @@ from support.transport import SEND_MIDDLE, Packet, parsed, send, write
 from support.writes import frames, payload
 
 from flowcheck._core import lib
-from flowcheck.plane.flows import PSN_ORIGIN, psn_missing
+from flowcheck.plane.shared_memory.flow_table import PSN_ORIGIN, psn_missing
 
 
 @pytest.mark.parametrize("end", ["", "imm", "invalidate"])

@@ -12,22 +12,22 @@ from support.netib import Options, generate
 from support.netib.shapes import SMALL
 
 from flowcheck._core import lib
-from flowcheck.plane.shard import Shard, State
-from flowcheck.plane.tape import read_tape
-from flowcheck.replica.kept.beside import (
-    Beside,
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.replica.checkpoint.frozen_and_buffers import (
+    FrozenAndBuffers,
     forget_sent,
     from_plain,
-    read_beside,
+    read_frozen_and_buffers,
     to_plain,
-    write_beside,
+    write_frozen_and_buffers,
     write_sent,
 )
-from flowcheck.replica.layout import contiguous_stride
-from flowcheck.wire.job import Held, Job, Parameter
+from flowcheck.replica.param_layout import contiguous_stride
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.plan import compile_flow_plans
-from flowcheck.wire.stated import Stated, Tensor
+from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.learned_job import BufferBroadcast, LearnedJob, Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, StatedTensor
 
 BUFFERS = 96
 
@@ -37,10 +37,12 @@ def test_a_step_has_the_newest_buffers_of_it_or_of_a_step_before(tmp_path: Path)
     names = ("mean", "mask")
     began = {name: torch.zeros(3) for name in names}
     keys = tuple((name, name) for name in names)
-    write_beside(replica, Beside(keys=keys, buffers=names, still=("mask",), tensors=began))
+    write_frozen_and_buffers(
+        replica, FrozenAndBuffers(keys=keys, buffers=names, still=("mask",), tensors=began)
+    )
     for step in (2, 3, 5, 11):
         write_sent(replica, step, {"mean": torch.full((3,), float(step))}, first=3)
-    of = {step: read_beside(replica, step) for step in (1, 2, 3, 4, 5, 12)}
+    of = {step: read_frozen_and_buffers(replica, step) for step in (1, 2, 3, 4, 5, 12)}
     found = {step: one.tensors["mean"][0].item() for step, one in of.items()}
     assert found == {1: 0, 2: 0, 3: 3, 4: 3, 5: 5, 12: 11}  # 2 went, as no version is so old
     assert {step: one.older(step) for step, one in of.items()} == {
@@ -49,11 +51,11 @@ def test_a_step_has_the_newest_buffers_of_it_or_of_a_step_before(tmp_path: Path)
     again = replace(from_plain(to_plain(of[4])), tensors=of[4].tensors)
     assert again.older(4) == {"mean": 3}
     forget_sent(replica, 5)
-    assert read_beside(replica, 12).older(12) == {"mean": 3}
+    assert read_frozen_and_buffers(replica, 12).older(12) == {"mean": 3}
 
 
 def test_what_lies_behind_a_gradient_keeps_no_step_from_being_whole(tmp_path: Path) -> None:
-    with Shard.create(tmp_path / "shard", gradient_bytes=400, held_bytes=40) as shard:
+    with GradientShard.create(tmp_path / "shard", gradient_bytes=400, held_bytes=40) as shard:
         shard.begin(0, 1)
         words = lib.fc_shard_coverage(shard.handle, 0)
         for unit in range(100):
@@ -61,31 +63,33 @@ def test_what_lies_behind_a_gradient_keeps_no_step_from_being_whole(tmp_path: Pa
         of = shard.handle.header.generations[0]
         of.covered_units = 100
         assert shard.missing(0) == () and shard.held(0) is None
-        assert shard.finish(0) and shard.state(0) == State.COMPLETE
+        assert shard.finish(0) and shard.state(0) == GenerationState.COMPLETE
         of.held_units = 10
         held = shard.held(0)
         assert held is not None and held.nbytes == 40
         of.held_conflict_bytes = 4
-        assert shard.held(0) is None and shard.state(0) == State.COMPLETE
+        assert shard.held(0) is None and shard.state(0) == GenerationState.COMPLETE
 
 
-def read(folder: Path, buffers: tuple[int, ...]) -> Job:
+def read(folder: Path, buffers: tuple[int, ...]) -> LearnedJob:
     """A job with a broadcast of float32 buffers before each step, and of two counters."""
     options = Options(shapes=SMALL, buffers=BUFFERS, counters=2, protocol="LL128", ranks=3)
-    tape = read_tape(generate(options, folder).files)
+    tape = read_capture_files(generate(options, folder).files)
 
-    def tensor(name: str, size: tuple[int, ...], dtype: str, **more: bool) -> Tensor:
+    def tensor(name: str, size: tuple[int, ...], dtype: str, **more: bool) -> StatedTensor:
         each = getattr(torch, dtype).itemsize
         wire = Parameter(
             sizes=size, strides=contiguous_stride(size), element_bytes=each, dtype=dtype
         )
-        return Tensor(name=name, wire=wire, **more)
+        return StatedTensor(name=name, wire=wire, **more)
 
     trained = [tensor(f"p{n}", size, "float32") for n, size in enumerate(SMALL)]
     more = {"trains": False, "buffer": True}
     sent = [tensor(f"b{n}", (size,), "float32", **more) for n, size in enumerate(buffers)]
     counts = [tensor(f"c{n}", (), "int64", **more) for n in range(2)]
-    model = Stated(parameters=tuple(t.wire for t in trained), everything=(*trained, *sent, *counts))
+    model = OperatorStatement(
+        parameters=tuple(t.wire for t in trained), everything=(*trained, *sent, *counts)
+    )
     job = read_stream(tape.flows, tape.messages, stated=model).job
     assert job is not None
     return job
@@ -93,7 +97,10 @@ def read(folder: Path, buffers: tuple[int, ...]) -> Job:
 
 def test_broadcasts_of_the_stated_buffers_have_places_behind_the_gradient(tmp_path: Path) -> None:
     job = read(tmp_path, (BUFFERS - 5, 5))
-    assert job.held == (Held(numbers=(0, 1), nbytes=4 * BUFFERS), Held(numbers=(2, 3), nbytes=16))
+    assert job.held == (
+        BufferBroadcast(numbers=(0, 1), nbytes=4 * BUFFERS),
+        BufferBroadcast(numbers=(2, 3), nbytes=16),
+    )
     size = 4 * BUFFERS + 16
     covered = np.zeros(size, bool)
     for plan in compile_flow_plans(job):

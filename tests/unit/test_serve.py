@@ -17,11 +17,11 @@ from support.persisting import Steps, kept_at, proved, take
 
 from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.kept.header import peek_versions
-from flowcheck.replica.replica import Replica
-from flowcheck.vault.serve import leases
-from flowcheck.vault.serve.catalogue import Catalogue
-from flowcheck.vault.serve.server import Server
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.vault.serve import read_leases
+from flowcheck.vault.serve.step_catalog import StepCatalog
+from flowcheck.vault.serve.step_server import StepServer
 
 WORD = "a word of many letters"
 
@@ -35,18 +35,18 @@ class Memory(Steps):
         return peek_versions(self._state)[1]
 
 
-Serving = Callable[..., Server]
+Serving = Callable[..., StepServer]
 
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
     """A server that is stopped afterwards."""
-    made: list[Server] = []
+    made: list[StepServer] = []
     (tmp_path / "word").write_text(WORD + "\n")
 
-    def begin(catalogue: Catalogue, **more: object) -> Server:
+    def begin(catalogue: StepCatalog, **more: object) -> StepServer:
         stated = {"port": 0, "token_file": str(tmp_path / "word"), "timeout_s": 5.0} | more
-        server = Server(catalogue, ServeConfig(**stated))  # type: ignore[arg-type]
+        server = StepServer(catalogue, ServeConfig(**stated))  # type: ignore[arg-type]
         server.start()
         made.append(server)
         return server
@@ -70,7 +70,7 @@ pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl
 
 
 def test_curl_gets_whole_files_and_any_part_of_them(kept: Path, serving: Serving) -> None:
-    server = serving(Catalogue([kept]))
+    server = serving(StepCatalog([kept]))
     steps = json.loads(curl(f"{server.url}/steps"))
     assert (steps["latest"], steps["durable"]) == (2, 2)
     told = json.loads(curl(f"{server.url}/steps/latest"))
@@ -97,7 +97,7 @@ def test_curl_gets_whole_files_and_any_part_of_them(kept: Path, serving: Serving
 
 
 def test_curl_goes_on_with_what_it_has(kept: Path, serving: Serving, tmp_path: Path) -> None:
-    server = serving(Catalogue([kept]))
+    server = serving(StepCatalog([kept]))
     data = (kept / "step-2" / "optimizer.safetensors").read_bytes()
     (tmp_path / "part").write_bytes(data[:1000])
     url = f"{server.url}/steps/2/files/optimizer.safetensors"
@@ -108,7 +108,7 @@ def test_curl_goes_on_with_what_it_has(kept: Path, serving: Serving, tmp_path: P
 def test_nobody_gets_in_without_the_word_and_nobody_gets_out_of_the_folder(
     kept: Path, serving: Serving, tmp_path: Path
 ) -> None:
-    server = serving(Catalogue([kept]))
+    server = serving(StepCatalog([kept]))
     for path in ("/", "/steps", "/steps/2/files/manifest.json"):
         assert status(server.url + path, word=None) == 401
         assert status(server.url + path, word=WORD + "x") == 401
@@ -122,11 +122,11 @@ def test_nobody_gets_in_without_the_word_and_nobody_gets_out_of_the_folder(
         ServeConfig(host="0.0.0.0")
     (tmp_path / "short").write_text("guess")
     with pytest.raises(ConfigError, match="one word of 16 characters or more"):
-        serving(Catalogue([kept]), token_file=str(tmp_path / "short"))
+        serving(StepCatalog([kept]), token_file=str(tmp_path / "short"))
 
 
 def test_no_terminal_obeys_what_a_client_asks_for(kept: Path, serving: Serving) -> None:
-    server, said = serving(Catalogue([kept])), list[str]()
+    server, said = serving(StepCatalog([kept])), list[str]()
     server.say = said.append
     host, port = server.server_address[:2]
     with socket.create_connection((str(host), int(port)), timeout=10) as client:
@@ -140,8 +140,8 @@ def test_no_terminal_obeys_what_a_client_asks_for(kept: Path, serving: Serving) 
 def test_a_step_in_memory_becomes_files_once_for_all_who_ask_and_stays_while_it_is_read(
     replica: Replica, shm: Path, tmp_path: Path, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "LEASE_S", 0.0)
-    catalogue = Catalogue([], Memory(shm / "state"), tmp_path / "staging", 1)
+    monkeypatch.setattr(read_leases, "LEASE_S", 0.0)
+    catalogue = StepCatalog([], Memory(shm / "state"), tmp_path / "staging", 1)
     server = serving(catalogue)
 
     def got(step: int | str) -> int:
@@ -167,7 +167,7 @@ def test_a_step_in_memory_becomes_files_once_for_all_who_ask_and_stays_while_it_
 def test_more_connections_than_are_allowed_are_told_to_come_back_and_slow_ones_are_let_go(
     kept: Path, serving: Serving
 ) -> None:
-    server = serving(Catalogue([kept]), connections=2, timeout_s=1.0)
+    server = serving(StepCatalog([kept]), connections=2, timeout_s=1.0)
     port = server.server_address[1]
     dripping = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
     for one in dripping:
@@ -201,7 +201,7 @@ def until(true: Callable[[], bool]) -> None:
 def test_what_is_served_stays_until_its_reader_has_gone(
     kept: Path, replica: Replica, shm: Path, tmp_path: Path, serving: Serving
 ) -> None:
-    server = serving(Catalogue([kept]))
+    server = serving(StepCatalog([kept]))
     told = json.loads(curl(f"{server.url}/steps/2"))
     take(replica)
     kept_at(kept, shm / "state", 3)
@@ -214,7 +214,7 @@ def test_what_is_served_stays_until_its_reader_has_gone(
 def test_a_client_that_goes_away_amid_a_file_costs_nobody_else(
     kept: Path, serving: Serving
 ) -> None:
-    server = serving(Catalogue([kept]), connections=1)
+    server = serving(StepCatalog([kept]), connections=1)
     host, port = server.server_address[:2]
     connection = http.client.HTTPConnection(str(host), int(port), timeout=10)
     headers = {"Authorization": f"Bearer {WORD}"}
@@ -225,6 +225,6 @@ def test_a_client_that_goes_away_amid_a_file_costs_nobody_else(
 
 
 def test_a_page_that_was_made_to_point_here_gets_nothing(kept: Path, serving: Serving) -> None:
-    server = serving(Catalogue([kept]), token_file=None)
+    server = serving(StepCatalog([kept]), token_file=None)
     assert status(f"{server.url}/steps", word=None) == 200
     assert status(f"{server.url}/steps", "-H", "Host: evil.example", word=None) == 421

@@ -11,9 +11,9 @@ from support.fetching import served, sums
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint
-from flowcheck.vault.serve.catalogue import Catalogue
-from flowcheck.vault.serve.client import fetched
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.serve.step_catalog import StepCatalog
 
 
 def curl(url: str) -> tuple[int, object]:
@@ -28,8 +28,8 @@ def test_each_of_several_jobs_has_its_steps_under_its_name_and_its_number(tmp_pa
         net, optimizer = made(seed=steps)
         trained(net, optimizer, 1, steps)
         step = given_of(net, optimizer, steps)
-        checkpoint.save_given(step, tmp_path / name, layout_of(net))
-    jobs = {name: Catalogue([tmp_path / name]) for name in ("dense", "other")}
+        checkpoint_save.save_given(step, tmp_path / name, layout_of(net))
+    jobs = {name: StepCatalog([tmp_path / name]) for name in ("dense", "other")}
     with served(jobs) as url:
         assert curl(f"{url}/jobs") == (200, {"jobs": ["dense", "other"]})
         code, told = curl(f"{url}/steps/latest")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from support.persisting import replica_of, run_with_replica, take
 
-from flowcheck.ops.watch import durable
-from flowcheck.vault.serve.client import fetched
+from flowcheck.ops.watch.state import checkpoint_status
+from flowcheck.vault.download.checkpoint_download import fetched
 
 WORD = "a word of many letters"
 
@@ -33,7 +33,7 @@ def test_a_step_of_the_memory_is_fetched_while_the_replica_takes_more(tmp_path: 
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         for _ in range(1200):
-            if (url := durable.served(run)) is not None:
+            if (url := checkpoint_status.serve_url(run)) is not None:
                 break
             Event().wait(0.05)
         assert url is not None
@@ -48,7 +48,7 @@ def test_a_step_of_the_memory_is_fetched_while_the_replica_takes_more(tmp_path: 
         assert manifest["digest"] == replica.digest
         process.terminate()
         assert process.wait(30) == 0
-        assert durable.served(run) is None
+        assert checkpoint_status.serve_url(run) is None
     finally:
         process.kill()
         process.wait()

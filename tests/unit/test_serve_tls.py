@@ -20,8 +20,8 @@ from support.persisting import kept_at, stepped
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.vault.serve import bounded
-from flowcheck.vault.serve.client import fetched
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.http_support import bounded_http_server
 
 WORD = "a word of many letters"
 pytestmark = pytest.mark.skipif(
@@ -119,7 +119,7 @@ def test_who_comes_when_all_connections_are_taken_is_told_so_over_tls_too(
         context.wrap_socket(second, server_hostname="127.0.0.1") as told,
     ):
         told.sendall(b"GET /steps HTTP/1.1\r\n\r\n")
-        assert told.recv(1 << 12) == bounded.FULL
+        assert told.recv(1 << 12) == bounded_http_server.FULL
 
 
 def test_what_is_no_certificate_or_of_another_key_is_refused_before_anything_is_served(

@@ -12,9 +12,9 @@ from support.chain import wait_until
 
 from flowcheck.errors import StateError
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
-from flowcheck.stages.chain.living import identity
-from flowcheck.stages.links import Links
-from flowcheck.stages.service import IDLE_MAX_MS, Idle, Signals, drive, run
+from flowcheck.stages.run_directory.process_liveness import process_identity
+from flowcheck.stages.service_loop import IDLE_MAX_MS, Idle, Signals, drive, run_service
+from flowcheck.stages.zmq_sockets import StageSockets
 
 
 class FakeInbox:
@@ -55,7 +55,7 @@ class FakeService:
         self.stopped = 0
         self.empty = False
 
-    def start(self, links: Links) -> None:
+    def start(self, links: StageSockets) -> None:
         pass
 
     def work(self) -> int:
@@ -72,7 +72,7 @@ class FakeService:
 
 
 def lives(service: FakeService, links: FakeLinks, **how: Any) -> int:
-    return run(service, cast(Links, links), **how)
+    return run_service(service, cast(StageSockets, links), **how)
 
 
 NOTHING: list[Message] = []
@@ -123,13 +123,13 @@ def test_a_draining_stage_leaves_only_when_nothing_is_left() -> None:
 def test_a_stage_that_leaves_by_itself_is_asked_for_nothing() -> None:
     service = FakeService([2, 0])
     service.empty = True
-    drive(service, cast(Links, FakeLinks(NOTHING)), until_drained=True)
+    drive(service, cast(StageSockets, FakeLinks(NOTHING)), until_drained=True)
     assert service.amounts == []
 
 
 def test_what_the_operator_can_mend_is_told_in_one_sentence_with_exit_code_2() -> None:
     class Broken(FakeService):
-        def start(self, links: Links) -> None:
+        def start(self, links: StageSockets) -> None:
             raise StateError("no ring there")
 
     service, links = Broken(), FakeLinks()
@@ -229,4 +229,4 @@ def test_a_stage_amid_a_long_turn_does_not_outlive_its_parent() -> None:
         pid = int(one.stdout.readline())
         one.kill()
         one.wait(60)
-        wait_until(lambda: identity(pid) == "0 0", 60, "the end of the stage")
+        wait_until(lambda: process_identity(pid) == "0 0", 60, "the end of the stage")

@@ -11,12 +11,12 @@ import pytest
 
 from flowcheck.config import job_from
 from flowcheck.errors import StateError
-from flowcheck.ops.giving import steps
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.restore import step_lookup
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CONFIG = job_from({"source": [{"file": "x"}], "optimizer": {"name": "sgd", "learning_rate": 0.1}})
-STILL = steps._Positions(
+STILL = step_lookup._Positions(
     heads=9, tails=9, staged=3, covered_bytes=0, applied=0, whole=False, unread=False
 )
 
@@ -26,12 +26,14 @@ def settled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., fl
     """Seconds it takes to settle, where positions are a function of the seconds."""
     limits_s = {"CALM_S": 0.2, "READING_S": 1.5, "UPDATE_S": 1.0, "ARRIVING_S": 0.6}
     for name, seconds in (*limits_s.items(), ("COMING_S", 1.5), ("LOOK_S", 0.01)):
-        monkeypatch.setattr(steps, name, seconds)
+        monkeypatch.setattr(step_lookup, name, seconds)
 
-    def settle(positions: Callable[[float], steps._Positions]) -> float:
+    def settle(positions: Callable[[float], step_lookup._Positions]) -> float:
         began_s = time.monotonic()
-        monkeypatch.setattr(steps, "_positions", lambda *_: positions(time.monotonic() - began_s))
-        steps._settle(RunDir(tmp_path), CONFIG)
+        monkeypatch.setattr(
+            step_lookup, "_positions", lambda *_: positions(time.monotonic() - began_s)
+        )
+        step_lookup._settle(RunDir(tmp_path), CONFIG)
         return time.monotonic() - began_s
 
     return settle
@@ -59,7 +61,7 @@ def test_a_job_whose_steps_take_longer_than_a_pause_does_not_settle_either(
 ) -> None:
     """A step comes each 0.4 s and is taken 0.25 s behind it, for long: nothing is ever calm."""
 
-    def at(s: float) -> steps._Positions:
+    def at(s: float) -> step_lookup._Positions:
         step, rest = divmod(min(s, 9.0), 0.4)
         taken, heads = int(step) + (rest > 0.25), 9 * int(step + 1)
         return replace(STILL, heads=heads, tails=heads, applied=taken, whole=rest <= 0.25)
@@ -74,8 +76,8 @@ def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> Non
 
 def test_the_reading_of_a_run_is_seen(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "run", shm)
-    Ring.create(run.ring(0), slots=64).close()
-    assert steps._positions(run, CONFIG).patience_s == steps.CALM_S
+    FrameRing.create(run.ring(0), slots=64).close()
+    assert step_lookup._positions(run, CONFIG).patience_s == step_lookup.CALM_S
     run.unread.touch()
-    assert steps._positions(run, CONFIG).patience_s == steps.READING_S
+    assert step_lookup._positions(run, CONFIG).patience_s == step_lookup.READING_S
     run.remove()

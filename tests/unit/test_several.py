@@ -8,10 +8,10 @@ import pytest
 
 from flowcheck.config import JobConfig, load_job
 from flowcheck.errors import ConfigError
-from flowcheck.ops.running.chain import create, job_to_run
-from flowcheck.ops.running.several import own_settings
-from flowcheck.stages.jobs import count, folder_of
-from flowcheck.stages.learning.known import may_join
+from flowcheck.ops.job_setup.multi_job_setup import job_settings
+from flowcheck.ops.lifecycle.chain_runner import create, job_to_run
+from flowcheck.stages.job_learning.remembered_job import may_join
+from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 
 SOURCE = '[[source]]\ninterface = "m0"\n'
 SGD = 'name = "sgd"\nlearning_rate = 0.1\n'
@@ -33,14 +33,14 @@ def refused(folder: Path, text: str) -> str:
 
 def test_one_job_is_what_a_file_without_a_word_of_several_states(tmp_path: Path) -> None:
     config = settings(tmp_path, f"{SOURCE}[optimizer]\n{SGD}")
-    assert not config.several and count(config) == 1
-    assert own_settings(config, 1) is config
+    assert not config.several and job_count(config) == 1
+    assert job_settings(config, 1) is config
 
 
 def test_rings_of_one_job_have_the_same_settings_and_folders_of_their_own(tmp_path: Path) -> None:
     text = f'jobs = 3\ncheckpoint = "/ck"\n{SOURCE}[optimizer]\n{SGD}'
     config = settings(tmp_path, text)
-    own = [own_settings(config, number) for number in (1, 2, 3)]
+    own = [job_settings(config, number) for number in (1, 2, 3)]
     assert [one.checkpoint for one in own] == ["/ck/job-1", "/ck/job-2", "/ck/job-3"]
     assert all(one.together and one.joins and one.several for one in own)
 
@@ -52,8 +52,8 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
         f'[[job]]\nhosts = ["10.0.0.2"]\n[job.optimizer]\n{ADAM}'
     )
     config = settings(tmp_path, text)
-    assert [folder_of(config, number) for number in (1, 2)] == ["a", "job-2"]
-    one, two = (own_settings(config, number) for number in (1, 2))
+    assert [job_folder_name(config, number) for number in (1, 2)] == ["a", "job-2"]
+    one, two = (job_settings(config, number) for number in (1, 2))
     assert (one.optimizer and one.optimizer.name, one.hosts) == ("sgd", ("10.0.0.1",))
     assert (two.optimizer and two.optimizer.name, two.hosts) == ("adam", ("10.0.0.2",))
     assert not one.together
@@ -96,7 +96,7 @@ def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, why: str) -> N
 
 def test_rings_that_are_clipped_together_are_not_joined_amid_their_run(tmp_path: Path) -> None:
     config = settings(tmp_path, f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}")
-    assert config.joins and not may_join(own_settings(config, 2))
+    assert config.joins and not may_join(job_settings(config, 2))
     config = settings(tmp_path, f"{SOURCE}[optimizer]\n{TOGETHER}")
     with pytest.raises(ConfigError, match="there are 1 of them"):
         create(config, tmp_path / "run")

@@ -12,16 +12,16 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica import checkpoint
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.updating.model import layout_of
-from flowcheck.vault import audit, restore
-from flowcheck.vault.flat import flat_state
-from flowcheck.vault.template import load_template
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.terms import Rule
+from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.model_layout import layout_of
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint import template_fill
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
 
 CASES = [("sgd", how) for how in ("loop", "foreach", "fused")]
 CASES += [("adamw", how) for how in ("loop", "foreach", "fused")]
@@ -153,33 +153,35 @@ def test_checkpoint_restore_and_audit_keep_every_dtype(tmp_path: Path) -> None:
         k: v.tobytes() for k, v in replica.sections().items()
     }
     replica.apply(2, take_step(net, optimizer, None))
-    folder = checkpoint.save(replica, tmp_path / "out")
-    loaded = checkpoint.load(folder)
+    folder = checkpoint_save.save(replica, tmp_path / "out")
+    loaded = checkpoint_save.load(folder)
     assert [t.dtype for t in loaded.parameters.values()] == [p.dtype for p in net.parameters()]
-    restore.fill(template, checkpoint.snapshot_of(folder), lambda _: 0.01)
+    template_fill.fill(template, checkpoint_save.snapshot_of(folder), lambda _: 0.01)
     for own, theirs in zip(template.parameters, net.parameters(), strict=True):
         assert own.dtype == theirs.dtype and torch.equal(own, theirs)
     kept()
     whole = load_template(file, layout)
-    assert audit.compare(whole, snapshot.of_state(state, config)).passed
-    assert audit.compare_digests(whole, layout, config, replica.tensor_digests).passed
+    assert bitwise_audit.audit_snapshot(whole, step_snapshot.copy_snapshot(state, config)).passed
+    assert bitwise_audit.audit_digests(whole, layout, config, replica.tensor_digests).passed
     with torch.no_grad():
         net.norm.weight[0] += 1
     kept()
-    assert not audit.compare(load_template(file, layout), snapshot.of_state(state, config)).passed
+    assert not bitwise_audit.audit_snapshot(
+        load_template(file, layout), step_snapshot.copy_snapshot(state, config)
+    ).passed
     replica.close()
 
 
-def learned(*sizes: int) -> Job:
+def learned(*sizes: int) -> LearnedJob:
     parameters = tuple(Parameter(sizes=(3,), strides=(1,), element_bytes=size) for size in sizes)
-    return Job(
-        rule=Rule.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
+    return LearnedJob(
+        rule=NcclEra.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
         each=(), parameters=parameters,
     )  # fmt: skip
 
 
 def test_dtypes_are_stated_where_the_wire_leaves_a_choice() -> None:
-    def of(job: Job, **model: object) -> Layout:
+    def of(job: LearnedJob, **model: object) -> Layout:
         optimizer = {"name": "sgd", "learning_rate": 0.1}
         told = {"source": [{"file": "x"}], "optimizer": optimizer, "model": model}
         return layout_of(job, job_from(told))

@@ -10,10 +10,10 @@ import pytest
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
-from flowcheck.plane.shard import Shard, State
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 
 
-def set_units(shard: Shard, generation: int, units: list[int]) -> None:
+def set_units(shard: GradientShard, generation: int, units: list[int]) -> None:
     """Marks elements as there, as the extractor would."""
     words = lib.fc_shard_coverage(shard.handle, generation)
     for unit in units:
@@ -22,10 +22,10 @@ def set_units(shard: Shard, generation: int, units: list[int]) -> None:
 
 
 def test_fresh_shard_is_empty_and_a_begun_generation_misses_everything(shm: Path) -> None:
-    with Shard.create(shm / "shard", gradient_bytes=1000) as shard:
-        assert [shard.state(g) for g in range(2)] == [State.EMPTY] * 2
+    with GradientShard.create(shm / "shard", gradient_bytes=1000) as shard:
+        assert [shard.state(g) for g in range(2)] == [GenerationState.EMPTY] * 2
         shard.begin(0, 1)
-        assert shard.state(0) == State.OPEN
+        assert shard.state(0) == GenerationState.OPEN
         assert shard.generation_of(1) == 0
         assert shard.missing(0) == ((0, 1000),)
         assert not shard.finish(0)
@@ -35,7 +35,7 @@ def test_fresh_shard_is_empty_and_a_begun_generation_misses_everything(shm: Path
 def test_missing_ranges_are_the_elements_nobody_placed(shm: Path, unit_bytes: int) -> None:
     units = 300
     there = sorted(np.random.default_rng(1).choice(units, 200, replace=False).tolist())
-    with Shard.create(
+    with GradientShard.create(
         shm / "shard", gradient_bytes=units * unit_bytes, unit_bytes=unit_bytes
     ) as shard:
         shard.begin(1, 5)
@@ -48,15 +48,15 @@ def test_missing_ranges_are_the_elements_nobody_placed(shm: Path, unit_bytes: in
 
 
 def test_generation_is_complete_only_when_every_element_is_there(shm: Path) -> None:
-    with Shard.create(shm / "shard", gradient_bytes=400) as shard:
+    with GradientShard.create(shm / "shard", gradient_bytes=400) as shard:
         shard.begin(0, 1)
         set_units(shard, 0, list(range(99)))
         assert not shard.finish(0)
         set_units(shard, 0, list(range(100)))
         assert shard.finish(0)
-        assert shard.state(0) == State.COMPLETE
+        assert shard.state(0) == GenerationState.COMPLETE
         assert shard.missing(0) == ()
-        with Shard.open(shm / "shard") as other:
+        with GradientShard.open(shm / "shard") as other:
             other.apply(1)
             assert other.generation_of(1) == 0
         assert shard.applied_iteration == 1
@@ -65,18 +65,18 @@ def test_generation_is_complete_only_when_every_element_is_there(shm: Path) -> N
 
 
 def test_lost_generation_stays_lost(shm: Path) -> None:
-    with Shard.create(shm / "shard", gradient_bytes=8) as shard:
+    with GradientShard.create(shm / "shard", gradient_bytes=8) as shard:
         shard.begin(0, 1)
         shard.lose(0)
         set_units(shard, 0, [0, 1])
         assert not shard.finish(0)
-        assert shard.state(0) == State.LOST
+        assert shard.state(0) == GenerationState.LOST
 
 
 @pytest.mark.parametrize(("gradient_bytes", "unit_bytes"), [(0, 4), (10, 4), (12, 3), (2**60, 4)])
 def test_impossible_sizes_are_refused(shm: Path, gradient_bytes: int, unit_bytes: int) -> None:
     with pytest.raises(RingError):
-        Shard.create(shm / "shard", gradient_bytes=gradient_bytes, unit_bytes=unit_bytes)
+        GradientShard.create(shm / "shard", gradient_bytes=gradient_bytes, unit_bytes=unit_bytes)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ def test_foreign_or_damaged_file_is_refused_with_a_sentence(
     shm: Path, field: str, sentence: str
 ) -> None:
     path = shm / "shard"
-    Shard.create(path, gradient_bytes=1 << 20).close()
+    GradientShard.create(path, gradient_bytes=1 << 20).close()
     with path.open("r+b") as file:
         file.seek(ffi.offsetof("struct fc_shard_header", field))
         file.write(struct.pack("<I", 0x7FFFFFF1))
     with pytest.raises(RingError, match=sentence):
-        Shard.open(path)
+        GradientShard.open(path)

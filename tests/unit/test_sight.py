@@ -6,9 +6,9 @@ from itertools import combinations
 
 import pytest
 
-from flowcheck.wire.schedule import collective
-from flowcheck.wire.sight import final_chunks, sight
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.collectives.link_coverage import final_chunks, link_coverage
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import collective
 
 
 def final_on_links(ranks: int) -> list[set[int]]:
@@ -32,16 +32,16 @@ def test_every_link_lacks_the_chunk_that_the_next_rank_completes(ranks: int) -> 
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-@pytest.mark.parametrize("rule", [Rule.V2_19, Rule.V2_29])
+@pytest.mark.parametrize("rule", [NcclEra.V2_19, NcclEra.V2_29])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("size", [4 * 100_003, 4 * 1000])
 def test_bytes_of_any_links_are_those_of_their_chunks(
-    size: int, ranks: int, rule: Rule, protocol: Protocol
+    size: int, ranks: int, rule: NcclEra, protocol: Protocol
 ) -> None:
     """A few elements leave slices and chunks empty."""
     schedules = [
         collective(
-            Kind.ALL_REDUCE,
+            CollectiveKind.ALL_REDUCE,
             size,
             sender=sender,
             ranks=ranks,
@@ -60,7 +60,7 @@ def test_bytes_of_any_links_are_those_of_their_chunks(
     assert sum(chunk_bytes) == size
     for count in range(1, ranks + 1):
         for links in combinations(range(ranks), count):
-            found = sight([schedules[link] for link in links], size, ranks)
+            found = link_coverage([schedules[link] for link in links], size, ranks)
             times = [sum(chunk in owners[link] for link in links) for chunk in range(ranks)]
             assert found.missing == tuple(
                 c for c in range(ranks) if chunk_bytes[c] and not times[c]

@@ -11,13 +11,16 @@ from support.extraction import SIMPLE, Bench, bench, packets_of, plan_of
 from test_loss_steps import FIRST, SIZES, sends
 from test_watch_server import recorded
 
-from flowcheck.ops.watch.arriving import told
-from flowcheck.ops.watch.health import of_job
-from flowcheck.ops.watch.parts.health import Health, Word
-from flowcheck.ops.watch.parts.job import Arrival
-from flowcheck.ops.watch.parts.step import Step
-from flowcheck.stages.chain.beat import Beat
-from flowcheck.stages.chain.silence import LEAST_S, UNKNOWN_S, Silence, Turn
+from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState, TrafficArrival
+from flowcheck.ops.watch.state.health_rules import job_health
+from flowcheck.ops.watch.state.traffic_silence import with_arrival
+from flowcheck.stages.chain_events.heartbeat import Heartbeat
+from flowcheck.stages.chain_events.silence_detector import (
+    LEAST_S,
+    UNKNOWN_S,
+    SilenceChange,
+    SilenceDetector,
+)
 
 S = 10**9
 PACKETS = packets_of(sends(SIMPLE))
@@ -35,7 +38,7 @@ def test_a_job_is_silent_after_ten_of_its_steps_and_speaks_with_its_next_packet(
     shm: Path,
 ) -> None:
     with bench(shm) as one:
-        silence = Silence(0)
+        silence = SilenceDetector(0)
         one.feed(packet.frame for packet in PACKETS[:8])
         silence.learned()
         assert silence.look([one.ring], counts=True, now_ns=S // 2) is None
@@ -54,19 +57,19 @@ def test_a_job_is_silent_after_ten_of_its_steps_and_speaks_with_its_next_packet(
         assert silence.look([one.ring], counts=True, now_ns=159 * S) is None
         one.feed([ASIDE])
         one.run([])
-        assert silence.look([one.ring], counts=True, now_ns=161 * S) is Turn.BEGAN
+        assert silence.look([one.ring], counts=True, now_ns=161 * S) is SilenceChange.BEGAN
         assert (silence.frame_ns, silence.came_ns) == ([161 * S], 100 * S), "a frame, not of it"
         assert silence.look([one.ring], counts=True, now_ns=170 * S) is None
         assert silence.lasted_s == 70.0
         one.run(PACKETS[12:13])
-        assert silence.look([one.ring], counts=True, now_ns=171 * S) is Turn.ENDED
+        assert silence.look([one.ring], counts=True, now_ns=171 * S) is SilenceChange.ENDED
 
 
 def test_quick_steps_are_given_half_a_minute_and_an_extractor_that_stands_is_no_silence(
     shm: Path,
 ) -> None:
     with bench(shm) as one:
-        silence = Silence(0)
+        silence = SilenceDetector(0)
         planned(one)
         assert silence.look([one.ring], counts=True, now_ns=1 * S) is None
         for step in range(5):
@@ -78,12 +81,12 @@ def test_quick_steps_are_given_half_a_minute_and_an_extractor_that_stands_is_no_
         one.run([])
         assert silence.look([one.ring], counts=True, now_ns=81 * S) is None
         assert silence.look([one.ring], counts=False, now_ns=300 * S) is None, "the sources ended"
-        assert silence.look([one.ring], counts=True, now_ns=301 * S) is Turn.BEGAN
+        assert silence.look([one.ring], counts=True, now_ns=301 * S) is SilenceChange.BEGAN
 
 
 def test_frames_of_no_plan_are_a_later_life_and_no_silence(shm: Path) -> None:
     with bench(shm) as one:
-        silence = Silence(0)
+        silence = SilenceDetector(0)
         silence.look([one.ring], counts=True, now_ns=1 * S)
         one.run(PACKETS[:8])  # before any plan: they are staged
         silence.look([one.ring], counts=True, now_ns=9 * S)
@@ -99,34 +102,34 @@ def health(**arrival: Any) -> Health:
         "newest_step": None,
         "unplaced_s": 0.0,
     } | arrival
-    job = msgspec.structs.replace(state.jobs[0], arrival=Arrival(**own))
-    return of_job(job, state.stages, sources_ended=False)
+    job = msgspec.structs.replace(state.jobs[0], arrival=TrafficArrival(**own))
+    return job_health(job, state.stages, sources_ended=False)
 
 
 def test_silence_is_stale_says_both_causes_and_what_held_before() -> None:
-    assert health().word is health(age_s=29.0, step_s=None).word is Word.EXACT
-    assert health(age_s=29.0, step_s=10.0).word is Word.EXACT, "a step of it takes so long"
+    assert health().word is health(age_s=29.0, step_s=None).word is HealthWord.EXACT
+    assert health(age_s=29.0, step_s=10.0).word is HealthWord.EXACT, "a step of it takes so long"
     paused = health(age_s=9.0)
-    assert paused.word is Word.BEHIND and "arrived for 9 s" in paused.reason
+    assert paused.word is HealthWord.BEHIND and "arrived for 9 s" in paused.reason
     silent = health(age_s=47.0)
-    assert silent.word is Word.STALE
+    assert silent.word is HealthWord.STALE
     for said in ("nothing of the job arrived for 47 s", "ended", "mirror", "is exact: the replica"):
         assert said in silent.reason
-    assert health(age_s=2.0, unplaced_s=7.0).word is Word.BEHIND
+    assert health(age_s=2.0, unplaced_s=7.0).word is HealthWord.BEHIND
 
 
 def test_a_step_that_lacks_packets_is_behind_before_it_is_given_up() -> None:
     state = recorded()
     job = state.jobs[0]
     assert job.step is not None
-    holed = Step(step=job.step + 1, missing=10_250, healed=250)
+    holed = StepState(step=job.step + 1, missing=10_250, healed=250)
     now = time.monotonic_ns()
-    beat = Beat(pid=1, started_ns=1, beat_ns=now, came_ns=now, newest_step=job.step + 6)
+    beat = Heartbeat(pid=1, started_ns=1, beat_ns=now, came_ns=now, newest_step=job.step + 6)
     beat = msgspec.structs.replace(beat, silence_limit_s=30.0)
-    lacks = told(msgspec.structs.replace(job, timeline=(*job.timeline, holed)), beat)
+    lacks = with_arrival(msgspec.structs.replace(job, timeline=(*job.timeline, holed)), beat)
     assert lacks.lag_steps == 5
-    found = of_job(lacks, state.stages, sources_ended=False)
-    assert found.word is Word.BEHIND and found.reason.startswith("10,000 packets of step")
+    found = job_health(lacks, state.stages, sources_ended=False)
+    assert found.word is HealthWord.BEHIND and found.reason.startswith("10,000 packets of step")
     healed = msgspec.structs.replace(holed, healed=10_250)
     came = msgspec.structs.replace(lacks, timeline=(healed,))
-    assert of_job(came, state.stages, sources_ended=False).word is Word.EXACT
+    assert job_health(came, state.stages, sources_ended=False).word is HealthWord.EXACT

@@ -9,7 +9,7 @@ from support.machine import healthy_server, interface, pci
 
 from flowcheck.config import SourceConfig
 from flowcheck.errors import ConfigError
-from flowcheck.ops.running.sources import check_sources, interfaces
+from flowcheck.ops.job_setup.capture_port_check import check_capture_ports, interfaces
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_port_that_is_not_there_is_told_with_what_is(
     pci(machine, "0000:5e:00.0", (0x1234, 0x5678), 0x020000, "strange")
     interface(machine, "0000:3b:00.0", "eno1")
     with pytest.raises(ConfigError) as caught:
-        check_sources([SourceConfig(**source)], root=machine, names=lambda: ["lo", "eno1"])
+        check_capture_ports([SourceConfig(**source)], root=machine, names=lambda: ["lo", "eno1"])
     assert told in str(caught.value)
 
 
@@ -39,5 +39,5 @@ def test_what_is_there_is_left_to_the_capture(tmp_path: Path) -> None:
     there = [{"pci": "3B:00.0"}, {"interface": interfaces()[0]}, {"vdev": "net_null0"}]
     sources = [SourceConfig(**source) for source in (*there, {"pci": "3B:00.1"})]
     with pytest.raises(ConfigError, match=r"source\.pci = '3B:00\.1'"):
-        check_sources(sources, root=machine)
-    check_sources(sources[:-1], root=machine)
+        check_capture_ports(sources, root=machine)
+    check_capture_ports(sources[:-1], root=machine)

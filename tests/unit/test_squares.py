@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.plane.shard import Shard
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules.clipping import bounds, told_by_all_orders
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.squares import Squares
-from flowcheck.whole import write_whole
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.optimizer.gradient_clipping import bounds, told_by_all_orders
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 LAYOUT = Layout.of_shapes([(7, 5), (5,)])
 CONFIG = JobConfig(
@@ -44,10 +44,10 @@ def gradient(seed: int, scale: float = 1.0) -> np.ndarray:
 
 def squares_of(
     run: RunDir, said: list[str] | None = None, clock: list[float] | None = None
-) -> Squares:
+) -> GradNormExchange:
     told = said if said is not None else []
     times = clock if clock is not None else [0.0]
-    return Squares(run, CONFIG, told.append, lambda: times[0])
+    return GradNormExchange(run, CONFIG, told.append, lambda: times[0])
 
 
 def by_torch(own: np.ndarray, other: np.ndarray, most: float) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_a_square_outlives_its_process_and_is_of_one_life_of_the_job(
     assert two.clipped(LAYOUT, 7, gradient(2), None) is not None
     assert squares_of(runs[0]).clipped(LAYOUT, 7, gradient(1), None) is not None
     for run in runs:
-        write_whole(run.incarnation, b'{"number": 2, "step": 6}')
+        write_atomically(run.incarnation, b'{"number": 2, "step": 6}')
     assert two.clipped(LAYOUT, 7, gradient(3), None) is None, "of the life before"
 
 
@@ -108,7 +108,7 @@ def test_what_the_other_ring_has_lost_is_given_up_and_no_earlier_step(
     said: list[str] = []
     two = squares_of(runs[1], said)
     runs[0].memory.mkdir()
-    with Shard.create(runs[0].shard, gradient_bytes=LAYOUT.size_bytes) as shard:
+    with GradientShard.create(runs[0].shard, gradient_bytes=LAYOUT.size_bytes) as shard:
         shard.begin(0, 4)
         shard.lose(0)
     assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.gone
@@ -130,7 +130,7 @@ def test_what_was_in_flight_when_the_other_ring_came_back_is_given_up(
         one.clipped(LAYOUT, 9, gradient(1), None)
     found = two.clipped(LAYOUT, 9, gradient(2), None)
     assert (found is not None, two.gone) == (late, not late)
-    write_whole(runs[1].incarnation, b'{"number": 2, "step": 8}')
+    write_atomically(runs[1].incarnation, b'{"number": 2, "step": 8}')
     assert two.clipped(LAYOUT, 9, gradient(2), None) is None and not two.gone, "its next life"
 
 
@@ -183,7 +183,7 @@ def test_four_rings_are_scaled_by_the_sum_in_the_stated_order(
         (run.root / "port").symlink_to(first.root)
     optimizer = msgspec.structs.replace(CONFIG.optimizer, clip_order=order)
     config = msgspec.structs.replace(CONFIG, jobs=4, optimizer=optimizer)
-    made = [Squares(run, config, [].append) for run in every]
+    made = [GradNormExchange(run, config, [].append) for run in every]
     own = [np.zeros(40, np.float32) for _ in every]
     for gradient_of_one, length in zip(own, UNLIKE, strict=True):
         gradient_of_one[7] = length
@@ -217,7 +217,7 @@ def test_a_ring_that_waits_too_long_ends_the_steps_of_all(runs: tuple[RunDir, Ru
     again = squares_of(runs[1], said[1], clock)
     assert again.clipped(LAYOUT, 4, gradient(2), None) is None and again.gone, "a kill forgets none"
     for run in runs:
-        write_whole(run.incarnation, b'{"number": 2, "step": 2}')
+        write_atomically(run.incarnation, b'{"number": 2, "step": 2}')
     assert one.clipped(LAYOUT, 3, gradient(1), None) is None and not one.gone, "its next life"
     assert two.clipped(LAYOUT, 3, gradient(2), None) is not None
 

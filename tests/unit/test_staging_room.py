@@ -19,8 +19,8 @@ from support.extraction import (
 from support.transport import FIRST, Packet
 
 from flowcheck._core import lib
-from flowcheck.plane.extractor import Extractor
-from flowcheck.wire.edge_messages import SendKind
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.wire.training_job.connection_messages import SendKind
 
 ROOM_BYTES = 1 << 20
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowcheck.stages.learning.steady import Steady
-from flowcheck.wire.job import Follows, Job, Parameter
-from flowcheck.wire.terms import Rule
+from flowcheck.stages.extraction.gradient_checks import GatheredUnitCheck
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter
 
 
-def job(dtype: str | None) -> Job:
+def job(dtype: str | None) -> LearnedJob:
     units = tuple(
         Parameter(sizes=(size,), strides=(1,), element_bytes=4, dtype=dtype) for size in (500, 500)
     )
-    return Job(
-        rule=Rule.V2_29,
-        kind=Follows.PARAMETERS,
+    return LearnedJob(
+        rule=NcclEra.V2_29,
+        kind=FollowedData.PARAMETERS,
         communicators=(),
         edges=(),
         parameters=units,
@@ -29,7 +29,7 @@ def job(dtype: str | None) -> Job:
 def test_what_takes_another_units_place_is_told() -> None:
     draw = np.random.default_rng(1)
     one, two = (draw.standard_normal(500).astype("<f4") for _ in range(2))
-    steady = Steady(job("float32"))
+    steady = GatheredUnitCheck(job("float32"))
     for step in range(3):
         moved = np.concatenate([one, two]) * np.float32(1 + step / 100)
         assert not steady.problem(moved.view(np.uint8))
@@ -39,5 +39,5 @@ def test_what_takes_another_units_place_is_told() -> None:
     assert "unit 1" in steady.problem(gradient.view(np.uint8))
     back = np.concatenate([one, two])
     assert not steady.problem(back.view(np.uint8))
-    untold = Steady(job(None))
+    untold = GatheredUnitCheck(job(None))
     assert not untold.problem(back.view(np.uint8)) and not untold.problem(swapped.view(np.uint8))

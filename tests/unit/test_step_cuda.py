@@ -13,10 +13,10 @@ import torch
 from support.onestep import HERE, STATES
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules import onepass
-from flowcheck.replica.rules.cuda import Arithmetic, arithmetic_of
-from flowcheck.replica.rules.flatpass import FlatPass
+from flowcheck.replica.optimizer_step import c_kernel_args
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
+from flowcheck.replica.optimizer_step.cuda_arithmetic import Arithmetic, arithmetic_of
+from flowcheck.replica.param_layout import Layout
 
 LIBM = ctypes.CDLL("libm.so.6")
 LIBM.fmaf.restype = ctypes.c_float
@@ -110,14 +110,16 @@ def test_each_element_goes_through_the_operations_read_off_the_kernels(
     copies = [{n: np.zeros(layout.elements, F) for n in names} for _ in range(2)]
     copies[0]["parameters"][:] = rng.standard_normal(layout.elements)
     own = [(p, F(0), F(0), F(0)) for p in copies[0]["parameters"]]
-    flat = FlatPass(layout, names)
+    flat = KernelPlan(layout, names)
     groups = [(stated, range(count))]
     for step in range(1, STEPS + 1):
         gradient = (rng.standard_normal(layout.elements) * 10.0 ** rng.integers(-6, 3)).astype(F)
         before = np.full(count, step - 1, F)
         used = np.ones(count, bool)
-        table = onepass.rows(optimizer, groups, before, before > 0, used, arithmetic=arithmetic)
-        wide = onepass.wide_rows(groups, count, arithmetic)
+        table = c_kernel_args.kernel_args(
+            optimizer, groups, before, before > 0, used, arithmetic=arithmetic
+        )
+        wide = c_kernel_args.double_kernel_args(groups, count, arithmetic)
         source, target = copies
         flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
         copies = [target, source]
@@ -136,9 +138,9 @@ def test_no_two_arithmetics_give_the_same_bits():
     for arithmetic in Arithmetic:
         target = {n: np.zeros(5000, F) for n in names}
         at, one = np.full(1, 8, F), np.ones(1, bool)
-        table = onepass.rows(optimizer, groups, at, one, one, arithmetic=arithmetic)
-        wide = onepass.wide_rows(groups, 1, arithmetic)
-        flat = FlatPass(layout, names)
+        table = c_kernel_args.kernel_args(optimizer, groups, at, one, one, arithmetic=arithmetic)
+        wide = c_kernel_args.double_kernel_args(groups, 1, arithmetic)
+        flat = KernelPlan(layout, names)
         flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
         found.add(b"".join(array.tobytes() for array in target.values()))
     assert len(found) == len(Arithmetic)

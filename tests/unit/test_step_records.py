@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from flowcheck.config import OptimizerConfig, job_from
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.bounded import append_line
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.records import Records, StepLine
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.replica_update.step_log import StepLog, StepRecord
+from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 LAYOUT = Layout.of_shapes([(3,)])
 
 
 def line(step: int) -> bytes:
     states = {"exp_avg": "ab", "Größe": "cd"}
-    told = StepLine(step=step, digest="ef", seconds=0.5, states_sha256=states, older={"ü": 1})
+    told = StepRecord(step=step, digest="ef", seconds=0.5, states_sha256=states, older={"ü": 1})
     return msgspec.json.encode(told)
 
 
@@ -29,12 +29,12 @@ def run(tmp_path: Path, shm: Path) -> RunDir:
     return RunDir.create(tmp_path / "run", shm / "memory")
 
 
-def records_of(run: RunDir, tmp_path: Path) -> Records:
+def records_of(run: RunDir, tmp_path: Path) -> StepLog:
     settings = {"source": [{"file": "0"}], "optimizer": {"name": "sgd", "learning_rate": 0.1}}
     optimizer = OptimizerConfig(name="sgd", learning_rate=0.1)
     weights = np.zeros(3, np.float32)
     replica = Replica.create(tmp_path / "replica", LAYOUT, optimizer, weights)
-    records = Records(run, job_from(settings), replica)
+    records = StepLog(run, job_from(settings), replica)
     replica.close()
     return records
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 
 def read(folder: Path, **options: object) -> tuple[Reading, list[str]]:
     made = generate(Options(**{"qps": 2, "steps": 3, **options}), folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     told = [each.sha256 for each in made.truth.gradients if each.complete]
     return read_stream(tape.flows, tape.messages), told
 

@@ -16,13 +16,13 @@ from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.staged import Chain
 
-from flowcheck.lab.synthetic import write_pcap
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
-from flowcheck.stages.following import extract
-from flowcheck.stages.learning import learner
-from flowcheck.stages.learning.learner import Learner
-from flowcheck.stages.updating.incarnation import incarnation_of
-from flowcheck.wire.job_file import decode_job
+from flowcheck.stages.extraction import extract_stage
+from flowcheck.stages.job_learning import job_learner
+from flowcheck.stages.job_learning.job_learner import JobLearner
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.wire.training_job.learned_job import decode_job
 
 STEPS = 5
 """Whole ones of the first life."""
@@ -105,10 +105,10 @@ def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
 ) -> None:
     """A relaunched job pauses after its iteration 0, and goes on with a metric all-reduce that no
     iteration 0 before it had."""
-    monkeypatch.setattr(learner, "QUIET_S", 0.0)
-    monkeypatch.setattr(extract, "LOOK_EVERY", 1)
-    real = Learner.learn
-    monkeypatch.setattr(Learner, "learn", lambda *a, **b: real(*a, **(b | {"wait_s": 10.0})))
+    monkeypatch.setattr(job_learner, "QUIET_S", 0.0)
+    monkeypatch.setattr(extract_stage, "LOOK_EVERY", 1)
+    real = JobLearner.learn
+    monkeypatch.setattr(JobLearner, "learn", lambda *a, **b: real(*a, **(b | {"wait_s": 10.0})))
     life, gradients, weights = first_life()
     before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
     second = Life(replace(JOB, seed=1, metric_every=every), before[-1], number=1)

@@ -10,26 +10,20 @@ import pytest
 from support.supervised import STAGES, Bench, Clock, FakeProcess
 
 from flowcheck.errors import StateError
-from flowcheck.messages import (
-    Drained,
-    Fault,
-    SourceEnded,
-    StepApplied,
-    StepLost,
-)
-from flowcheck.plane.shard import Shard
-from flowcheck.stages.chain import child, moved, supervisor
-from flowcheck.stages.rundir import RunDir
+from flowcheck.messages import Drained, Fault, SourceEnded, StepApplied, StepLost
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor import process_progress, stage_process, supervisor
 
 
 @pytest.fixture
 def bench(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     FakeProcess.started, FakeProcess.said = [], []
     clock = Clock()
-    monkeypatch.setattr(child.subprocess, "Popen", FakeProcess)
-    monkeypatch.setattr(child, "time", clock)
+    monkeypatch.setattr(stage_process.subprocess, "Popen", FakeProcess)
+    monkeypatch.setattr(stage_process, "time", clock)
     monkeypatch.setattr(supervisor, "time", clock)
-    monkeypatch.setattr(moved, "time", clock)
+    monkeypatch.setattr(process_progress, "time", clock)
     run = RunDir.create(tmp_path / "run", shm)
     yield Bench(run, clock)
     run.remove()
@@ -78,7 +72,7 @@ def test_a_stage_that_stands_still_before_its_hello_ends_the_wait_with_its_name(
 ) -> None:
     bench.hello("update")
     bench.run.log("extract").write_text("loading\ncannot find the moon\n")
-    bench.clock.now_s += child.STILL_LIMIT_S + 1
+    bench.clock.now_s += stage_process.STILL_LIMIT_S + 1
     with pytest.raises(StateError, match=r"extract did not come up .*still.*cannot find the moon"):
         bench.supervisor.work()
 
@@ -103,7 +97,7 @@ def test_a_stage_that_dies_again_and_again_without_getting_on_stops_the_chain(
     bench: Bench,
 ) -> None:
     bench.up()
-    for _ in range(child.FRUITLESS_MAX):
+    for _ in range(stage_process.FRUITLESS_MAX):
         bench.die("extract", -11)
     bench.run.log("extract").write_text("Traceback\nAssertionError: tail ran ahead\n")
     with pytest.raises(StateError, match=r"extract died 9 times .* signal 11: Asser.* tail ran"):
@@ -112,18 +106,18 @@ def test_a_stage_that_dies_again_and_again_without_getting_on_stops_the_chain(
 
 def test_a_stage_that_gets_on_between_its_deaths_is_always_started_again(bench: Bench) -> None:
     bench.up()
-    for _ in range(3 * child.FRUITLESS_MAX):
+    for _ in range(3 * stage_process.FRUITLESS_MAX):
         bench.frame(0)
         bench.die("capture-0", -9)
-    assert bench.supervisor.progress.restarts == 3 * child.FRUITLESS_MAX
+    assert bench.supervisor.progress.restarts == 3 * stage_process.FRUITLESS_MAX
 
 
 def test_deaths_far_apart_are_always_mended(bench: Bench) -> None:
     bench.up()
-    for _ in range(3 * child.FRUITLESS_MAX):
-        bench.clock.now_s += child.FRUITLESS_WITHIN_S / (child.FRUITLESS_MAX - 1)
+    for _ in range(3 * stage_process.FRUITLESS_MAX):
+        bench.clock.now_s += stage_process.FRUITLESS_WITHIN_S / (stage_process.FRUITLESS_MAX - 1)
         bench.die("extract", -11)
-    assert bench.supervisor.progress.restarts == 3 * child.FRUITLESS_MAX
+    assert bench.supervisor.progress.restarts == 3 * stage_process.FRUITLESS_MAX
 
 
 def test_what_only_the_operator_can_mend_is_not_tried_again(bench: Bench) -> None:
@@ -149,7 +143,7 @@ def test_the_chain_has_ended_when_the_shard_says_that_every_whole_step_is_taken(
     bench.up()
     assert not bench.supervisor.drained()
     bench.supervisor.on_message(Drained(stage="extract", steps=2))
-    with Shard.create(bench.run.shard, gradient_bytes=64) as shard:
+    with GradientShard.create(bench.run.shard, gradient_bytes=64) as shard:
         shard.apply(1)
         assert not bench.supervisor.drained()
         shard.apply(2)

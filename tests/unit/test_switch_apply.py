@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.switch import asked, platforms
+from flowcheck.ops.switch import session_parser, switch_platforms
 from flowcheck.ops.switch.apply import (
-    bring,
-    commands,
-    journal,
-    sonic_asked,
+    apply_journal,
+    command_runner,
+    reconciler,
+    sonic_mirror,
     sonic_state,
-    target,
+    switch_backends,
     tc_state,
 )
-from flowcheck.ops.switch.apply.bring import Outcome, Step
-from flowcheck.ops.switch.apply.journal import Journal, held
-from flowcheck.ops.switch.apply.made import Made
-from flowcheck.ops.switch.apply.sonic import Sonic
-from flowcheck.ops.switch.apply.ssh import Shell
-from flowcheck.ops.switch.apply.tc import Tc
-from flowcheck.ops.switch.apply.tc_steps import Copy
+from flowcheck.ops.switch.apply.apply_journal import ApplyJournal, apply_lock
+from flowcheck.ops.switch.apply.command_runner import SshShell
+from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, CommandStep
+from flowcheck.ops.switch.apply.sonic_mirror import SonicSwitch
+from flowcheck.ops.switch.apply.tc_commands import MirrorFilter
+from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
+from flowcheck.ops.switch.apply.tc_state import TcJournal
 from tests.unit.test_cli import refused
 
 RECORDED = Path(__file__).parents[1] / "data/switch/tc-matchall.json"
@@ -45,11 +45,13 @@ class Lamps:
     def possible(self, state: frozenset[str], goal: frozenset[str]) -> frozenset[str]:
         return goal
 
-    def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[Step]:
-        more = [Step(what=one, command=("light", one)) for one in sorted(goal - state)]
-        return more + [Step(what=one, command=("darken", one)) for one in sorted(state - goal)]
+    def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[CommandStep]:
+        more = [CommandStep(what=one, command=("light", one)) for one in sorted(goal - state)]
+        return more + [
+            CommandStep(what=one, command=("darken", one)) for one in sorted(state - goal)
+        ]
 
-    def run(self, step: Step, *, back: bool) -> None:
+    def run(self, step: CommandStep, *, back: bool) -> None:
         word, lamp = step.command
         if str(step) in self.fails:
             raise StateError(f"{step} failed")
@@ -66,57 +68,61 @@ class Lamps:
 @pytest.mark.parametrize(
     ("fails", "outcome", "lit"),
     [
-        (set(), Outcome.CHANGED, {"b", "c"}),
-        ({"light c"}, Outcome.UNDONE, {"a"}),
-        ({"darken a"}, Outcome.UNDONE, {"a"}),
-        ({"confirm"}, Outcome.UNDONE, {"a"}),
-        ({"light c", "darken b"}, Outcome.LEFT, {"a", "b"}),
+        (set(), ApplyOutcome.CHANGED, {"b", "c"}),
+        ({"light c"}, ApplyOutcome.UNDONE, {"a"}),
+        ({"darken a"}, ApplyOutcome.UNDONE, {"a"}),
+        ({"confirm"}, ApplyOutcome.UNDONE, {"a"}),
+        ({"light c", "darken b"}, ApplyOutcome.LEFT, {"a", "b"}),
     ],
 )
 def test_what_fails_is_undone_and_what_is_left_is_said(
-    fails: set[str], outcome: Outcome, lit: set[str]
+    fails: set[str], outcome: ApplyOutcome, lit: set[str]
 ) -> None:
     lamps, told = Lamps(fails, {"a"}), []
-    result = bring.bring(lamps, lambda _: frozenset("bc"), dry_run=False, tell=told.extend)
+    result = reconciler.reconcile(lamps, lambda _: frozenset("bc"), dry_run=False, tell=told.extend)
     assert (result.outcome, lamps.lit) == (outcome, lit)
     assert [str(step) for step in told] == ["light b", "light c", "darken a"]
-    assert result.left == (["darken b"] if outcome is Outcome.LEFT else [])
+    assert result.left == (["darken b"] if outcome is ApplyOutcome.LEFT else [])
 
 
 def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:
     class Interrupted(Lamps):
-        def run(self, step: Step, *, back: bool) -> None:
+        def run(self, step: CommandStep, *, back: bool) -> None:
             super().run(step, back=back)
             if step.command == ("light", "b"):
                 raise KeyboardInterrupt
 
     lamps = Interrupted(set(), set())
-    result = bring.bring(lamps, lambda _: frozenset("bc"), dry_run=True, tell=lambda _: None)
-    assert (result.outcome, lamps.lit) == (Outcome.WOULD_CHANGE, set())
-    result = bring.bring(lamps, lambda _: frozenset("bc"), dry_run=False, tell=lambda _: None)
-    assert (result.outcome, result.why, lamps.lit) == (Outcome.UNDONE, "interrupted", set())
+    result = reconciler.reconcile(
+        lamps, lambda _: frozenset("bc"), dry_run=True, tell=lambda _: None
+    )
+    assert (result.outcome, lamps.lit) == (ApplyOutcome.WOULD_CHANGE, set())
+    result = reconciler.reconcile(
+        lamps, lambda _: frozenset("bc"), dry_run=False, tell=lambda _: None
+    )
+    assert (result.outcome, result.why, lamps.lit) == (ApplyOutcome.UNDONE, "interrupted", set())
 
 
 def test_programs_are_stopped_at_their_limits() -> None:
     with pytest.raises(StateError, match="did not end within"):
-        commands.run(["sleep", "20"], limit_s=0.2)
+        command_runner.run(["sleep", "20"], limit_s=0.2)
     with pytest.raises(StateError, match="said more than 16 MiB"):
-        commands.run(["sh", "-c", "cat /dev/zero"], limit_s=20)
+        command_runner.run(["sh", "-c", "cat /dev/zero"], limit_s=20)
     with pytest.raises(StateError, match="ended with 3: no such thing"):
-        commands.run(["sh", "-c", "echo no such thing >&2; exit 3"])
+        command_runner.run(["sh", "-c", "echo no such thing >&2; exit 3"])
     with pytest.raises(StateError, match="is it installed"):
-        commands.run(["no-such-program-of-ours"])
+        command_runner.run(["no-such-program-of-ours"])
 
 
 def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"), held(tmp_path / "file"):
+    with pytest.raises(ConfigError, match="cannot be written"), apply_lock(tmp_path / "file"):
         pass
     (tmp_path / "x.json").write_text("no json")
     with pytest.raises(StateError, match="no journal of ours"):
-        Journal(tmp_path, "x").read()
+        ApplyJournal(tmp_path, "x").read()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ SOMEBODYS = {"type": "SPAN", "dst_port": "Ethernet64", "src_port": "Ethernet40",
 def test_a_session_of_sonic_that_would_clash_is_refused(
     tmp_path: Path, sources: str, monitor: str, sentence: str
 ) -> None:
-    state = sonic_state.State(
+    state = sonic_state.SonicState(
         sessions={"somebodys": SOMEBODYS},
         ports={f"Ethernet{number}": {} for number in range(0, 128, 4)},
         bundles=frozenset(),
@@ -164,13 +170,17 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
         status={},
         incapable=frozenset(["tx"] if ":tx" in sources else []),
     )
-    sonic = Sonic("flowcheck", Shell("s", None), Journal(tmp_path, "s"), save=False)
-    wanted = asked.asked(platforms.named("sonic"), [sources], monitor=monitor)
+    sonic = SonicSwitch("flowcheck", SshShell("s", None), ApplyJournal(tmp_path, "s"), save=False)
+    wanted = session_parser.parse_session(
+        switch_platforms.platform_named("sonic"), [sources], monitor=monitor
+    )
     with pytest.raises(ConfigError, match=sentence):
-        sonic_asked.goal(sonic, wanted, state, lambda _: None)
-    other = asked.asked(platforms.named("sonic"), ["Ethernet4"], monitor="Ethernet124")
+        sonic_mirror.sonic_goal(sonic, wanted, state, lambda _: None)
+    other = session_parser.parse_session(
+        switch_platforms.platform_named("sonic"), ["Ethernet4"], monitor="Ethernet124"
+    )
     told: list[str] = []
-    assert sonic_asked.goal(sonic, other, state, told.append)["src_port"] == "Ethernet4"
+    assert sonic_mirror.sonic_goal(sonic, other, state, told.append)["src_port"] == "Ethernet4"
     assert len(told) == 1
     assert "older releases" in told[0]
 
@@ -179,17 +189,21 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
 def test_two_at_once_wait_for_each_other_and_then_touch_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, os: str, lock: str
 ) -> None:
-    monkeypatch.setattr(journal, "LOCK_S", 0.2)
-    where = target.Where(journal=tmp_path)
-    with journal.held(tmp_path, lock), pytest.raises(StateError, match="is under way"):
-        target.remove(os, "flowcheck", where, dry_run=False, tell=lambda _: None)
+    monkeypatch.setattr(apply_journal, "LOCK_S", 0.2)
+    where = switch_backends.ApplyOptions(journal=tmp_path)
+    with apply_journal.apply_lock(tmp_path, lock), pytest.raises(StateError, match="is under way"):
+        switch_backends.remove(os, "flowcheck", where, dry_run=False, tell=lambda _: None)
 
 
 def test_a_number_sonic_keeps_in_another_base_is_the_one_that_was_said() -> None:
     """sonic-utilities, config/main.py: a string up to 2020, then validate_gre_type's integer."""
     said, kept = ({"type": "ERSPAN", "gre_type": one} for one in ("0x88be", "35006"))
-    assert sonic_state.plain(said) == sonic_state.plain(kept) == sonic_state.plain(said | kept)
-    other = sonic_state.plain({"type": "ERSPAN", "gre_type": "35145"})
+    assert (
+        sonic_state.normalized_row(said)
+        == sonic_state.normalized_row(kept)
+        == sonic_state.normalized_row(said | kept)
+    )
+    other = sonic_state.normalized_row({"type": "ERSPAN", "gre_type": "35145"})
     assert other["gre_type"] == "0x8949"
 
 
@@ -207,9 +221,9 @@ def test_matchall_is_read_and_taken_away_as_a_kernel_that_has_it_shows_it(
         ("matchall", True),
         ("flower", False),
     ]
-    state = tc_state.State(links={}, hooks={}, root={}, filters=there)
-    tc = Tc("flowcheck", "", Made(Journal(tmp_path, "tc")))
-    copy = Copy(device="va", way="ingress", monitor="vm")
+    state = tc_state.TcState(links={}, hooks={}, root={}, filters=there)
+    tc = TcMirrors("flowcheck", "", TcJournal(ApplyJournal(tmp_path, "tc")))
+    copy = MirrorFilter(device="va", way="ingress", monitor="vm")
     assert tc.steps(state, frozenset([copy])) == []
     (step,) = tc.steps(state, frozenset())
     command = "tc filter del dev va ingress protocol all pref 1000 handle 1 matchall"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.render import Part, render
+from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch.config_rendering import CommandPart, render
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import EVERY, port, words
 
@@ -103,13 +103,13 @@ def test_the_weakest_line_of_this_very_set_up_is_its_evidence(
 
 @pytest.mark.parametrize("os", EVERY)
 def test_what_a_platform_says_of_itself_is_its_weakest_line_of_any_direction(os: str) -> None:
-    platform = platforms.named(os)
+    platform = switch_platforms.platform_named(os)
     for erspan, said in ((False, platform.span), (True, platform.erspan)):
         letters = ""
         for way in ("rx", "tx", "both") if said else ():
             given = words(os, erspan=erspan)
             option = dict(zip(given[::2], given[1::2], strict=True))
-            request = asked.asked(
+            request = session_parser.parse_session(
                 platform,
                 [f"{port(os, 1)}:{way}"],
                 monitor=option.get("--monitor"),
@@ -117,8 +117,8 @@ def test_what_a_platform_says_of_itself_is_its_weakest_line_of_any_direction(os:
                 session=option.get("--session"),
                 bridge=option.get("--bridge"),
             )
-            lines = render(os, request, [Part.SETUP])
-            letters += "".join(line.evidence for line in lines if line.part is Part.SETUP)
+            lines = render(os, request, [CommandPart.SETUP])
+            letters += "".join(line.evidence for line in lines if line.part is CommandPart.SETUP)
         assert said == next((letter for letter in "MDV" if letter in letters), None)
 
 

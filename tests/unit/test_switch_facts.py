@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.real_captures import captures_folder
 
-from flowcheck.ops.switch import platforms
+from flowcheck.ops.switch import switch_platforms
 from tests.unit.test_cli import flowcheck
 from tests.unit.test_switch_render import port
 
@@ -56,7 +56,7 @@ def test_what_is_chosen_of_sixteen_nodes_is_said_in_the_pages_own_lines(
     os: str, tmp_path: Path
 ) -> None:
     ports = json.dumps([port(os, number) for number in range(1, 17)])
-    named = platforms.named(os).identity != "number"
+    named = switch_platforms.platform_named(os).identity != "number"
     session = "" if named else ', session = "1"'
     (tmp_path / "layout.toml").write_text(
         f'nodes = 16\ngpus = 1\nchannels = 1\n[[cable]]\nnic = 0\nswitch = "leaf"\ngbps = 100\n'

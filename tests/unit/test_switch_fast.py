@@ -7,16 +7,18 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.apply import fast, ovs_state, sonic_state
-from flowcheck.ops.switch.apply.fast import check_fast, of_device
+from flowcheck.ops.switch import monitor_capacity, session_parser, switch_platforms
+from flowcheck.ops.switch.apply import ovs_state, sonic_state
+from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
 
 SPEEDS = {"eth1": 100.0, "eth2": 100.0, "eth3": 25.0, "eth9": 200.0, "veth1": None, "tap": None}
 
 
 def judged(monitor: str, *sources: str) -> None:
-    session = asked.asked(platforms.named("tc"), list(sources), monitor=monitor)
-    check_fast(session, SPEEDS.__getitem__)
+    session = session_parser.parse_session(
+        switch_platforms.platform_named("tc"), list(sources), monitor=monitor
+    )
+    check_monitor_speed(session, SPEEDS.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -42,16 +44,18 @@ def test_line_rates_decide_where_they_are_known(
 
 
 def test_what_another_session_copies_there_already_is_in_the_sum() -> None:
-    session = asked.asked(platforms.named("tc"), ["eth1"], monitor="eth9")
-    check_fast(session, SPEEDS.__getitem__, ["eth2"])
+    session = session_parser.parse_session(
+        switch_platforms.platform_named("tc"), ["eth1"], monitor="eth9"
+    )
+    check_monitor_speed(session, SPEEDS.__getitem__, ["eth2"])
     with pytest.raises(ConfigError, match=r"already, of eth2, eth3, at 100 \+ 100 \+ 25 = 225"):
-        check_fast(session, SPEEDS.__getitem__, ["eth2", "eth3"])
+        check_monitor_speed(session, SPEEDS.__getitem__, ["eth2", "eth3"])
 
 
 def test_a_device_has_a_line_rate_where_hardware_is_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fast, "SYSFS", tmp_path)
+    monkeypatch.setattr(monitor_capacity, "SYSFS", tmp_path)
     for name, speed, real in (("a", "100000", True), ("v", "10000", False), ("down", "-1", True)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "speed").write_text(f"{speed}\n")
@@ -96,7 +100,7 @@ def test_open_vswitch_tells_it_as_its_database_writes_it(
 
 
 def test_sonic_tells_it_in_its_configuration() -> None:
-    state = sonic_state.State(
+    state = sonic_state.SonicState(
         sessions={},
         ports={"Ethernet0": {"speed": "400000"}, "Ethernet4": {}},
         bundles=frozenset(),

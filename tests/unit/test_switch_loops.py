@@ -9,28 +9,19 @@ import msgspec
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.apply import (
-    commands,
-    ovs,
-    ovs_asked,
-    ovs_daemon,
-    ovs_state,
-    tc_asked,
-    tc_state,
-)
-from flowcheck.ops.switch.apply.bring import Step
-from flowcheck.ops.switch.apply.journal import Journal
-from flowcheck.ops.switch.apply.made import Made
-from flowcheck.ops.switch.apply.tc import Goal, Tc
-from flowcheck.ops.switch.apply.tc_state import Filter, Hook, Link, State
+from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
+from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
+from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.tc_mirror import Goal, TcMirrors
+from flowcheck.ops.switch.apply.tc_state import FilterQdisc, NetDevice, TcFilter, TcJournal, TcState
 
 DEVICES = ("eth1", "eth2", "eth3", "eth9")
 LIVE = b"b".hex()
 
 
-def filter_at(device: str, way: str, to: str, cookie: str, control: str = "continue") -> Filter:
-    return Filter(
+def filter_at(device: str, way: str, to: str, cookie: str, control: str = "continue") -> TcFilter:
+    return TcFilter(
         device=device,
         way=way,
         protocol="all",
@@ -51,13 +42,13 @@ def goal(
     session: str,
     source: str,
     monitor: str,
-    *there: Filter,
+    *there: TcFilter,
     frames: tuple[int, int] = (0, 0),
     warn: Callable[[str], None] = lambda _: None,
 ) -> Goal:
     """Of devices that could all be asked for anything and carried `frames`, with these filters."""
     links = {
-        name: Link(
+        name: NetDevice(
             name=name,
             index=n,
             mac="",
@@ -69,11 +60,13 @@ def goal(
         )
         for n, name in enumerate(DEVICES)
     }
-    hooks = {one.device: Hook(kind="clsact", shared=False, chains=False) for one in there}
-    state = State(links=links, hooks=hooks, root={}, filters=list(there))
-    wanted = asked.asked(platforms.named("tc"), [source], monitor=monitor, session=session)
-    tc = Tc(session, "", Made(Journal(tmp_path, "tc")))
-    return tc_asked.goal(tc, wanted, state, warn)
+    hooks = {one.device: FilterQdisc(kind="clsact", shared=False, chains=False) for one in there}
+    state = TcState(links=links, hooks=hooks, root={}, filters=list(there))
+    wanted = session_parser.parse_session(
+        switch_platforms.platform_named("tc"), [source], monitor=monitor, session=session
+    )
+    tc = TcMirrors(session, "", TcJournal(ApplyJournal(tmp_path, "tc")))
+    return tc_mirror.tc_goal(tc, wanted, state, warn)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +82,7 @@ def goal(
     ],
 )
 def test_a_monitor_that_is_watched_and_a_source_copies_go_to_are_refused(
-    tmp_path: Path, source: str, monitor: str, live: Filter, whose: str
+    tmp_path: Path, source: str, monitor: str, live: TcFilter, whose: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{whose}.*copied again"):
         goal(tmp_path, "c", source, monitor, live)
@@ -115,7 +108,7 @@ def test_what_this_very_session_does_now_is_no_reason_to_refuse_what_it_shall_do
     ],
 )
 def test_a_monitor_port_somebody_else_sends_frames_to_is_refused_whatever_is_watched(
-    tmp_path: Path, there: Filter
+    tmp_path: Path, there: TcFilter
 ) -> None:
     with pytest.raises(ConfigError, match=r"eth9.*not ours .* on eth2 .*gress sends frames"):
         goal(tmp_path, "c", "eth1", "eth9", there)
@@ -151,7 +144,7 @@ def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is
     told: str,
 ) -> None:
     looks = iter([before, after])
-    monkeypatch.setattr(tc_asked, "LOOK_S", 0)
+    monkeypatch.setattr(tc_mirror, "LOOK_S", 0)
     monkeypatch.setattr(tc_state, "frames", lambda _: next(looks))
     said: list[str] = []
     ours = filter_at("eth2", "ingress", "eth9", LIVE)
@@ -172,23 +165,25 @@ def test_the_own_port_of_a_bridge_of_open_vswitch_is_told_to_be_no_servers(
 ) -> None:
     kinds = {"br0": "internal", "eth1": "", "vm1": "internal", "eth9": ""}
     ports = {
-        name: ovs_state.Port(
+        name: ovs_state.OvsPort(
             uuid=name, name=name, tag=None, vlan_mode=None, kinds=(kind,), numbers=(n,), errors=()
         )
         for n, (name, kind) in enumerate(kinds.items())
     }
-    bridge = ovs_state.Bridge(
+    bridge = ovs_state.OvsBridge(
         name="br0", ports=frozenset(ports), mirrors=frozenset(), controlled=False
     )
-    state = ovs_state.State(
+    state = ovs_state.OvsState(
         bridges={"br0": bridge}, ports=ports, mirrors={}, virtual_network=False, counts_after_ms=1
     )
-    monkeypatch.setattr(ovs_daemon.Daemon, "learned", lambda *_: "")
+    monkeypatch.setattr(ovs_state.OvsDaemon, "learned", lambda *_: "")
     told = {}
     for source in ("br0", "eth1", "vm1"):
         said: list[str] = []
-        wanted = asked.asked(platforms.named("openvswitch"), [source], monitor="eth9", bridge="br0")
-        ovs_asked.goal(ovs.OpenVSwitch("flowcheck", None), wanted, state, said.append)
+        wanted = session_parser.parse_session(
+            switch_platforms.platform_named("openvswitch"), [source], monitor="eth9", bridge="br0"
+        )
+        ovs_mirror.ovs_goal(ovs_mirror.OpenVSwitch("flowcheck", None), wanted, state, said.append)
         told[source] = "".join(said)
     assert "br0 is the bridge's own port" in told["br0"]
     assert told["eth1"] == told["vm1"] == ""
@@ -200,13 +195,13 @@ def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
 ) -> None:
     def gave_up(command: list[str], **_: float) -> str:
         if command[0] == "ovs-vsctl":
-            return commands.run(["sh", "-c", "kill -ALRM $$; sleep 5"])
+            return command_runner.run(["sh", "-c", "kill -ALRM $$; sleep 5"])
         if answers:
             return "ovs-vswitchd (Open vSwitch) 3.1.0"
         raise StateError("cannot read pidfile")
 
-    monkeypatch.setattr(ovs, "run", gave_up)
-    monkeypatch.setattr(ovs_daemon, "run", gave_up)
+    monkeypatch.setattr(ovs_mirror, "run", gave_up)
+    monkeypatch.setattr(ovs_state, "run", gave_up)
     with pytest.raises(StateError, match=sentence):
-        step = Step(what="+", command=("ovs-vsctl", "set", "x"))
-        ovs.OpenVSwitch("flowcheck", None).run(step, back=False)
+        step = CommandStep(what="+", command=("ovs-vsctl", "set", "x"))
+        ovs_mirror.OpenVSwitch("flowcheck", None).run(step, back=False)

@@ -13,10 +13,16 @@ import msgspec
 import pytest
 
 from flowcheck.errors import StateError
-from flowcheck.ops.switch.apply import commands, journal, ovs_state, tc_state, tc_steps
-from flowcheck.ops.switch.apply.made import Made
-from flowcheck.ops.switch.apply.ovs import Goal, OpenVSwitch
-from flowcheck.ops.switch.apply.tc import Tc
+from flowcheck.ops.switch.apply import (
+    apply_journal,
+    command_runner,
+    ovs_state,
+    tc_commands,
+    tc_state,
+)
+from flowcheck.ops.switch.apply.ovs_mirror import OpenVSwitch, OvsGoal
+from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
+from flowcheck.ops.switch.apply.tc_state import TcJournal
 
 RUN = """
 import sys
@@ -39,56 +45,56 @@ def test_the_command_of_a_killed_run_keeps_the_next_one_waiting(
     os.close(fifo)
     run.kill()
     assert run.wait() == -signal.SIGKILL
-    monkeypatch.setattr(journal, "LOCK_S", 0.2)
+    monkeypatch.setattr(apply_journal, "LOCK_S", 0.2)
     refused = pytest.raises(StateError, match="a command of one that was killed")
-    with refused, journal.held(tmp_path):
+    with refused, apply_journal.apply_lock(tmp_path):
         pass
     os.kill(command, signal.SIGKILL)
-    monkeypatch.setattr(journal, "LOCK_S", 20)
-    with journal.held(tmp_path):
+    monkeypatch.setattr(apply_journal, "LOCK_S", 20)
+    with apply_journal.apply_lock(tmp_path):
         pass
 
 
 def test_a_name_with_a_control_character_is_read_as_ip_prints_it() -> None:
     """iproute2 6.1 does not escape it, RFC 8259 (7) says one must."""
-    shown = commands.run_json(["printf", r'[{"ifname":"x\033[31m","mtu":1500}]'])
+    shown = command_runner.run_json(["printf", r'[{"ifname":"x\033[31m","mtu":1500}]'])
     assert shown == [{"ifname": "x\x1b[31m", "mtu": 1500}]
 
 
 def test_a_device_that_has_gone_holds_nothing_and_one_that_is_there_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tc = Tc("flowcheck", "", Made(journal.Journal(tmp_path, "tc")))
+    tc = TcMirrors("flowcheck", "", TcJournal(apply_journal.ApplyJournal(tmp_path, "tc")))
 
     def fails(command: object) -> str:
         raise StateError("tc ended with 1: Cannot find device")
 
     monkeypatch.setattr(tc_state, "run_json", fails)
-    monkeypatch.setattr("flowcheck.ops.switch.apply.tc.run", fails)
+    monkeypatch.setattr("flowcheck.ops.switch.apply.tc_mirror.run", fails)
     assert tc_state.read_hook("gone-before", "ingress") == []
     assert tc_state.read_chains("gone-before", "ingress") == set()
     with pytest.raises(StateError, match="Cannot find"):
         tc_state.read_hook("lo", "ingress")
-    tc.run(tc_steps.no_hook("gone-before"), back=False)
-    there = tc_steps.no_hook("lo")
-    more = tc_steps.hook("gone-before", lambda: True)
+    tc.run(tc_commands.delete_clsact("gone-before"), back=False)
+    there = tc_commands.delete_clsact("lo")
+    more = tc_commands.add_clsact("gone-before", lambda: True)
     for step in (there, more):
         with pytest.raises(StateError, match="Cannot find"):
             tc.run(step, back=False)
 
 
 def test_what_was_of_a_port_that_has_gone_is_not_asked_for_again(tmp_path: Path) -> None:
-    tc = Tc("flowcheck", "", Made(journal.Journal(tmp_path, "tc")))
-    there = tc_state.Link(name="b", index=2, mac="", mtu=9, up=True, master=None, addresses=())
-    state = tc_state.State(links={"b": there, "m": there}, hooks={}, root={}, filters=[])
+    tc = TcMirrors("flowcheck", "", TcJournal(apply_journal.ApplyJournal(tmp_path, "tc")))
+    there = tc_state.NetDevice(name="b", index=2, mac="", mtu=9, up=True, master=None, addresses=())
+    state = tc_state.TcState(links={"b": there, "m": there}, hooks={}, root={}, filters=[])
     kept, gone, nowhere = (
-        tc_steps.Copy(device=device, way="ingress", monitor=monitor)
+        tc_commands.MirrorFilter(device=device, way="ingress", monitor=monitor)
         for device, monitor in (("b", "m"), ("a", "m"), ("b", "*"))
     )
     assert tc.possible(state, frozenset([kept, gone, nowhere])) == {kept}
     ovs = OpenVSwitch("flowcheck", None)
-    goal = Goal(bridge="br0", output="q", rx=frozenset(["p", "x"]), tx=frozenset(["x"]))
-    left = Goal(bridge="br0", output="q", rx=frozenset(["p"]), tx=frozenset())
+    goal = OvsGoal(bridge="br0", output="q", rx=frozenset(["p", "x"]), tx=frozenset(["x"]))
+    left = OvsGoal(bridge="br0", output="q", rx=frozenset(["p"]), tx=frozenset())
     assert ovs.possible(_bridge("p", "q"), goal) == left
     assert ovs.possible(_bridge("p"), goal) is None
 
@@ -101,13 +107,15 @@ def test_a_mirror_that_came_between_look_and_act_is_told_as_that(
 ) -> None:
     """ovs-vsctl waits for the mirrors that were looked at, and can say no more than that."""
     ovs = OpenVSwitch("flowcheck", None)
-    goal = Goal(bridge="br0", output="q", rx=frozenset(["p"]), tx=frozenset())
+    goal = OvsGoal(bridge="br0", output="q", rx=frozenset(["p"]), tx=frozenset())
     (step,) = ovs.steps(_bridge("p", "q"), goal)
 
     def waits(command: object, limit_s: float) -> str:
-        raise commands.GaveUpError("ovs-vsctl had no answer as long as its --timeout is")
+        raise command_runner.ProgramTimeoutError(
+            "ovs-vsctl had no answer as long as its --timeout is"
+        )
 
-    monkeypatch.setattr("flowcheck.ops.switch.apply.ovs.run", waits)
+    monkeypatch.setattr("flowcheck.ops.switch.apply.ovs_mirror.run", waits)
     monkeypatch.setattr(ovs.daemon, "answers", lambda: True)
     monkeypatch.setattr(ovs, "observe", lambda: _bridge("p", "q", mirrors=mirrors))
     with pytest.raises(StateError, match=sentence):
@@ -121,7 +129,7 @@ def test_a_silent_daemon_is_waited_for_once_and_not_at_each_bridge(
     one = _bridge("p").bridges["br0"]
     state = msgspec.structs.replace(_bridge(), bridges=dict.fromkeys(("a", "b", "c"), one))
     monkeypatch.setattr(ovs, "observe", lambda: state)
-    for error, calls in ((commands.GaveUpError, 1), (StateError, 3)):
+    for error, calls in ((command_runner.ProgramTimeoutError, 1), (StateError, 3)):
         asked: list[str] = []
 
         def look(bridge: str, asked: list[str] = asked, error: type[Exception] = error) -> None:
@@ -133,17 +141,17 @@ def test_a_silent_daemon_is_waited_for_once_and_not_at_each_bridge(
         assert len(asked) == calls
 
 
-def _bridge(*ports: str, mirrors: tuple[str, ...] = ()) -> ovs_state.State:
+def _bridge(*ports: str, mirrors: tuple[str, ...] = ()) -> ovs_state.OvsState:
     """br0 with ports, each called as its UUID, and others' mirrors."""
-    on = ovs_state.Bridge(
+    on = ovs_state.OvsBridge(
         name="br0", ports=frozenset(ports), mirrors=frozenset(mirrors), controlled=False
     )
     rows = {
-        one: ovs_state.Port(
+        one: ovs_state.OvsPort(
             uuid=one, name=one, tag=None, vlan_mode=None, kinds=("",), numbers=(1,), errors=()
         )
         for one in ports
     }
-    return ovs_state.State(
+    return ovs_state.OvsState(
         bridges={"br0": on}, ports=rows, mirrors={}, virtual_network=False, counts_after_ms=5000
     )

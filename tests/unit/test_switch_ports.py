@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch import platforms
+from flowcheck.ops.switch import switch_platforms
 from tests.unit.test_switch_render import EVERY, port
 
 
@@ -23,13 +23,13 @@ def test_no_port_name_ends_a_line_or_a_word(os: str, name: str) -> None:
 def test_a_port_with_something_behind_it_is_no_port(data: st.DataObject, os: str) -> None:
     tail = data.draw(st.text(alphabet="\n\r\t\v;|&$`'\"\\<>(){}#! \x00\x85\u2028,", min_size=1))
     with pytest.raises(ConfigError):
-        platforms.named(os).spelled(port(os, 1) + tail)
+        switch_platforms.platform_named(os).spelled(port(os, 1) + tail)
 
 
 @settings(max_examples=60, deadline=None)
 @given(os=st.sampled_from(EVERY), data=st.data())
 def test_what_a_platforms_own_pattern_makes_is_one_port(os: str, data: st.DataObject) -> None:
-    platform = platforms.named(os)
+    platform = switch_platforms.platform_named(os)
     name = data.draw(st.from_regex(re.compile(platform.port, re.ASCII), fullmatch=True))
     _passes_only_as_one_port(os, name)
 
@@ -39,7 +39,7 @@ def test_one_port_has_one_spelling_where_its_numbers_are_numbers(os: str) -> Non
     """ethernet 1/02 is ethernet 1/2 to a switch and would pass as another port here."""
     name = port(os, 2)
     padded = re.sub(r"(\d+)$", r"0\1", name)
-    platform = platforms.named(os)
+    platform = switch_platforms.platform_named(os)
     assert platform.spelled(name)
     if os in ("openvswitch", "tc"):
         assert platform.spelled(padded) == padded
@@ -51,14 +51,14 @@ def test_one_port_has_one_spelling_where_its_numbers_are_numbers(os: str) -> Non
 
 def test_a_bundle_of_numbers_too_and_not_one_that_somebody_named() -> None:
     with pytest.raises(ConfigError, match="leading zero"):
-        platforms.named("junos").spelled("ae01")
-    assert platforms.named("junos").spelled("ae10") == "ae10"
-    assert platforms.named("cumulus").spelled("bond01") == "bond01"
+        switch_platforms.platform_named("junos").spelled("ae01")
+    assert switch_platforms.platform_named("junos").spelled("ae10") == "ae10"
+    assert switch_platforms.platform_named("cumulus").spelled("bond01") == "bond01"
 
 
 def _passes_only_as_one_port(os: str, name: str) -> None:
     try:
-        spelled = platforms.named(os).spelled(name)
+        spelled = switch_platforms.platform_named(os).spelled(name)
     except ConfigError:
         return
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_./:-]*( [0-9/:]+)?", spelled, re.ASCII)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from jinja2 import UndefinedError
 
-from flowcheck.ops.switch import asked, platforms
-from flowcheck.ops.switch.render import MARKED, Part, _environment, render
+from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch.config_rendering import MARKED, CommandPart, _environment, render
 from tests.unit.test_cli import flowcheck, refused
 
 LISTINGS = Path(__file__).parents[1] / "data" / "switch"
@@ -36,7 +36,7 @@ def port(os: str, number: int) -> str:
 
 def words(os: str, *, erspan: bool = False) -> list[str]:
     """Options every platform wants beside its sources."""
-    platform = platforms.named(os)
+    platform = switch_platforms.platform_named(os)
     given = ["--os", os]
     if platform.identity == "number":
         given += ["--session", "1"]
@@ -54,16 +54,16 @@ def bare(os: str, *more: str, erspan: bool = False) -> str:
     given = [*words(os, erspan=erspan), *more]
     said = dict(zip(given[::2], given[1::2], strict=True))
     pairs = list(zip(given[::2], given[1::2], strict=True))
-    request = asked.asked(
-        platforms.named(os),
+    request = session_parser.parse_session(
+        switch_platforms.platform_named(os),
         [word for option, word in pairs if option == "--source"],
         monitor=said.get("--monitor"),
         erspan=said.get("--erspan"),
         session=said.get("--session"),
         bridge=said.get("--bridge"),
     )
-    parts = [Part(word) for option, word in pairs if option == "--part"]
-    lines = render(os, request, parts or [Part.SETUP, Part.CHECK])
+    parts = [CommandPart(word) for option, word in pairs if option == "--part"]
+    lines = render(os, request, parts or [CommandPart.SETUP, CommandPart.CHECK])
     return "".join(f"{line.command}\n" for line in lines)
 
 
@@ -71,7 +71,7 @@ EVERY = sorted([*PORTS, *SONIC])
 
 
 def test_every_platform_is_judged_here() -> None:
-    assert sorted(platforms.all_platforms()) == EVERY
+    assert sorted(switch_platforms.all_platforms()) == EVERY
 
 
 @pytest.mark.parametrize("os", EVERY)
@@ -141,7 +141,7 @@ ROUTED = {
 @pytest.mark.parametrize("os", EVERY)
 def test_a_tunnel_is_said_in_the_platforms_words_or_refused(os: str) -> None:
     sources = ["--source", port(os, 1), "--source", port(os, 2)]
-    if platforms.named(os).erspan is None:
+    if switch_platforms.platform_named(os).erspan is None:
         assert os not in ROUTED
         error = refused("switch", "render", *words(os, erspan=True), *sources)
         assert "use --monitor" in error
@@ -217,14 +217,16 @@ def test_what_a_template_forgets_is_an_error_and_so_is_a_line_without_evidence()
 
 @pytest.mark.parametrize("os", EVERY)
 def test_templates_have_the_same_blocks_in_the_same_order(os: str) -> None:
-    text = (platforms.folder() / f"{os}.j2").read_text()
-    assert re.findall(r"\{% block (\w+) %\}", text) == [part.value for part in Part]
+    text = (switch_platforms.folder() / f"{os}.j2").read_text()
+    assert re.findall(r"\{% block (\w+) %\}", text) == [part.value for part in CommandPart]
 
 
 def test_each_line_has_its_evidence_beside_it_and_never_inside() -> None:
-    platform = platforms.named("onyx")
-    request = asked.asked(platform, ["ethernet 1/1"], monitor="ethernet 1/32", session="1")
-    lines = {line.command: line.evidence for line in render("onyx", request, list(Part))}
+    platform = switch_platforms.platform_named("onyx")
+    request = session_parser.parse_session(
+        platform, ["ethernet 1/1"], monitor="ethernet 1/32", session="1"
+    )
+    lines = {line.command: line.evidence for line in render("onyx", request, list(CommandPart))}
     assert lines["  add source interface ethernet 1/1 direction ingress"] == "M"
     assert lines["  destination interface ethernet 1/32 force"] == "D"
     code, out, err = flowcheck(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.ops.switch import platforms
-from flowcheck.ops.switch.apply import told
-from flowcheck.ops.switch.apply.bring import Outcome, Result, Step
+from flowcheck.ops.switch import switch_platforms
+from flowcheck.ops.switch.apply import apply_report
+from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, CommandStep
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import EVERY, bare, port, words
 
@@ -37,11 +37,13 @@ def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -
 
 
 def test_no_terminal_obeys_what_a_switch_says(capsys: pytest.CaptureFixture[str]) -> None:
-    step = Step(what="- mirror \x1b[2J of another", command=("tc", "\x9b2J"))
-    told.difference([step])
-    told.warned("session \x1b]0;mine\x07")
+    step = CommandStep(what="- mirror \x1b[2J of another", command=("tc", "\x9b2J"))
+    apply_report.difference([step])
+    apply_report.warned("session \x1b]0;mine\x07")
     why = "ssh: \x1b[2J\nno route"
-    told.ended(Result(outcome=Outcome.LEFT, steps=[step], why=why, left=[str(step)]))
+    apply_report.ended(
+        ApplyResult(outcome=ApplyOutcome.LEFT, steps=[step], why=why, left=[str(step)])
+    )
     assert all(line.isprintable() for said in capsys.readouterr() for line in said.splitlines())
 
 
@@ -55,7 +57,7 @@ def test_junos_gives_its_lock_back_wherever_it_took_it() -> None:
 @pytest.mark.parametrize("os", EVERY)
 def test_what_is_known_before_pasting_is_of_the_way_that_is_asked(os: str) -> None:
     """That copies are not cut is of both ways; notes of the other way are not printed."""
-    platform = platforms.named(os)
+    platform = switch_platforms.platform_named(os)
     ways = [False, True] if platform.erspan else [False]
     for erspan in ways:
         given = ("switch", "render", "--source", port(os, 1), *words(os, erspan=erspan))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch import asked, platforms, rules
-from flowcheck.ops.switch.render import Part, in_order
+from flowcheck.ops.switch import session_parser, session_rules, switch_platforms
+from flowcheck.ops.switch.config_rendering import CommandPart, paste_order
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import bare, port, words
 
@@ -48,20 +48,21 @@ def test_somebodys_port_of_that_name_is_seen_first_and_neither_taken_nor_deleted
     shell: Callable[[str], tuple[int, str]],
 ) -> None:
     part = {
-        one: bare("openvswitch", "--source", "eth1", "--part", one, erspan=True) for one in Part
+        one: bare("openvswitch", "--source", "eth1", "--part", one, erspan=True)
+        for one in CommandPart
     }
-    assert shell(part[Part.LOOK]) == (0, "")
+    assert shell(part[CommandPart.LOOK]) == (0, "")
     shell("ovs-vsctl add-port br0 fc-es5")
-    assert "fc-es5" in shell(part[Part.LOOK])[1]
-    assert shell(part[Part.SETUP])[0] == 1
+    assert "fc-es5" in shell(part[CommandPart.LOOK])[1]
+    assert shell(part[CommandPart.SETUP])[0] == 1
     assert shell("ovs-vsctl list mirror")[1] == ""
-    assert shell(part[Part.REMOVE])[0] != 0
+    assert shell(part[CommandPart.REMOVE])[0] != 0
     assert shell("ovs-vsctl list-ports br0")[1].split() == ["eth1", "fc-es5"]
     shell("ovs-vsctl del-port fc-es5")
-    assert shell(part[Part.SETUP])[0] == 0
+    assert shell(part[CommandPart.SETUP])[0] == 0
     output = shell("ovs-vsctl get mirror flowcheck output_port")[1]
     assert output == shell("ovs-vsctl get port fc-es5 _uuid")[1]
-    assert shell(part[Part.REMOVE])[0] == 0
+    assert shell(part[CommandPart.REMOVE])[0] == 0
     assert shell("ovs-vsctl list mirror; ovs-vsctl list-ports br0") == (0, "eth1\n")
 
 
@@ -93,7 +94,7 @@ def test_behind_a_command_of_tcs_tunnel_that_fails_nothing_is_done() -> None:
     ],
 )
 def test_what_is_saved_is_what_was_changed_before(given: str, order: str) -> None:
-    assert [part.value for part in in_order(map(Part, given.split()))] == order.split()
+    assert [part.value for part in paste_order(map(CommandPart, given.split()))] == order.split()
     parts = [word for part in given.split() for word in ("--part", part)]
     out = flowcheck("switch", "render", *words("eos"), "--source", port("eos", 1), *parts)[1]
     assert out.splitlines()[-1] == "copy running-config startup-config"
@@ -114,7 +115,7 @@ def test_what_is_saved_is_what_was_changed_before(given: str, order: str) -> Non
 )
 def test_an_address_no_machine_has_is_refused(erspan: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        asked.parse_tunnel(erspan)
+        session_parser.parse_tunnel(erspan)
 
 
 def test_words_the_switch_is_not_told_are_named() -> None:
@@ -135,10 +136,12 @@ def test_the_one_origin_address_of_a_whole_switch_is_looked_at_before_it_is_set(
 
 @pytest.mark.parametrize(("os", "most"), [("nxos", 32), ("comware", 15), ("onyx", 7), ("rgos", 64)])
 def test_a_number_no_switch_has_is_refused(os: str, most: int) -> None:
-    platform = platforms.named(os)
+    platform = switch_platforms.platform_named(os)
     for number in (1, most):
-        request = asked.asked(platform, [port(os, 1)], monitor=port(os, 32), session=str(number))
-        assert rules.planned(platform, request)
+        request = session_parser.parse_session(
+            platform, [port(os, 1)], monitor=port(os, 32), session=str(number)
+        )
+        assert session_rules.platform_sessions(platform, request)
     for number in (0, most + 1):
         given = ("--source", port(os, 1), "--monitor", port(os, 32), "--session", str(number))
         assert f"takes {number}" in refused("switch", "render", "--os", os, *given)

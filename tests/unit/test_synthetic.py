@@ -17,21 +17,26 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import torch
 
-from flowcheck.lab import collectives
-from flowcheck.lab.synthetic import SyntheticJob, Traffic, make, write_pcap
+from flowcheck.lab.synthetic_traffic import ring_collectives
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticTraffic,
+    make_traffic,
+    write_pcap,
+)
 
 FIRST, MIDDLE, LAST, LAST_IMM, ONLY, ONLY_IMM, ACK = 6, 7, 8, 9, 10, 11, 17
 SMALL = SyntheticJob(shapes=((60, 50), (50,), (7, 50)), steps=3)
 
 
-def written(job: SyntheticJob, folder: Path) -> tuple[Traffic, Path]:
-    traffic = make(job)
+def written(job: SyntheticJob, folder: Path) -> tuple[SyntheticTraffic, Path]:
+    traffic = make_traffic(job)
     path = folder / "job.pcap"
     assert write_pcap(path, traffic.frames) == len(traffic.frames)
     return traffic, path
 
 
-def messages(traffic: Traffic, kind: str, sender: int | None = None) -> list[RdmaMessage]:
+def messages(traffic: SyntheticTraffic, kind: str, sender: int | None = None) -> list[RdmaMessage]:
     return rdma_messages(
         wire.frame for wire in traffic.frames if wire.kind == kind and sender in (None, wire.sender)
     )
@@ -83,7 +88,7 @@ def test_opcodes_psns_and_lengths_follow_the_infiniband_rules(
 @pytest.mark.parametrize("ip_version", [4, 6])
 def test_icrc_is_the_one_scapy_computes(ip_version: int) -> None:
     job = SyntheticJob(shapes=((33,), (2, 3)), steps=2, ip_version=ip_version, pmtu_bytes=256)
-    for wire in make(job).frames:
+    for wire in make_traffic(job).frames:
         packet = Ether(wire.frame)
         assert packet[BTH].compute_icrc(wire.frame) == wire.frame[-4:]
 
@@ -92,7 +97,7 @@ def test_a_job_of_the_lab_equals_the_real_capture_message_by_message(truth: Path
     """iter_40000_p2p: DDP of one 1 x 5000 parameter on two ranks, frames sent by rank 0."""
     real = json.loads((truth / "iter_40000_p2p.json").read_text())
     job = SyntheticJob(shapes=((1, 5000),), steps=1, point_to_point=True)
-    traffic = make(job)
+    traffic = make_traffic(job)
     data = messages(traffic, "data", sender=0)
     assert [(m.length, len(m.opcodes), m.psn, m.immediate) for m in data] == [
         (m["dma_len"], m["packets"], m["psn_first"], bytes.fromhex(m["imm"][2:]))
@@ -140,11 +145,11 @@ def test_sums_are_torch_sums_in_ring_order(
     random = torch.Generator().manual_seed(elements)
     for dtype in (torch.float32, torch.int32):
         tensors = [(torch.randn(elements, generator=random) * 999).to(dtype) for _ in range(ranks)]
-        result, _ = collectives.all_reduce(
+        result, _ = ring_collectives.all_reduce(
             [tensor.numpy().tobytes() for tensor in tensors],
             version=version,
             channels=1,
-            add=collectives.adder(dtype),
+            add=ring_collectives.adder(dtype),
         )
         at = 0
         pieces = []
@@ -158,7 +163,7 @@ def test_sums_are_torch_sums_in_ring_order(
         assert result == torch.cat(pieces).numpy().tobytes()
 
 
-def final_bytes(traffic: Traffic, result: bytes, seen: list[RdmaMessage]) -> np.ndarray:
+def final_bytes(traffic: SyntheticTraffic, result: bytes, seen: list[RdmaMessage]) -> np.ndarray:
     """Which bytes of `result` cross in `seen`: found by content, without any schedule."""
     there = np.zeros(len(result), bool)
     for message in seen:
@@ -182,7 +187,7 @@ JOBS = [
 
 @pytest.mark.parametrize("job", JOBS, ids=range(len(JOBS)))
 def test_every_element_of_every_all_reduce_crosses_in_final_form(job: SyntheticJob) -> None:
-    traffic = make(job)
+    traffic = make_traffic(job)
     results = [data for kind, data in traffic.collectives if kind == "all_reduce"]
     assert len(results) == 1 + (job.steps - 1) * len(job.buckets or (0,))
     seen = messages(traffic, "data")
@@ -195,7 +200,7 @@ def test_every_element_of_every_all_reduce_crosses_in_final_form(job: SyntheticJ
 
 def test_one_direction_of_one_port_lacks_exactly_one_chunk() -> None:
     """Two ranks, 2.19, 5000 elements: what comes in lacks the part of the receiver's own chunk."""
-    traffic = make(SyntheticJob(shapes=((1, 5000),), steps=1))
+    traffic = make_traffic(SyntheticJob(shapes=((1, 5000),), steps=1))
     result = traffic.collectives[-1][1]
     sent_by_0 = final_bytes(traffic, result, messages(traffic, "data", sender=0))
     sent_by_1 = final_bytes(traffic, result, messages(traffic, "data", sender=1))
@@ -204,7 +209,7 @@ def test_one_direction_of_one_port_lacks_exactly_one_chunk() -> None:
 
 
 def test_the_point_to_point_send_is_the_chunk_the_ring_sends_lack() -> None:
-    traffic = make(SyntheticJob(shapes=((1, 5000),), steps=2, point_to_point=True))
+    traffic = make_traffic(SyntheticJob(shapes=((1, 5000),), steps=2, point_to_point=True))
     sent = messages(traffic, "data", sender=0)
     for kind, result in traffic.collectives:
         if kind == "all_reduce":
@@ -215,7 +220,7 @@ def test_the_point_to_point_send_is_the_chunk_the_ring_sends_lack() -> None:
 
 def test_gradients_are_the_reduced_buckets_in_registration_order() -> None:
     job = SyntheticJob(shapes=((3, 5), (7,), (2, 2)), steps=2, buckets=((2, 0), (1,)))
-    traffic = make(job)
+    traffic = make_traffic(job)
     reduced = [
         np.frombuffer(data, "<f4") for kind, data in traffic.collectives[3:] if kind == "all_reduce"
     ]
@@ -227,6 +232,6 @@ def test_gradients_are_the_reduced_buckets_in_registration_order() -> None:
 
 def test_the_same_seed_gives_the_same_frames_and_another_seed_others() -> None:
     job = SyntheticJob(shapes=((9,),), steps=1)
-    assert make(job).frames == make(job).frames
+    assert make_traffic(job).frames == make_traffic(job).frames
     other = SyntheticJob(shapes=((9,),), steps=1, seed=1)
-    assert make(job).weights != make(other).weights
+    assert make_traffic(job).weights != make_traffic(other).weights

@@ -13,16 +13,16 @@ from scapy.all import Ether, PcapNgReader, PcapWriter
 from scapy.contrib.roce import BTH
 
 from flowcheck.errors import CaptureError
-from flowcheck.plane.merge import merge
-from flowcheck.plane.tape import read_tape
-from flowcheck.wire.seen import FlowKey, MessageSeen
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.plane.mirror_merge.mirror_point_merge import merge
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 ADDSTEP = "allreduce_addstep.pcapng"
 
 
 def seen(
     payload: list[int], missing: tuple[tuple[int, int], ...] = (), **more: object
-) -> MessageSeen:
+) -> ObservedMessage:
     fields: dict[str, object] = {
         "flow": FlowKey(source="a", destination="b", dest_qp=1),
         "first_psn": 2**32,
@@ -38,7 +38,7 @@ def seen(
         "first_ns": 5,
         "order": 1,
     }
-    return MessageSeen(**(fields | more))  # type: ignore[arg-type]
+    return ObservedMessage(**(fields | more))  # type: ignore[arg-type]
 
 
 def rewrite(source: Path, target: Path, keep: object) -> None:
@@ -51,7 +51,7 @@ def rewrite(source: Path, target: Path, keep: object) -> None:
 
 def test_every_frame_of_every_capture_has_a_verdict(captures: Path) -> None:
     for path in sorted(captures.glob("*.pcapng")):
-        tape = read_tape([path])
+        tape = read_capture_files([path])
         with PcapNgReader(str(path)) as frames:
             assert tape.total == sum(1 for _ in frames), path.name
         assert tape.frames["unknown"] == 0
@@ -73,7 +73,7 @@ def test_messages_carry_the_bytes_scapy_finds_in_the_frames(captures: Path) -> N
             body = body[4 if opcode in (9, 11) else 0 :]
             expected[frame[BTH].dqpn, opcode] += 1
             bodies.setdefault(frame[BTH].dqpn, []).append(body)
-    tape = read_tape([path])
+    tape = read_capture_files([path])
     for qp, pieces in bodies.items():
         ours = [m.payload.tobytes() for m in tape.messages if m.flow.dest_qp == qp]
         assert b"".join(ours) == b"".join(pieces)
@@ -83,7 +83,7 @@ def test_messages_carry_the_bytes_scapy_finds_in_the_frames(captures: Path) -> N
 
 
 def test_lost_tail_of_the_capture_is_missing_packets_nine(captures: Path) -> None:
-    tape = read_tape([captures / ADDSTEP])
+    tape = read_capture_files([captures / ADDSTEP])
     cut = [message for message in tape.messages if not message.complete]
     assert [(m.wire_bytes, m.missing) for m in cut] == [(16384, ((7 * 1024, 16384),))]
     assert not cut[0].payload[7 * 1024 :].any()
@@ -93,14 +93,14 @@ def test_lost_tail_of_the_capture_is_missing_packets_nine(captures: Path) -> Non
 def test_two_mirror_points_that_lost_different_frames_make_one_whole(
     captures: Path, tmp_path: Path
 ) -> None:
-    whole = read_tape([captures / "iter_40000_p2p.pcapng"])
+    whole = read_capture_files([captures / "iter_40000_p2p.pcapng"])
     names = []
     for part in range(2):
         target = tmp_path / f"mirror{part}.pcap"
         rewrite(captures / "iter_40000_p2p.pcapng", target, lambda n, p=part: n % 5 != p + 1)
         names.append(target)
-    single = read_tape(names[:1])
-    both = read_tape(names)
+    single = read_capture_files(names[:1])
+    both = read_capture_files(names)
     assert any(not message.complete for message in single.messages)
     assert both.conflicts == 0
     ours = {(m.flow, m.first_psn): m for m in both.messages}
@@ -145,7 +145,7 @@ def test_receivers_memory_of_the_kernel_lab_is_in_the_messages(captures: Path, n
     server = next(one["server"][1] for one in listed if one.get("name") == name)
     start = int(re.search(r"addr 0x([0-9a-f]+)", server)[1], 16)
     size, held = re.search(r"fnv1a64\(buffer,(\d+)\)=([0-9a-f]+)", server).groups()
-    tape = read_tape([captures / "rxe" / f"{name}.pcap"])
+    tape = read_capture_files([captures / "rxe" / f"{name}.pcap"])
     memory = bytearray(int(size))
     for message in tape.messages:
         assert message.complete
@@ -163,4 +163,4 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "not.pcap"
     target.write_bytes(b"hello" * 100)
     with pytest.raises(CaptureError):
-        read_tape([target])
+        read_capture_files([target])

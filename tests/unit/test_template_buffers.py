@@ -15,17 +15,16 @@ from safetensors import safe_open
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops.giving.also import with_also
-from flowcheck.ops.giving.restore import give_back, say_lacks
-from flowcheck.ops.giving.steps import Found
-from flowcheck.replica.given import given
-from flowcheck.replica.kept.beside import NOTHING, Beside
-from flowcheck.replica.kept.snapshot import Snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import parts_of
-from flowcheck.vault.seen import Seen, others_in
-from flowcheck.vault.template import load_template, read_template
+from flowcheck.ops.restore.step_lookup import FoundStep, with_extra_files
+from flowcheck.ops.restore.template_restore import fill_template, say_lacks
+from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)
 ALONE = OptimizerConfig(name="none")
@@ -55,7 +54,7 @@ class Trainer:
         tree = {"model": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
         return copy.deepcopy(tree | {"step": step})
 
-    def found(self, told: int | None, config: OptimizerConfig = ADAMW) -> Found:
+    def found(self, told: int | None, config: OptimizerConfig = ADAMW) -> FoundStep:
         """What a replica holds of the last step; told: the step of the statistics that a forward
         sent last; None: no model is stated."""
         file = self.files[STEPS]
@@ -63,11 +62,11 @@ class Trainer:
         shapes = [(tuple(v.shape), v.stride()) for v in values.values()]
         layout = Layout.of(shapes, names=list(values), dtype="float32")
         states = tuple(dict(file["optimizer"]["state"][i]) for i in range(len(values)))
-        beside = NOTHING
+        beside = NO_FROZEN_OR_BUFFERS
         if told is not None:
             earlier, first = self.files[told]["model"], self.files[0]["model"]
             tensors = {name: earlier[name].clone() for name in STATISTICS}
-            beside = Beside(
+            beside = FrozenAndBuffers(
                 keys=tuple((key, key) for key in first),
                 registered=tuple(name for name, _ in self.net.named_parameters()),
                 frozen=("2.weight",),
@@ -77,7 +76,7 @@ class Trainer:
                 followed=STATISTICS,
             )
         taken = Snapshot(STEPS, "", layout, config, values, states, beside=beside)
-        return Found(taken, tuple(values), (), "the replica")
+        return FoundStep(taken, tuple(values), (), "the replica")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +95,7 @@ def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named
 ) -> None:
     found = trainer.found(STEPS - 1, config)
     torch.save(trainer.files[at], tmp_path / "early.pt")
-    filled = give_back(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    filled = fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     net = copy.deepcopy(trainer.net)
     net.load_state_dict(own)  # strictly
@@ -106,7 +105,7 @@ def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named
     assert torch.equal(own["own"], early["own"])
     assert all(torch.equal(own[n], last[n]) for n in last if n not in (*STATISTICS, "own"))
     template = load_template(tmp_path / "early.pt", found.snapshot.layout, found.names)
-    like = parts_of(given(found.snapshot), found.snapshot.layout, template)
+    like = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template)
     assert filled.older == like.older == {**dict.fromkeys(STATISTICS, STEPS - 1), "own": at}
     assert filled.untold == ("own",)
     say_lacks(filled)
@@ -122,7 +121,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
     trainer: Trainer, tmp_path: Path
 ) -> None:
     torch.save(trainer.files[STEPS], tmp_path / "own.pt")
-    filled = give_back(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
+    filled = fill_template(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
     assert (filled.not_full, filled.older, filled.untold) == ("", {}, ())
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
@@ -131,7 +130,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
 
 def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Path) -> None:
     torch.save(trainer.files[0], tmp_path / "early.pt")
-    filled = give_back(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
+    filled = fill_template(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
     assert "3 buffers of the model" in filled.replaced and filled.older == {"own": 0}
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
@@ -143,7 +142,7 @@ def test_a_safetensors_file_alone_tells_of_which_steps_its_buffers_are(
     trainer: Trainer, told: int, tmp_path: Path
 ) -> None:
     found = trainer.found(told)
-    parts = parts_of(given(found.snapshot), found.snapshot.layout)
+    parts = contents_of(trainer_state(found.snapshot), found.snapshot.layout)
     manifest = write(parts, tmp_path / "out.safetensors", "safetensors")
     with safe_open(tmp_path / "out.safetensors", framework="pt") as file:
         metadata = file.metadata()
@@ -154,10 +153,10 @@ def test_a_safetensors_file_alone_tells_of_which_steps_its_buffers_are(
     assert json.loads(metadata.get("older", "{}")) == older == manifest.older
 
 
-def seen(trainer: Trainer, found: Found, step: int) -> Seen:
+def seen(trainer: Trainer, found: FoundStep, step: int) -> ObservedFile:
     """What an audit of the trainer's file of that step writes down."""
     template = read_template(trainer.files[step], found.snapshot.layout, found.names, "a file")
-    return Seen(step, others_in(template, template.others))
+    return ObservedFile(step, buffer_digests(template, template.others))
 
 
 @pytest.mark.parametrize("at", [0, 2])
@@ -169,7 +168,7 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     names = [n for n in trainer.files[at]["model"] if n not in trainer.stepped]
     assert set(names) == {"own", "2.weight", *STATISTICS}
 
-    alone = give_back(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    alone = fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
     assert alone.untold == tuple(names)
     told = f"3 buffers are the template's own, of step {at} and NOT of step {STEPS}"
     assert alone.not_full == f"{told}: {', '.join(STATISTICS)}", "each forward changes them"
@@ -179,7 +178,7 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     )
 
     of = (seen(trainer, found, at), seen(trainer, found, 3))  # one of the same step tells nothing
-    files = give_back(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
+    files = fill_template(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
     assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
     assert files.not_full.startswith("4 buffers are the template's own") and "own" in files.not_full
     stays = files.assumed[0]
@@ -187,7 +186,7 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     assert f"files of steps {at} and 3 " in stays
 
     template = load_template(tmp_path / "early.pt", found.snapshot.layout, found.names)
-    parts = parts_of(given(found.snapshot), found.snapshot.layout, template, of)
+    parts = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template, of)
     assert parts.older == dict(files.older)
     assert f"4 buffers are of step {at}" in parts.lacks and parts.given.assumed[-1] == stays
 
@@ -211,18 +210,18 @@ def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path
     layout = Layout.of([(tuple(v.shape), v.stride()) for v in values.values()], names=list(values))
     states = tuple(dict(last["optimizer"]["state"][n]) for n in range(len(values)))
     taken = Snapshot(STEPS, "", layout, ADAMW, values, states)
-    found = Found(taken, tuple(values), (), "the replica")
+    found = FoundStep(taken, tuple(values), (), "the replica")
     tables = ("mask", "position_ids", "inv_freq")
     torch.save(files[0], tmp_path / "early.pt")
-    alone = give_back(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    alone = fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
     assert not alone.not_full and alone.untold == tables
     later = read_template(files[3], found.snapshot.layout, found.names, "a file")
-    known = replace(found, seen=(Seen(3, others_in(later, later.others)),))
-    filled = give_back(known, tmp_path / "early.pt", tmp_path / "out.pt")
+    known = replace(found, seen=(ObservedFile(3, buffer_digests(later, later.others)),))
+    filled = fill_template(known, tmp_path / "early.pt", tmp_path / "out.pt")
     assert (filled.not_full, filled.untold, filled.older) == ("", (), {})
     assert "3 tensors that take none (mask, position_ids, inv_freq)" in filled.assumed[0]
     torch.save(files[3], tmp_path / "later.pt")
-    assert with_also(found, [tmp_path / "later.pt"]).seen == known.seen
+    assert with_extra_files(found, [tmp_path / "later.pt"]).seen == known.seen
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     assert own.keys() == files[STEPS]["model"].keys()
     assert all(torch.equal(own[n], value) for n, value in files[STEPS]["model"].items())

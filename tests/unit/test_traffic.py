@@ -9,8 +9,8 @@ from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.messages import Drained
-from flowcheck.ops.analysis import analyze
-from flowcheck.wire.foreign import foreign
+from flowcheck.ops.analysis import analyze_command
+from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
 
 SHAPES = ((40, 30), (40,))
 
@@ -20,7 +20,7 @@ def test_encrypted_frames_are_named_and_give_no_tensor(
     wrap: str, tmp_path: Path, shm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = generate(Options(shapes=SHAPES, wrap=wrap), tmp_path).files
-    analyze.run(files)
+    analyze_command.run(files)
     told = " ".join(capsys.readouterr().out.split())
     assert "no RDMA write was seen" in told and "frames are encrypted (MACsec, IPsec" in told
     assert "all_reduce" not in told
@@ -32,7 +32,7 @@ def test_encrypted_frames_are_named_and_give_no_tensor(
 
 
 def test_what_a_port_carries_instead_is_told_the_most_of_it_first() -> None:
-    told = foreign({"tcp": 40, "send": 900, "read": 80, "arp": 3, "write": 0})
+    told = non_nccl_reasons({"tcp": 40, "send": 900, "read": 80, "arp": 3, "write": 0})
     assert [sentence.split(":")[0] for sentence in told] == [
         "900 frames are RDMA SENDs",
         "80 frames are RDMA READs",
@@ -41,15 +41,15 @@ def test_what_a_port_carries_instead_is_told_the_most_of_it_first() -> None:
 
 
 def test_a_launchers_few_frames_are_no_sockets_of_nccl_while_more_may_come() -> None:
-    [told] = foreign({"tcp": 300, "arp": 3}, goes_on=True)
+    [told] = non_nccl_reasons({"tcp": 300, "arp": 3}, goes_on=True)
     assert told.startswith("300 frames are TCP, as a launcher") and "NCCL over" not in told
-    [told] = foreign({"tcp": 60_000, "arp": 3}, goes_on=True)
+    [told] = non_nccl_reasons({"tcp": 60_000, "arp": 3}, goes_on=True)
     assert "NCCL over sockets" in told
 
 
 def test_beside_writes_only_many_encrypted_frames_are_worth_a_word() -> None:
-    assert not foreign({"write": 100_000, "tcp": 9000, "encrypted": 10})
-    assert foreign({"write": 100_000, "encrypted": 9000})
+    assert not non_nccl_reasons({"write": 100_000, "tcp": 9000, "encrypted": 10})
+    assert non_nccl_reasons({"write": 100_000, "encrypted": 9000})
 
 
 def test_storage_alone_is_not_taken_for_training(
@@ -65,6 +65,6 @@ def test_storage_alone_is_not_taken_for_training(
             kept.append(whole[at : at + 16 + size])
         at += 16 + size
     made.files[0].write_bytes(b"".join(kept))
-    analyze.run(made.files)
+    analyze_command.run(made.files)
     told = " ".join(capsys.readouterr().out.split())
     assert "frames are RDMA SENDs: storage" in told and "frames are RDMA READs" in told

@@ -12,16 +12,16 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.settings import Settings
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
+from flowcheck.replica.param_layout import Layout
 
 JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
 SCHEDULE = {"warmup": 2, "steps": 8, "floor": 0.1}
 
 
 def rate_of(config: OptimizerConfig) -> Callable[[int], float]:
-    return Settings(config, Layout.of_shapes([(2, 2)])).rate
+    return ParamGroupSettings(config, Layout.of_shapes([(2, 2)])).rate
 
 
 def model() -> nn.Module:

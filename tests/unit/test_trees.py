@@ -13,16 +13,16 @@ from support.netib import Options, generate
 from support.netib import tree as independent
 from support.netib.partition import Shape
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.collectives.chunk_partition import Launch
+from flowcheck.wire.collectives.connection_schedule import connection_sends
+from flowcheck.wire.collectives.double_binary_tree import parents, stands_before, tree_chunks
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, era_of
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.trees import trees_beside_others
-from flowcheck.wire.links import over_link
-from flowcheck.wire.partition import Launch
-from flowcheck.wire.terms import Kind, Protocol, rule_of
-from flowcheck.wire.trees import parents, stands_before, tree_chunks
 
 WIDE = ((300, 128), (300,), (64, 300), (64,))
 TREES = Options(
@@ -39,7 +39,7 @@ TREES = Options(
 def read(options: Options, folder: Path) -> Reading:
     """What is learned; nothing complete is another than the truth has."""
     made = generate(options, folder)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     found = read_stream(tape.flows, tape.messages)
     right = {(one.kind, one.sha256) for one in made.truth.collectives}
     told = {(c.kind, c.sha256) for c in found.collectives if c.sha256 and c.ring is not None}
@@ -79,13 +79,13 @@ def test_chunks_lie_where_an_independent_program_has_them() -> None:
         gpus = draw.choice([1, 1, *(n for n in (2, 3, 4, 5, 8) if not shape.ranks % n)])
         shape = replace(shape, gpus=gpus)
         launch = Launch(
-            kind=Kind.ALL_REDUCE,
+            kind=CollectiveKind.ALL_REDUCE,
             work_bytes=shape.count * each,
             element_bytes=each,
             ranks=shape.ranks,
             channels=shape.channels,
             protocol=Protocol(shape.protocol),
-            rule=rule_of(f"2.{version[1]}"),
+            rule=era_of(f"2.{version[1]}"),
             tree=True,
             gpus=gpus,
         )
@@ -112,17 +112,25 @@ def test_the_second_gpu_of_a_node_has_the_child_that_nccl_gives_it() -> None:
 
 
 def test_a_link_carries_parts_up_and_the_sum_down() -> None:
-    ring = {"ranks": 4, "channels": 2, "protocol": Protocol.LL, "rule": rule_of("2.23")}
+    ring = {"ranks": 4, "channels": 2, "protocol": Protocol.LL, "rule": era_of("2.23")}
     for sender, receiver, final in (
         (1, 2, (False, True)),
         (2, 1, (True, False)),
         (0, 2, (True, None)),
     ):
-        sent = over_link(
-            Kind.ALL_REDUCE, 100_000, sender=sender, receiver=receiver, tree=True, found=1, **ring
+        sent = connection_sends(
+            CollectiveKind.ALL_REDUCE,
+            100_000,
+            sender=sender,
+            receiver=receiver,
+            tree=True,
+            found=1,
+            **ring,
         )  # type: ignore[arg-type]
         assert [channel[0].final if channel else None for channel in sent] == list(final)
-        assert not any(over_link(Kind.ALL_REDUCE, 100_000, sender=sender, receiver=0, **ring))  # type: ignore[arg-type]
+        assert not any(
+            connection_sends(CollectiveKind.ALL_REDUCE, 100_000, sender=sender, receiver=0, **ring)
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +185,7 @@ def test_what_does_not_tell_its_trees_is_refused_by_name(named: str, tmp_path: P
 @pytest.mark.parametrize("beside", [{"tensor_layers": 1}, {"metrics_group": True}])
 def test_trees_are_told_from_other_communicators(beside: dict[str, Any], tmp_path: Path) -> None:
     made = generate(replace(TREES, ranks=8, gpus=2, **beside), tmp_path)
-    tape = read_tape(made.files)
+    tape = read_capture_files(made.files)
     flows = sort_flows(tape.flows, tape.messages)
     streams, _ = ring_and_p2p(flows.streams)
     found = trees_beside_others(streams, rules_told(flows), Purse(1_000_000))

@@ -17,7 +17,7 @@ from scapy.packet import Raw
 from support.transport import ONLY, Packet, parsed
 
 from flowcheck._core import ffi, lib
-from flowcheck.plane.counters import VERDICTS
+from flowcheck.plane.shared_memory.packet_counters import VERDICTS
 
 ENCAPSULATED = 128
 """enum fc_packet_flags."""

@@ -11,11 +11,17 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.parting.units import Piece, Unit, Wrapped, flat_units, model_units
-from flowcheck.replica.parting.wrapped import check_made, wrapped
+from flowcheck.replica.sharding.gather_units import (
+    GatherUnit,
+    ShardedModel,
+    UnitParameter,
+    flat_units,
+    model_units,
+)
+from flowcheck.replica.sharding.sharded_model_probe import check_made, wrapped
 
 
-def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[Unit, bytes]:
+def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[GatherUnit, bytes]:
     """(as a model says it, what is gathered): each tensor cut along dimension 0 by torch."""
     blocks = [b""] * ranks
     pieces = []
@@ -23,7 +29,7 @@ def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[Un
         cuts = _chunk_with_empty(tensor, ranks, dim=0)
         room = cuts[0].shape
         pieces.append(
-            Piece(
+            UnitParameter(
                 name=key,
                 shape=tuple(tensor.shape),
                 dtype=str(tensor.dtype).removeprefix("torch."),
@@ -37,7 +43,7 @@ def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[Un
             if cut.numel():
                 padded[: cut.shape[0]] = cut
             blocks[rank] += padded.view(torch.uint8).numpy().tobytes()
-    unit = Unit(name=name, block_bytes=len(blocks[0]), pieces=tuple(pieces))
+    unit = GatherUnit(name=name, block_bytes=len(blocks[0]), pieces=tuple(pieces))
     return unit, b"".join(blocks)
 
 
@@ -51,7 +57,9 @@ def test_every_parameter_comes_back_bit_for_bit(ranks: int) -> None:
     ]
     made = [unit_of(str(n), layer, ranks) for n, layer in enumerate(layers)]
     everything = {name: tensor for layer in layers for name, tensor in layer.items()}
-    model = Wrapped(ranks=ranks, units=tuple(unit for unit, _ in made), names=tuple(everything))
+    model = ShardedModel(
+        ranks=ranks, units=tuple(unit for unit, _ in made), names=tuple(everything)
+    )
     on_wire = [made[n] for n in (2, 0, 1)]
     sizes = [len(gathered) for _, gathered in on_wire]
     placing, _ = model_units(sizes, ranks, model)
@@ -65,7 +73,7 @@ def test_every_parameter_comes_back_bit_for_bit(ranks: int) -> None:
 
 def test_a_model_that_is_cut_otherwise_is_refused() -> None:
     unit, gathered = unit_of("0", {"w": torch.randn(8, 4)}, 2)
-    model = Wrapped(ranks=2, units=(unit,), names=("w",))
+    model = ShardedModel(ranks=2, units=(unit,), names=("w",))
     with pytest.raises(StateError, match="gathered from 4 ranks"):
         model_units([len(gathered)], 4, model)
     with pytest.raises(StateError, match="the wire has 136"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
@@ -22,7 +22,7 @@ def marked(communicator: Communicator) -> list[bool]:
 
 
 def test_what_was_sent_beside_unread_sends_is_assumed() -> None:
-    tape = read_tape([CAPTURE])
+    tape = read_capture_files([CAPTURE])
     told = sort_flows(tape.flows, tape.messages)
     streams, _ = ring_and_p2p(told.streams)
     [whole] = find_communicators(streams, told.grants, rules_told(told), Purse.for_sends(500))

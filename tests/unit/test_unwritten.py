@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from flowcheck.messages import Unwritten as Told
-from flowcheck.replica.kept.trace import Trace, digests_at
-from flowcheck.stages.bounded import append_line
-from flowcheck.stages.chain.events import Kind, read_event
-from flowcheck.stages.chain.room import Room
-from flowcheck.stages.unwritten import Unwritten
+from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
+from flowcheck.stages.chain_events.event_log import EventKind, EventLogWriter, read_event
+from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.stages.run_directory.log_files import append_line
 
 MOST = 1 << 20
 
@@ -61,7 +60,7 @@ def test_events_say_once_that_there_is_no_room_and_how_many_lack_in_front_of_the
     disk: Path,
 ) -> None:
     path, said = disk / "events.jsonl", list[str]()
-    room = Room(path, said.append)
+    room = EventLogWriter(path, said.append)
     line = b'{"kind":"note","why":"' + b"x" * 1000 + b'"}'
     for _ in range(20):
         assert not room.append(line)
@@ -73,14 +72,14 @@ def test_events_say_once_that_there_is_no_room_and_how_many_lack_in_front_of_the
     assert room.append(b'{"kind":"stop"}') and not room.full and len(said) == 2
     told = [read_event(own) for own in path.read_bytes().splitlines()]
     assert None not in told and told[-2:][0] is not None
-    assert [one.kind for one in told[there:] if one] == [Kind.NOTE, Kind.STOP]
+    assert [one.kind for one in told[there:] if one] == [EventKind.NOTE, EventKind.STOP]
     assert [one.count for one in told[there:] if one] == [room.lines, 0]
 
 
 def test_what_a_stage_lacks_is_counted_with_it_and_its_end_is_an_event(tmp_path: Path) -> None:
     said = list[str]()
-    room = Room(tmp_path / "events.jsonl", said.append)
-    own = Unwritten(tmp_path / "steps")
+    room = EventLogWriter(tmp_path / "events.jsonl", said.append)
+    own = DiskFullCounter(tmp_path / "steps")
 
     def full() -> None:
         raise OSError(errno.ENOSPC, "no room")
@@ -104,7 +103,7 @@ def test_a_step_whose_digests_found_no_room_is_not_known_also_where_it_was_taken
 ) -> None:
     """The digests of before are of another past."""
     path = disk / "trace"
-    trace = Trace(path, tensors)
+    trace = DigestLog(path, tensors)
     steps = 0
     with suppress(OSError):
         for step in range(1, 10_000):
@@ -120,19 +119,19 @@ def test_a_step_whose_digests_found_no_room_is_not_known_also_where_it_was_taken
     trace.append(2, [b"n" * 16] * tensors)
     assert digests_at(path, 2) == [b"n" * 16] * tensors
     trace.close()
-    Trace(path, tensors).close()
+    DigestLog(path, tensors).close()
     assert digests_at(path, 2) == [b"n" * 16] * tensors
 
 
 def test_a_trace_that_begins_without_room_begins_once_there_is_some(disk: Path) -> None:
     (disk / "more").write_bytes(bytes(3 * 4096))
-    trace = Trace(disk / "trace", 3)
+    trace = DigestLog(disk / "trace", 3)
     with pytest.raises(OSError, match="space"):
         trace.append(1, [b"a" * 16] * 3)
     assert digests_at(disk / "trace", 1) is None
     trace.close()
     (disk / "filler").unlink()
-    trace = Trace(disk / "trace", 3)
+    trace = DigestLog(disk / "trace", 3)
     trace.append(2, [b"b" * 16] * 3)
     trace.close()
     assert digests_at(disk / "trace", 2) == [b"b" * 16] * 3

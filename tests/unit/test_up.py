@@ -18,23 +18,23 @@ import pytest
 from flowcheck.cli import main as cli_main
 from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
 from flowcheck.errors import StateError
-from flowcheck.ops.running import remains, status, up
-from flowcheck.ops.running.chain import create
-from flowcheck.ops.running.progress import ERROR, say, speak
-from flowcheck.plane.shard import Shard
-from flowcheck.replica import checkpoint
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.stages.chain.heard import Progress
-from flowcheck.stages.learning.unlearned import Unlearned
-from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import encode_job
-from flowcheck.wire.terms import Rule
+from flowcheck.ops.lifecycle import shutdown_cleanup, status_command, up_command
+from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message, speak
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_learning.learning_status import LearningStatus
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encode_job
 
-Life = Callable[[JobConfig, RunDir], Progress]
-SMALL = Job(
-    rule=Rule.V2_20, communicators=(), edges=(), parameters=(Parameter(sizes=(3,), strides=(1,)),),
+Life = Callable[[JobConfig, RunDir], ChainProgress]
+SMALL = LearnedJob(
+    rule=NcclEra.V2_20, communicators=(), edges=(),
+    parameters=(Parameter(sizes=(3,), strides=(1,)),),
     first_buckets=((0,),), buckets=((0,),), first=(), each=(),
 )  # fmt: skip
 KEPT = Path("/checkpoints/step-9")
@@ -56,23 +56,27 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
         return SimpleNamespace(progress=life(config, run), beside=[], lender=None)
 
-    monkeypatch.setattr(up, "supervise", supervise)
-    monkeypatch.setattr(up, "check_sources", lambda sources: None)
-    monkeypatch.setattr(up, "keep_all", lambda config, run, save: ([remains.Kept(KEPT, "")], ""))
-    return up.up(job, None, as_json=as_json)
+    monkeypatch.setattr(up_command, "supervise", supervise)
+    monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
+    monkeypatch.setattr(
+        up_command,
+        "save_replicas",
+        lambda config, run, save: ([shutdown_cleanup.SavedReplica(KEPT, "")], ""),
+    )
+    return up_command.up(job, None, as_json=as_json)
 
 
-def nothing(config: JobConfig, run: RunDir) -> Progress:
-    return Progress()
+def nothing(config: JobConfig, run: RunDir) -> ChainProgress:
+    return ChainProgress()
 
 
-def nine(config: JobConfig, run: RunDir) -> Progress:
+def nine(config: JobConfig, run: RunDir) -> ChainProgress:
     run.steps.write_text('{"step":9,"digest":"d9","seconds":0.1}\n')
-    return Progress(steps=9)
+    return ChainProgress(steps=9)
 
 
-def lost(config: JobConfig, run: RunDir) -> Progress:
-    with Shard.create(run.shard, gradient_bytes=64) as shard:
+def lost(config: JobConfig, run: RunDir) -> ChainProgress:
+    with GradientShard.create(run.shard, gradient_bytes=64) as shard:
         shard.begin(0, 10)
         shard.lose(0)
     return nine(config, run)
@@ -112,7 +116,7 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
 
 
 def test_no_terminal_obeys_a_name_in_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    say("\x1b]0;mine\x07 of\ntwo lines", ERROR)
+    print_message("\x1b]0;mine\x07 of\ntwo lines", ERROR)
     assert capsys.readouterr().err == "flowcheck: \\x1b]0;mine\\x07 of\ntwo lines\n"
 
 
@@ -126,7 +130,7 @@ def test_the_last_line_says_that_no_checkpoint_was_asked_for(
 def test_a_chain_that_fails_keeps_its_replica_first_and_says_where(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
 ) -> None:
-    def failing(config: JobConfig, run: RunDir) -> Progress:
+    def failing(config: JobConfig, run: RunDir) -> ChainProgress:
         raise StateError("capture-0: no such port")
 
     with pytest.raises(StateError, match="no such port"):
@@ -143,14 +147,14 @@ def killed(run: RunDir) -> RunDir:
 
 def test_a_chain_killed_before_it_had_a_replica_is_told_too(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "run", shm)
-    assert remains.rescue(run, "flowcheck down") is None, "it lives"
-    told = remains.rescue(killed(run), "flowcheck down")
+    assert shutdown_cleanup.rescue(run, "flowcheck down") is None, "it lives"
+    told = shutdown_cleanup.rescue(killed(run), "flowcheck down")
     assert told == (
         f"the chain that ran in {run.root} was killed before it had a replica: nothing of it is "
         "to be kept"
     )
     run.remove(keep_records=True)
-    assert remains.rescue(run, "flowcheck down") is None, "it ended"
+    assert shutdown_cleanup.rescue(run, "flowcheck down") is None, "it ended"
 
 
 def test_a_chain_whose_memory_a_restart_took_is_told(tmp_path: Path, shm: Path) -> None:
@@ -158,7 +162,7 @@ def test_a_chain_whose_memory_a_restart_took_is_told(tmp_path: Path, shm: Path) 
     for path in run.memory.iterdir():
         path.unlink()
     run.memory.rmdir()
-    told = remains.rescue(run, "flowcheck down")
+    told = shutdown_cleanup.rescue(run, "flowcheck down")
     assert told is not None and "its shared memory is gone, as after a restart" in told
     run.remove()
 
@@ -175,11 +179,11 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
 
     one = SimpleNamespace(jobs=1, job=(), several=False, checkpoint=None, rings=())
     monkeypatch.setattr(RunDir, "settings", lambda self: one)
-    monkeypatch.setattr(remains, "keep", full)
+    monkeypatch.setattr(shutdown_cleanup, "save_replica", full)
     with pytest.raises(StateError, match=r"No space left .* --discard"):
-        remains.down(run.root, discard=False, as_json=True)
+        shutdown_cleanup.down(run.root, discard=False, as_json=True)
     assert run.replica.exists()
-    assert remains.down(run.root, discard=True, as_json=True) == 0
+    assert shutdown_cleanup.down(run.root, discard=True, as_json=True) == 0
     assert not run.holds_memory
 
 
@@ -202,14 +206,14 @@ def test_a_chain_whose_schedule_is_gone_is_taken_down_and_its_steps_are_kept(
     replica.close()
     schedule.unlink()
     killed(run)
-    assert remains.down(run.root, discard=False, as_json=False) == 0
+    assert shutdown_cleanup.down(run.root, discard=False, as_json=False) == 0
     told = capsys.readouterr().out
     assert not run.holds_memory and not list(shm.iterdir())
     if not steps:
         assert "no step was taken: nothing to keep" in told
         return
     assert f"its replica is kept in {run.root}/rescued/step-1" in told
-    kept = checkpoint.load(run.root / "rescued" / "step-1").parameters["param.0"]
+    kept = checkpoint_save.load(run.root / "rescued" / "step-1").parameters["param.0"]
     assert kept.tolist() == pytest.approx([1 - 0.1 * 0.5] * 3)
 
 
@@ -234,11 +238,11 @@ def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
     run = killed(RunDir.create(tmp_path / "run", shm))
     run.config.write_bytes(encode_config(load_job(job)))
     shutil.rmtree(run.memory)
-    assert status.run(run.root, as_json=False) == 1
+    assert status_command.run(run.root, as_json=False) == 1
     assert "was killed, and its memory is gone" in capsys.readouterr().out
     run.remove(keep_records=True)
     run.steps.write_text('{"step":5,"digest":"d","seconds":0.1}\n')
-    assert status.run(run.root, as_json=True) == 1
+    assert status_command.run(run.root, as_json=True) == 1
     told = json.loads(capsys.readouterr().out)
     assert "has ended" in told["health"]["reason"] and told["jobs"][0]["step"] == 5
 
@@ -251,8 +255,8 @@ def test_status_tells_where_a_trainers_file_took_a_steps_place(
         taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
         refused = {**taken, "step": 9, "refused": "step 9 was not taken yet"}
         run.anchors.write_text(f'{json.dumps(taken)}\n{json.dumps(refused)}\n{{"step":')
-        assert [one.step for one in status.read(run).jobs[0].anchors] == [3]
-        status.run(run.root, as_json=False)
+        assert [one.step for one in status_command.read(run).jobs[0].anchors] == [3]
+        status_command.run(run.root, as_json=False)
         assert capsys.readouterr().out.count("is the trainer's [/b].pt") == 1
     finally:
         run.remove()
@@ -263,14 +267,14 @@ def test_status_tells_why_no_job_is_learned_until_one_is(
 ) -> None:
     run, _ = create(load_job(job), tmp_path / "run")
     try:
-        assert status.read(run).jobs[0].why_not == ()
-        Unlearned(run, print).keep(("the weights [0, 9) were not seen", "and no more"))
-        told = status.read(run).jobs[0].why_not
+        assert status_command.read(run).jobs[0].why_not == ()
+        LearningStatus(run, print).keep(("the weights [0, 9) were not seen", "and no more"))
+        told = status_command.read(run).jobs[0].why_not
         assert told == ("the weights [0, 9) were not seen", "and no more")
-        status.run(run.root, as_json=False)
+        status_command.run(run.root, as_json=False)
         shown = capsys.readouterr().out
         assert "not learned yet\n  the weights [0, 9) were not seen\n  and no more\n" in shown
         run.learned_job.write_bytes(encode_job(SMALL))
-        assert status.read(run).jobs[0].why_not == ()
+        assert status_command.read(run).jobs[0].why_not == ()
     finally:
         run.remove()

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from flowcheck.errors import StateError
-from flowcheck.ops.running import leftovers, remains
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.lifecycle import leftover_memory, shutdown_cleanup
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
@@ -23,9 +23,11 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
             raise StateError(f"{directory}: a checkpoint of another run is already here")
         return directory / "step-9"
 
-    monkeypatch.setattr(remains, "_stepped", lambda run: True)
-    monkeypatch.setattr(remains, "save_checkpoint", save)
-    kept = remains.keep(SimpleNamespace(persist=None, checkpoint="/wanted"), RunDir(tmp_path))  # type: ignore[arg-type]
+    monkeypatch.setattr(shutdown_cleanup, "_stepped", lambda run: True)
+    monkeypatch.setattr(shutdown_cleanup, "save_checkpoint", save)
+    kept = shutdown_cleanup.save_replica(
+        SimpleNamespace(persist=None, checkpoint="/wanted"), RunDir(tmp_path)
+    )  # type: ignore[arg-type]
     assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
     assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
     assert kept.why.startswith("no checkpoint in /wanted: ")
@@ -34,5 +36,7 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
 def test_leftovers_somebody_else_removes_meanwhile_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "stale_memory", lambda mounts: [tmp_path / "flowcheck-1-1-0"])
-    assert leftovers.find() == []
+    monkeypatch.setattr(
+        leftover_memory, "stale_memory", lambda mounts: [tmp_path / "flowcheck-1-1-0"]
+    )
+    assert leftover_memory.find() == []

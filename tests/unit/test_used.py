@@ -16,15 +16,19 @@ from support.lives import Both
 from support.staged import Chain, played
 from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 
-from flowcheck.lab.synthetic import Run, SyntheticJob, Traffic, write_pcap
-from flowcheck.messages import AuditLine, Drained, StepLost
-from flowcheck.plane.tape import read_tape
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.assumed import assumed
-from flowcheck.stages.updating.used import Map, note_left_out
-from flowcheck.wire.job import Job
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.lab.synthetic_traffic.synthetic_job import (
+    SyntheticJob,
+    SyntheticRun,
+    SyntheticTraffic,
+    write_pcap,
+)
+from flowcheck.messages import AuditRecord, Drained, StepLost
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap, note_first_unused_step
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job, encode_job
 
 SHAPES, BUCKETS = ((30, 40), (30,), (20, 30), (20,)), ((3, 2), (1, 0))
 JOB = SyntheticJob(shapes=SHAPES, buckets=BUCKETS, steps=6, version="2.29")
@@ -32,7 +36,7 @@ JOBS = [JOB, SyntheticJob(shapes=SHAPES, buckets=BUCKETS, ranks=4, channels=2, s
 UNUSED_BYTES = 4 * (1200 + 30 + 600 + 20)
 
 
-Play = Callable[[Run], tuple[Chain, dict[int, bytes]]]
+Play = Callable[[SyntheticRun], tuple[Chain, dict[int, bytes]]]
 """The stage on a trainer's frames, and what it ought to find by step."""
 
 
@@ -40,7 +44,7 @@ Play = Callable[[Run], tuple[Chain, dict[int, bytes]]]
 def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
     chains: list[Chain] = []
 
-    def make_chain(trainer: Run) -> tuple[Chain, dict[int, bytes]]:
+    def make_chain(trainer: SyntheticRun) -> tuple[Chain, dict[int, bytes]]:
         traffic = trainer.all()
         write_pcap(capture := tmp_path / "job.pcap", traffic.seen_at(0))
         chains.append(Chain(tmp_path, shm / "run", [capture], 256))
@@ -51,13 +55,13 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
         chain.close()
 
 
-def read(trainer: Run, folder: Path) -> Reading:
+def read(trainer: SyntheticRun, folder: Path) -> Reading:
     write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
-    tape = read_tape([path])
+    tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 
 
-def learned(trainer: Run, folder: Path) -> Job:
+def learned(trainer: SyntheticRun, folder: Path) -> LearnedJob:
     reading = read(trainer, folder)
     assert reading.job is not None, reading.why_not
     return reading.job
@@ -73,7 +77,7 @@ def test_map_of_every_iteration_lies_behind_its_gradient(
     assert played(chain) == wanted
     known = decode_job(chain.run.learned_job.read_bytes())
     assert known.mapped and known.buckets == ((2, 3), (0, 1), (4,))
-    own = Map(known, 1)
+    own = UnusedParameterMap(known, 1)
     for step, whole in wanted.items():
         gradient, used = own.split(np.frombuffer(whole, np.uint8))
         assert gradient.tobytes() == whole[:UNUSED_BYTES] and used is not None
@@ -90,7 +94,7 @@ def test_static_graph_reduces_two_iterations_before_its_plan(
     assert played(chain) == wanted and len(wanted) == job.steps + 1
     known = decode_job(chain.run.learned_job.read_bytes())
     assert known.never_used == never and len(known.first_iterations) == 2
-    _, used = Map(known, 1).split(np.frombuffer(wanted[2], np.uint8))
+    _, used = UnusedParameterMap(known, 1).split(np.frombuffer(wanted[2], np.uint8))
     assert (used is None) == (not never)
     assert used is None or tuple(np.flatnonzero(~used)) == never
 
@@ -136,7 +140,7 @@ def test_iteration_that_leaves_a_bucket_out_is_no_extra_collective(
 class SwitchedOn(Life):
     """The incarnation after: find_unused_parameters is set, and all fits into one bucket."""
 
-    def all(self) -> Traffic:
+    def all(self) -> SyntheticTraffic:
         self._start_up()
         for _ in range(self.job.steps):
             self._step((tuple(range(len(SHAPES))),))
@@ -190,10 +194,10 @@ def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:
     gradient = np.zeros(UNUSED_BYTES // 4, "<i4")
     for counts, is_one in (((2, 1, 0, 2), True), ((0, 0, 0, 0), False), ((3, 1, 1, 1), False)):
         whole = np.concatenate([gradient, np.array(counts, "<i4")]).view(np.uint8)
-        why = Map(known, 1).problem(whole)
+        why = UnusedParameterMap(known, 1).problem(whole)
         assert not why if is_one else "counts no ranks" in why
     whole = np.concatenate([gradient, np.array((2, 1, 0, 2), "<i4")]).view(np.uint8)
-    assert "synced_backwards" in Map(known, 2).problem(whole)
+    assert "synced_backwards" in UnusedParameterMap(known, 2).problem(whole)
 
 
 def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
@@ -204,14 +208,14 @@ def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
     run.learned_job.write_bytes(encode_job(learned(SomeUnused(JOB), tmp_path)))
 
     def told() -> list[str]:
-        return [sentence for sentence in assumed(run) if "set_to_none" in sentence]
+        return [sentence for sentence in assumptions_of(run) if "set_to_none" in sentence]
 
     assert not told()
     for step in (4, 6):
-        note_left_out(run.left_out, step)
+        note_first_unused_step(run.left_out, step)
         assert "step 4" in told()[0]
     for step, still in ((3, True), (4, False)):
-        line = AuditLine(step=step, passed=True, file="x", tensors=1)
+        line = AuditRecord(step=step, passed=True, file="x", tensors=1)
         with run.audits.open("ab") as log:
             log.write(msgspec.json.encode(line) + b"\n")
         assert bool(told()) is still

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning.model import load_model
+from flowcheck.ops.planning.meta_device_model import load_model
 from flowcheck.replica.user_code import MODULE, callable_at, file_module
 
 SCRIPT = """

@@ -15,11 +15,12 @@ from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.kept.snapshot import Snapshot, of_state
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.vault import audit, restore
-from flowcheck.vault.template import load_template, read_template
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint import template_fill
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
 
 JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--save-every", "2")
@@ -120,8 +121,8 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
     template = load_template(pattern, layout_of(wanted))
     assert template.step == template_step
     rate = wanted["optimizer"]["param_groups"][0]["lr"]
-    restore.fill(template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate)
-    restore.write(template.tree, tmp_path / "restored.pt")
+    template_fill.fill(template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate)
+    template_fill.write(template.tree, tmp_path / "restored.pt")
     restored = load(tmp_path / "restored.pt")
     if lists:
         [restored["optimizer"]], [restored["scheduler"]] = (
@@ -157,7 +158,7 @@ def test_a_trainer_that_saved_its_parameters_themselves_gets_them_back(tmp_path:
     layout = Layout.of_shapes([(3,)], names=["w"])
     taken = Snapshot(2, "", layout, SGD, {"w": torch.ones(3)}, ({},))
     template = load_template(tmp_path / "own.pt", layout)
-    assert restore.fill(template, taken, lambda step: 0.1).step == 2
+    assert template_fill.fill(template, taken, lambda step: 0.1).step == 2
     assert template.tree["net"]["w"].tolist() == [1.0, 1.0, 1.0]
     assert template.tree["net"]["w"].requires_grad and template.tree["step"] == 2
 
@@ -167,7 +168,7 @@ def test_no_room_for_a_restored_step_is_told_and_leaves_no_file(
     tmp_path: Path, most_bytes: int
 ) -> None:
     with no_room(most_bytes), pytest.raises(OSError, match="File too large") as caught:
-        restore.write({"weight": torch.zeros(10_000)}, tmp_path / "out.pt")
+        template_fill.write({"weight": torch.zeros(10_000)}, tmp_path / "out.pt")
     assert caught.value.filename == f"{tmp_path}/out.pt"
     assert not list(tmp_path.iterdir())
 
@@ -176,7 +177,7 @@ def test_an_audit_passes_on_the_trainers_own_step_and_names_what_differs(trained
     out, optimizer = trained
     snapshot = snapshot_of(out / "step-4.pt", optimizer)
     template = load_template(out / "step-4.pt", snapshot.layout)
-    passed = audit.compare(template, snapshot)
+    passed = bitwise_audit.audit_snapshot(template, snapshot)
     assert passed.passed
     assert passed.tensors >= len(snapshot.parameters)
     bias = "blocks.0.qkv.bias"
@@ -184,7 +185,7 @@ def test_an_audit_passes_on_the_trainers_own_step_and_names_what_differs(trained
     own = template.parameters[index]
     own[3] = torch.nextafter(own[3], torch.tensor(float("inf")))
     own[5] = -own[5] if own[5] else 1.0
-    failed = audit.compare(template, snapshot)
+    failed = bitwise_audit.audit_snapshot(template, snapshot)
     assert [d.name for d in failed.differences] == [bias]
     assert failed.differences[0].elements == 2
     assert (failed.differences[0].ulp or 0) > 1
@@ -194,14 +195,14 @@ def test_another_step_another_model_and_another_optimizer_are_refused(trained: A
     out, optimizer = trained
     snapshot = snapshot_of(out / "step-4.pt", optimizer)
     with pytest.raises(StateError, match=r"is of step 2, the replica at 4"):
-        audit.compare(load_template(out / "step-2.pt", snapshot.layout), snapshot)
+        bitwise_audit.audit_snapshot(load_template(out / "step-2.pt", snapshot.layout), snapshot)
     with pytest.raises(StateError, match="holds no model of 2 parameters"):
         load_template(out / "step-4.pt", Layout.of_shapes([(3, 3), (3,)]))
     template = load_template(out / "step-4.pt", snapshot.layout)
     other = SGD if optimizer is ADAMW else ADAMW
     wrong = snapshot_of(out / "step-4.pt", other)
     with pytest.raises(StateError, match="states another optimizer"):
-        restore.fill(template, wrong, lambda step: 0.1)
+        template_fill.fill(template, wrong, lambda step: 0.1)
 
 
 def test_a_model_that_fits_in_two_ways_needs_names() -> None:
@@ -217,11 +218,11 @@ def test_a_snapshot_is_one_step_whole_while_another_process_steps(tmp_path: Path
     layout = Layout.of_shapes([(64, 64), (64,)])
     weights = torch.randn(layout.elements, generator=torch.Generator().manual_seed(1))
     replica = Replica.create(tmp_path / "replica", layout, ADAMW, weights.numpy())
-    first = copy.deepcopy(of_state(tmp_path / "replica", ADAMW))
+    first = copy.deepcopy(copy_snapshot(tmp_path / "replica", ADAMW))
     gradient = torch.ones(layout.elements).numpy()
     for step in (1, 2, 3):
         replica.apply(step, gradient)
-        taken = of_state(tmp_path / "replica", ADAMW)
+        taken = copy_snapshot(tmp_path / "replica", ADAMW)
         assert (taken.step, taken.digest) == (step, replica.digest)
         flat = torch.cat([v.reshape(-1) for v in taken.parameters.values()])
         assert torch.equal(flat, torch.from_numpy(replica.parameters().copy()))
@@ -230,7 +231,7 @@ def test_a_snapshot_is_one_step_whole_while_another_process_steps(tmp_path: Path
     assert first.step == 0
     assert first.states == ({}, {})
     with pytest.raises(StateError, match="other optimizer settings"):
-        of_state(tmp_path / "replica", SGD)
+        copy_snapshot(tmp_path / "replica", SGD)
 
 
 def test_what_is_kept_and_assumed_is_said_and_another_scheduler_is_refused(trained: Any) -> None:
@@ -238,7 +239,7 @@ def test_what_is_kept_and_assumed_is_said_and_another_scheduler_is_refused(train
     snapshot = snapshot_of(out / "step-4.pt", optimizer)
     tree = load(out / "step-0.pt") | {"rng": torch.zeros(4, dtype=torch.uint8)}
     template = read_template(tree, snapshot.layout, (), "x")
-    filled = restore.fill(template, snapshot, lambda step: 0.1)
+    filled = template_fill.fill(template, snapshot, lambda step: 0.1)
     assert {"rng", "arguments"} <= set(filled.kept)
     if optimizer is ADAMW:  # SGD counts no steps: there the counter is the evidence
         assert any("step counts optimizer steps" in said for said in filled.assumed)

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 import flowcheck
 from flowcheck.cli import app
 from flowcheck.errors import StateError
-from flowcheck.ops.giving.steps import from_checkpoint
-from flowcheck.replica import checkpoint
-from flowcheck.replica.files import latest
-from flowcheck.replica.files.check import check
-from flowcheck.replica.files.manifest import (
+from flowcheck.ops.restore.step_lookup import from_checkpoint
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint_files import latest_pointer
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
     FileSum,
     TensorSum,
@@ -37,12 +37,12 @@ def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
     written: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(written, tmp_path / "step-2")
-    latest.point(tmp_path, "step-99")
+    latest_pointer.point(tmp_path, "step-99")
     told = r"latest names step-99, which is not there \(whole are step-2\)"
     for verb in (verify, flowcheck.load, from_checkpoint):
         with pytest.raises(StateError, match=told):
             verb(tmp_path)
-    latest.point(tmp_path, "step-2")
+    latest_pointer.point(tmp_path, "step-2")
     (tmp_path / "step-2" / MANIFEST).unlink()
     told = r"latest names step-2, which holds no manifest.json \(nothing whole is there\)"
     for verb in (verify, flowcheck.load, from_checkpoint):
@@ -58,7 +58,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     net, optimizer = made()
     trained(net, optimizer, 1, 2)
     out = tmp_path_factory.mktemp("written")
-    return checkpoint.save_given(given_of(net, optimizer, 2), out, layout_of(net))
+    return checkpoint_save.save_given(given_of(net, optimizer, 2), out, layout_of(net))
 
 
 def verify(path: Path, *flags: str) -> tuple[int, str]:
@@ -117,7 +117,7 @@ def test_a_whole_checkpoint_passes_and_a_changed_tensor_is_named(
         "optimizer/outer.weight/exp_avg"
     ]
     with pytest.raises(StateError, match=r"optimizer/outer\.weight/exp_avg: is not what was"):
-        checkpoint.load(folder)
+        checkpoint_save.load(folder)
 
 
 def test_a_file_cut_short_names_the_tensors_that_are_lost(written: Path, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_file_cut_short_names_the_tensors_that_are_lost(written: Path, tmp_pat
     )
     raw = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(raw[: last[0] + 1])
-    faults = check(folder, load_manifest(folder))
+    faults = verify_files(folder, load_manifest(folder))
     assert [fault.tensor for fault in faults if fault.tensor] == [last[1]]
     assert "ends before" in str(faults[-1])
 
@@ -159,11 +159,11 @@ def test_a_manifest_may_not_speak_of_files_outside_its_folder(
 
 def test_the_newest_of_a_folder_is_the_one_that_latest_names(written: Path, tmp_path: Path) -> None:
     folder = copied(written, tmp_path)
-    latest.point(tmp_path, folder.name)
+    latest_pointer.point(tmp_path, folder.name)
     code, said = verify(tmp_path)
     assert code == 0 and str(folder) in said
     (tmp_path / "latest").write_text("../step-2\n")
-    assert latest.latest(tmp_path) is None
+    assert latest_pointer.latest_checkpoint(tmp_path) is None
 
 
 def test_a_checkpoint_of_the_format_before_is_still_read_and_checked(tmp_path: Path) -> None:
@@ -174,20 +174,20 @@ def test_a_checkpoint_of_the_format_before_is_still_read_and_checked(tmp_path: P
     save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
     save_file({}, folder / "optimizer.safetensors", metadata={"format": "pt"})
     whole = given_of(net, optimizer, 0)
-    checkpoint.save_given(whole, tmp_path / "now", layout_of(net))
+    checkpoint_save.save_given(whole, tmp_path / "now", layout_of(net))
     told = json.loads((tmp_path / "now/step-0" / MANIFEST).read_text())
     old = {k: told[k] for k in ("step", "digest", "torch_version", "kind", "layout", "optimizer")}
     names = ("model.safetensors", "optimizer.safetensors")
     sums = {n: hashlib.sha256((folder / n).read_bytes()).hexdigest() for n in names}
     (folder / MANIFEST).write_text(json.dumps(old | {"format": 1, "sha256": sums}))
-    kept = checkpoint.load(folder)
+    kept = checkpoint_save.load(folder)
     assert all(torch.equal(kept.parameters[n], v) for n, v in values.items())
     assert kept.optimizer_state_dict()["param_groups"][0]["lr"] == ADAMW.learning_rate
     assert verify(folder)[0] == 0
     flip(folder / "model.safetensors", -1)
     assert verify(folder)[0] == 1
     with pytest.raises(StateError):
-        checkpoint.load(folder)
+        checkpoint_save.load(folder)
 
 
 @settings(
@@ -208,10 +208,10 @@ def test_files_torn_or_changed_anywhere_never_pass_nor_load(
     (folder / name).write_bytes(data.draw(st.sampled_from([whole[:place], changed])))
     try:
         if name != MANIFEST:
-            faults = check(folder, load_manifest(folder))
+            faults = verify_files(folder, load_manifest(folder))
             assert faults and all(fault.tensor or fault.file == name for fault in faults)
         with pytest.raises(StateError, match=r"step-2"):
-            checkpoint.load(folder)
+            checkpoint_save.load(folder)
     finally:
         (folder / name).write_bytes(whole)
 
@@ -244,7 +244,7 @@ def test_pipes_and_devices_in_the_place_of_files_are_none(written: Path, tmp_pat
         verify(folder)
     (folder / MANIFEST).unlink()
     (folder / MANIFEST).symlink_to("/dev/zero")
-    os.mkfifo(tmp_path / latest.LATEST)
+    os.mkfifo(tmp_path / latest_pointer.LATEST)
     for place in (folder, tmp_path):
         with pytest.raises(StateError, match="no manifest of ours"):
             verify(place)

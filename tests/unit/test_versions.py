@@ -10,10 +10,10 @@ import pytest
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.kept.snapshot import of_state
-from flowcheck.replica.kept.state import StateFile
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.checkpoint.step_snapshot import copy_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.state_file import StateFile
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
 LAYOUT = Layout.of_shapes([(5, 3), (3,)])
@@ -47,12 +47,12 @@ def test_the_last_steps_stay_whole_and_are_told_by_their_weights(
     assert replica.versions == (4, 5, 6, 7)
     for step in (4, 5, 6, 7):
         assert replica.step_of_weights(kept[step]) == step
-        taken = of_state(tmp_path / "state", ADAMW, step)
+        taken = copy_snapshot(tmp_path / "state", ADAMW, step)
         flat = np.concatenate([v.reshape(-1).numpy() for v in taken.parameters.values()])
         assert np.array_equal(flat, kept[step])
     assert replica.step_of_weights(kept[3]) is None
     with pytest.raises(StateError, match=r"step 3 is not kept \(steps kept: 4, 5, 6, 7\)"):
-        of_state(tmp_path / "state", ADAMW, 3)
+        copy_snapshot(tmp_path / "state", ADAMW, 3)
 
 
 def test_going_back_takes_the_same_steps_again(replica: Replica, tmp_path: Path) -> None:

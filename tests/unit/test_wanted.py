@@ -15,16 +15,15 @@ from support.staged import Chain, Heard
 
 from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
 from flowcheck.messages import Drained
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard
-from flowcheck.stages.following.extract import ExtractService
-from flowcheck.stages.learning.known import EXPECTED, KNOWN_JOB
-from flowcheck.stages.learning.wanted import claimed
-from flowcheck.stages.rundir import RunDir
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import decode_job, encode_job
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.stages.extraction.extract_stage import ExtractService
+from flowcheck.stages.job_learning.job_selection import claimed_flows
+from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE, STATED_MODEL_FILE
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, decode_job, encode_job
 
 ONE = Options(shapes=((40, 30), (40,)), version=(2, 30), steps=4, random_qpns=True)
 SLOTS = 1 << 12
@@ -41,7 +40,7 @@ def apply(run: RunDir, taken: dict[int, bytes]) -> None:
     """As the updater does."""
     if not run.shard.exists():
         return
-    with Shard.open(run.shard) as shard:
+    with GradientShard.open(run.shard) as shard:
         step = shard.applied_iteration + 1
         generation = shard.generation_of(step)
         if generation is not None and shard.state(generation).name == "COMPLETE":
@@ -55,7 +54,7 @@ def taken_of(
     shm: Path,
     *,
     known: Expected | None = None,
-    before: Sequence[Job] = (),
+    before: Sequence[LearnedJob] = (),
 ) -> tuple[list[dict[int, bytes]], list[RunDir], list[str]]:
     """[job] the gradients that its extractor hands over, by step; its run directory; why it handed
     over no more. known: a model that is stated of both; before: [job] as it was followed before."""
@@ -64,9 +63,9 @@ def taken_of(
     (second.root / "port").symlink_to(chain.run.root)
     runs = [chain.run, second]
     for run in runs if known is not None else ():
-        (run.learned_folder / EXPECTED).write_bytes(msgspec.json.encode(known))
+        (run.learned_folder / STATED_MODEL_FILE).write_bytes(msgspec.json.encode(known))
     for run, job in zip(runs, before, strict=False):
-        (run.learned_folder / KNOWN_JOB).write_bytes(encode_job(job))
+        (run.learned_folder / REMEMBERED_JOB_FILE).write_bytes(encode_job(job))
     joins = known is not None or bool(before)
     config = msgspec.structs.replace(CONFIG, replica=ReplicaConfig(joins=joins))
     services = [ExtractService(run, config) for run in runs]
@@ -81,7 +80,7 @@ def taken_of(
             apply(run, own)
         if all(service.drained() for service in services):
             break
-    with Ring.open(chain.run.ring(0), reader=1) as ring:
+    with FrameRing.open(chain.run.ring(0), reader=1) as ring:
         assert ring.tail == ring.least_tail == ring.head
     for service in services:
         service.stop()
@@ -103,7 +102,7 @@ def test_two_extractors_take_a_job_each_and_every_frame(shm: Path, tmp_path: Pat
     first = [m.truth.gradients[0].result for m in made]
     assert sorted(own[1] for own in taken) == sorted(first)
     assert [len(own) for own in taken] == [ONE.steps] * 2
-    flows = [claimed(run) for run in runs]
+    flows = [claimed_flows(run) for run in runs]
     assert flows[0] and flows[1] and not {*flows[0][0]} & {*flows[1][0]}
     runs[0].remove()
 
@@ -156,7 +155,7 @@ def test_two_jobs_of_one_model_are_joined_amid_their_run(shm: Path, tmp_path: Pa
     found = sorted(list(own.values()) for own in taken)
     right = sorted(truth_of(m.truth)[-len(own) :] for m, own in zip(made, found, strict=True))
     assert found == right and all(len(own) >= 3 for own in found)
-    flows = [claimed(run) for run in runs]
+    flows = [claimed_flows(run) for run in runs]
     assert flows[0] and flows[1] and not {*flows[0][0]} & {*flows[1][0]}
     assert all(decode_job(run.learned_job.read_bytes()).joined for run in runs)
     runs[0].remove()

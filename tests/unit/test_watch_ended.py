@@ -13,29 +13,21 @@ import msgspec
 import pytest
 
 from flowcheck._core import lib
-from flowcheck.config import (
-    JobConfig,
-    OptimizerConfig,
-    RingConfig,
-    SourceConfig,
-    StagingConfig,
-)
-from flowcheck.ops.running import remains, status
-from flowcheck.ops.running.chain import create
-from flowcheck.ops.running.end_record import ask, asked_by, record
-from flowcheck.ops.watch.ended import read_end
-from flowcheck.ops.watch.health import OK
-from flowcheck.ops.watch.parts.end import How, Kept
-from flowcheck.ops.watch.parts.health import Word
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.samples import samples
-from flowcheck.ops.watch.state import State
-from flowcheck.ops.watch.tables import last_frame
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.bounded import append_line
-from flowcheck.stages.chain.beat import Beat, write_beat
-from flowcheck.stages.chain.events import FRAMES, Event, Kind, line_of
-from flowcheck.stages.rundir import RunDir
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
+from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_end, stopped_by
+from flowcheck.ops.watch.prometheus_metrics import samples
+from flowcheck.ops.watch.state.chain_state import ChainState, EndKind, HealthWord, JobEnd
+from flowcheck.ops.watch.state.health_rules import HEALTHY
+from flowcheck.ops.watch.state.shutdown_record import read_end
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.ops.watch.terminal_tables import last_frame
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.chain_events.event_log import FRAMES, Event, EventKind, line_of
+from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
+from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CONFIG = JobConfig(
     source=(SourceConfig(file="capture.pcap"),),
@@ -49,37 +41,44 @@ DIED_S = 1_700_000_000
 def made(folder: Path) -> RunDir:
     """A chain that took five steps of 41 frames, and dropped seven."""
     run, _ = create(CONFIG, folder)
-    with Ring.open(run.ring(0)) as ring:
+    with FrameRing.open(run.ring(0)) as ring:
         commit = ring.capture_commit()
         commit.counters.rx_frames, commit.counters.ring_full_frames = 41, 7
         lib.fc_ring_publish(ring.handle, 0, commit)
     run.steps.write_text('{"step":5,"digest":"d","seconds":0.1}\n')
     restarts = {"parse-0": 2, "extract": 0}
-    beat = Beat(pid=1, started_ns=1, beat_ns=time.monotonic_ns(), restarts=restarts, steps_lost=1)
+    beat = Heartbeat(
+        pid=1, started_ns=1, beat_ns=time.monotonic_ns(), restarts=restarts, steps_lost=1
+    )
     write_beat(run.beat, beat)
-    for number, kind in enumerate((Kind.ARRIVED, Kind.APPLIED, Kind.LOSS, Kind.STOP)):
+    for number, kind in enumerate(
+        (EventKind.ARRIVED, EventKind.APPLIED, EventKind.LOSS, EventKind.STOP)
+    ):
         told = Event(time_ns=10**18 + number, kind=kind, step=5, count=12, what=FRAMES)
         append_line(run.events, line_of(told, {}), 1 << 20)
     return run
 
 
-def over(state: State) -> float:
+def over(state: ChainState) -> float:
     return {name: value for name, _, value in samples(state)}["flowcheck_over"]
 
 
 def test_what_a_chain_was_is_told_after_its_end_also_to_who_comes_later(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
-    stayed = Reader(run.root, cached_s=0.0)
+    stayed = StateReader(run.root, cached_s=0.0)
     assert over(stayed.state()) == 0
-    came_to = Kept(step=5, why="step 6 was lost", in_flight=7, checkpoint="/kept/step-5")
-    record(run, How.ASKED, "Ctrl-C", [came_to], 10**18)
+    came_to = JobEnd(step=5, why="step 6 was lost", in_flight=7, checkpoint="/kept/step-5")
+    record_end(run, EndKind.ASKED, "Ctrl-C", [came_to], 10**18)
     run.remove(keep_records=True)
-    for reader in (stayed, Reader(run.root, cached_s=0.0)):
+    for reader in (stayed, StateReader(run.root, cached_s=0.0)):
         state = reader.state()
-        assert state.health.word is Word.STALE and over(state) == 1
+        assert state.health.word is HealthWord.STALE and over(state) == 1
         assert "ended at 2001-09-09 01:46:40 UTC: Ctrl-C" in state.health.reason
         assert [(job.step, job.digest) for job in state.jobs] == [(5, "d")]
-        assert [(one.kind, one.count) for one in state.events] == [(Kind.LOSS, 12), (Kind.STOP, 12)]
+        assert [(one.kind, one.count) for one in state.events] == [
+            (EventKind.LOSS, 12),
+            (EventKind.STOP, 12),
+        ]
         assert not state.problems and state.jobs[0].timeline[-1].step == 5
         assert [ring.lost["ring_full_frames"] for ring in state.rings] == [7]
         assert state.ended is not None and state.ended.jobs == (came_to,)
@@ -91,12 +90,14 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = made(tmp_path / "run")
-    ask(run)
-    assert asked_by(run, signal.SIGTERM).startswith(f"flowcheck down (process {os.getpid()}")
-    record(run, How.FAILED, "extract: no room", [Kept(step=5, checkpoint="/kept/step-5")], 10**18)
+    note_who_stops(run)
+    assert stopped_by(run, signal.SIGTERM).startswith(f"flowcheck down (process {os.getpid()}")
+    record_end(
+        run, EndKind.FAILED, "extract: no room", [JobEnd(step=5, checkpoint="/kept/step-5")], 10**18
+    )
     run.remove(keep_records=True)
-    assert "SIGTERM" in asked_by(run, signal.SIGTERM), "a question is forgotten with the chain"
-    assert status.run(run.root, as_json=False) == 1
+    assert "SIGTERM" in stopped_by(run, signal.SIGTERM), "a question is forgotten with the chain"
+    assert status_command.run(run.root, as_json=False) == 1
     said = " ".join(capsys.readouterr().out.split())
     for told in (
         "gave up at 2001-09-09 01:46:40 UTC: extract: no room",
@@ -109,9 +110,9 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
         assert told in said, told
     assert "previous" not in said
     create(CONFIG, run.root)[0].remove(keep_records=True)
-    assert status.run(run.root, as_json=True) == 1
+    assert status_command.run(run.root, as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["ended"] is None, "nobody told of this one"
-    assert status.run(run.root, previous=True, as_json=True) == 1
+    assert status_command.run(run.root, previous=True, as_json=True) == 1
     before = json.loads(capsys.readouterr().out)
     assert (before["ended"]["how"], before["jobs"][0]["step"]) == ("failed", 5)
     assert before["ended"]["restarts"] == {"parse-0": 2, "extract": 0}
@@ -125,11 +126,11 @@ def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_
     place.mkdir(parents=True)
     os.utime(place, ns=(10**18, 10**18))
     now_ns = time.monotonic_ns()
-    beat = Beat(pid=1, started_ns=1, beat_ns=now_ns, frame_ns=(now_ns - 7 * 10**9,))
+    beat = Heartbeat(pid=1, started_ns=1, beat_ns=now_ns, frame_ns=(now_ns - 7 * 10**9,))
     write_beat(run.beat, beat)
-    record(run, How.ASKED, "Ctrl-C", [Kept(step=5, checkpoint=str(place))])
+    record_end(run, EndKind.ASKED, "Ctrl-C", [JobEnd(step=5, checkpoint=str(place))])
     run.remove(keep_records=True)
-    state = Reader(run.root, cached_s=0.0).state()
+    state = StateReader(run.root, cached_s=0.0).state()
     kept = state.jobs[0].durable
     assert kept is not None
     assert (kept.step, kept.target, kept.name) == (5, str(place.parent), "step-5")
@@ -139,33 +140,33 @@ def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_
     unknown = msgspec.structs.replace(state.rings[0], frame_age_s=None, head=1)
     assert last_frame(state, unknown) == "-"
     place.rmdir()
-    assert Reader(run.root, cached_s=0.0).state().jobs[0].durable is None, "it is gone"
+    assert StateReader(run.root, cached_s=0.0).state().jobs[0].durable is None, "it is gone"
 
 
 def test_who_found_a_killed_chain_is_told_and_when_it_last_lived(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
     (run.pids / "supervisor").write_text("999999 0")
     os.utime(run.beat, (DIED_S, DIED_S))
-    assert Reader(run.root).state().ended is None, "nobody has found it yet"
-    assert remains.down(run.root, discard=False, as_json=True) == 0
+    assert StateReader(run.root).state().ended is None, "nobody has found it yet"
+    assert shutdown_cleanup.down(run.root, discard=False, as_json=True) == 0
     end = read_end(run)
-    assert end is not None and (end.how, end.time_ns) == (How.KILLED, DIED_S * 10**9)
+    assert end is not None and (end.how, end.time_ns) == (EndKind.KILLED, DIED_S * 10**9)
     assert "flowcheck down (process" in end.by and end.jobs[0].step == 5
-    state = Reader(run.root).state()
+    state = StateReader(run.root).state()
     assert "last sign of life is of 2023-11-14 22:13:20 UTC" in state.health.reason
-    assert over(state) == 0 and state.health.word not in OK
+    assert over(state) == 0 and state.health.word not in HEALTHY
 
 
 def test_a_run_directory_that_goes_while_it_is_read_is_a_state_that_says_so(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
-    reader = Reader(run.root, cached_s=0.0)
+    reader = StateReader(run.root, cached_s=0.0)
     memory = run.memory
     try:
         assert reader.state().jobs
         shutil.rmtree(run.root)
         assert "no chain was started there" in reader.state().health.reason
         run.root.write_text("a file")
-        assert reader.state().health.word is Word.STALE
+        assert reader.state().health.word is HealthWord.STALE
     finally:
         shutil.rmtree(memory)
 
@@ -174,6 +175,6 @@ def test_a_record_of_an_end_that_is_torn_is_told_as_that(tmp_path: Path) -> None
     run = made(tmp_path / "run")
     run.remove(keep_records=True)
     run.ended.write_bytes(b'{"how":"tomorrow')
-    state = Reader(run.root).state()
+    state = StateReader(run.root).state()
     assert state.ended is None and any("record of its end" in one for one in state.problems)
-    assert msgspec.json.decode(msgspec.json.encode(state), type=State) == state
+    assert msgspec.json.decode(msgspec.json.encode(state), type=ChainState) == state

@@ -12,19 +12,18 @@ from test_watch_reading import CONFIG
 from test_watch_server import recorded
 from test_watch_top import shown
 
-from flowcheck.ops.running.chain import create
-from flowcheck.ops.watch import jobs
-from flowcheck.ops.watch.awaited import awaited
-from flowcheck.ops.watch.health import of_job
-from flowcheck.ops.watch.history import History
-from flowcheck.ops.watch.jobs import JobReader
-from flowcheck.ops.watch.metrics import samples
-from flowcheck.ops.watch.parts.health import Health, Word
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.stages.bounded import append_line
-from flowcheck.stages.chain import events
-from flowcheck.stages.chain.events import Event, Kind, line_of
-from flowcheck.stages.updating.incarnation import Incarnation
+from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.watch.prometheus_metrics import samples
+from flowcheck.ops.watch.state import job_reader
+from flowcheck.ops.watch.state.chain_state import Health, HealthWord
+from flowcheck.ops.watch.state.health_rules import base_missing, job_health
+from flowcheck.ops.watch.state.job_reader import JobReader
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.ops.watch.state.step_history import StepHistory
+from flowcheck.stages.chain_events import event_log
+from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of
+from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.run_directory.log_files import append_line
 
 
 def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost(
@@ -34,23 +33,23 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
     try:
         path, now = run.events, time.time_ns()
 
-        def tell(kind: Kind, step: int | None, **more: Any) -> None:
+        def tell(kind: EventKind, step: int | None, **more: Any) -> None:
             append_line(
                 path, line_of(Event(time_ns=now, kind=kind, step=step, **more), {}), 1 << 20
             )
 
         for step in range(1, 32):
-            tell(Kind.ARRIVED, step)
-            tell(Kind.APPLIED, step, seconds=0.1)
+            tell(EventKind.ARRIVED, step)
+            tell(EventKind.APPLIED, step, seconds=0.1)
         run.steps.write_text('{"step":31,"digest":"d","seconds":0.1}\n')
-        tell(Kind.LOSS, 32, what=events.STEP, count=1, why="half of it never came")
-        tell(Kind.HANDOVER, None)
+        tell(EventKind.LOSS, 32, what=event_log.STEP, count=1, why="half of it never came")
+        tell(EventKind.HANDOVER, None)
         for step in range(1, 8):
-            tell(Kind.ARRIVED, step)
-        tell(Kind.LOSS, 8, what=events.STEP, count=1, why="of those that are logged")
+            tell(EventKind.ARRIVED, step)
+        tell(EventKind.LOSS, 8, what=event_log.STEP, count=1, why="of those that are logged")
         life = Incarnation(number=2, iterations=33, step=None)
         run.incarnation.write_bytes(msgspec.json.encode(life))
-        monkeypatch.setattr(jobs, "_logged", lambda *_: (1, 7))
+        monkeypatch.setattr(job_reader, "_logged", lambda *_: (1, 7))
         reader = JobReader(run, 1, "job-1")
         job = reader.read(CONFIG, 1, 1)
         assert (job.step, job.lost_step, job.lost_why) == (31, 32, "half of it never came")
@@ -58,21 +57,25 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
         came = [one for one in job.timeline if one.arrived_ns]
         assert [one.step for one in came] == [*range(1, 8)]
         assert all(one.logged and one.applied_ns is None for one in came)
-        health = of_job(job, (), sources_ended=False)
-        assert health.word is Word.STALE
+        health = job_health(job, (), sources_ended=False)
+        assert health.word is HealthWord.STALE
         assert "before step 32, which was lost: half of it" in health.reason
-        assert awaited((1, 7)) in health.reason and "--then LATER" in health.reason
-        state = msgspec.structs.replace(Reader(run.root).state(), jobs=(job,))
+        assert base_missing((1, 7)) in health.reason and "--then LATER" in health.reason
+        state = msgspec.structs.replace(StateReader(run.root).state(), jobs=(job,))
         told = {(name, value) for name, _, value in samples(state)}
         assert {("flowcheck_waits_at_lost_step", 1.0), ("flowcheck_lag_steps", 7)} <= told
         assert "logged, waits for a base" in shown(state)
         fresh = msgspec.structs.replace(job, step=None, lost_step=None)
-        assert of_job(fresh, (), sources_ended=False).word is Word.BEHIND, "it has lost nothing"
+        assert job_health(fresh, (), sources_ended=False).word is HealthWord.BEHIND, (
+            "it has lost nothing"
+        )
         again = msgspec.structs.replace(job, lost_step=None)
-        assert of_job(again, (), sources_ended=False).reason.startswith("the replica stays at step")
+        assert job_health(again, (), sources_ended=False).reason.startswith(
+            "the replica stays at step"
+        )
         monkeypatch.undo()
         run.incarnation.write_bytes(msgspec.json.encode(msgspec.structs.replace(life, step=40)))
-        tell(Kind.APPLIED, 41, seconds=0.1)
+        tell(EventKind.APPLIED, 41, seconds=0.1)
         on = reader.read(CONFIG, 1, 1)
         assert [one.step for one in on.timeline] == [41] and on.lost_step is None
     finally:
@@ -88,22 +91,22 @@ def test_a_stage_that_is_being_started_again_is_behind_and_one_that_stays_away_i
             msgspec.structs.replace(one, pid=None, gone_s=gone_s) if one.name == name else one
             for one in state.stages
         ]
-        return of_job(msgspec.structs.replace(job, number=number), gone, sources_ended=False)
+        return job_health(msgspec.structs.replace(job, number=number), gone, sources_ended=False)
 
-    assert without("extract", 0.0).word is Word.BEHIND
+    assert without("extract", 0.0).word is HealthWord.BEHIND
     assert "extract died, and the supervisor starts it again" in without("extract", 0.0).reason
-    assert without("extract", 60.0).word is Word.STALE
-    assert without("extract", 60.0, 2).word is Word.EXACT, "of another job"
-    assert without("parse-0", 60.0, 2).word is Word.STALE, "its ports are shared"
+    assert without("extract", 60.0).word is HealthWord.STALE
+    assert without("extract", 60.0, 2).word is HealthWord.EXACT, "of another job"
+    assert without("parse-0", 60.0, 2).word is HealthWord.STALE, "its ports are shared"
 
 
 def test_the_rate_of_steps_falls_to_none_once_none_is_taken(tmp_path: Path) -> None:
     for each_s, still_s, gone_s in ((0.01, 4.0, 6.0), (60.0, 170.0, 190.0)):
         path = tmp_path / f"{each_s}.jsonl"
         for step in range(1, 21):
-            taken = Event(time_ns=int(step * each_s * 1e9), kind=Kind.APPLIED, step=step)
+            taken = Event(time_ns=int(step * each_s * 1e9), kind=EventKind.APPLIED, step=step)
             append_line(path, line_of(taken, {}), 1 << 20)
-        history = History(path)
+        history = StepHistory(path)
         history.look()
         last_s = 20 * each_s
         assert history.step_rate(int((last_s + still_s) * 1e9)) == pytest.approx(1 / each_s)
@@ -115,11 +118,16 @@ def test_a_step_that_is_told_as_taken_before_it_is_told_as_whole_keeps_both_time
 ) -> None:
     """The extractor and the updater write their lines each for itself."""
     path, begun = tmp_path / "events.jsonl", time.time_ns()
-    told = [(Kind.ARRIVED, 1, 0), (Kind.APPLIED, 1, 5), (Kind.APPLIED, 2, 9), (Kind.ARRIVED, 2, 10)]
+    told = [
+        (EventKind.ARRIVED, 1, 0),
+        (EventKind.APPLIED, 1, 5),
+        (EventKind.APPLIED, 2, 9),
+        (EventKind.ARRIVED, 2, 10),
+    ]
     for kind, step, at_ms in told:
         event = Event(time_ns=begun + at_ms * 10**6, kind=kind, step=step)
         append_line(path, line_of(event, {}), 1 << 20)
-    history = History(path)
+    history = StepHistory(path)
     history.look()
     times = {
         one.step: [ns and (ns - begun) // 10**6 for ns in (one.arrived_ns, one.applied_ns)]

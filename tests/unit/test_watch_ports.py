@@ -8,15 +8,15 @@ import pytest
 
 from flowcheck.config import MirrorConfig
 from flowcheck.errors import ConfigError
-from flowcheck.ops.watch.picture import diagrams
-from flowcheck.plane.tape import read_tape
+from flowcheck.ops.watch.state.diagram_data import diagrams
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 
 CAPTURE = Path(__file__).resolve().parents[1] / "data" / "three-ranks-simple.pcapng"
 
 
 def test_a_port_is_named_at_the_end_where_it_is_mirrored_and_at_no_other() -> None:
-    tape = read_tape([CAPTURE])
+    tape = read_capture_files([CAPTURE])
     job = read_stream(tape.flows, tape.messages).job
     assert job is not None
     (plain,) = diagrams(job)

@@ -16,26 +16,25 @@ from support.writes import frames, payload
 
 from flowcheck.config import (
     JobConfig,
+    JobTableConfig,
     OptimizerConfig,
-    OwnConfig,
     RingConfig,
     SourceConfig,
     StagingConfig,
 )
-from flowcheck.ops.running.chain import create
-from flowcheck.ops.watch.history import History
-from flowcheck.ops.watch.metrics import families
-from flowcheck.ops.watch.parts.health import Word
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.state import State, decode_state, encode_state
-from flowcheck.ops.watch.tail import Tail
-from flowcheck.stages.bounded import append_line
-from flowcheck.stages.chain import events
-from flowcheck.stages.chain.beat import Beat, read_beat, write_beat
-from flowcheck.stages.chain.events import Event, Kind, line_of, read_event
-from flowcheck.stages.chain.missing import missing_packets
-from flowcheck.stages.jobs import every
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.watch.prometheus_metrics import families
+from flowcheck.ops.watch.state.chain_state import ChainState, HealthWord, decode_state, encode_state
+from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.ops.watch.state.step_history import StepHistory
+from flowcheck.stages.chain_events import event_log
+from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of, read_event
+from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat, write_beat
+from flowcheck.stages.chain_events.lost_packets import missing_packets
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 CONFIG = JobConfig(
@@ -48,7 +47,7 @@ VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.sampled_from(["", "x"]), st.just([])
 )
 NAMES = [*msgspec.structs.asdict(Event()), "type", "event", "sentence", "time"]
-WORDS = st.one_of(VALUES, st.sampled_from([*Kind, "Note", "Hello", "StepLost", "restart"]))
+WORDS = st.one_of(VALUES, st.sampled_from([*EventKind, "Note", "Hello", "StepLost", "restart"]))
 LINES = st.dictionaries(st.sampled_from(NAMES), WORDS).map(lambda told: json.dumps(told).encode())
 
 
@@ -65,8 +64,8 @@ def test_the_recorded_states_are_of_this_version_and_read_whole(name: str) -> No
 
 
 def test_nothing_there_is_a_state_that_says_so(tmp_path: Path) -> None:
-    state = Reader(tmp_path / "none").state()
-    assert state.health.word is Word.STALE and "no chain was started" in state.health.reason
+    state = StateReader(tmp_path / "none").state()
+    assert state.health.word is HealthWord.STALE and "no chain was started" in state.health.reason
     assert (state.jobs, state.rings) == ((), ())
 
 
@@ -74,53 +73,53 @@ def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_pat
     run, _ = create(CONFIG, tmp_path / "run")
     try:
         write_beat(run.beat, beat())
-        assert Reader(run.root).state().health.word is Word.BEHIND
+        assert StateReader(run.root).state().health.word is HealthWord.BEHIND
         run.ring(0).write_bytes(b"not a ring")
-        state = Reader(run.root).state()
-        assert state.health.word is Word.STALE
+        state = StateReader(run.root).state()
+        assert state.health.word is HealthWord.STALE
         assert any("ring 0" in one for one in state.problems) and state.jobs
         for torn in (run.persisted, run.steps, run.unlearned, run.beat, run.incarnation):
             torn.write_bytes(b'{"torn}')
-        assert Reader(run.root).state().health.word is Word.STALE
+        assert StateReader(run.root).state().health.word is HealthWord.STALE
         run.config.write_bytes(b"{")
-        assert Reader(run.root).state().problems
+        assert StateReader(run.root).state().problems
     finally:
         run.remove()
-    assert Reader(run.root).state().health.word is Word.STALE
+    assert StateReader(run.root).state().health.word is HealthWord.STALE
 
 
 def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_path: Path) -> None:
     run, _ = create(CONFIG, tmp_path / "run")
     try:
-        reader = Reader(run.root, cached_s=0.0)
+        reader = StateReader(run.root, cached_s=0.0)
         write_beat(run.beat, beat())
-        assert reader.state().health.word is Word.BEHIND
+        assert reader.state().health.word is HealthWord.BEHIND
         write_beat(run.beat, beat(age_s=60.0))
         old = reader.state()
-        assert old.health.word is Word.STALE and "60 s old" in old.health.reason
+        assert old.health.word is HealthWord.STALE and "60 s old" in old.health.reason
         write_beat(run.beat, beat(age_s=-60.0))  # of before this machine was started anew
-        assert reader.state().health.word is Word.STALE
+        assert reader.state().health.word is HealthWord.STALE
         (run.pids / "supervisor").write_text("999999 0")
         assert "supervisor is gone" in reader.state().health.reason
     finally:
         run.remove()
 
 
-def beat(age_s: float = 0.0) -> Beat:
+def beat(age_s: float = 0.0) -> Heartbeat:
     beat_ns = time.monotonic_ns() - int(age_s * 1e9)
-    return Beat(pid=os.getpid(), started_ns=time.time_ns(), beat_ns=beat_ns)
+    return Heartbeat(pid=os.getpid(), started_ns=time.time_ns(), beat_ns=beat_ns)
 
 
 def test_many_readers_share_one_reading(tmp_path: Path) -> None:
-    reader = Reader(tmp_path, cached_s=60.0)
+    reader = StateReader(tmp_path, cached_s=60.0)
     assert reader.state() is reader.state()
-    told: State = reader.state()
+    told: ChainState = reader.state()
     assert msgspec.structs.replace(told) == told
 
 
 def test_lines_of_a_file_that_is_halved_moved_or_torn_come_once_each(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    tail, seen, written = Tail(path), [], []
+    tail, seen, written = JsonLinesTail(path), [], []
     assert tail.new() == []
     for number in range(3000):
         line = json.dumps({"n": number, "x": "y" * (number % 90)}).encode()
@@ -141,16 +140,16 @@ def test_lines_of_a_file_that_is_halved_moved_or_torn_come_once_each(tmp_path: P
 def test_a_line_of_before_is_read_and_one_of_a_later_version_is_passed_over() -> None:
     old = b'{"time":17.5,"type":"StepApplied","step":3,"seconds":0.25,"digest":"ab"}'
     event = read_event(old)
-    assert event is not None and (event.kind, event.step) == (Kind.APPLIED, 3)
+    assert event is not None and (event.kind, event.step) == (EventKind.APPLIED, 3)
     assert event.time_ns == 17_500_000_000
     restart = read_event(b'{"time":1,"event":"restart","stage":"parse-0","exit_code":-9}')
-    assert restart is not None and (restart.kind, restart.stage) == (Kind.RESTART, "parse-0")
+    assert restart is not None and (restart.kind, restart.stage) == (EventKind.RESTART, "parse-0")
     for line in (b'{"kind":"of tomorrow"}', b"{", b"[]", b'{"step":"x"}', b"\xff", b""):
         assert read_event(line) is None
 
 
 def test_every_kind_of_event_comes_back_from_its_line() -> None:
-    for number, kind in enumerate(set(Kind) - {Kind.OTHER}):
+    for number, kind in enumerate(set(EventKind) - {EventKind.OTHER}):
         event = Event(time_ns=10**18 + number, kind=kind, step=number, why='"\x1b[31m\n', count=2)
         assert read_event(line_of(event, {"type": "Note"})) == event
         assert b"\n" not in line_of(event, {})
@@ -160,35 +159,35 @@ def test_the_past_of_a_job_is_its_last_lifes_and_a_loss_is_of_its_own_step(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "events.jsonl"
-    history = History(path)
+    history = StepHistory(path)
 
-    def tell(kind: Kind, step: int | None = None, time_ns: int = 1, **more: object) -> None:
+    def tell(kind: EventKind, step: int | None = None, time_ns: int = 1, **more: object) -> None:
         event = Event(time_ns=time_ns, kind=kind, step=step, **more)  # type: ignore[arg-type]
         append_line(path, line_of(event, {}), 1 << 20)
         history.look()
 
     for step in (1, 2):
-        tell(Kind.ARRIVED, step, 10 * step)
-        tell(Kind.APPLIED, step, 10 * step + 1, seconds=0.5)
-    tell(Kind.LOSS, 2, what=events.PACKETS, count=5)  # found once that step was over
-    tell(Kind.LOSS, what=events.PACKETS, count=9)  # of no step that is known
-    tell(Kind.HEAL, 2, what=events.PACKETS, count=3)
-    tell(Kind.SAVE, 2, 30)
+        tell(EventKind.ARRIVED, step, 10 * step)
+        tell(EventKind.APPLIED, step, 10 * step + 1, seconds=0.5)
+    tell(EventKind.LOSS, 2, what=event_log.PACKETS, count=5)  # found once that step was over
+    tell(EventKind.LOSS, what=event_log.PACKETS, count=9)  # of no step that is known
+    tell(EventKind.HEAL, 2, what=event_log.PACKETS, count=3)
+    tell(EventKind.SAVE, 2, 30)
     marks = {one.step: one for one in history.timeline}
     assert (marks[2].missing, marks[2].healed, marks[2].durable_ns) == (5, 3, 30)
     assert not marks[1].missing and 3 not in marks
     assert history.waits_since_ns(2) is None
-    tell(Kind.ARRIVED, 3, 40)
+    tell(EventKind.ARRIVED, 3, 40)
     assert history.waits_since_ns(2) == 40
-    tell(Kind.LOSS, 4, 50, what=events.STEP, why="it never came")
+    tell(EventKind.LOSS, 4, 50, what=event_log.STEP, why="it never came")
     assert history.lost is not None and history.timeline[-1].lost == "it never came"
-    tell(Kind.LOSS, 3, 55, what=events.BYTES, count=72)
+    tell(EventKind.LOSS, 3, 55, what=event_log.BYTES, count=72)
     assert {one.step: one.tainted for one in history.timeline}[3]
-    tell(Kind.HANDOVER, 1, 60)
-    tell(Kind.ARRIVED, 2, 70)  # the job came back from step 1: another step 2
+    tell(EventKind.HANDOVER, 1, 60)
+    tell(EventKind.ARRIVED, 2, 70)  # the job came back from step 1: another step 2
     again = {one.step: one for one in history.timeline}[2]
     assert (again.arrived_ns, again.applied_ns, again.durable_ns) == (70, None, None)
-    tell(Kind.START, None, 80)
+    tell(EventKind.START, None, 80)
     assert history.timeline == ()
 
 
@@ -220,22 +219,27 @@ def test_no_line_whatever_it_holds_ends_the_reading(line: bytes) -> None:
 
 
 def test_several_jobs_are_told_by_their_names_each_with_its_own_past(tmp_path: Path) -> None:
-    two = (OwnConfig(name="dense", hosts=("10.0.0.1",)), OwnConfig(name="moe", hosts=("10.0.0.2",)))
+    two = (
+        JobTableConfig(name="dense", hosts=("10.0.0.1",)),
+        JobTableConfig(name="moe", hosts=("10.0.0.2",)),
+    )
     run, _ = create(msgspec.structs.replace(CONFIG, job=two), tmp_path / "run")
     try:
-        reader = Reader(run.root, cached_s=0.0)
-        for number, own in enumerate(every(run), 1):
+        reader = StateReader(run.root, cached_s=0.0)
+        for number, own in enumerate(all_run_dirs(run), 1):
             write_beat(own.beat, msgspec.structs.replace(beat(), events={"save": number}))
             for step in range(1, 2 + number):
-                told = Event(time_ns=step, kind=Kind.ARRIVED, step=step, job=number)
+                told = Event(time_ns=step, kind=EventKind.ARRIVED, step=step, job=number)
                 append_line(own.events, line_of(told, {}), 1 << 20)
-        (every(run)[1].root / "steps.jsonl").write_text('{"step":2,"digest":"d","seconds":0.1}\n')
+        (all_run_dirs(run)[1].root / "steps.jsonl").write_text(
+            '{"step":2,"digest":"d","seconds":0.1}\n'
+        )
         state = reader.state()
         assert [job.name for job in state.jobs] == ["dense", "moe"]
         assert [job.arrived_step for job in state.jobs] == [2, 3]
         assert [job.step for job in state.jobs] == [None, 2]
         assert state.event_counts == {"save": 3}
-        alone = Reader(every(run)[1].root, cached_s=0.0).state()
+        alone = StateReader(all_run_dirs(run)[1].root, cached_s=0.0).state()
         assert [(job.name, job.number, job.step) for job in alone.jobs] == [("moe", 2, 2)]
         assert {(one.job, one.name) for one in alone.stages} == {
             *((1, name) for name in ("supervisor", "parse-0", "capture-0")),

@@ -18,39 +18,38 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
-from flowcheck.ops.running.chain import job_to_run
-from flowcheck.ops.watch.metrics import METRICS, exposition
-from flowcheck.ops.watch.parts.health import Health, Word
-from flowcheck.ops.watch.reading import Reader
-from flowcheck.ops.watch.server import Server
-from flowcheck.ops.watch.state import State, decode_state
+from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.ops.watch.monitoring_server import MonitoringServer
+from flowcheck.ops.watch.prometheus_metrics import METRICS, exposition
+from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord, decode_state
+from flowcheck.ops.watch.state.state_reader import StateReader
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 WORD = "a-word-of-sixteen-and-more"
 Serve = Callable[..., str]
 
 
-def recorded(name: str = "state.json") -> State:
+def recorded(name: str = "state.json") -> ChainState:
     return decode_state((DATA / name).read_bytes())
 
 
 class Told:
     """In place of a reader: a state that was recorded."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: ChainState) -> None:
         self.told = state
 
-    def state(self) -> State:
+    def state(self) -> ChainState:
         return self.told
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    running: list[Server] = []
+    running: list[MonitoringServer] = []
 
-    def start(state: State, **settings: Any) -> str:
+    def start(state: ChainState, **settings: Any) -> str:
         config = WatchConfig(**({"listen": "127.0.0.1:0"} | settings))
-        running.append(Server(cast(Reader, Told(state)), config))
+        running.append(MonitoringServer(cast(StateReader, Told(state)), config))
         running[-1].start()
         return running[-1].url
 
@@ -73,7 +72,7 @@ def curl(*words: str) -> tuple[int, str]:
 def test_health_is_a_status_that_a_probe_understands_and_a_reason(
     serve: Serve, word: str, status: int
 ) -> None:
-    health = Health(word=Word(word), reason='it says "why" </script>\n')
+    health = Health(word=HealthWord(word), reason='it says "why" </script>\n')
     url = serve(msgspec.structs.replace(recorded(), health=health))
     got, body = curl(f"{url}/healthz")
     assert got == status and json.loads(body) == {"word": word, "reason": health.reason}

@@ -15,9 +15,9 @@ from support.free import free_port
 
 from flowcheck.config import encode_config
 from flowcheck.errors import ConfigError
-from flowcheck.ops.running.chain import job_to_run
-from flowcheck.ops.watch.serving import Stated, _settings
-from flowcheck.stages.rundir import RunDir
+from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.ops.watch.watch_command import WatchOptions, _settings
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 WORD = "a-word-of-sixteen-and-more"
 JOB = '[[source]]\ninterface = "eth1"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
@@ -106,11 +106,11 @@ def test_a_certificate_of_the_command_goes_without_the_job_files_key(
     (tmp_path / "run").mkdir()
     RunDir(tmp_path / "run").config.write_bytes(encode_config(job_to_run(tmp_path / "job.toml")))
     for stated, told in (
-        (Stated(), ("own.pem", "own.key")),
-        (Stated(tls_certificate="both.pem"), ("both.pem", "None")),
-        (Stated(tls_certificate="a.pem", tls_key="a.key"), ("a.pem", "a.key")),
+        (WatchOptions(), ("own.pem", "own.key")),
+        (WatchOptions(tls_certificate="both.pem"), ("both.pem", "None")),
+        (WatchOptions(tls_certificate="a.pem", tls_key="a.key"), ("a.pem", "a.key")),
     ):
         found = _settings(tmp_path / "run", stated)
         assert (Path(str(found.tls_certificate)).name, Path(str(found.tls_key)).name) == told
     with pytest.raises(ConfigError, match=r"needs watch\.tls_certificate"):
-        _settings(tmp_path, Stated(tls_key="own.key"))
+        _settings(tmp_path, WatchOptions(tls_key="own.key"))

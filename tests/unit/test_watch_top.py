@@ -18,13 +18,13 @@ from rich.console import Console
 from test_watch_reading import CONFIG, beat
 from test_watch_server import recorded
 
-from flowcheck.ops.running.chain import create
-from flowcheck.ops.watch.state import State
-from flowcheck.ops.watch.top import Fitted, frame
-from flowcheck.stages.chain.beat import write_beat
+from flowcheck.ops.lifecycle.chain_runner import create
+from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.ops.watch.top_command import FittedFrame, frame
+from flowcheck.stages.chain_events.heartbeat import write_beat
 
 
-def shown(state: State, width: int = 140) -> str:
+def shown(state: ChainState, width: int = 140) -> str:
     out = StringIO()
     Console(file=out, width=width, highlight=False).print(frame(state))
     return out.getvalue()
@@ -44,10 +44,10 @@ def test_a_frame_says_in_words_what_the_state_says() -> None:
     assert "EXACT" in shown(recorded()) and "LOST" not in shown(recorded())
 
 
-def fitted(state: State, width: int, height: int) -> list[str]:
+def fitted(state: ChainState, width: int, height: int) -> list[str]:
     out = StringIO()
     console = Console(file=out, width=width, height=height, highlight=False)
-    console.print(Fitted(state), height=height)
+    console.print(FittedFrame(state), height=height)
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -83,7 +83,7 @@ def test_rates_name_their_span_and_nothing_done_is_not_the_same_as_not_known() -
     assert "158 kB/s" in cells["capture-0"]
 
 
-def crowded() -> State:
+def crowded() -> ChainState:
     """Five jobs with long names, a stage that is down among many."""
     state = recorded("state-lost.json")
     jobs = tuple(

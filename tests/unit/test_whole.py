@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.whole import growing, growing_apart, place_of, write_whole
+from flowcheck.atomic_write import (
+    atomic_path,
+    atomic_path_per_process,
+    temporary_path,
+    write_atomically,
+)
 
 LEFTOVERS = ".step-*.tmp"
 
@@ -22,32 +27,32 @@ def test_a_file_is_replaced_in_one_instant_and_nothing_stays_beside_it(
     tmp_path: Path, durable: bool
 ) -> None:
     path = tmp_path / "file"
-    write_whole(path, b"old", durable=durable)
-    with growing(path, durable=durable) as place:
+    write_atomically(path, b"old", durable=durable)
+    with atomic_path(path, durable=durable) as place:
         place.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new" and names(tmp_path) == ["file"]
 
 
 def test_after_an_error_the_old_content_is_there_and_nothing_beside_it(tmp_path: Path) -> None:
-    write_whole(tmp_path / "file", b"old")
-    with pytest.raises(OSError, match="full"), growing(tmp_path / "file") as place:
+    write_atomically(tmp_path / "file", b"old")
+    with pytest.raises(OSError, match="full"), atomic_path(tmp_path / "file") as place:
         place.write_bytes(b"ne")
         raise OSError("full")
     leftovers = ".file.*.tmp"
     with (
         pytest.raises(OSError, match="full"),
-        growing_apart(tmp_path / "file", leftovers=leftovers),
+        atomic_path_per_process(tmp_path / "file", leftovers=leftovers),
     ):
         raise OSError("full")
     assert (tmp_path / "file").read_bytes() == b"old" and names(tmp_path) == ["file"]
 
 
 def test_what_a_killed_writer_left_goes_before_the_next_one_writes(tmp_path: Path) -> None:
-    left = place_of(tmp_path / "folder")
+    left = temporary_path(tmp_path / "folder")
     left.mkdir()
     (left / "half").write_bytes(b"h")
-    with growing(tmp_path / "folder") as place:
+    with atomic_path(tmp_path / "folder") as place:
         place.mkdir()
         (place / "whole").write_bytes(b"w")
     assert names(tmp_path) == ["folder"] and names(tmp_path / "folder") == ["whole"]
@@ -60,7 +65,9 @@ def test_a_place_of_its_own_is_taken_away_once_its_writer_is_dead_and_not_before
     child = os.fork()
     if not child:
         try:
-            with growing_apart(tmp_path / "step-1", leftovers=LEFTOVERS, folder=True) as place:
+            with atomic_path_per_process(
+                tmp_path / "step-1", leftovers=LEFTOVERS, folder=True
+            ) as place:
                 (place / "half").write_bytes(b"h")
                 os.write(done, b"x")
                 signal.pause()
@@ -68,12 +75,12 @@ def test_a_place_of_its_own_is_taken_away_once_its_writer_is_dead_and_not_before
             os._exit(1)
     os.read(ready, 1)
     theirs = tmp_path / f".step-1.{child}.tmp"
-    with growing_apart(tmp_path / "step-2", leftovers=LEFTOVERS, folder=True):
+    with atomic_path_per_process(tmp_path / "step-2", leftovers=LEFTOVERS, folder=True):
         assert (theirs / "half").exists(), "it is being written"
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     assert theirs.exists()
-    with growing_apart(tmp_path / "step-3", leftovers=LEFTOVERS, folder=True) as place:
+    with atomic_path_per_process(tmp_path / "step-3", leftovers=LEFTOVERS, folder=True) as place:
         (place / "all").write_bytes(b"a")
     assert names(tmp_path) == ["step-2", "step-3"]
     assert names(tmp_path / "step-3") == ["all"]

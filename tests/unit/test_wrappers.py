@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
-from flowcheck.plane.tape import read_tape
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
 SHAPES = ((40, 30), (40,), (30, 40), (30,))
 
 
 def reading(folder: Path, options: Options) -> Reading:
-    tape = read_tape(generate(options, folder).files)
+    tape = read_capture_files(generate(options, folder).files)
     return read_stream(tape.flows, tape.messages)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero
 from flowcheck.wire.learn.reading import Collective
-from flowcheck.wire.terms import Protocol
 
 
 def reduced(values: np.ndarray) -> Collective:

@@ -7,23 +7,23 @@ process = cluster.run_in(made.host_namespace(0), ["python", "train.py"])
 cluster.down(made.name)
 """
 
-from flowcheck.lab.cluster.build import down, up
-from flowcheck.lab.cluster.coverage import Coverage, coverage
-from flowcheck.lab.cluster.held import held
-from flowcheck.lab.cluster.namespaces import enter, run_in
-from flowcheck.lab.cluster.spec import UPLINK, Cluster, Mirror, parse_mirrors
-from flowcheck.lab.cluster.status import status
+from flowcheck.lab.cluster.cluster_ownership import reserved
+from flowcheck.lab.cluster.cluster_setup import down, up
+from flowcheck.lab.cluster.cluster_spec import UPLINK, Cluster, Mirror, parse_mirrors
+from flowcheck.lab.cluster.cluster_status import status
+from flowcheck.lab.cluster.network_namespaces import enter, run_in
+from flowcheck.lab.cluster.ring_mirror_coverage import RingCoverage, coverage
 
 __all__ = [
     "UPLINK",
     "Cluster",
-    "Coverage",
     "Mirror",
+    "RingCoverage",
     "coverage",
     "down",
     "enter",
-    "held",
     "parse_mirrors",
+    "reserved",
     "run_in",
     "status",
     "up",

@@ -1,1 +1,1 @@
-"""What a model will put on the wire and need of memory, before it does."""
+"""`flowcheck plan`: predicts the traffic and the memory of a training job before it runs."""

@@ -1,1 +1,1 @@
-"""Port mirroring on switches: what is asked, what a platform can hold, its commands, its rules."""
+"""Port mirroring on switches: mirror sessions, switch platforms, their commands and rules."""

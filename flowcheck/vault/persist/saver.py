@@ -14,24 +14,29 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.config import PersistConfig
-from flowcheck.errors import FlowCheckError, StateError, naming
+from flowcheck.errors import FlowCheckError, StateError, naming_file
 from flowcheck.private_files import make_folder
-from flowcheck.replica.files.latest import LATEST
-from flowcheck.replica.files.manifest import MANIFEST
+from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
-from flowcheck.vault.persist import ledger as ledgers
-from flowcheck.vault.persist.journal import SENT
-from flowcheck.vault.persist.ledger import LEDGER, Entry, Ledger
-from flowcheck.vault.persist.listing import Listing, check, listing, listing_of
-from flowcheck.vault.persist.local import LEFTOVERS, LocalPlace
-from flowcheck.vault.persist.pace import Pace
-from flowcheck.vault.persist.places import Place
-from flowcheck.vault.persist.schedule import leaving
-from flowcheck.whole import growing_apart
+from flowcheck.vault.persist import checkpoint_ledger as ledgers
+from flowcheck.vault.persist.checkpoint_ledger import LEDGER, Ledger, LedgerEntry
+from flowcheck.vault.persist.checkpoint_listing import (
+    CheckpointListing,
+    listing_of_manifest,
+    read_listing,
+    verify_checkpoint,
+)
+from flowcheck.vault.persist.local_folder import LEFTOVERS, LocalFolder
+from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.save_schedule import leaving
+from flowcheck.vault.persist.storage_target import StorageTarget
+from flowcheck.vault.persist.upload_journal import SENT
 
 
-class HeldStep(Protocol):
+class StepToSave(Protocol):
     """A step that holds still."""
 
     @property
@@ -50,18 +55,20 @@ class Source(Protocol):
     name: str
     """Whose they are, in the ledger."""
 
-    def hold(self, step: Step) -> AbstractContextManager[HeldStep]:
+    def hold(self, step: Step) -> AbstractContextManager[StepToSave]:
         """Raises StateError where it is not held, or did not hold still."""
 
 
 class Saver:
     """What one process does at a time with one target."""
 
-    def __init__(self, config: PersistConfig, place: Place, staging: Path, source: Source) -> None:
+    def __init__(
+        self, config: PersistConfig, place: StorageTarget, staging: Path, source: Source
+    ) -> None:
         self._config, self._place, self._source = config, place, source
         self._staging = staging
-        self._direct = isinstance(place, LocalPlace) and config.rate_limit_bytes_s is None
-        self.pace = Pace(config.rate_limit_bytes_s)
+        self._direct = isinstance(place, LocalFolder) and config.rate_limit_bytes_s is None
+        self.pace = TransferPace(config.rate_limit_bytes_s)
         self.on_phase: Callable[[str, Step, int], None] = lambda *_: None
         """Told what begins, of which step, and how many bytes that is (0: not known)."""
         self._far = False
@@ -71,12 +78,12 @@ class Saver:
         """Nothing moved at the target for so long; writing and reading here take what they take."""
         return self._far and time.monotonic() - self.pace.moved_s > limit_s
 
-    def durable(self) -> Entry | None:
+    def durable(self) -> LedgerEntry | None:
         """The newest checkpoint of this run at the target."""
         own = self._ledger().of(self._source.name)
         return own[-1] if own else None
 
-    def settled(self) -> Entry | None:
+    def settled(self) -> LedgerEntry | None:
         """The same, once what a killed process left there is finished or gone, and `latest`."""
         self._cleaned(self._ledger())
         return self.durable()
@@ -85,7 +92,7 @@ class Saver:
         """A part of a checkpoint was sent: `save` goes on with that one, whatever it is told."""
         return any((self._staging / f"{name}{SENT}").exists() for name in self._staged_names())
 
-    def save(self, step: Step) -> Entry:
+    def save(self, step: Step) -> LedgerEntry:
         """Makes `step`, or what is unfinished, durable; it is `latest` behind this.
 
         Raises StateError or OSError; the step, and all that was durable, are as they were then.
@@ -101,13 +108,13 @@ class Saver:
             return self._send(ledger, begun[0])
         return self._send(ledger, self._stage(ledger, step))
 
-    def _save_direct(self, ledger: Ledger, step: Step) -> Entry:
-        assert isinstance(self._place, LocalPlace)
+    def _save_direct(self, ledger: Ledger, step: Step) -> LedgerEntry:
+        assert isinstance(self._place, LocalFolder)
         root = self._place.root
         with self._source.hold(step) as held:
             name = self._name(ledger, held)
             if (root / name).exists():
-                found = listing(root / name)
+                found = read_listing(root / name)
             else:
                 ledger = self._noted(ledger.with_writing(name))
                 self.on_phase("writing", held.step, 0)
@@ -115,7 +122,7 @@ class Saver:
                     held.write(folder)
                     self.pace.living()
                     self.on_phase("verifying", held.step, 0)
-                    found = check(folder)
+                    found = verify_checkpoint(folder)
                 self.pace.moved(found.size_bytes)
         return self._finish(ledger, name, found)
 
@@ -129,10 +136,10 @@ class Saver:
                 self.pace.living()
         return name
 
-    def _send(self, ledger: Ledger, name: str) -> Entry:
+    def _send(self, ledger: Ledger, name: str) -> LedgerEntry:
         folder = self._staging / name
         try:
-            found = check(folder)
+            found = verify_checkpoint(folder)
         except StateError:
             shutil.rmtree(folder, ignore_errors=True)  # the next attempt makes another one
             raise
@@ -140,7 +147,7 @@ class Saver:
             ledger = self._noted(ledger.with_writing(name))
         self.on_phase("sending", found.step, found.size_bytes)
         self.pace.living()
-        self._far = not isinstance(self._place, LocalPlace)
+        self._far = not isinstance(self._place, LocalFolder)
         self._place.send(folder, name, found, self.pace)
         self.on_phase("verifying", found.step, found.size_bytes)
         self._place.verify(name, found, self.pace)
@@ -150,10 +157,10 @@ class Saver:
         (self._staging / f"{name}{SENT}").unlink(missing_ok=True)
         return entry
 
-    def _finish(self, ledger: Ledger, name: str, found: Listing) -> Entry:
+    def _finish(self, ledger: Ledger, name: str, found: CheckpointListing) -> LedgerEntry:
         """It is durable and verified: the ledger, `latest`, and what leaves for it."""
         self.pace.living()
-        entry = Entry(
+        entry = LedgerEntry(
             name=name,
             step=found.step,
             digest=found.digest,
@@ -164,7 +171,7 @@ class Saver:
         self._name_latest(self._noted(ledger.with_entry(entry)), entry)
         return entry
 
-    def _name_latest(self, ledger: Ledger, entry: Entry) -> Ledger:
+    def _name_latest(self, ledger: Ledger, entry: LedgerEntry) -> Ledger:
         """The newest of the ledger; what need not stay beside it goes."""
         self._place.write(LATEST, f"{entry.name}\n".encode())
         own = ledger.of(self._source.name)
@@ -209,14 +216,14 @@ class Saver:
             return self._name_latest(ledger, entry)
         return self._noted(ledger.without_writing(name))
 
-    def _whole(self, name: str) -> Listing | None:
-        assert isinstance(self._place, LocalPlace)
+    def _whole(self, name: str) -> CheckpointListing | None:
+        assert isinstance(self._place, LocalFolder)
         try:
-            return check(self._place.root / name)
+            return verify_checkpoint(self._place.root / name)
         except StateError:
             return None
 
-    def _name(self, ledger: Ledger, held: HeldStep) -> str:
+    def _name(self, ledger: Ledger, held: StepToSave) -> str:
         """step-N; where another past of the job, or somebody else, has left a step of this number
         there, with the digest behind it."""
         name, own = f"step-{held.step}", held.digest
@@ -243,14 +250,14 @@ class Saver:
 
     @contextmanager
     def _new_folder(self, final: Path) -> Iterator[Path]:
-        with naming(final):
+        with naming_file(final):
             make_folder(final.parent)
-            with growing_apart(final, leftovers=LEFTOVERS, folder=True) as folder:
+            with atomic_path_per_process(final, leftovers=LEFTOVERS, folder=True) as folder:
                 yield folder
 
 
 def _digest(manifest: bytes, name: str) -> str:
     try:
-        return listing_of(manifest, name).digest
+        return listing_of_manifest(manifest, name).digest
     except FlowCheckError:
         return ""

@@ -1,1 +1,1 @@
-"""Steps over HTTP, and from wherever they lie: a server that reads, a client that goes on."""
+"""The HTTP server of checkpoints: steps in memory and on disk."""

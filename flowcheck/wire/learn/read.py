@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flowcheck.wire.job import Job
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
@@ -36,10 +36,9 @@ from flowcheck.wire.learn.verdict import formats, lines
 from flowcheck.wire.learn.verdict.collect import collect, parcels_left
 from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
 from flowcheck.wire.learn.verdict.others import others
-from flowcheck.wire.parted import Parted
-from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Rule
+from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
+from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
 
 BROKEN_OFF = (
     "too much was lost to try every reading: the search was broken off, what it says is less"
@@ -52,17 +51,17 @@ AMID = "the capture begins amid a collective: {} sends before the first whole on
 
 
 def read_stream(
-    flows: Sequence[FlowSeen],
-    messages: Sequence[MessageSeen],
+    flows: Sequence[ObservedFlow],
+    messages: Sequence[ObservedMessage],
     *,
     ended: bool = True,
-    release: Rule | None = None,
-    before: Job | None = None,
-    earlier: Job | None = None,
+    release: NcclEra | None = None,
+    before: LearnedJob | None = None,
+    earlier: LearnedJob | None = None,
     blocks: Sequence[int] = (),
     hasty: bool = False,
-    stated: Stated | None = None,
-    parted: Parted | None = None,
+    stated: OperatorStatement | None = None,
+    parted: ShardedTraining | None = None,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
@@ -105,17 +104,17 @@ class Query:
     """What `read_stream` was asked."""
 
     ended: bool
-    release: Rule | None
-    before: Job | None
-    earlier: Job | None
+    release: NcclEra | None
+    before: LearnedJob | None
+    earlier: LearnedJob | None
     blocks: tuple[int, ...]
     hasty: bool
-    stated: Stated | None
-    parted: Parted | None
+    stated: OperatorStatement | None
+    parted: ShardedTraining | None
 
 
 def _read(
-    flows: Sequence[FlowSeen], messages: Sequence[MessageSeen], query: Query
+    flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage], query: Query
 ) -> tuple[Reading, bool | None]:
     """The reading in one order of LL128's lines; and whether that order makes sense, as
     lines.makes_sense has it."""
@@ -198,7 +197,7 @@ def _read(
 def _parameters(
     own: Sequence[Communicator],
     communicators: Sequence[Communicator],
-    parted: Parted | None,
+    parted: ShardedTraining | None,
     blocks: Sequence[int],
     streams: Sequence[Stream],
 ) -> Learned | None:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.job import Job
-from flowcheck.wire.seen import FlowKey, FlowSeen, Range
-from flowcheck.wire.terms import Protocol, Rule, Senders
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, WriterRanks
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, Range
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReading:
     """One flow and what it is for."""
 
-    seen: FlowSeen
+    seen: ObservedFlow
     role: str
     """data, cts or other."""
     protocol: Protocol | None
@@ -49,7 +49,7 @@ class Placement:
 class LinkSeen:
     """The mirrored connections from one rank of a ring to the next."""
 
-    senders: Senders
+    senders: WriterRanks
     """Its ring index; [channel] where another rank of the node writes on each."""
     channels: tuple[tuple[int | None, tuple[FlowKey, ...]], ...]
     """(channel, flows of the connection); None: it carried nothing that tells its channel."""
@@ -67,7 +67,7 @@ class RingSeen:
     """Ranks of a node."""
     element_bytes: int
     extra_sends: int
-    rules: tuple[Rule, ...]
+    rules: tuple[NcclEra, ...]
     """Eras of NCCL that cut it so."""
     links: tuple[LinkSeen, ...]
 
@@ -150,7 +150,7 @@ class Part:
     """One of the data-parallel jobs of a stream, as far as it is told."""
 
     communicator: int
-    job: Job | None
+    job: LearnedJob | None
     weights: Weights | None
     why_not: tuple[str, ...]
     first_ns: int = 0
@@ -164,7 +164,7 @@ class Reading:
     flows: tuple[FlowReading, ...]
     collectives: tuple[Collective, ...]
     weights: Weights | None
-    job: Job | None
+    job: LearnedJob | None
     why_not: tuple[str, ...]
     """Why there is no job, or one of parameters alone, or why something stayed unread; one
     sentence each."""

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 from support.faults.schedule import ENDS_AFTER, ProcessFault
 
-from flowcheck.plane.shard import applied_iteration
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.shared_memory.gradient_shard import applied_iteration
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0  # linux/time.h, asm-generic/siginfo.h
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -114,20 +114,20 @@ class Inflicted:
 
 def afflict(plan: Plan) -> None:
     """From now on stages of this process are inflicted, and their turns as short as planned."""
-    from flowcheck.stages.chain import launch
-    from flowcheck.stages.following import room
-    from flowcheck.stages.intake import capture_file, parse
+    from flowcheck.stages.packet_capture import capture_file, parse_stage
+    from flowcheck.stages.staged_messages import staging_space
+    from flowcheck.stages.supervisor import stage_launch
 
-    capture_file.SPAN_FRAMES, parse.SPAN_SLOTS, room.SPAN_SLOTS = plan.spans
-    room.SPAN_SLOTS_LEAST = min(room.SPAN_SLOTS_LEAST, plan.spans[2])
-    made = launch._service
+    capture_file.SPAN_FRAMES, parse_stage.SPAN_SLOTS, staging_space.SPAN_SLOTS = plan.spans
+    staging_space.SPAN_SLOTS_LEAST = min(staging_space.SPAN_SLOTS_LEAST, plan.spans[2])
+    made = stage_launch._service
 
     def inflicted(name: str, where: RunDir, config: Any, number: int) -> Any:
         service = made(name, where, config, number)
         inflictor = Inflictor(plan, service.name)
         return Inflicted(service, inflictor, _position(service, where))
 
-    launch._service = inflicted
+    stage_launch._service = inflicted
 
 
 def _position(service: Any, where: RunDir) -> Callable[[], float]:
@@ -144,7 +144,7 @@ def _position(service: Any, where: RunDir) -> Callable[[], float]:
 
 def afflict_supervisor(plan: Plan) -> None:
     """The supervisor of this process, likewise."""
-    from flowcheck.stages.chain.supervisor import Supervisor
+    from flowcheck.stages.supervisor.supervisor import Supervisor
 
     inflictor = Inflictor(plan, "supervisor")
     start, work, stop = Supervisor.start, Supervisor.work, Supervisor.stop

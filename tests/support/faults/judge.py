@@ -140,14 +140,14 @@ def _lines(ran: Ran) -> list[str]:
 def _checkpoints(ran: Ran) -> list[str]:
     """Of all that lie there: each is whole and right, or it is refused because it was torn."""
     from flowcheck.errors import FlowCheckError
-    from flowcheck.replica import checkpoint
+    from flowcheck.replica.checkpoint import checkpoint_save
 
     wrong = []
     folders = [path for path in ran.out.glob("step-*") if path.is_dir()]
     folders += [path for path in ran.run.glob("rescued*/step-*") if path.is_dir()]
     for folder in folders:
         try:
-            step = checkpoint.load(folder).manifest.step
+            step = checkpoint_save.load(folder).manifest.step
         except (FlowCheckError, OSError) as error:
             if not any(path.is_relative_to(folder) for path in ran.torn):
                 wrong.append(f"{folder.name} does not load: {error}")

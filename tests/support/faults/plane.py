@@ -29,17 +29,17 @@ from support.faults.schedule import CLOCKS, FrameFault, harmless_frames, told
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
-from flowcheck.lab.frames import frame, write_packets
-from flowcheck.plane.extractor import Extractor, place_staged
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.parser import Parser
-from flowcheck.plane.ring import Ring
-from flowcheck.plane.shard import Shard, State
-from flowcheck.plane.staging import Staging
-from flowcheck.stages.following.generations import Generations
-from flowcheck.wire.edge_messages import SendKind
-from flowcheck.wire.plan import FlowPlan
-from flowcheck.wire.seen import FlowKey
+from flowcheck.lab.synthetic_traffic.roce_frames import frame, write_packets
+from flowcheck.plane.extraction.packet_parser import Parser
+from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.stages.extraction.shard_generations import ShardGenerations
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.connection_messages import SendKind
+from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 QP, LIMIT_S, LIVES_MAX = 7, 300.0, 4000
 
@@ -217,21 +217,21 @@ class Rig:
     schedule: PlaneSchedule
     job: Made
     folder: Path
-    ring: Ring = field(init=False)
-    shard: Shard = field(init=False)
+    ring: FrameRing = field(init=False)
+    shard: GradientShard = field(init=False)
     fed: int = 0
     taken: dict[int, bytes] = field(default_factory=dict)
     """{step: gradient} as the updater read it."""
 
     def __post_init__(self) -> None:
         own = self.schedule
-        self.ring = Ring.create(self.folder / "ring", slots=own.slots)
+        self.ring = FrameRing.create(self.folder / "ring", slots=own.slots)
         FlowTable.create(self.folder / "flows", messages=2 * own.slots).close()
         Staging.create(
             self.folder / "staging", messages=2 * own.slots, data_bytes=own.staging_bytes,
             records=own.records, held=own.held,
         ).close()  # fmt: skip
-        self.shard = Shard.create(
+        self.shard = GradientShard.create(
             self.folder / "shard", gradient_bytes=own.gradient_bytes, unit_bytes=own.unit_bytes
         )
 
@@ -257,7 +257,7 @@ class Rig:
         """The updater: whole steps in their order."""
         step = self.shard.applied_iteration + 1
         generation = self.shard.generation_of(step)
-        if generation is None or self.shard.state(generation) is not State.COMPLETE:
+        if generation is None or self.shard.state(generation) is not GenerationState.COMPLETE:
             return 0
         self.taken[step] = self.shard.gradient(generation).tobytes()
         self.shard.apply(step)
@@ -281,12 +281,12 @@ class Rig:
 
     def _work(self) -> None:
         own, folder = self.schedule, self.folder
-        ring = Ring.open(folder / "ring")
+        ring = FrameRing.open(folder / "ring")
         flows = FlowTable.open(folder / "flows", writable=True)
         parser = Parser(ring, flows)
-        shard = Shard.open(folder / "shard")
+        shard = GradientShard.open(folder / "shard")
         extractor = Extractor(ring, flows, Staging.open(folder / "staging"), shard)
-        generations = Generations(self.shard)
+        generations = ShardGenerations(self.shard)
         behind = int(own.planned_at * len(self.job.frames))
         done = 1
         while done:

@@ -32,17 +32,17 @@ def load() -> None:
     import torch
 
     import flowcheck.cli.main
-    import flowcheck.ops.running.replay
-    import flowcheck.ops.running.saved
-    import flowcheck.replica.checkpoint
-    import flowcheck.stages.chain.launch
-    import flowcheck.stages.following.extract
-    import flowcheck.stages.intake.capture
-    import flowcheck.stages.intake.parse
-    import flowcheck.stages.learning.readings
-    import flowcheck.stages.updating.update
-    import flowcheck.vault.flat  # noqa: F401
-    from flowcheck.replica.warm import load_torch
+    import flowcheck.ops.lifecycle.replay_command
+    import flowcheck.ops.lifecycle.shutdown_checkpoint
+    import flowcheck.replica.checkpoint.checkpoint_save
+    import flowcheck.stages.extraction.extract_stage
+    import flowcheck.stages.job_learning.reading_process
+    import flowcheck.stages.packet_capture.capture_stage
+    import flowcheck.stages.packet_capture.parse_stage
+    import flowcheck.stages.replica_update.update_stage
+    import flowcheck.stages.supervisor.stage_launch
+    import flowcheck.vault.trainer_checkpoint.flat_state  # noqa: F401
+    from flowcheck.replica.torch_startup import load_torch
 
     torch.set_num_threads(1)  # a fork of a process with threads of torch's own waits for them
     load_torch(steps=True)
@@ -141,14 +141,14 @@ def command(words: Sequence[str], plan: Plan, folder: Path, *, begun: bool) -> i
 
 
 def _supervise(words: Sequence[str], plan: Plan, begun: bool) -> int:
-    from flowcheck.stages.chain import child
+    from flowcheck.stages.supervisor import stage_process
 
     afflict(plan)
     afflict_supervisor(plan)
     popen: Any = Forked
     if begun:
         popen = _begun(plan)
-    child.subprocess = SimpleNamespace(  # type: ignore[assignment]
+    stage_process.subprocess = SimpleNamespace(  # type: ignore[assignment]
         Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
     )
     return _main(words)

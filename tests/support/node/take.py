@@ -15,13 +15,13 @@ from pathlib import Path
 from support import eal
 from support.rings import counted, frames_in
 
-from flowcheck.plane.ring import Ring
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 
 def main(address: str, frames: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = Path(folder) / "ring"
-        with Ring.create(path, slots=1024, live_source=True) as ring:
+        with FrameRing.create(path, slots=1024, live_source=True) as ring:
             eal._main(eal.Setup(device=address, rings=[str(path)], frames_max=frames, idle_us=500))
             found = {
                 "counted": counted(ring),

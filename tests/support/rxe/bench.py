@@ -14,7 +14,7 @@ from support.rxe.keeper import kept
 from support.rxe.mirror import Mirror
 
 from flowcheck.lab import cluster as lab
-from flowcheck.lab.cluster.spec import SwitchKind
+from flowcheck.lab.cluster.cluster_spec import SwitchKind
 
 FOLDERS = "flowcheck-rxe-"
 NETWORK = 203

@@ -13,18 +13,18 @@ from support.eal import wait_until
 
 from flowcheck._core import ffi, lib
 from flowcheck.config import encode_config, job_from
-from flowcheck.lab.cluster import status
-from flowcheck.lab.cluster.links import index_of
-from flowcheck.lab.cluster.mirror import copy_to, stop_copies
-from flowcheck.lab.cluster.namespaces import inside, netlink
-from flowcheck.lab.cluster.spec import MONITOR, UPLINK, Cluster, port_name
+from flowcheck.lab.cluster import cluster_status
+from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
+from flowcheck.lab.cluster.linux_bridge import copy_to, remove_mirrors
+from flowcheck.lab.cluster.network_namespaces import inside, netlink
+from flowcheck.lab.cluster.veth_links import index_of
 from flowcheck.messages import Fault, Hello, Stop
-from flowcheck.plane.counters import VERDICTS, lost_frames
-from flowcheck.plane.flows import FlowTable
-from flowcheck.plane.ring import Ring
-from flowcheck.stages.chain.child import Child, stage_arguments
-from flowcheck.stages.links import Links
-from flowcheck.stages.rundir import RunDir
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.packet_counters import VERDICTS, lost_frames
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.stage_process import StageProcess, stage_arguments
+from flowcheck.stages.zmq_sockets import StageSockets
 
 SLOTS = 1 << 15
 LIMIT_S = 30.0
@@ -64,12 +64,12 @@ class Mirror:
         )
         self.run = RunDir.create(folder / "run", folder / "memory")
         self.run.config.write_bytes(encode_config(config))
-        self.ring = Ring.create(self.run.ring(0), slots=SLOTS, live_source=True)
+        self.ring = FrameRing.create(self.run.ring(0), slots=SLOTS, live_source=True)
         self.table = FlowTable.create(self.run.flows(0), messages=2 * SLOTS)
-        self._links = Links(self.run.sockets, Links.EVENTS)
+        self._links = StageSockets(self.run.sockets, StageSockets.EVENTS)
         self._greeted: set[str] = set()
         words = stage_arguments(config)
-        self._children = [Child(stage, words[stage]) for stage in STAGES]
+        self._children = [StageProcess(stage, words[stage]) for stage in STAGES]
 
     def start(self) -> None:
         """Both stages are up after this."""
@@ -93,11 +93,14 @@ class Mirror:
 
         def parsed_all() -> bool:
             self._listen()
-            found = status(self.cluster.name)
+            found = cluster_status(self.cluster.name)
             assert found is not None and found["monitor"]["dropped"] == 0, found
             return bool(self.ring.parsed + self.lost == found["monitor"]["frames"])
 
-        assert wait_until(parsed_all, LIMIT_S), (self.ring.counters(), status(self.cluster.name))
+        assert wait_until(parsed_all, LIMIT_S), (
+            self.ring.counters(),
+            cluster_status(self.cluster.name),
+        )
 
     @property
     def lost(self) -> int:
@@ -107,7 +110,7 @@ class Mirror:
     @contextmanager
     def off(self) -> Iterator[None]:
         """A bridge copies nothing while the block runs."""
-        stop_copies(self.cluster)
+        remove_mirrors(self.cluster)
         yield
         with netlink(self.cluster.switch_namespace) as route:
             monitor = index_of(route, MONITOR)
@@ -173,7 +176,7 @@ class Mirror:
             self.ring.close()
 
 
-def _code(child: Child) -> int:
+def _code(child: StageProcess) -> int:
     """Its exit code; killed where it does not end."""
     if child.process is None:
         return 0

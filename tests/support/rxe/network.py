@@ -16,9 +16,9 @@ from typing import Literal
 from support.eal import wait_until
 
 from flowcheck.lab.cluster import Cluster
-from flowcheck.lab.cluster.links import index_of
-from flowcheck.lab.cluster.namespaces import netlink
-from flowcheck.lab.cluster.spec import UPLINK
+from flowcheck.lab.cluster.cluster_spec import UPLINK
+from flowcheck.lab.cluster.network_namespaces import netlink
+from flowcheck.lab.cluster.veth_links import index_of
 
 TAP = "vm0"
 LIMIT_S = 20

@@ -8,7 +8,7 @@ import pytest
 from support.chromium import MISSING, PATH, Tab, chromium
 from support.shown import Told, recorded, serving
 
-from flowcheck.ops.watch.server import Server
+from flowcheck.ops.watch.monitoring_server import MonitoringServer
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,6 @@ def told() -> Told:
 
 
 @pytest.fixture
-def server(told: Told) -> Iterator[Server]:
+def server(told: Told) -> Iterator[MonitoringServer]:
     with serving(told) as server:
         yield server

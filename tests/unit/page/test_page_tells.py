@@ -9,11 +9,10 @@ import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
-from flowcheck.ops.watch.history import RATE_STEPS
-from flowcheck.ops.watch.parts.health import Health, Word
-from flowcheck.ops.watch.parts.step import Step
-from flowcheck.ops.watch.rates import SPAN_S
-from flowcheck.ops.watch.server import Server
+from flowcheck.ops.watch.monitoring_server import MonitoringServer
+from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState
+from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S
+from flowcheck.ops.watch.state.step_history import RATE_STEPS
 
 pytestmark = pytest.mark.xdist_group("page")
 LATER = "(() => { const now = Date.now; Date.now = () => now() + 60000; })()"
@@ -23,11 +22,11 @@ DASH = "\N{EN DASH}"
 
 
 def test_the_word_of_health_and_its_reason_come_first_each_with_a_shape_of_its_own(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     tab.open(server.url)
     shapes = set()
-    for word in Word:
+    for word in HealthWord:
         reason = f"it is {word} for a reason"
         told.change(health=Health(word=word, reason=reason))
         tab.value(AT_ONCE)
@@ -37,13 +36,13 @@ def test_the_word_of_health_and_its_reason_come_first_each_with_a_shape_of_its_o
         first = tab.value("document.querySelector('#page').innerText").split("\n")
         assert [line for line in first if line.strip()][:2] == [word.capitalize(), reason]
         shapes.add(tab.value("document.querySelector('.badge').innerHTML"))
-    assert len(shapes) == len(Word)
+    assert len(shapes) == len(HealthWord)
     assert tab.value(ALL_DRAWN), "what is put into a drawing later is drawn as well"
     assert tab.complaints() == []
 
 
 def test_drawing_and_table_tell_of_every_step_what_the_state_tells(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     tab.open(server.url)
     tab.until(DRAWN)
@@ -73,9 +72,9 @@ def test_drawing_and_table_tell_of_every_step_what_the_state_tells(
 
 
 def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telephone(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
-    steps = tuple(Step(step=n, arrived_ns=n, logged=True) for n in range(1, 61))
+    steps = tuple(StepState(step=n, arrived_ns=n, logged=True) for n in range(1, 61))
     parts = {"step": 131, "lost_step": 132, "lost_why": "half never came", "awaits_base": True}
     told.told = with_job(told.told, timeline=steps, logged=(1, 60), lag_steps=60, **parts)
     tab.open(server.url, width=360, height=740)
@@ -92,7 +91,7 @@ def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telep
     assert "step 132 was lost" in text and "joined amid its run" in text and "60 steps" in text
     assert "Nothing was lost" not in text and "with a later one" not in text
     tab.value(f"{box}.scrollLeft = 40")
-    again = (*steps, Step(step=61, arrived_ns=61, logged=True))
+    again = (*steps, StepState(step=61, arrived_ns=61, logged=True))
     told.told = with_job(told.told, timeline=again)
     tab.value(AT_ONCE)
     tab.until("document.querySelectorAll('[role=option]').length === 61")
@@ -101,7 +100,7 @@ def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telep
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_stated_port_is_named_at_its_end_of_a_link_and_directions_at_no_other(
-    tab: Tab, server: Server, told: Told, width: int
+    tab: Tab, server: MonitoringServer, told: Told, width: int
 ) -> None:
     drawn = "[...document.querySelectorAll('svg.ring text')].map((one) => one.textContent)"
     ways = f"{drawn}.filter((one) => one === 'rx' || one === 'tx').sort()"
@@ -111,7 +110,7 @@ def test_a_stated_port_is_named_at_its_end_of_a_link_and_directions_at_no_other(
         sorted(word for word in tab.value(drawn) if word in ("rx", "tx")) == ["rx"] * 2 + ["tx"] * 2
     )
     assert "which ones are is not stated" in tab.text()
-    assert f"rates of the last {SPAN_S:.0f} s" in tab.text(), "a rate names its span"
+    assert f"rates of the last {RATE_SPAN_S:.0f} s" in tab.text(), "a rate names its span"
     assert f"steps/s (last {RATE_STEPS})" in tab.text()
     told.told = recorded("state.json")
     tab.value(AT_ONCE)
@@ -182,12 +181,12 @@ def test_a_browser_that_gives_the_word_once_shows_the_page_and_goes_on_asking(
     with serving(told, token_file=word) as server:
         tab.open(server.url.replace("//", "//anyone:a-word-of-sixteen-and-more@"))
         tab.until("document.title.startsWith('STALE · step 69')")
-        told.change(health=Health(word=Word.EXACT, reason="it came back"))
+        told.change(health=Health(word=HealthWord.EXACT, reason="it came back"))
         tab.until("document.title.startsWith('EXACT · step 69')")
 
 
 def test_those_who_hear_the_page_or_have_no_mouse_reach_all_of_it(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     tab.open(server.url)
     tab.until(DRAWN)

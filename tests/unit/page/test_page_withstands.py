@@ -12,8 +12,8 @@ import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, hostile, large, marked, recorded, with_job
 
-from flowcheck.ops.watch.parts.step import Step
-from flowcheck.ops.watch.server import Server
+from flowcheck.ops.watch.monitoring_server import MonitoringServer
+from flowcheck.ops.watch.state.chain_state import StepState
 
 pytestmark = pytest.mark.xdist_group("page")
 NARROW = "document.scrollingElement.scrollWidth <= innerWidth"
@@ -22,7 +22,7 @@ VISIBLE = "\u2039U+202E\u203aesrever"
 
 
 def test_strings_that_mean_harm_are_shown_as_text_and_do_nothing(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     tab.open(server.url)
     tab.until(DRAWN)
@@ -60,7 +60,7 @@ def picture(tab: Tab, kind: str) -> Any:
 
 @pytest.mark.nightly
 def test_every_mark_is_told_by_its_outline_and_by_words_where_no_colour_is_seen(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     from PIL import ImageChops
 
@@ -98,7 +98,7 @@ def test_every_mark_is_told_by_its_outline_and_by_words_where_no_colour_is_seen(
 
 @pytest.mark.nightly
 def test_a_telephone_needs_no_sideways_scrolling_in_light_or_dark_however_much_there_is(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     tab.open(server.url, width=360, height=740)
     tab.until(DRAWN)
@@ -156,7 +156,7 @@ ASK_20 = """(async () => {
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_hundreds_of_answers_leave_a_tab_no_larger_than_the_first(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     """By the browser's own count, once what nothing refers to is gone."""
     told.told = large(told.told)
@@ -183,9 +183,9 @@ def test_hundreds_of_answers_leave_a_tab_no_larger_than_the_first(
 
 @pytest.mark.nightly
 def test_of_a_hundred_thousand_steps_the_newest_are_drawn(
-    tab: Tab, told: Told, server: Server
+    tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
-    steps = tuple(Step(step=n, arrived_ns=n, applied_ns=n) for n in range(1, 100_001))
+    steps = tuple(StepState(step=n, arrived_ns=n, applied_ns=n) for n in range(1, 100_001))
     told.told = with_job(told.told, timeline=steps)
     tab.open(server.url)
     tab.until("document.querySelectorAll('[role=option]').length > 0", 60)
@@ -196,7 +196,7 @@ def test_of_a_hundred_thousand_steps_the_newest_are_drawn(
 
 @pytest.mark.nightly
 def test_the_browser_would_refuse_whatever_a_mistake_of_ours_let_in(
-    tab: Tab, server: Server
+    tab: Tab, server: MonitoringServer
 ) -> None:
     tab.open(server.url)
     tab.until(DRAWN)

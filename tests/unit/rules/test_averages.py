@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.config.optimizer import AverageConfig
-from flowcheck.replica.given import given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.replica import Replica
+from flowcheck.config.optimizer_config import AverageConfig
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.model_replica import Replica
 
 STEPS = 200
 
@@ -50,7 +50,7 @@ def test_averages_are_those_of_torchs_own_averaged_model(
             replica.close()
             replica = Replica.open(tmp_path / "state", config)
     replica.close()
-    found = given(snapshot.of_state(tmp_path / "state", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
     assert found.averages is not None and found.averaged == int(averaged.n_averaged)
     again = AveragedModel(Mixed().to(dtype))
     again.module.load_state_dict(found.averages, strict=False)

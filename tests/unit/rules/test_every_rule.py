@@ -9,7 +9,7 @@ import torch
 from support.scripted import Matrices, Mixed, Script, replica_of, same
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.model_replica import Replica
 
 STEPS, REOPENED = 200, 90
 RULES = {

@@ -13,15 +13,16 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.config.optimizer import AverageConfig, ScalerConfig
+from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.settings import Settings, numbering
-from flowcheck.vault import audit, restore
-from flowcheck.vault.flat import flat_state
-from flowcheck.vault.template import Template, read_template
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, optimizer_numbering
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint import template_fill
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, read_template
+from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
 
 STEPS, BASE = 24, 9
 OVERFLOWS = (1, 6, 14)
@@ -118,9 +119,11 @@ def layout_of(trainer: Trainer) -> Layout:
     return Layout.of(shapes, names=list(named), dtype="bfloat16")
 
 
-def template_of(tree: dict[str, Any], layout: Layout, config: OptimizerConfig) -> Template:
+def template_of(
+    tree: dict[str, Any], layout: Layout, config: OptimizerConfig
+) -> CheckpointTemplate:
     names = [p.name for p in layout.parameters]
-    return read_template(tree, layout, names, "x", order=numbering(config, layout))
+    return read_template(tree, layout, names, "x", order=optimizer_numbering(config, layout))
 
 
 def same_tree(one: Any, other: Any, path: str = "") -> None:
@@ -149,8 +152,8 @@ def test_a_base_with_all_of_it_goes_on_bit_for_bit(config: OptimizerConfig, tmp_
     replica.rebase(BASE, flat_state(template, layout, config))
     for step in range(BASE + 1, STEPS + 1):
         replica.apply(step, trainer.take())
-    held = snapshot.of_state(tmp_path / "state", config)
-    found = audit.compare(template_of(trainer.file(), layout, config), held)
+    held = step_snapshot.copy_snapshot(tmp_path / "state", config)
+    found = bitwise_audit.audit_snapshot(template_of(trainer.file(), layout, config), held)
     names = [d.name for d in found.differences]
     assert found.passed, names
     each = 1 + 3 + 2  # itself, AdamW's states, its master and its average
@@ -159,7 +162,7 @@ def test_a_base_with_all_of_it_goes_on_bit_for_bit(config: OptimizerConfig, tmp_
     broken["masters"][2] += 1
     broken["scaler"]["scale"] *= 2
     broken["ema"]["module.one"] += 1
-    differ = audit.compare(template_of(broken, layout, config), held).differences
+    differ = bitwise_audit.audit_snapshot(template_of(broken, layout, config), held).differences
     wrong = {layout.parameters[2].name + "/master", "one/average", "scaler/scale"}
     assert {d.name for d in differ} == wrong
     replica.close()
@@ -176,10 +179,10 @@ def test_an_earlier_file_filled_with_a_later_step_is_the_trainers_own(
     for step in range(1, STEPS + 1):
         replica.apply(step, trainer.take())
     replica.close()
-    taken = snapshot.of_state(tmp_path / "state", config)
-    settings = Settings(config, layout)
+    taken = step_snapshot.copy_snapshot(tmp_path / "state", config)
+    settings = ParamGroupSettings(config, layout)
     template = template_of(first, layout, config)
-    filled = restore.fill(template, taken, settings.rate, settings)
+    filled = template_fill.fill(template, taken, settings.rate, settings)
     assert {"the loss scale", "masters", "moving averages"} <= set(filled.replaced)
     assert not {"scaler", "ema", "averages"} & set(filled.kept)
     same_tree(template.tree, trainer.file())

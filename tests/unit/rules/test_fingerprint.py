@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from flowcheck.config import EachConfig, GroupConfig, OptimizerConfig
-from flowcheck.config.optimizer import AverageConfig, ScalerConfig
-from flowcheck.replica.rules.optimizers import fingerprint
+from flowcheck.config import GroupConfig, OptimizerConfig, OptimizerPartConfig
+from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
+from flowcheck.replica.optimizer.section_names import fingerprint
 
 
 def test_the_fingerprint_changes_with_every_setting() -> None:
@@ -40,7 +40,8 @@ def test_the_fingerprint_changes_with_every_setting() -> None:
         "arguments": [{"alpha": 0.9}],
         "groups": [(GroupConfig(parameters=("*.bias",), weight_decay=0.0),)],
         "each": [
-            (EachConfig(name="muon", parameters="rest", learning_rate=rate),) for rate in (0.1, 0.2)
+            (OptimizerPartConfig(name="muon", parameters="rest", learning_rate=rate),)
+            for rate in (0.1, 0.2)
         ],
         "schedule_every": [2],
         "schedule_when_skipped": [False],

@@ -11,14 +11,14 @@ from torch import nn
 
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.given import given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.checked import check_rule
-from flowcheck.replica.rules.settings import Settings, numbering
-from flowcheck.vault import audit
-from flowcheck.vault.template import read_template
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, optimizer_numbering
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 STEPS, BEFORE = 30, 12
 
@@ -94,7 +94,7 @@ def test_a_scripts_own_function_makes_optimizer_and_schedule(tmp_path: Path) -> 
             replica.close()
             replica = Replica.open(tmp_path / "state", config)
     replica.close()
-    found = given(snapshot.of_state(tmp_path / "state", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
     assert found.optimizer is not None
     assert found.scheduler == scheduler.state_dict()
     theirs = script.optimizer.state_dict()["param_groups"]
@@ -117,7 +117,7 @@ def test_torch_goes_on_from_a_given_step_with_each_state_at_its_parameter(
         replica.apply(step, script.backward())
         script.step()
     replica.close()
-    found = given(snapshot.of_state(tmp_path / "state", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
     resumed = Mixed()
     resumed.load_state_dict(found.model, strict=False)
     optimizer = decay_last(resumed)
@@ -152,12 +152,16 @@ def test_a_checkpoint_with_groups_is_held_against_the_right_parameters(tmp_path:
         script.step()
     tree = {"model": script.net.state_dict(), "optimizer": script.optimizer.state_dict()}
     names = tuple(p.name for p in layout.parameters)
-    template = read_template(tree, layout, names, "x", order=numbering(GROUPED, layout))
-    assert audit.compare(template, snapshot.of_state(tmp_path / "state", GROUPED)).passed
-    by_digest = audit.compare_digests(template, layout, GROUPED, replica.tensor_digests)
+    template = read_template(tree, layout, names, "x", order=optimizer_numbering(GROUPED, layout))
+    assert bitwise_audit.audit_snapshot(
+        template, step_snapshot.copy_snapshot(tmp_path / "state", GROUPED)
+    ).passed
+    by_digest = bitwise_audit.audit_digests(template, layout, GROUPED, replica.tensor_digests)
     assert by_digest.passed and by_digest.tensors == len(replica.tensor_digests)
     tree["optimizer"]["state"][0]["exp_avg"] += 1
-    differ = audit.compare_digests(template, layout, GROUPED, replica.tensor_digests).differences
+    differ = bitwise_audit.audit_digests(
+        template, layout, GROUPED, replica.tensor_digests
+    ).differences
     assert [d.name for d in differ] == [f"{numbered(GROUPED, layout)[0]}/exp_avg"]
     with pytest.raises(StateError, match=r"3 parameter groups.*optimizer.groups"):
         read_template(tree, layout, names, "x")
@@ -165,7 +169,7 @@ def test_a_checkpoint_with_groups_is_held_against_the_right_parameters(tmp_path:
 
 
 def numbered(config: OptimizerConfig, layout: Layout) -> list[str]:
-    order = Settings(config, layout).built.order
+    order = ParamGroupSettings(config, layout).built.order
     return [layout.parameters[order.index(n)].name for n in range(len(order))]
 
 
@@ -193,7 +197,7 @@ def test_groups_that_do_not_fit_are_refused_with_the_key(
     config = OptimizerConfig(name="adamw", learning_rate=0.1, groups=tuple(groups))
     layout = Layout.of_shapes([(2, 3), (3,)], names=["a", "b"])
     with pytest.raises(ConfigError) as refused:
-        check_rule(config, layout)
+        check_optimizer(config, layout)
     assert sentence in str(refused.value) and str(refused.value).startswith("optimizer")
 
 
@@ -218,5 +222,5 @@ def test_a_factory_that_does_not_work_out_is_refused_with_what_is_wrong(
     file.write_text(f"import torch\ndef make(named):\n    ps = [p for _, p in named]\n    {body}\n")
     config = OptimizerConfig(factory=f"{file}:make")
     with pytest.raises(ConfigError) as refused:
-        check_rule(config, Layout.of_shapes([(2, 3), (3,)]))
+        check_optimizer(config, Layout.of_shapes([(2, 3), (3,)]))
     assert str(refused.value).startswith("optimizer.factory") and sentence in str(refused.value)

@@ -12,9 +12,9 @@ from support.scripted import Script, replica_of, same
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.checked import check_rule
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 
 STEPS, REOPENED = 200, 77
 SCRIPT = '''
@@ -155,7 +155,7 @@ def test_chance_that_is_seeded_otherwise_is_refused(
     config = OptimizerConfig(factory=f"{script_file}:chance", factory_arguments=arguments)
     layout = Layout.of_shapes([(40, 30), (7,)], dtype="bfloat16")
     with pytest.raises(ConfigError, match=sentence):
-        check_rule(config, layout)
+        check_optimizer(config, layout)
     script = Script(lambda net: torch.optim.SGD(net.parameters()), dtype=torch.bfloat16)
     with pytest.raises(ConfigError, match=sentence):
         replica_of(script, config, tmp_path / "state")

@@ -12,11 +12,11 @@ from support.scripted import Script, flat, replica_of, same
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.config.optimizer import ScalerConfig
+from flowcheck.config.optimizer_config import ScalerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica.given import given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.replica import Replica
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.model_replica import Replica
 
 STEPS = 200
 OVERFLOWS = (1, 2, 17, 60, 61, 140)
@@ -91,7 +91,7 @@ def test_a_loss_scale_skips_and_grows_as_torchs_does(
             same(replica, script)
         if step in (1, 61, 100):
             replica.close()
-            found = given(snapshot.of_state(tmp_path / "state", config))
+            found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
             assert found.scaler == scaler.state_dict()
             assert (found.step, found.taken) == (step, step - skipped)
             assert found.scheduler == scheduler.state_dict()
@@ -158,7 +158,7 @@ def test_masters_step_in_float32_and_the_model_is_those_rounded(
             same(replica, script, script.masters)
     assert replica.sections()["master"].tobytes() == flat(script.masters)
     replica.close()
-    found = given(snapshot.of_state(tmp_path / "state", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
     assert found.masters is not None and list(found.masters) == list(found.model)
     assert flat(found.masters.values()) == flat(script.masters)
 

@@ -13,10 +13,10 @@ import torch
 from support.scripted import Script, flat, replica_of
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.config.optimizer import ScalerConfig
-from flowcheck.replica.rules.scale_seen import Seen, Tally
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.updating.scales import CONTRADICTED, Scales
+from flowcheck.config.optimizer_config import ScalerConfig
+from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, Tally
+from flowcheck.stages.replica_update.loss_scale_check import CONTRADICTED, LossScaleCheck
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS, LIMIT = 700, 2.0**20
 """Where scaled gradients overflow, as those of float16 do."""
@@ -61,7 +61,7 @@ def trained(noise: float, trend: float, seed: int) -> tuple[list[float], list[bo
 
 def tally(stated: ScalerConfig, noise: float, trend: float = -1.0, seed: int = 1) -> Tally:
     levels, finite = trained(noise, trend, seed)
-    seen = Seen(1.0)
+    seen = ScaleObserver(1.0)
     for level, good, scale in zip(levels, finite, scales(stated, finite), strict=True):
         if good:
             seen.add(level, math.log2(scale))
@@ -101,10 +101,10 @@ def test_what_contradicts_a_scale_is_said_once_and_goes_to_the_checkpoint(tmp_pa
     replica = replica_of(script, optimizer, tmp_path / "state")
     base = [torch.randn_like(p) for p in script.parameters]
     said: list[str] = []
-    own = Scales(run, config, said.append)
+    own = LossScaleCheck(run, config, said.append)
     for step in range(1, 300):
         if step == 150:
-            own = Scales(run, config, said.append)  # killed, and started again
+            own = LossScaleCheck(run, config, said.append)  # killed, and started again
         scale = 2.0 ** (12 + step // 30)  # the trainer's own interval is 30
         noisy = [scale * g * math.exp(0.03 * math.sin(7 * step)) for g in base]
         wire = np.frombuffer(flat(noisy), np.uint8)

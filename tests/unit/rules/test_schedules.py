@@ -14,12 +14,12 @@ from torch.optim import lr_scheduler
 
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.given import given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.checked import check_rule
-from flowcheck.replica.rules.settings import Settings
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint.trainer_state import trainer_state
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 
 STEPS = 40
 CLASSES: dict[str, dict[str, Any]] = {
@@ -100,7 +100,7 @@ def test_a_schedule_by_its_class_steps_as_torchs_does(name: str, rule: str, tmp_
             replica.close()
             replica = Replica.open(tmp_path / "state", config)
     replica.close()
-    found = given(snapshot.of_state(tmp_path / "state", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
     assert found.optimizer is not None and found.scheduler is not None
     theirs = script.optimizer.state_dict()["param_groups"]
     unlike = ("foreach", "fused")
@@ -167,7 +167,7 @@ def test_settings_of_an_earlier_step_are_those_it_had() -> None:
     config = OptimizerConfig(
         name="adam", learning_rate=0.1, schedule="OneCycleLR", schedule_arguments=stated
     )
-    settings = Settings(config, layout)
+    settings = ParamGroupSettings(config, layout)
     forward = [settings.at(events) for events in range(60)]
     assert len({(group["lr"], group["betas"]) for (group,) in forward}) > 50
     assert [settings.at(events) for events in (59, 3, 40, 0)] == [
@@ -202,7 +202,7 @@ def test_a_schedule_that_cannot_be_is_refused_before_anything_starts(
         name="sgd", learning_rate=0.1, schedule=schedule, schedule_arguments=arguments
     )
     with pytest.raises(ConfigError) as refused:
-        check_rule(config)
+        check_optimizer(config)
     assert str(refused.value).startswith("optimizer.schedule") and sentence in str(refused.value)
 
 
@@ -215,7 +215,7 @@ def test_a_schedule_that_ends_with_its_training_is_none_that_cannot_be_stepped(
         (f"{tmp_path}/own.py:make", {}),
     ):
         stated = {"schedule": schedule, "schedule_arguments": arguments}
-        check_rule(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, **stated))
+        check_optimizer(OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, **stated))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_rule_that_cannot_be_is_refused_before_anything_starts(
     stated: dict[str, Any], key: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        check_rule(OptimizerConfig(learning_rate=0.1, **stated))
+        check_optimizer(OptimizerConfig(learning_rate=0.1, **stated))
     assert str(refused.value).startswith(f"{key} = ")
     if stated["name"] == "lion":
         assert "optimizer.factory" in str(refused.value)
@@ -262,7 +262,7 @@ def test_a_schedule_may_have_a_value_for_each_group_before_the_model_is_known(
         schedule="OneCycleLR",
         schedule_arguments={"max_lr": rates, "total_steps": 60},
     )
-    check_rule(config)
+    check_optimizer(config)
     wrong = {"max_lr": [*rates, 1e-3, 1e-3], "total_steps": 60}
     with pytest.raises(ConfigError, match="param_groups has 2"):
-        check_rule(msgspec.structs.replace(config, schedule_arguments=wrong))
+        check_optimizer(msgspec.structs.replace(config, schedule_arguments=wrong))

@@ -15,10 +15,10 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
 
 from flowcheck.config import JobConfig, OptimizerConfig, encode_config
-from flowcheck.config.captured import SourceConfig
-from flowcheck.ops.giving import audit as verb
-from flowcheck.ops.giving.steps import seen_in
-from flowcheck.stages.rundir import RunDir
+from flowcheck.config.capture_config import SourceConfig
+from flowcheck.ops.restore.step_lookup import seen_in
+from flowcheck.ops.trainer_checkpoint import audit_command as verb
+from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 3
 CYCLE: dict[str, Any] = {"max_lr": 0.1, "total_steps": 20}

@@ -14,27 +14,27 @@ from torch.distributed.checkpoint import load as dcp_load
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
 
-from flowcheck.config import EachConfig, GroupConfig, OptimizerConfig
-from flowcheck.config.optimizer import ScalerConfig
+from flowcheck.config import GroupConfig, OptimizerConfig, OptimizerPartConfig
+from flowcheck.config.optimizer_config import ScalerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.replica import checkpoint
-from flowcheck.replica.given import Given, given
-from flowcheck.replica.kept import snapshot
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.rules.checked import check_rule
-from flowcheck.replica.rules.settings import Settings, numbering
-from flowcheck.vault import audit, restore
-from flowcheck.vault.flat import flat_state
-from flowcheck.vault.formats import write
-from flowcheck.vault.formats.parts import parts_of
-from flowcheck.vault.template import read_template
+from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
+from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_state
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, optimizer_numbering
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.checkpoint_formats import write
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.trainer_checkpoint import template_fill
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
+from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
 
 STEPS, KEPT = 200, 73
 OVERFLOWS = (3, 40, 41)
 STATED = OptimizerConfig(
     each=(
-        EachConfig(
+        OptimizerPartConfig(
             key="muon",
             name="Muon",
             parameters=("ndim=2",),
@@ -44,7 +44,7 @@ STATED = OptimizerConfig(
             schedule="CosineAnnealingLR",
             schedule_arguments={"T_max": 150},
         ),
-        EachConfig(
+        OptimizerPartConfig(
             key="adamw",
             name="adamw",
             parameters="rest",
@@ -127,7 +127,7 @@ def by_factory(folder: Path) -> OptimizerConfig:
     return OptimizerConfig(factory=f"{folder}/train.py:make", clip_norm=5.0)
 
 
-def taken(folder: Path, steps: int) -> tuple[Script, Trainer, Given]:
+def taken(folder: Path, steps: int) -> tuple[Script, Trainer, TrainerState]:
     script, trainer = started()
     replica = replica_of(script, STATED, folder / "state")
     for step in range(1, steps + 1):
@@ -135,7 +135,7 @@ def taken(folder: Path, steps: int) -> tuple[Script, Trainer, Given]:
         trainer.step()
     trainer.same(replica)
     replica.close()
-    return script, trainer, given(snapshot.of_state(folder / "state", STATED))
+    return script, trainer, trainer_state(step_snapshot.copy_snapshot(folder / "state", STATED))
 
 
 def goes_on(script: Script, trainer: Trainer, resumed: Trainer) -> None:
@@ -168,7 +168,7 @@ def test_two_hundred_steps_of_both_have_torchs_bits(made_by: str, tmp_path: Path
             replica.close()
             replica = Replica.open(tmp_path / "state", config)
     replica.close()
-    found = given(snapshot.of_state(tmp_path / "state", config))
+    found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
     theirs = {key: own.state_dict() for key, own in trainer.optimizers.items()}
     assert found.optimizers.keys() == theirs.keys()
     for key, own in theirs.items():
@@ -200,8 +200,8 @@ def test_a_loss_scale_skips_only_the_optimizer_whose_gradients_overflow(tmp_path
 
 def test_torch_goes_on_bit_for_bit_from_a_saved_step(tmp_path: Path) -> None:
     script, trainer, found = taken(tmp_path, KEPT)
-    folder = checkpoint.save_given(found, tmp_path / "saved", script.layout())
-    kept = checkpoint.load(folder)
+    folder = checkpoint_save.save_given(found, tmp_path / "saved", script.layout())
+    kept = checkpoint_save.load(folder)
     resumed = Trainer(Mixed())
     resumed.net.load_state_dict(kept.parameters, strict=False)
     for key, own in resumed.optimizers.items():
@@ -213,7 +213,7 @@ def test_torch_goes_on_bit_for_bit_from_a_saved_step(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_dcp_folder_is_loaded_by_torchs_own_loader_into_both(tmp_path: Path) -> None:
     script, trainer, found = taken(tmp_path, KEPT)
-    parts = parts_of(found, script.layout())
+    parts = contents_of(found, script.layout())
     write(parts, tmp_path / "dcp", "dcp")
     resumed = Trainer(Mixed())
     both = list(resumed.optimizers.values())
@@ -255,18 +255,18 @@ def test_a_trainers_own_file_passes_an_audit_and_is_filled_with_a_later_step(
     held = {name: array.copy() for name, array in replica.sections().items()}
     replica.close()
     layout = script.layout()
-    order = numbering(STATED, layout)
-    taken = snapshot.of_state(tmp_path / "state", STATED)
+    order = optimizer_numbering(STATED, layout)
+    taken = step_snapshot.copy_snapshot(tmp_path / "state", STATED)
     own = read_template(files[40], layout, (), "the file", order=order)
-    passed = audit.compare(own, taken)
+    passed = bitwise_audit.audit_snapshot(own, taken)
     assert passed.passed and passed.tensors > 2 * len(layout.parameters)
     flat_of_file = flat_state(own, layout, STATED)
     assert {name: array.tobytes() for name, array in flat_of_file.items()} == {
         name: array.tobytes() for name, array in held.items()
     }
-    settings = Settings(STATED, layout)
+    settings = ParamGroupSettings(STATED, layout)
     template = read_template(files[10], layout, (), "the file", order=order)
-    restore.fill(template, taken, settings.rate, settings)
+    template_fill.fill(template, taken, settings.rate, settings)
     whole = trainers_file(trainer, 40)
     for key in ("sched", "step"):
         assert template.tree[key] == whole[key]
@@ -285,7 +285,7 @@ def test_a_trainers_own_file_passes_an_audit_and_is_filled_with_a_later_step(
 def test_a_format_that_holds_one_refuses_by_name(form: str, refused: str, tmp_path: Path) -> None:
     script, _, found = taken(tmp_path, 2)
     with pytest.raises(StateError, match=refused):
-        write(parts_of(found, script.layout()), tmp_path / "out", form)
+        write(contents_of(found, script.layout()), tmp_path / "out", form)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_format_that_holds_one_refuses_by_name(form: str, refused: str, tmp_pa
 def test_tables_that_do_not_share_the_model_out_are_refused(
     each: list[tuple[str, Any]], sentence: str
 ) -> None:
-    tables = tuple(EachConfig(name=n, parameters=p, learning_rate=0.1) for n, p in each)
+    tables = tuple(OptimizerPartConfig(name=n, parameters=p, learning_rate=0.1) for n, p in each)
     layout = Layout.of_shapes([(2, 3), (3,)], names=["a", "b"])
     with pytest.raises(ConfigError, match=sentence):
-        check_rule(OptimizerConfig(each=tables), layout)
+        check_optimizer(OptimizerConfig(each=tables), layout)

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.config.optimizer_checks import check_optimizer
+from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.errors import ConfigError
-from flowcheck.ops.running.chain import job_to_run
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules import tried
-from flowcheck.replica.rules.checked import check_rule
+from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight import factory_preflight
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 
 MODEL = """
 import torch
@@ -117,10 +117,10 @@ def test_a_script_that_does_not_come_back_from_its_import_is_refused(
     imported: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "waiting.py").write_text(SCRIPT.format(imported=imported))
-    monkeypatch.setattr(tried, "LIMIT_S", 60.0 if "sleep" not in imported else 3.0)
+    monkeypatch.setattr(factory_preflight, "LIMIT_S", 60.0 if "sleep" not in imported else 3.0)
     config = OptimizerConfig(factory=f"{tmp_path}/waiting.py:optimizer")
     with pytest.raises(ConfigError, match=sentence):
-        tried.try_factory(config, Layout.of_shapes([(2,)]))
+        factory_preflight.try_factory(config, Layout.of_shapes([(2,)]))
     assert "_user_waiting" not in sys.modules
 
 
@@ -158,8 +158,8 @@ def test_settings_are_refused_exactly_where_torch_refuses_them(stated: dict[str,
         fits = False
     config = OptimizerConfig(**stated)
     try:
-        check_optimizer(config)
-        check_rule(config, Layout.of_shapes([(2, 2)]))
+        validate_optimizer(config)
+        check_optimizer(config, Layout.of_shapes([(2, 2)]))
         taken = True
     except ConfigError as error:
         assert error.key.startswith("optimizer")

@@ -1,14 +1,16 @@
-"""What an Open vSwitch database holds, read in one transaction: all of it is of one time."""
+"""What Open vSwitch holds: its database, read in one transaction, and what only its daemon can
+tell or do."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.ops.switch.apply.commands import run_json
+from flowcheck.ops.switch.apply.command_runner import run, run_json
 
 TIMEOUT_S = 10
 """ovsdb-client and ovs-vsctl would wait for ever where nobody answers."""
@@ -27,7 +29,7 @@ PRETEND = frozenset({"bridge", "dummy", "openvswitch", "tun", "veth", "virtio_ne
 """Drivers (status:driver_name) whose speed is made up."""
 
 
-class Bridge(msgspec.Struct, frozen=True, kw_only=True):
+class OvsBridge(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ports: frozenset[str]
     mirrors: frozenset[str]
@@ -35,7 +37,7 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody's controller tells it what to do."""
 
 
-class Port(msgspec.Struct, frozen=True, kw_only=True):
+class OvsPort(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     name: str
     tag: int | None
@@ -49,7 +51,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """Line rate, where hardware is behind it (vswitch.ovsschema, link_speed: bits a second)."""
 
 
-class Mirror(msgspec.Struct, frozen=True, kw_only=True):
+class OvsMirror(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     name: str
     mark: str | None
@@ -63,26 +65,26 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon does it: it counts what it copies."""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class OvsState(msgspec.Struct, frozen=True, kw_only=True):
     """Rows by UUID; bridges by name."""
 
-    bridges: dict[str, Bridge]
-    ports: dict[str, Port]
-    mirrors: dict[str, Mirror]
+    bridges: dict[str, OvsBridge]
+    ports: dict[str, OvsPort]
+    mirrors: dict[str, OvsMirror]
     virtual_network: bool
     """OVN is at home here."""
     counts_after_ms: int
 
-    def port(self, name: str) -> Port | None:
+    def port(self, name: str) -> OvsPort | None:
         """By its name, which the database keeps unique."""
         return next((port for port in self.ports.values() if port.name == name), None)
 
-    def bridge_of(self, uuid: str) -> Bridge | None:
+    def bridge_of(self, uuid: str) -> OvsBridge | None:
         """The one a port or a mirror is on."""
         return next((one for one in self.bridges.values() if uuid in one.ports | one.mirrors), None)
 
 
-def read(database: str | None) -> State:
+def read(database: str | None) -> OvsState:
     """Raises StateError where the database does not answer."""
     selects = [
         {"op": "select", "table": table, "where": [], "columns": list(columns)}
@@ -126,12 +128,12 @@ def _one(cell: Any) -> Any:
     return next(iter(_set(cell)), None)
 
 
-def _state(tables: dict[str, list[dict[str, Any]]]) -> State:
+def _state(tables: dict[str, list[dict[str, Any]]]) -> OvsState:
     interfaces = {row["_uuid"]: row for row in tables["Interface"]}
     top = tables["Open_vSwitch"][0]
-    return State(
+    return OvsState(
         bridges={
-            row["name"]: Bridge(
+            row["name"]: OvsBridge(
                 name=row["name"],
                 ports=_set(row["ports"]),
                 mirrors=_set(row["mirrors"]),
@@ -149,10 +151,10 @@ def _state(tables: dict[str, list[dict[str, Any]]]) -> State:
     )
 
 
-def _port(row: dict[str, Any], interfaces: list[dict[str, Any]]) -> Port:
+def _port(row: dict[str, Any], interfaces: list[dict[str, Any]]) -> OvsPort:
     numbers = (_one(one["ofport"]) for one in interfaces)
     errors = (_one(one["error"]) for one in interfaces)
-    return Port(
+    return OvsPort(
         uuid=row["_uuid"],
         name=row["name"],
         tag=_one(row["tag"]),
@@ -172,8 +174,8 @@ def _gbps(interfaces: list[dict[str, Any]]) -> float | None:
     return float(speeds[0]) / 1e9
 
 
-def _mirror(row: dict[str, Any]) -> Mirror:
-    return Mirror(
+def _mirror(row: dict[str, Any]) -> OvsMirror:
+    return OvsMirror(
         uuid=row["_uuid"],
         name=row["name"],
         mark=row["external_ids"].get("flowcheck"),
@@ -188,3 +190,56 @@ def _mirror(row: dict[str, Any]) -> Mirror:
         ),
         counted=bool(row["statistics"]),
     )
+
+
+COOKIE = 0x666C6F77636B
+NOWHERE = 65279
+"""No port has this number, and ours is the lowest priority: the flow decides on nothing. It is one
+below the largest of OpenFlow 1.0 (ofp10_port, OFPP_MAX is 0xff00)."""
+VERSIONS = ",".join(f"OpenFlow1{minor}" for minor in range(6))
+
+
+class OvsDaemon:
+    """The one whose database is `database`; None: this machine's."""
+
+    def __init__(self, database: str | None) -> None:
+        self.remote = database is not None and not database.startswith("unix:")
+        here = database if database and not self.remote else None
+        self._folder = Path(here.removeprefix("unix:")).parent if here else None
+
+    def learned(self, bridge: str) -> str:
+        """Which addresses are behind which port. Raises StateError where it does not answer."""
+        target = [f"--target={self._control()}"] if self._folder else []
+        return run(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "fdb/show", bridge])
+
+    def answers(self) -> bool:
+        """It runs; True as well where it is on another machine and cannot be asked."""
+        if self.remote:
+            return True
+        try:
+            target = [f"--target={self._control()}"] if self._folder else []
+            run(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "version"])
+        except StateError:
+            return False
+        return True
+
+    def look_again(self, bridge: str) -> None:
+        """Has the flows in use translated anew, in place: no frame is lost by it.
+
+        ovs-vswitchd does not do that for a mirror that comes or goes (seen in 3.1.0: a flow in use
+        was copied neither at once nor later, and copied on after the mirror was gone); it does for
+        any flow that comes or goes, so one comes and goes. Raises StateError.
+        """
+        where = f"unix:{self._folder}/{bridge}.mgmt" if self._folder else bridge
+        words = ("ovs-ofctl", f"--timeout={TIMEOUT_S}", "-O", VERSIONS)
+        flow = f"cookie={COOKIE:#x},priority=0,in_port={NOWHERE},actions=drop"
+        run([*words, "add-flow", where, flow])
+        run([*words, "del-flows", where, f"cookie={COOKIE:#x}/-1"])
+
+    def _control(self) -> Path:
+        """The daemon's socket: ovs-appctl(8) names it by the process."""
+        assert self._folder is not None
+        found = sorted(self._folder.glob("ovs-vswitchd*.ctl"))
+        if not found:
+            raise StateError(f"no ovs-vswitchd*.ctl in {self._folder}")
+        return found[-1]

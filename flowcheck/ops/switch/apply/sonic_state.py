@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.ops.switch.apply.ssh import Shell
+from flowcheck.ops.switch.apply.command_runner import SshShell
 
 READ = (("CONFIG_DB", "[IMPV][ILNO][ART]*|*"), ("STATE_DB", "[MS][IW][IR][RT][CO][HR]_*|*"))
 """Databases, and patterns of Redis that match the tables below and few others: a dump for each
@@ -23,14 +23,14 @@ GRE = "0[xX][0-9a-fA-F]{1,4}|[1-9][0-9]{0,4}"
 """Releases since 2021 keep the number that was said in hexadecimal as a decimal one
 (config/main.py, validate_gre_type)."""
 
-Entry = dict[str, str]
+SessionRow = dict[str, str]
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class SonicState(msgspec.Struct, frozen=True, kw_only=True):
     """Rows by key; keys of several parts are as in the database."""
 
-    sessions: dict[str, Entry]
-    ports: dict[str, Entry]
+    sessions: dict[str, SessionRow]
+    ports: dict[str, SessionRow]
     bundles: frozenset[str]
     members: dict[str, str]
     """Ports in a port channel or a VLAN, and which."""
@@ -41,7 +41,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Directions the ASIC does not have."""
 
 
-def read(shell: Shell) -> State:
+def read(shell: SshShell) -> SonicState:
     """One connection. Raises StateError where the switch does not answer so."""
     begin = f"flowcheck-{secrets.token_hex(8)}"
     dumps = [("sudo", "-n", "sonic-db-dump", "-n", base, "-y", "-k", key) for base, key in READ]
@@ -56,18 +56,18 @@ def read(shell: Shell) -> State:
         raise StateError(f"{shell.host}: sonic-db-dump printed no JSON of ours: {error}") from error
 
 
-def gbps(state: State, port: str) -> float | None:
+def gbps(state: SonicState, port: str) -> float | None:
     """Line rate by PORT|..:speed, which is in Mb/s (sonic-buildimage, sonic-port.yang)."""
     speed = state.ports.get(port, {}).get("speed", "")
     return int(speed) / 1000 if speed.isascii() and speed.isdigit() and int(speed) else None
 
 
-def ports_of(entry: Entry) -> frozenset[str]:
+def ports_of(entry: SessionRow) -> frozenset[str]:
     """The watched ports of a session."""
     return frozenset(port.strip() for port in entry.get("src_port", "").split(",") if port.strip())
 
 
-def plain(entry: Entry) -> Entry:
+def normalized_row(entry: SessionRow) -> SessionRow:
     """An entry in one spelling, so that two that mean the same are equal."""
     one = {key: value for key, value in entry.items() if value not in ("", "NULL")}
     if "src_port" in one:
@@ -87,9 +87,9 @@ def _documents(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def _tables(rows: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, dict[str, Entry]]:
+def _tables(rows: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, dict[str, SessionRow]]:
     """Rows by their key's rest, under the table that is its first part."""
-    found: dict[str, dict[str, Entry]] = {table: {} for table in wanted}
+    found: dict[str, dict[str, SessionRow]] = {table: {} for table in wanted}
     for key, row in rows.items():
         table, _, rest = key.partition("|")
         if table in found:
@@ -97,13 +97,13 @@ def _tables(rows: dict[str, Any], wanted: tuple[str, ...]) -> dict[str, dict[str
     return found
 
 
-def _state(dumps: list[dict[str, Any]]) -> State:
+def _state(dumps: list[dict[str, Any]]) -> SonicState:
     config, state = _tables(dumps[0], CONFIG), _tables(dumps[1], STATE)
     joined = [*config["VLAN_MEMBER"], *config["PORTCHANNEL_MEMBER"]]
     able = state["SWITCH_CAPABILITY"].get("switch", {})
     words = {"rx": "PORT_INGRESS_MIRROR_CAPABLE", "tx": "PORT_EGRESS_MIRROR_CAPABLE"}
-    return State(
-        sessions={name: plain(row) for name, row in config["MIRROR_SESSION"].items()},
+    return SonicState(
+        sessions={name: normalized_row(row) for name, row in config["MIRROR_SESSION"].items()},
         ports=config["PORT"],
         bundles=frozenset(config["PORTCHANNEL"]),
         members={key.partition("|")[2]: key.partition("|")[0] for key in joined},

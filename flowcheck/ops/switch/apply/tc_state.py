@@ -1,4 +1,8 @@
-"""What Linux tc holds, as `tc -j` and `ip -j` print it.
+"""What Linux tc holds, as `tc -j` and `ip -j` print it, and the journal of qdiscs and tables
+that we created.
+
+The programs and not netlink: what is read and run is what the operator can type, and pyroute2 0.9
+knows neither an action's cookie nor half of the classifiers.
 
 The programs and not netlink by hand: what is looked at and what is done is what the operator can
 type, and pyroute2 0.9 knows neither an action's cookie nor half of the classifiers.
@@ -14,13 +18,14 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.ops.switch.apply.commands import run_json
+from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
+from flowcheck.ops.switch.apply.command_runner import run_json
 
 WAYS = ("ingress", "egress")
 TC = ("tc", "-j")
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class NetDevice(msgspec.Struct, frozen=True, kw_only=True):
     """A device."""
 
     name: str
@@ -34,7 +39,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """Received and sent since it was made."""
 
 
-class Hook(msgspec.Struct, frozen=True, kw_only=True):
+class FilterQdisc(msgspec.Struct, frozen=True, kw_only=True):
     """The qdisc filters hang on: `clsact`, or `ingress`, which has no egress."""
 
     kind: str
@@ -44,7 +49,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """Chains are on it that no filter keeps there."""
 
 
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class TcFilter(msgspec.Struct, frozen=True, kw_only=True):
     """One filter of one hook, or an empty table of u32's."""
 
     device: str
@@ -73,16 +78,16 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class TcState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything read at once."""
 
-    links: dict[str, Link]
-    hooks: dict[str, Hook]
+    links: dict[str, NetDevice]
+    hooks: dict[str, FilterQdisc]
     root: dict[str, str]
     """The kind of each device's root qdisc."""
-    filters: list[Filter]
+    filters: list[TcFilter]
 
-    def on(self, device: str, way: str) -> list[Filter]:
+    def on(self, device: str, way: str) -> list[TcFilter]:
         """Of one hook, tables left out."""
         return [
             one
@@ -91,7 +96,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def read() -> State:
+def read() -> TcState:
     """The devices, qdiscs and filters of this network namespace. Raises StateError."""
     links = {}
     for one in run_json(["ip", "-j", "-s", "address", "show"]) or []:
@@ -114,11 +119,11 @@ def read() -> State:
                 there = read_hook(device, way)
                 chains |= bool(read_chains(device, way) - {one.chain for one in there})
                 filters += there
-            hooks[device] = Hook(kind=kind, shared=device in shared, chains=chains)
-    return State(links=links, hooks=hooks, root=root, filters=filters)
+            hooks[device] = FilterQdisc(kind=kind, shared=device in shared, chains=chains)
+    return TcState(links=links, hooks=hooks, root=root, filters=filters)
 
 
-def read_hook(device: str, way: str) -> list[Filter]:
+def read_hook(device: str, way: str) -> list[TcFilter]:
     """The filters of one hook, in the order frames meet them; none where the device has gone.
 
     Raises StateError.
@@ -138,7 +143,7 @@ def frames(device: str) -> tuple[int, int]:
     return _frames(one)
 
 
-def has_gone(device: str) -> bool:
+def device_gone(device: str) -> bool:
     """It is in this network namespace no more."""
     try:
         return not socket.if_nametoindex(device)
@@ -151,7 +156,7 @@ def _shown(device: str, what: str, way: str) -> list[dict[str, Any]]:
     try:
         return run_json([*TC, what, "show", "dev", device, way]) or []
     except StateError:
-        if has_gone(device):
+        if device_gone(device):
             return []
         raise
 
@@ -175,14 +180,14 @@ def has_classifier(name: str) -> bool:
     return False
 
 
-def _link(one: dict[str, Any]) -> Link | None:
+def _link(one: dict[str, Any]) -> NetDevice | None:
     if "ifname" not in one:
         return None
     found = []
     for address in one.get("addr_info", []):
         if address.get("local") and address.get("scope") != "link":
             found.append(f"{address['local']}/{address.get('prefixlen')}")
-    return Link(
+    return NetDevice(
         name=one["ifname"],
         index=one["ifindex"],
         mac=one.get("address", ""),
@@ -200,14 +205,14 @@ def _frames(one: dict[str, Any]) -> tuple[int, int]:
     return rx, tx
 
 
-def filter_of(device: str, way: str, one: dict[str, Any]) -> Filter:
+def filter_of(device: str, way: str, one: dict[str, Any]) -> TcFilter:
     """One filter as `tc -j` shows it. Raises StateError for what cannot be read."""
     try:
         options, actions = one["options"], one["options"].get("actions", [])
         handle = options.get("fh", options.get("handle"))
         mirred = [action for action in actions if action.get("kind") == "mirred"]
         table = one["kind"] == "u32" and "ht_divisor" in options
-        return Filter(
+        return TcFilter(
             device=device,
             way=way,
             protocol=one["protocol"],
@@ -238,3 +243,58 @@ def _control(action: dict[str, Any]) -> str:
 def _all_of_u32(options: dict[str, Any]) -> bool:
     match = options.get("match")
     return isinstance(match, dict) and str(match.get("mask")) == "0"
+
+
+class TcJournal:
+    """A journal of one network namespace of one boot: numbers of devices begin anew with it."""
+
+    def __init__(self, journal: ApplyJournal) -> None:
+        self._journal = journal
+
+    def hook(self, link: NetDevice) -> None:
+        """clsact is about to be put on this device."""
+        noted = self._read()
+        self._entry(noted, link)["clsact"] = True
+        self._journal.write(noted)
+
+    def has_hook(self, link: NetDevice) -> bool:
+        """clsact was put there by us."""
+        return bool(self._read().get(_key(link), {}).get("clsact"))
+
+    def note_table(self, link: NetDevice, way: str, pref: int) -> None:
+        """A filter of u32 is about to go; its table may stay."""
+        noted = self._read()
+        tables = self._entry(noted, link)["tables"]
+        if [way, pref] not in tables:
+            tables.append([way, pref])
+            self._journal.write(noted)
+
+    def table(self, state: TcState, one: TcFilter) -> bool:
+        """An empty table was left there by us."""
+        link = state.links.get(one.device)
+        tables = self._read().get(_key(link), {}).get("tables", []) if link else []
+        return [one.way, one.pref] in tables
+
+    def keep(self, state: TcState, used: set[str]) -> None:
+        """Forgets devices that are gone, and hooks that are."""
+        noted = self._read()
+        hooked = {_key(link) for link in state.links.values() if link.name in state.hooks}
+        mine = {_key(link) for link in state.links.values() if link.name in used}
+        kept = {}
+        for key, entry in noted.items():
+            if key in hooked and (entry["clsact"] or key in mine):
+                kept[key] = {"clsact": entry["clsact"], "tables": []}
+        if kept != noted:
+            self._journal.write(kept)
+
+    def _read(self) -> dict[str, Any]:
+        return self._journal.read()
+
+    @staticmethod
+    def _entry(noted: dict[str, Any], link: NetDevice) -> dict[str, Any]:
+        entry: dict[str, Any] = noted.setdefault(_key(link), {"clsact": False, "tables": []})
+        return entry
+
+
+def _key(link: NetDevice) -> str:
+    return f"{link.index} {link.name} {link.mac}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flowcheck.wire.collectives.double_binary_tree import tree_direction
+from flowcheck.wire.collectives.nccl_parameters import Protocol, data_bytes_of
 from flowcheck.wire.learn.cuts.totals import Channels, Positions
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.terms import Protocol, data_bytes_of
-from flowcheck.wire.trees import way
 
 MOST_CHUNKS = 256
 """Of a channel, that are looked at."""
@@ -42,7 +42,11 @@ def _next_of(ring: Ring, positions: Positions, channels: Channels) -> dict[int, 
     for edge, at, names in zip(ring.edges, positions, channels, strict=True):
         if edge.receiver is None:
             continue
-        own = [channel for channel in range(ring.channels) if way(edge, channel, ring) is not None]
+        own = [
+            channel
+            for channel in range(ring.channels)
+            if tree_direction(edge, channel, ring) is not None
+        ]
         left = iter([channel for channel in own if channel not in names])
         for stream, number, name in zip(edge.streams, at, names, strict=True):
             channel = next(left, None) if name is None else name

@@ -7,16 +7,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from flowcheck.wire.collectives.connection_schedule import connection_sends
+from flowcheck.wire.collectives.double_binary_tree import PerTree
+from flowcheck.wire.collectives.nccl_parameters import (
+    CollectiveKind,
+    NcclEra,
+    Protocol,
+    WriterRanks,
+)
+from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.branches import tree_totals
 from flowcheck.wire.learn.cuts.room import totals_of_room
 from flowcheck.wire.learn.cuts.slack import slacks
 from flowcheck.wire.learn.cuts.totals import Channels, Positions, totals_of
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.links import over_link
-from flowcheck.wire.schedule import Schedule
-from flowcheck.wire.terms import Kind, Protocol, Rule, Senders
-from flowcheck.wire.trees import Both
 
 __all__ = [
     "Channels",
@@ -40,7 +45,7 @@ are small a search asks for some ten thousand different ones again and again. Al
 class Op:
     """A collective as a guess. `work_bytes`: the tensor, or one rank's block of a gather."""
 
-    kind: Kind
+    kind: CollectiveKind
     work_bytes: int
     protocol: Protocol
     licensed: str = ""
@@ -75,16 +80,16 @@ class Op:
 @lru_cache(maxsize=4096)
 def _schedule_of(
     op: Op,
-    rule: Rule,
+    rule: NcclEra,
     ranks: int,
     gpus: int,
     channels: int,
-    ends: tuple[Senders, int | None, Both],
+    ends: tuple[WriterRanks, int | None, PerTree],
     extra_sends: int,
     found: int,
 ) -> Schedule:
     """What one edge carries for `op`. ends: who writes, who reads, which trees pass."""
-    return over_link(
+    return connection_sends(
         op.kind,
         op.work_bytes,
         sender=ends[0],
@@ -118,7 +123,7 @@ def _kept(*asked: Any) -> Schedule:
     return found
 
 
-def schedules_of(op: Op, rule: Rule, ring: Ring) -> tuple[Schedule, ...]:
+def schedules_of(op: Op, rule: NcclEra, ring: Ring) -> tuple[Schedule, ...]:
     """[edge] what each one carries for `op`."""
     own, more = (ring.ranks, ring.gpus, ring.channels), (ring.extra_sends, ring.found)
     # Where who writes is open it is turned round from what rank 0 would.
@@ -142,25 +147,41 @@ def by_trees(
 ) -> Iterator[Op]:
     """All-reduces that no ring makes: what they send goes where the ring sends nothing."""
     for total in tree_totals(ring, positions, channels, protocol):
-        for slack in slacks(ring, Kind.ALL_REDUCE, total, protocol):
+        for slack in slacks(ring, CollectiveKind.ALL_REDUCE, total, protocol):
             if total > slack:
                 yield Op(
-                    kind=Kind.ALL_REDUCE, work_bytes=total - slack, protocol=protocol, tree=True
+                    kind=CollectiveKind.ALL_REDUCE,
+                    work_bytes=total - slack,
+                    protocol=protocol,
+                    tree=True,
                 )
 
 
 def _generated(
     ring: Ring, positions: Positions, channels: Channels, protocol: Protocol, seen: set[Op]
 ) -> Iterator[Op]:
-    kinds = [Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.BROADCAST, Kind.REDUCE_SCATTER]
+    kinds = [
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.REDUCE_SCATTER,
+    ]
     if ring.ranks == 2 and not _both_ways(ring, positions, channels, protocol):
         kinds[1:3] = kinds[2:0:-1]  # one send is either: only the other direction tells
     if ring.gathers:
-        kinds = [Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST]
+        kinds = [
+            CollectiveKind.ALL_GATHER,
+            CollectiveKind.REDUCE_SCATTER,
+            CollectiveKind.ALL_REDUCE,
+            CollectiveKind.BROADCAST,
+        ]
     totals = [(k, n) for k in kinds for n in totals_of(ring, positions, channels, k, protocol)]
     for kind, total in totals:
         sizes = [total - slack for slack in slacks(ring, kind, total, protocol)]
-        if protocol is Protocol.LL128 and kind in (Kind.ALL_REDUCE, Kind.BROADCAST):
+        if protocol is Protocol.LL128 and kind in (
+            CollectiveKind.ALL_REDUCE,
+            CollectiveKind.BROADCAST,
+        ):
             sizes += totals_of_room(ring, kind, total)
         for size in sizes:
             op = Op(kind=kind, work_bytes=size, protocol=protocol)
@@ -184,13 +205,13 @@ def of_other_roots(
     none = [root for root in range(ring.ranks) if root not in silent]
     begun = (ring.edges[first[0]].sender + 1) % ring.ranks
     for root in dict.fromkeys(root for root in (*silent, *none[:1]) if root not in (0, begun)):
-        for total in totals_of(ring, positions, channels, Kind.BROADCAST, protocol, root):
-            yield Op(kind=Kind.BROADCAST, work_bytes=total, protocol=protocol, root=root)
+        for total in totals_of(ring, positions, channels, CollectiveKind.BROADCAST, protocol, root):
+            yield Op(kind=CollectiveKind.BROADCAST, work_bytes=total, protocol=protocol, root=root)
 
 
 def _of_other_types(op: Op, ring: Ring) -> Iterator[Op]:
     """The same tensor in types whose slices part elsewhere."""
-    if op.protocol is not Protocol.SIMPLE or op.kind is not Kind.ALL_REDUCE:
+    if op.protocol is not Protocol.SIMPLE or op.kind is not CollectiveKind.ALL_REDUCE:
         return
     told = {schedules_of(op, rule, ring) for rule in ring.rules}
     for type_bytes in OTHER_TYPES:
@@ -207,5 +228,5 @@ def _both_ways(ring: Ring, positions: Positions, channels: Channels, protocol: P
     for i, edge in enumerate(ring.edges):
         one = replace(ring, edges=(edge,))
         places, names = positions[i : i + 1], channels[i : i + 1]
-        found.append(set(totals_of(one, places, names, Kind.ALL_GATHER, protocol)))
+        found.append(set(totals_of(one, places, names, CollectiveKind.ALL_GATHER, protocol)))
     return len(found) > 1 and bool(set.intersection(*found))

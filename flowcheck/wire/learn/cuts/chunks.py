@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, data_bytes_of
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import sends_per_chunk
-from flowcheck.wire.terms import Kind, Protocol, data_bytes_of
 
 
-def hops_of(kind: Kind, ring: Ring) -> int:
+def hops_of(kind: CollectiveKind, ring: Ring) -> int:
     """Chunk steps per loop on one edge."""
-    if kind is Kind.ALL_REDUCE:
+    if kind is CollectiveKind.ALL_REDUCE:
         return 2 * ring.ranks - 2 + ring.extra_sends
-    return 1 if kind is Kind.BROADCAST else ring.ranks - 1
+    return 1 if kind is CollectiveKind.BROADCAST else ring.ranks - 1
 
 
 def loop_chunks(
-    ring: Ring, sender: int, stream: Stream, at: int, kind: Kind, protocol: Protocol
+    ring: Ring, sender: int, stream: Stream, at: int, kind: CollectiveKind, protocol: Protocol
 ) -> Sequence[int | None] | None:
     """[chunk, by who writes] most data bytes of each chunk of the loop that starts at send `at`,
     None where no copy of the chunk has a known size; None if copies disagree."""
-    lanes = ring.ranks if kind is Kind.ALL_REDUCE else hops_of(kind, ring)
+    lanes = ring.ranks if kind is CollectiveKind.ALL_REDUCE else hops_of(kind, ring)
     hops, per_hop = hops_of(kind, ring), sends_per_chunk(kind, protocol)
     name = (at, lanes, hops, per_hop, list(Protocol).index(protocol))
     if name not in stream.looked_up:
         stream.looked_up[name] = _lanes(stream, at, lanes, hops, per_hop, protocol)
     found = stream.looked_up[name]
-    if found is None or kind is not Kind.ALL_REDUCE:
+    if found is None or kind is not CollectiveKind.ALL_REDUCE:
         return found
     # Hop n carries chunk `sender` - 1 - n.
     return [found[(sender - 1 - chunk) % lanes] for chunk in range(lanes)]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, generated
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end, settled
 from flowcheck.wire.learn.cuts.purse import Purse, pays
 from flowcheck.wire.learn.cuts.sounding import everyone
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.terms import Kind, Rule
 
 __all__ = [
     "HASTY",
@@ -32,7 +32,12 @@ LOOK_BACK = 256
 HASTY, THOROUGH = (50, 2), (500, 6)
 """Guesses tried at most for one ring: so many, and so many for each send seen. A stream that
 fits none of them is left unread from there on."""
-COST = {Kind.ALL_REDUCE: 1.0, Kind.ALL_GATHER: 2.0, Kind.BROADCAST: 2.0, Kind.REDUCE_SCATTER: 3.0}
+COST = {
+    CollectiveKind.ALL_REDUCE: 1.0,
+    CollectiveKind.ALL_GATHER: 2.0,
+    CollectiveKind.BROADCAST: 2.0,
+    CollectiveKind.REDUCE_SCATTER: 3.0,
+}
 """How much a guess from sizes alone needs believing; what was expected costs nothing."""
 OTHER_ROOT_COST = 0.5
 """For a broadcast that is not rank 0's: DDP's own are all of rank 0."""
@@ -100,7 +105,7 @@ def cut_stream(
     path: list[Cut] = []
     ways = [_successors(ring, state, path, expect, known, purse)]
     costs, unread = [0.0], [best.unread]
-    failed: set[tuple[Positions, Channels, tuple[Rule, ...]]] = set()
+    failed: set[tuple[Positions, Channels, tuple[NcclEra, ...]]] = set()
     while ways and budget > 0 and (purse is None or purse.left > 0):
         budget -= 1
         if purse is not None:
@@ -135,7 +140,9 @@ def cut_stream(
 def _out_of_order(ring: Ring, after: State, cut: Cut) -> bool:
     """Another send came before all of its own. Ranks that a broadcast has passed may begin a tree's
     all-reduce; what all ranks have a part in has begun everywhere before one of them ends it."""
-    first = earliest(ring, cut.starts, trees=False if cut.op.kind is Kind.BROADCAST else None)
+    first = earliest(
+        ring, cut.starts, trees=False if cut.op.kind is CollectiveKind.BROADCAST else None
+    )
     return (
         first is not None and cut.starts[first[0]][first[1]] == after.positions[first[0]][first[1]]
     )
@@ -161,7 +168,7 @@ def _cost(ring: Ring, path: Sequence[Cut], cut: Cut) -> float:
     first = (
         OPEN_COST if cut.op.licensed else COST[cut.op.kind] + OTHER_ROOT_COST * (cut.op.root > 0)
     )
-    if cut.op.licensed or cut.op.root or cut.op.kind is Kind.ALL_REDUCE or ring.gathers:
+    if cut.op.licensed or cut.op.root or cut.op.kind is CollectiveKind.ALL_REDUCE or ring.gathers:
         return cost + (REPEAT_COST if any(b.op == cut.op for b in path[-LOOK_BACK:]) else first)
     return cost + first
 
@@ -188,7 +195,7 @@ def _successors(
         else:
             yield from (step for step in apply(ring, state, op) if not step[1].lost)
     lately = path[-LOOK_BACK:]
-    reduces = (c.op for c in reversed(lately) if c.op.kind is Kind.ALL_REDUCE)
+    reduces = (c.op for c in reversed(lately) if c.op.kind is CollectiveKind.ALL_REDUCE)
     repeats = list(dict.fromkeys(reduces))[:8]
     # What follows is often what followed the same collective last time.
     followed = [b.op for a, b in pairwise(lately) if a.op == path[-1].op]

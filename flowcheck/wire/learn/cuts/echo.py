@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.order import seen_whole
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import sends_per_chunk
-from flowcheck.wire.terms import Kind
 
 ENOUGH_VALUES = 16
 """Different words in a send, before it is no chance that another one holds the same."""
@@ -24,7 +24,7 @@ Seen = tuple[NDArray[np.uint8], NDArray[np.bool_]]
 
 def echoes(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce forwards what it received, or repeats itself: it is gathers."""
-    if cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed or cut.op.tree:
+    if cut.op.kind is not CollectiveKind.ALL_REDUCE or cut.op.licensed or cut.op.tree:
         return False
     return _echoes_of_two(cut, ring) if ring.ranks == 2 else _forwards(cut, ring)
 
@@ -66,7 +66,12 @@ def _first_steps(cut: Cut, ring: Ring, i: int, j: int, slices: int) -> Iterator[
 def _echoes_of_two(cut: Cut, ring: Ring) -> bool:
     """What is read as an all-reduce of two ranks holds one rank's part and a result that are the
     same: it is two all-gathers, as of parameters before a forward and again before a backward."""
-    if ring.ranks != 2 or ring.sounding or cut.op.kind is not Kind.ALL_REDUCE or cut.op.licensed:
+    if (
+        ring.ranks != 2
+        or ring.sounding
+        or cut.op.kind is not CollectiveKind.ALL_REDUCE
+        or cut.op.licensed
+    ):
         return False
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
     for edge, at, names, schedule in zip(

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import Schedule, Send
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import Schedule, Send
-from flowcheck.wire.terms import Protocol, Rule
 
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
@@ -29,7 +29,7 @@ class Cut:
     starts: Positions
     channels: Channels
     schedules: tuple[Schedule, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[NcclEra, ...]
     matched: int
     lost: int
     """Sends of it that were not seen at all."""
@@ -57,7 +57,7 @@ class State:
 
     positions: Positions
     channels: Channels
-    rules: tuple[Rule, ...]
+    rules: tuple[NcclEra, ...]
     writers: Positions = ()
     """[edge][stream] bits of the ring indices that may write there, where that is to be found."""
 
@@ -68,7 +68,7 @@ def apply(
     """Every way `op` fits at `state`; nothing if a size contradicts it, or if no send of it was
     seen, unless it may lie in a gap all of it. Eras that only place its bytes elsewhere are one
     way (`settled`), unless what it holds is looked at."""
-    alike: dict[object, tuple[tuple[Schedule, ...], list[Rule]]] = {}
+    alike: dict[object, tuple[tuple[Schedule, ...], list[NcclEra]]] = {}
     for rule in state.rules:
         schedules = schedules_of(op, rule, ring)
         name = _places(schedules) if op.meaning else _sizes(schedules)
@@ -91,7 +91,7 @@ def apply(
             yield State(positions, names, tuple(rules), fit[2]), cut
 
 
-def settled(ring: Ring, cut: Cut, rules: Sequence[Rule]) -> Cut:
+def settled(ring: Ring, cut: Cut, rules: Sequence[NcclEra]) -> Cut:
     """`cut` with its bytes where the first of these eras has them."""
     schedules = schedules_of(cut.op, rules[0], ring)
     places = _places(schedules)

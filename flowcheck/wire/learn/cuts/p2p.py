@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, unpacked
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
-from flowcheck.wire.seen import Range
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.traffic.observed_messages import Range
 
 SOURCE = "p2p (inferred)"
 

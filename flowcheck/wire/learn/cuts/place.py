@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire import nccl
+from flowcheck.wire.collectives import nccl_wire_format
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, Protocol
+from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import LINE_BYTES, SendSeen, Stream, seen_mask
 from flowcheck.wire.learn.reading import Placement
-from flowcheck.wire.schedule import Send, sends_per_chunk
-from flowcheck.wire.seen import Range
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol
+from flowcheck.wire.traffic.observed_messages import Range
 
 
 @dataclass(slots=True)
@@ -104,15 +104,15 @@ def unpacked(
     if len(payload) == 0:
         return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
     linear = send.message.linear
-    data = nccl.unpack(protocol, payload, data_bytes, linear=linear)
-    whole = nccl.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
+    data = nccl_wire_format.unpack(protocol, payload, data_bytes, linear=linear)
+    whole = nccl_wire_format.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
     seen = whole.astype(np.bool_)
     return data, seen
 
 
 def result_bytes(cut: Cut, ring: Ring) -> int:
     """Of what every rank holds afterwards."""
-    gathers = cut.op.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+    gathers = cut.op.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
     return cut.op.work_bytes * (ring.ranks if gathers else 1)
 
 
@@ -138,7 +138,7 @@ def placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
 
 def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
     """It is of the ring step that a patched trainer adds to each loop."""
-    if cut.op.kind is not Kind.ALL_REDUCE or not ring.extra_sends:
+    if cut.op.kind is not CollectiveKind.ALL_REDUCE or not ring.extra_sends:
         return False
     slices = sends_per_chunk(cut.op.kind, cut.op.protocol)
     steps = 2 * ring.ranks - 2
@@ -153,7 +153,7 @@ def paint(
     canvas = Canvas(result_bytes(cut, ring))
     sources: dict[int, Stream] = {}
     first_ns: int | None = None
-    if ring.sounding and cut.op.kind is Kind.ALL_REDUCE:
+    if ring.sounding and cut.op.kind is CollectiveKind.ALL_REDUCE:
         return canvas, (), None  # which chunk a send holds is not told
     for stream, number, send in cut.sends(ring):
         seen = stream.sends.get(number)
@@ -171,7 +171,7 @@ def paint(
     op = cut.op
     sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
     grain = GRAIN_BYTES[op.protocol]
-    if op.kind is Kind.BROADCAST and sized_by_wire and grain > 1:
+    if op.kind is CollectiveKind.BROADCAST and sized_by_wire and grain > 1:
         canvas.end_where_copies_differ(grain)
     return canvas, tuple(sources.values()), first_ns
 

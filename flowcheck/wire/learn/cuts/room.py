@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from flowcheck.wire.collectives.nccl_parameters import (
+    CollectiveKind,
+    NcclEra,
+    Protocol,
+    data_bytes_of,
+)
+from flowcheck.wire.collectives.ring_schedule import collective
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.schedule import collective
-from flowcheck.wire.terms import Kind, Protocol, Rule, data_bytes_of
 
 MOST_SIZES = 8
 """Totals tried of those that take groups of the same room."""
@@ -14,11 +19,11 @@ STEP_BYTES = 8
 """Between two totals that are looked at."""
 
 
-def totals_of_room(ring: Ring, kind: Kind, room_bytes: int) -> list[int]:
+def totals_of_room(ring: Ring, kind: CollectiveKind, room_bytes: int) -> list[int]:
     """Bytes of tensors, reduced or broadcast, whose distinct chunks, on all channels together, take
     LL128 groups of just so much room, the largest first. Whether the sizes of each channel fit is
     not looked at."""
-    reduces = kind is Kind.ALL_REDUCE
+    reduces = kind is CollectiveKind.ALL_REDUCE
     if ring.channels == 1 and (ring.ranks == 2 or not reduces):
         return []
     senders = [e.sender for e in ring.around if reduces or (e.sender + 1) % ring.ranks]
@@ -33,8 +38,8 @@ def totals_of_room(ring: Ring, kind: Kind, room_bytes: int) -> list[int]:
 @lru_cache(maxsize=4096)
 def _totals(
     room_bytes: int,
-    kind: Kind,
-    rule: Rule,
+    kind: CollectiveKind,
+    rule: NcclEra,
     ranks: int,
     channels: int,
     sender: int,
@@ -60,7 +65,13 @@ def _totals(
 
 
 def _room(
-    total: int, kind: Kind, rule: Rule, ranks: int, channels: int, sender: int, extra_sends: int
+    total: int,
+    kind: CollectiveKind,
+    rule: NcclEra,
+    ranks: int,
+    channels: int,
+    sender: int,
+    extra_sends: int,
 ) -> int:
     """Data bytes that the groups of all distinct chunks of one edge could hold."""
     schedule = collective(
@@ -74,7 +85,7 @@ def _room(
         protocol=Protocol.LL128,
         rule=rule,
     )
-    hops = 2 * ranks - 2 + extra_sends if kind is Kind.ALL_REDUCE else 1
+    hops = 2 * ranks - 2 + extra_sends if kind is CollectiveKind.ALL_REDUCE else 1
     chunks = {
         (channel, i // hops, (sender - 1 - i % hops) % ranks): send.wire_bytes
         for channel, sends in enumerate(schedule)

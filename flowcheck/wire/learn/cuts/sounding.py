@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import Send, sends_per_chunk
-from flowcheck.wire.terms import Kind, Protocol
 
 
 def everyone(ranks: int) -> int:
@@ -19,15 +19,20 @@ def everyone(ranks: int) -> int:
 
 
 def writers(
-    stream: Stream, number: int, sends: Sequence[Send], kind: Kind, protocol: Protocol, ranks: int
+    stream: Stream,
+    number: int,
+    sends: Sequence[Send],
+    kind: CollectiveKind,
+    protocol: Protocol,
+    ranks: int,
 ) -> tuple[int, int]:
     """(bits of the ring indices that may write `sends` from `number` on, sends seen); no bits: a
     size or a protocol contradicts it whoever does. sends: as ring index 0 would."""
     whole = everyone(ranks)
-    if kind is Kind.BROADCAST and sends:
+    if kind is CollectiveKind.BROADCAST and sends:
         whole ^= 1 << (ranks - 1)  # it would write to the root
     slices = sends_per_chunk(kind, protocol)
-    chunks = _chunks_by_size(sends, slices) if kind is Kind.ALL_REDUCE else None
+    chunks = _chunks_by_size(sends, slices) if kind is CollectiveKind.ALL_REDUCE else None
     matched = 0
     for i, send in enumerate(sends):
         seen = stream.sends.get(number + i)

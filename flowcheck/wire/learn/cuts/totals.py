@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.chunks import hops_of, loop_chunks
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import sends_per_chunk
-from flowcheck.wire.terms import Kind, Protocol
 
 Positions = tuple[tuple[int, ...], ...]
 """[edge][stream] -> number of the next send."""
@@ -26,7 +26,7 @@ def totals_of(
     ring: Ring,
     positions: Positions,
     channels: Channels,
-    kind: Kind,
+    kind: CollectiveKind,
     protocol: Protocol,
     root: int = 0,
 ) -> Iterator[int]:
@@ -45,7 +45,7 @@ def totals_of(
                 found.setdefault(sum(choice))
                 if len(found) >= MOST_OPTIONS:
                     break
-    if not found and kind is Kind.ALL_REDUCE:
+    if not found and kind is CollectiveKind.ALL_REDUCE:
         found.update(dict.fromkeys(_united(ring, positions, channels, protocol)))
     for total in sorted(found, reverse=True):
         if total > 0:
@@ -67,14 +67,16 @@ def _subsets(
                 yield [parts[i]]
 
 
-def _writes(ring: Ring, edge: Edge, channel: int | None, kind: Kind, root: int) -> bool:
+def _writes(ring: Ring, edge: Edge, channel: int | None, kind: CollectiveKind, root: int) -> bool:
     """False where no broadcast passes: whoever writes there does so to the root."""
-    if kind is not Kind.BROADCAST or ring.sounding or (edge.senders and channel is None):
+    if kind is not CollectiveKind.BROADCAST or ring.sounding or (edge.senders and channel is None):
         return True
     return (edge.sender_of(channel or 0) + 1) % ring.ranks != root
 
 
-def _parts(ring: Ring, stream: Stream, at: int, kind: Kind, protocol: Protocol) -> list[int]:
+def _parts(
+    ring: Ring, stream: Stream, at: int, kind: CollectiveKind, protocol: Protocol
+) -> list[int]:
     """Most data bytes a collective starting at send `at` may have on this channel: one entry for
     each number of loops it may have; () where a size is not known."""
     if stream.protocol_at(at) not in (None, protocol):
@@ -86,7 +88,7 @@ def _parts(ring: Ring, stream: Stream, at: int, kind: Kind, protocol: Protocol) 
         if chunks is None or any(size is None for size in chunks):
             break
         known = [size or 0 for size in chunks]
-        if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+        if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
             if len(set(known)) > 1:
                 break
             known = known[:1]
@@ -99,8 +101,8 @@ def _parts(ring: Ring, stream: Stream, at: int, kind: Kind, protocol: Protocol) 
     return options[::-1]
 
 
-def _full_chunk(kind: Kind, protocol: Protocol) -> int:
-    if kind is Kind.BROADCAST and protocol is Protocol.SIMPLE:
+def _full_chunk(kind: CollectiveKind, protocol: Protocol) -> int:
+    if kind is CollectiveKind.BROADCAST and protocol is Protocol.SIMPLE:
         return BROADCAST_SIMPLE_CHUNK_BYTES
     return FULL_CHUNK_BYTES[protocol]
 
@@ -118,7 +120,12 @@ def _united(ring: Ring, positions: Positions, channels: Channels, protocol: Prot
                 continue
             i = order[channel]
             chunks = loop_chunks(
-                ring, edge.sender_of(channel), edge.streams[i], at[i], Kind.ALL_REDUCE, protocol
+                ring,
+                edge.sender_of(channel),
+                edge.streams[i],
+                at[i],
+                CollectiveKind.ALL_REDUCE,
+                protocol,
             )
             for lane, size in enumerate(chunks or []):
                 if size is not None and united[lane] not in (None, size):

@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from flowcheck.wire.collectives.double_binary_tree import down, is_second, parents
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.rings import MOST_RANKS, Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.terms import Rule
-from flowcheck.wire.trees import down, is_second, parents
 
 Link = tuple[int, int]
 """Ranks: who writes, who reads."""
@@ -27,7 +27,7 @@ UNLIKELY = 1
 """Penalty for each of these, and for a number of ranks that the start-up tells less."""
 
 
-def rings_with_trees(streams: Sequence[Stream], rules: tuple[Rule, ...]) -> Iterator[Ring]:
+def rings_with_trees(streams: Sequence[Stream], rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
     """Rings and trees that these connections may be of, most plausible first; none where the ring
     explains all of them, or nothing names who writes."""
     counted = [ranks for ranks in ranks_counted(streams) if ranks > 2]
@@ -182,7 +182,7 @@ def _trees(link: Link, ranks: int) -> list[bool]:
     return [second for second in (False, True) if down(*link, parents(ranks, second)) is not None]
 
 
-def _made(links: Links, ranks: int, channels: int, found: int, rules: tuple[Rule, ...]) -> Ring:
+def _made(links: Links, ranks: int, channels: int, found: int, rules: tuple[NcclEra, ...]) -> Ring:
     order = sorted(links, key=lambda link: (not around(link, ranks), link))
     return Ring(
         ranks=ranks,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
-from flowcheck.wire.terms import Protocol
 
 Link = tuple[str, str]
 Row = tuple[Stream, ...]

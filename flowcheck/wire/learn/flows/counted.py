@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol, wire_bytes
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.terms import Protocol, wire_bytes
 
 COUNT_BYTES = 8
 """Of what each rank gathers first: the count of its parameters."""

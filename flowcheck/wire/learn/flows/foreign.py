@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.learn.flows.streams import line_flag
-from flowcheck.wire.nccl import immediate_sizes
-from flowcheck.wire.seen import MessageSeen
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 ENOUGH = 3
 """Writes below that say too little."""
@@ -23,7 +23,7 @@ SLOT_GRAIN_BYTES = 8192
 """Slots of all protocols, and of point-to-point buffers, lie so far apart or a multiple of it."""
 
 
-def of_another_protocol(messages: Sequence[MessageSeen]) -> bool:
+def of_another_protocol(messages: Sequence[ObservedMessage]) -> bool:
     """Most immediates state no size, and addresses are no slots."""
     told = [
         m
@@ -38,6 +38,6 @@ def of_another_protocol(messages: Sequence[MessageSeen]) -> bool:
     return math.gcd(*(va - addresses[0] for va in addresses)) % SLOT_GRAIN_BYTES != 0
 
 
-def _states_size(message: MessageSeen) -> bool:
+def _states_size(message: ObservedMessage) -> bool:
     most = MOST_PIECES * (message.wire_bytes + PIECE_GRAIN_BYTES)
     return any(message.wire_bytes <= n <= most for n in immediate_sizes(message.immediate or 0))

@@ -14,6 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from flowcheck.wire.collectives.double_binary_tree import (
+    PerTree,
+    down,
+    is_second,
+    parents,
+    stands_before,
+)
 from flowcheck.wire.learn.flows.branches import (
     Link,
     Links,
@@ -27,7 +34,6 @@ from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.groups import Group, grouped
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.trees import Both, down, is_second, parents, stands_before
 
 LEAST_NODES = 3
 """Of two each is the root of every second channel."""
@@ -52,7 +58,7 @@ class Fork:
     ring: Group
     edges: tuple[Edge, ...]
     """Of trees alone."""
-    shared: Mapping[int, Both]
+    shared: Mapping[int, PerTree]
     """{node: which trees pass on the ring's connections to the next one}."""
     nodes: Mapping[str, int]
     """{host of `ring`: which node it is}."""
@@ -104,7 +110,7 @@ def _shared_out(links: Links, ranks: int, gpus: int) -> Iterator[Fork]:
         if roles is None:
             continue
         near = [link for link in links if around(link, nodes)]
-        chosen: list[tuple[dict[Link, Both], Roles]] = [({}, roles)]
+        chosen: list[tuple[dict[Link, PerTree], Roles]] = [({}, roles)]
         for link in near:
             chosen = [
                 ({**before, link: shared}, known)
@@ -167,7 +173,7 @@ def _ways(
     found: int,
     used: int,
     roles: Roles,
-) -> Iterator[tuple[Both, Roles]]:
+) -> Iterator[tuple[PerTree, Roles]]:
     """(which trees may share the ring's connections from a node to the next one, who then writes
     what)."""
     channels = _channels(link, nodes, found, used)
@@ -188,7 +194,7 @@ def _ways(
 
 
 def _fork(
-    links: Links, shared: Mapping[Link, Both], ranks: int, gpus: int, found: int, used: int
+    links: Links, shared: Mapping[Link, PerTree], ranks: int, gpus: int, found: int, used: int
 ) -> Fork:
     nodes = ranks // gpus
     edges: list[Edge] = []

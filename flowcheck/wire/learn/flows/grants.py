@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowcheck.wire import nccl
+from flowcheck.wire.collectives import nccl_wire_format
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.numbering import Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
-from flowcheck.wire.seen import FlowSeen
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.traffic.observed_messages import ObservedFlow
 
 P2P_CAPACITY_BYTES = 131_072
 """What point-to-point receives grant (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
@@ -20,8 +20,8 @@ class Grants:
     """The clear-to-send messages of one flow, by number of the send allowed; they run
     from the receiver of the data to its sender."""
 
-    flow: FlowSeen
-    by_index: Mapping[int, nccl.Cts]
+    flow: ObservedFlow
+    by_index: Mapping[int, nccl_wire_format.ClearToSend]
     messages: int
     times: Mapping[int, tuple[int, int]]
     """{number: when it was seen}, as `MessageSeen.time`."""
@@ -40,7 +40,9 @@ class Grants:
     def rings(self) -> bool:
         """The capacities are those that connections of a ring grant."""
         sizes = self.capacities_bytes
-        return P2P_CAPACITY_BYTES not in sizes and all(map(nccl.protocol_of_capacity, sizes))
+        return P2P_CAPACITY_BYTES not in sizes and all(
+            map(nccl_wire_format.protocol_of_capacity, sizes)
+        )
 
     @property
     def capacities_bytes(self) -> frozenset[int]:
@@ -52,5 +54,5 @@ class Grants:
         cts = self.by_index.get(send.number)
         if cts is None:
             return None
-        known = nccl.protocol_of_capacity(cts.capacity_bytes)
+        known = nccl_wire_format.protocol_of_capacity(cts.capacity_bytes)
         return known or (Protocol.SIMPLE if cts.capacity_bytes == send.wire_bytes else None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.rings import Edge, Ring
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Rule
 
 BY_LOG = (
     "ranks lie along the ring as NCCL's log says, and clear-to-send messages name those that write "
@@ -21,7 +21,7 @@ BY_LOG = (
 
 def logged_rings(
     group: Group,
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     orders: Sequence[RingOrder],
     most_gpus: int | None = None,
 ) -> Iterator[Ring]:

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START
 from flowcheck.wire.learn.flows.streams import SendSeen
-from flowcheck.wire.nccl import immediate_sizes
-from flowcheck.wire.seen import MessageSeen
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 ALIGN_BYTES = 128
 """Every piece but the last one is a multiple of it."""
@@ -117,7 +117,7 @@ def _lost(
     )
 
 
-def _with_rest(piece: SendSeen, rest: MessageSeen | None) -> SendSeen:
+def _with_rest(piece: SendSeen, rest: ObservedMessage | None) -> SendSeen:
     """With what was seen behind its lost start, where that is of a message as large."""
     if rest is None or (rest.packets, rest.wire_bytes) != (piece.message.packets, piece.wire_bytes):
         return piece

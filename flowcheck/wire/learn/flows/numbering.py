@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
 from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, SendSeen, slot_of
-from flowcheck.wire.partition import NCCL_STEPS
 
 PSN_OF_START = 1 << 32
 """Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""

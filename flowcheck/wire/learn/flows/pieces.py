@@ -13,11 +13,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
 from flowcheck.wire.learn.flows.lost_pieces import Row, each_bytes, filled
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START
 from flowcheck.wire.learn.flows.streams import SendSeen, line_flag
-from flowcheck.wire.nccl import immediate_sizes
-from flowcheck.wire.seen import MessageSeen
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 MOST_AHEAD = 3
 """Sends by which one queue pair is before another at most, where a capture begins."""
@@ -153,7 +153,7 @@ def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
     if not parts:
         return pieces[0]
     starts = np.cumsum([0, *(part.wire_bytes for part in parts)]).tolist()
-    message: MessageSeen = replace(
+    message: ObservedMessage = replace(
         parts[0],
         wire_bytes=starts[-1],
         payload=np.concatenate([part.payload for part in parts]),

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
 from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.terms import Protocol, Rule, Written
 
 MOST_RANKS = 16
 """Ring sizes tried where the hosts seen do not tell; a longer ring is then not recognised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edge(Written):
+class Edge(HasWriters):
     """The mirrored connections from one rank to another, in the likeliest order of channels."""
 
     sender: int
@@ -40,7 +40,7 @@ class Ring:
     edges: tuple[Edge, ...]
     channels: int
     extra_sends: int
-    rules: tuple[Rule, ...]
+    rules: tuple[NcclEra, ...]
     penalty: int
     """How much of what the hosts and tags suggest this guess leaves aside."""
     closed: bool = False
@@ -82,7 +82,7 @@ class Ring:
         return tuple(dict.fromkeys(protocol for _, protocol in sorted(found))) or (usual,)
 
 
-def rings(group: Group, rules: tuple[Rule, ...]) -> Iterator[Ring]:
+def rings(group: Group, rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
     """Rings this group may be, most plausible first."""
     path = path_of(group)
     if path is None:

@@ -6,15 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowcheck.wire import nccl
+from flowcheck.wire.collectives import nccl_wire_format
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.numbering import number_sends
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
 from flowcheck.wire.learn.reading import FlowReading
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 
 __all__ = ["CTS", "DATA", "OTHER", "P2P_CAPACITY_BYTES", "Grants", "Sorted", "sort_flows"]
 
@@ -30,9 +30,9 @@ class Sorted:
     readings: tuple[FlowReading, ...]
 
 
-def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> Sorted:
+def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage]) -> Sorted:
     """Roles, pairs, protocols and numbers of all flows; nothing about collectives yet."""
-    of_flow: dict[FlowKey, list[MessageSeen]] = defaultdict(list)
+    of_flow: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
     for message in messages:
         of_flow[message.flow].append(message)
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
@@ -52,13 +52,13 @@ def sort_flows(flows: Sequence[FlowSeen], messages: Sequence[MessageSeen]) -> So
     return Sorted(tuple(streams), tuple(grants), readings)
 
 
-def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | None:
+def _read_grants(flow: ObservedFlow, messages: Sequence[ObservedMessage]) -> Grants | None:
     """The flow as clear-to-send messages; None if it is anything else."""
     if not messages or any(m.immediate is not None for m in messages):
         return None
     whole = [m for m in messages if m.complete]
     payloads = [m.payload.tobytes() for m in whole]
-    entries = nccl.recognise_cts(payloads, [m.va or 0 for m in whole])
+    entries = nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in whole])
     if not entries or len(whole) < len(messages):
         return None
     found = {cts.index: cts for cts in entries}
@@ -66,7 +66,7 @@ def _read_grants(flow: FlowSeen, messages: Sequence[MessageSeen]) -> Grants | No
     return Grants(flow, found, len(messages), times)
 
 
-def _is_data(messages: Sequence[MessageSeen]) -> bool:
+def _is_data(messages: Sequence[ObservedMessage]) -> bool:
     """NCCL's sends end with an immediate; where every end was lost, lines tell, or that no
     message was seen to end without one."""
     if not messages:
@@ -78,7 +78,7 @@ def _is_data(messages: Sequence[MessageSeen]) -> bool:
 
 def _streams(
     queue_pairs: striped.Group,
-    of_flow: Mapping[FlowKey, Sequence[MessageSeen]],
+    of_flow: Mapping[FlowKey, Sequence[ObservedMessage]],
     sends: striped.Sends,
     grants: Sequence[Grants],
 ) -> list[Stream]:
@@ -98,7 +98,7 @@ def _streams(
     ]
 
 
-def _stream(flow: FlowSeen, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
+def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
     granted = granter.granted if granter is not None else {}
     protocol = _protocol(sends, granter)
     numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
@@ -119,7 +119,7 @@ def _stream(flow: FlowSeen, sends: Sequence[SendSeen], granter: Grants | None) -
 
 
 def _granter(
-    flow: FlowSeen, messages: Sequence[MessageSeen], grants: Sequence[Grants]
+    flow: ObservedFlow, messages: Sequence[ObservedMessage], grants: Sequence[Grants]
 ) -> Grants | None:
     """The clear-to-send flow of the same queue pair: addresses granted are addresses written;
     the UDP source port is the same in both directions and decides where addresses cannot."""
@@ -140,7 +140,7 @@ def _granter(
 def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:
     """Of all sends, if it is one: by the capacities granted, else by the flags; None: it is not."""
     if granter is not None:
-        told = {nccl.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
         if len(told) == 1 and (only := told.pop()) is not None:
             return only
     found = {s.protocol for s in sends if _has_line(s)}
@@ -152,7 +152,7 @@ def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | N
 def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     """No send is Simple, so that every send is one step of the connection and flags count sends."""
     if granter is not None and granter.capacities_bytes:
-        told = {nccl.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
         return Protocol.SIMPLE not in told
     return all(s.flag is not None for s in sends if _has_line(s))
 
@@ -181,11 +181,11 @@ def _has_line(send: SendSeen) -> bool:
 
 
 def _reading(
-    flow: FlowSeen,
-    messages: Sequence[MessageSeen],
+    flow: ObservedFlow,
+    messages: Sequence[ObservedMessage],
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    flows: Sequence[FlowSeen],
+    flows: Sequence[ObservedFlow],
 ) -> FlowReading:
     stream = next((s for s in streams if flow.key in s.queue_pairs), None)
     grant = next((g for g in grants if g.flow.key == flow.key), None)
@@ -208,11 +208,11 @@ def _reading(
 
 
 def _capacity_protocol(grant: Grants) -> Protocol | None:
-    told = {nccl.protocol_of_capacity(size) for size in grant.capacities_bytes}
+    told = {nccl_wire_format.protocol_of_capacity(size) for size in grant.capacities_bytes}
     return told.pop() if len(told) == 1 else None
 
 
-def _reverse(flow: FlowSeen, flows: Sequence[FlowSeen]) -> FlowKey | None:
+def _reverse(flow: ObservedFlow, flows: Sequence[ObservedFlow]) -> FlowKey | None:
     """The only flow between the same addresses, other way, of the same UDP source port."""
     found = [
         other.key

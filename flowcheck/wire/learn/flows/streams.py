@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.nccl import immediate_sizes
-from flowcheck.wire.partition import NCCL_STEPS
-from flowcheck.wire.seen import FlowKey, FlowSeen, MessageSeen, Range
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
+from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
 LINE_BYTES = 16
 """LL: data, flag, data, flag; 4 bytes each (NCCL src/include/device.h, union ncclLLFifoLine)."""
@@ -28,7 +28,7 @@ LL_SLOT_BYTES = 65_536
 class SendSeen:
     """One send of NCCL. In the adaptive-routing form two messages are one send."""
 
-    message: MessageSeen
+    message: ObservedMessage
     """Holds the payload, or stands in for it where only the closing write was seen."""
     wire_bytes: int
     first_psn: int
@@ -48,7 +48,7 @@ class SendSeen:
 class Stream:
     """The sends of one data flow by number; a number not there was not seen."""
 
-    flow: FlowSeen
+    flow: ObservedFlow
     sends: dict[int, SendSeen]
     protocol: Protocol
     """Of most of its bytes; NCCL may change it from one collective to the next."""
@@ -100,7 +100,7 @@ def seen_mask(size_bytes: int, missing: Sequence[Range]) -> NDArray[np.bool_]:
     return mask
 
 
-def ll_flags(message: MessageSeen) -> NDArray[np.uint32]:
+def ll_flags(message: ObservedMessage) -> NDArray[np.uint32]:
     """The flags of every whole line that was captured; two per line, in wire order."""
     lines = len(message.payload) // LINE_BYTES
     words = message.payload[: lines * LINE_BYTES].view("<u4").reshape(lines, 4)[:, FLAG_WORDS]
@@ -110,7 +110,7 @@ def ll_flags(message: MessageSeen) -> NDArray[np.uint32]:
     return words.reshape(-1)
 
 
-def line_flag(message: MessageSeen) -> tuple[Protocol, int] | None:
+def line_flag(message: ObservedMessage) -> tuple[Protocol, int] | None:
     """(protocol, flag) if every line captured carries one and the same flag."""
     size = len(message.payload)
     if size and size % LINE_BYTES == 0:
@@ -126,7 +126,7 @@ def line_flag(message: MessageSeen) -> tuple[Protocol, int] | None:
     return None
 
 
-def join_sends(messages: Sequence[MessageSeen], pmtu_bytes: int = 0) -> list[SendSeen]:
+def join_sends(messages: Sequence[ObservedMessage], pmtu_bytes: int = 0) -> list[SendSeen]:
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
     of the flow's path, 0 where no message told."""
@@ -163,7 +163,7 @@ def join_sends(messages: Sequence[MessageSeen], pmtu_bytes: int = 0) -> list[Sen
     return sends
 
 
-def _sizes_of_group(message: MessageSeen, sends: Sequence[SendSeen]) -> int:
+def _sizes_of_group(message: ObservedMessage, sends: Sequence[SendSeen]) -> int:
     """How many plain writes before it this one ends by telling their sizes, as grouped receives
     are ended since NCCL 2.20 (NCCL_NET_IB_MAX_RECVS); 0: it is data."""
     count, rest = divmod(message.wire_bytes, SIZE_BYTES)
@@ -176,7 +176,7 @@ def _sizes_of_group(message: MessageSeen, sends: Sequence[SendSeen]) -> int:
 
 
 def _headless(
-    message: MessageSeen, sizes: Sequence[int], room_packets: int, pmtu_bytes: int
+    message: ObservedMessage, sizes: Sequence[int], room_packets: int, pmtu_bytes: int
 ) -> SendSeen:
     """Only the closing write of a send was seen: its size is known, none of its bytes, and so is
     how many of the packets missing before it were its own."""

@@ -15,21 +15,23 @@ from flowcheck.wire.learn.flows.lost_pieces import Row
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START, Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
 from flowcheck.wire.learn.flows.turns import dealt, turns_of
-from flowcheck.wire.seen import FlowKey, FlowSeen
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
 
 BLOCK_BYTES = 16 << 20
 """A connection's buffers of all protocols lie closer than this (src/transport/net.cc: 9.3 MiB)."""
 
 Sends = Mapping[FlowKey, Sequence[SendSeen]]
-Group = tuple[FlowSeen, ...]
+Group = tuple[ObservedFlow, ...]
 
 
-def groups(flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]) -> list[Group]:
+def groups(
+    flows: Sequence[ObservedFlow], sends: Sends, granting: Sequence[ObservedFlow]
+) -> list[Group]:
     """Data flows by connection, the one that was used first leading; most have one flow each.
 
     granting: the clear-to-send flows.
     """
-    found: list[list[FlowSeen]] = []
+    found: list[list[ObservedFlow]] = []
     for flow in sorted(flows, key=lambda f: _began(sends[f.key][0])):
         homes = (g for g in found if all(_share(flow, other, sends, granting) for other in g))
         beside = (g for g in homes if not all(_apart(flow, other) for other in g))
@@ -42,8 +44,8 @@ def groups(flows: Sequence[FlowSeen], sends: Sends, granting: Sequence[FlowSeen]
 
 
 def _one_after_the_other(
-    found: Sequence[list[FlowSeen]], sends: Sends, granting: Sequence[FlowSeen]
-) -> list[list[FlowSeen]]:
+    found: Sequence[list[ObservedFlow]], sends: Sends, granting: Sequence[ObservedFlow]
+) -> list[list[ObservedFlow]]:
     """Groups, with those that nothing grants added to the nearest that shares their buffers: of a
     connection of few sends each queue pair may be done before the next one begins."""
     granted = [list(group) for group in found if _own_grants(group, granting) == 1]
@@ -71,10 +73,10 @@ def _one_after_the_other(
 
 
 def _by_pieces(
-    found: Sequence[list[FlowSeen]], sends: Sends, granting: Sequence[FlowSeen]
-) -> list[list[FlowSeen]]:
+    found: Sequence[list[ObservedFlow]], sends: Sends, granting: Sequence[ObservedFlow]
+) -> list[list[ObservedFlow]]:
     """Groups, with those in one that share buffers and hold the pieces of the same sends."""
-    merged: list[list[FlowSeen]] = []
+    merged: list[list[ObservedFlow]] = []
     for group in found:
         if any(group[0] in of for of in merged):
             continue
@@ -89,7 +91,7 @@ def _by_pieces(
     return merged
 
 
-def _apart(one: FlowSeen, two: FlowSeen) -> bool:
+def _apart(one: ObservedFlow, two: ObservedFlow) -> bool:
     return one.last_ns < two.first_ns or two.last_ns < one.first_ns
 
 
@@ -98,7 +100,9 @@ def _began(send: SendSeen) -> tuple[int, int]:
     return send.message.time
 
 
-def _share(one: FlowSeen, two: FlowSeen, sends: Sends, granting: Sequence[FlowSeen]) -> bool:
+def _share(
+    one: ObservedFlow, two: ObservedFlow, sends: Sends, granting: Sequence[ObservedFlow]
+) -> bool:
     """They write to the same buffers by the same keys."""
     if (one.key.source, one.key.destination) != (two.key.source, two.key.destination):
         return False
@@ -118,7 +122,7 @@ def _buffers(sends: Sequence[SendSeen]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def _own_grants(members: Sequence[FlowSeen], granting: Sequence[FlowSeen]) -> int:
+def _own_grants(members: Sequence[ObservedFlow], granting: Sequence[ObservedFlow]) -> int:
     """How many of them have a clear-to-send flow that runs the other way."""
     return sum(
         any(

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
+from flowcheck.wire.collectives.nccl_wire_format import SLOT_BYTES, SLOTS
 from flowcheck.wire.learn.flows.numbering import AGREE, Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
-from flowcheck.wire.nccl import SLOT_BYTES, SLOTS
-from flowcheck.wire.terms import Protocol
 
 MOST_PERMUTED = 4
 """Queue pairs of which every order is tried; of more, those that begin with another one."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowcheck.wire import job
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs.begun import never_used
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
+from flowcheck.wire.training_job import learned_job
 
 FROM_BEFORE = (
     "the buckets of later iterations are those of the incarnation before: this one had not sent "
@@ -21,7 +21,9 @@ FROM_BEFORE = (
 )
 
 
-def repeats(communicator: Communicator, collected: Found, before: job.Job, begin: int) -> bool:
+def repeats(
+    communicator: Communicator, collected: Found, before: learned_job.LearnedJob, begin: int
+) -> bool:
     """Nothing that was seen differs from how `before` began, and iteration 0 was seen whole.
 
     begin: index of the first all-reduce.
@@ -59,15 +61,15 @@ def repeats(communicator: Communicator, collected: Found, before: job.Job, begin
     return stop <= collected.counted and _same(seen, first)
 
 
-def _flows(before: job.Job) -> int:
+def _flows(before: learned_job.LearnedJob) -> int:
     return sum(flow is not None for edge in before.edges for flow in edge.flows)
 
 
-def _gradient(op: job.Op) -> bool:
-    return op.role is job.Role.BUCKET
+def _gradient(op: learned_job.CollectiveOp) -> bool:
+    return op.role is learned_job.Role.BUCKET
 
 
-def _plan_agrees(before: job.Job, communicator: Communicator) -> bool:
+def _plan_agrees(before: learned_job.LearnedJob, communicator: Communicator) -> bool:
     """As much of the bucket plan as was sent is the one of `before`."""
     habits = communicator.habits
     if habits.stage is Stage.STEPPED:
@@ -78,7 +80,7 @@ def _plan_agrees(before: job.Job, communicator: Communicator) -> bool:
     return habits.stage is Stage.PLANNED and own == before.buckets
 
 
-def _same(cuts: Sequence[Cut], ops: Sequence[job.Op]) -> bool:
+def _same(cuts: Sequence[Cut], ops: Sequence[learned_job.CollectiveOp]) -> bool:
     told = [(op.kind, op.work_bytes, op.protocol, op.element_bytes, op.tree) for op in ops]
     seen = (cut.op for cut in cuts)
     return told == [(o.kind, o.work_bytes, o.protocol, o.element_bytes, o.tree) for o in seen]

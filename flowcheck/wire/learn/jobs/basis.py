@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flowcheck.wire import job
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.p2p import Completion
 from flowcheck.wire.learn.jobs.again import FROM_BEFORE
 from flowcheck.wire.learn.jobs.begun import Begun
@@ -14,7 +14,7 @@ from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE, BY_ORDER, disputed
 from flowcheck.wire.learn.trainer.own import STATED_ORDER
 from flowcheck.wire.learn.trainer.scalars import places_open, places_told
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.training_job import learned_job
 
 NODES = "{} ranks on {} nodes of {} GPUs: what comes in complete goes out as many ring steps later"
 LATER_OPEN = "where later iterations begin: what came between them may be read otherwise"
@@ -103,7 +103,10 @@ def evidence(
 
 
 def assumed(
-    communicator: Communicator, collected: Found, each: Sequence[job.Op], sizes: Sequence[int]
+    communicator: Communicator,
+    collected: Found,
+    each: Sequence[learned_job.CollectiveOp],
+    sizes: Sequence[int],
 ) -> tuple[str, ...]:
     """What nothing seen could contradict. each: an iteration; sizes: [bucket] bytes."""
     completions = collected.completions
@@ -114,7 +117,7 @@ def assumed(
         told += [AS_WELL.format(habits.own, other) for other in habits.own_others]
         told += [IN_STATED_ORDER] * (STATED_ORDER in habits.own)
     told += communicator.ring.by_gpu
-    if any(op.kind is Kind.BROADCAST for op in each):
+    if any(op.kind is CollectiveKind.BROADCAST for op in each):
         stated = habits.types is not None and habits.types.beside
         told.append(BUFFERS_STAY if stated else BUFFERS_KEPT)
     if habits.compressed:

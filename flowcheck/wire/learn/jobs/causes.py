@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowcheck.wire.job import MAP_BYTES
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding.zero import STEPS_ITS_OWN, steps_its_own
@@ -37,7 +37,7 @@ from flowcheck.wire.learn.trainer.habits import (
     Habits,
 )
 from flowcheck.wire.learn.trainer.iteration import begun_at, extras_as_large, planned_at
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Kind
+from flowcheck.wire.training_job.learned_job import MAP_BYTES
 
 TWIN = (
     "every iteration has an all-reduce beside the gradients that is as large as one of the "
@@ -126,8 +126,8 @@ def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     tells."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), len(cuts))
     begin = begun_at(cuts)
-    reduces = [cut for cut in cuts[begin:planned] if cut.op.kind is Kind.ALL_REDUCE]
-    later = [cut for cut in cuts[planned:] if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [cut for cut in cuts[begin:planned] if cut.op.kind is CollectiveKind.ALL_REDUCE]
+    later = [cut for cut in cuts[planned:] if cut.op.kind is CollectiveKind.ALL_REDUCE]
     clear = not second_count(cuts, ring) and not any(cut.lost for cut in cuts)
     opens = bool(reduces) and _is_map(habits, reduces[0], ring)
     if clear and (told := _apart(cuts, reduces[opens:])):
@@ -152,7 +152,7 @@ def _is_map(habits: Habits, cut: Cut, ring: Ring) -> bool:
 
 def _another_map(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
     """A map came where the plan has none."""
-    reduces = (cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE)
+    reduces = (cut for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE)
     others = (cut for cut in reduces if cut.op.meaning not in GRADIENTS)
     return any(_is_map(habits, cut, ring) for cut in others)
 
@@ -161,7 +161,9 @@ def _as_large_in_iteration_0(habits: Habits, cuts: Sequence[Cut]) -> bool:
     """Beside its own buckets it reduced something as large as a bucket of the plan."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), 0)
     planned = planned_at(cuts) if habits.mapped else planned
-    reduces = [cut for cut in cuts[begun_at(cuts) : planned] if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [
+        cut for cut in cuts[begun_at(cuts) : planned] if cut.op.kind is CollectiveKind.ALL_REDUCE
+    ]
     others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
     sizes = [habits.bucket_bytes(bucket) for bucket in range(len(habits.buckets))]
     sizes += [MAP_BYTES * habits.parameters] * habits.mapped

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowcheck.wire.edge import Edge
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.terms import Protocol
+from flowcheck.wire.training_job.learned_job import Edge
 
 FIRST_AMID = 1 << 32
 """What the first message of a job that was met amid its run is called on every flow."""

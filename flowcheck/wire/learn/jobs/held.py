@@ -10,12 +10,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-from flowcheck.wire import ddp
-from flowcheck.wire.edge_messages import edge_messages, op_sizes
-from flowcheck.wire.job import Held, Job, Op, Role
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    LL_LINE_DATA_BYTES,
+    CollectiveKind,
+)
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.jobs.basis import BUFFERS_STAY
 from flowcheck.wire.learn.trainer.habits import Habits
-from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind
+from flowcheck.wire.training_job.connection_messages import edge_messages, op_sizes
+from flowcheck.wire.training_job.learned_job import BufferBroadcast, CollectiveOp, LearnedJob, Role
 
 FOLLOWED = (
     "what every forward broadcasts are the stated model's buffers, like BatchNorm's running "
@@ -23,40 +27,45 @@ FOLLOWED = (
 )
 
 
-def with_held(job: Job, habits: Habits) -> Job:
+def with_held(job: LearnedJob, habits: Habits) -> LearnedJob:
     """The job with the buffers that its iterations send behind the gradients; as it is where they
     are not stated, or another place fits their broadcasts as well. Of elements smaller than any
     gradient's, those whose bytes do not fill such elements are left out."""
     job = without_held(job)
     sent = habits.types.sent if habits.types is not None else ()
     wires = [tensor.wire for tensor in sent if tensor.buffer]
-    pieces = ddp.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
+    pieces = ddp_messages.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
     begins = _begins(job.each, [size for _, size in pieces])
     if not wires or len(begins) != 1:
         return job
-    each, held = list(job.each), list[Held]()
+    each, held = list(job.each), list[BufferBroadcast]()
     for place, (numbers, size) in enumerate(pieces, begins[0]):
         own = msgspec.structs.replace(each[place], work_bytes=size, held=len(held))
         if _fits(job, each[place], own):
             each[place] = own
-            held.append(Held(numbers=numbers, nbytes=size))
+            held.append(BufferBroadcast(numbers=numbers, nbytes=size))
     if len(held) < len(pieces):
         return job if not held else _of(job, each, held, job.assumed)
     assumed = (FOLLOWED if one == BUFFERS_STAY else one for one in job.assumed)
     return _of(job, each, held, tuple(assumed))
 
 
-def without_held(job: Job) -> Job:
+def without_held(job: LearnedJob) -> LearnedJob:
     """The same with nothing behind its gradients."""
     each = tuple(msgspec.structs.replace(op, held=None) for op in job.each)
     return msgspec.structs.replace(job, each=each, held=())
 
 
-def _of(job: Job, each: Sequence[Op], held: Sequence[Held], assumed: tuple[str, ...]) -> Job:
+def _of(
+    job: LearnedJob,
+    each: Sequence[CollectiveOp],
+    held: Sequence[BufferBroadcast],
+    assumed: tuple[str, ...],
+) -> LearnedJob:
     return msgspec.structs.replace(job, each=tuple(each), held=tuple(held), assumed=assumed)
 
 
-def _begins(each: Sequence[Op], sizes: Sequence[int]) -> list[int]:
+def _begins(each: Sequence[CollectiveOp], sizes: Sequence[int]) -> list[int]:
     """Where broadcasts of these sizes, line slack aside, follow each other before the gradients."""
     buckets = (place for place, op in enumerate(each) if op.role is Role.BUCKET)
     stop = next(buckets, 0) - len(sizes)
@@ -67,12 +76,16 @@ def _begins(each: Sequence[Op], sizes: Sequence[int]) -> list[int]:
     ]
 
 
-def _as_large(op: Op, size: int) -> bool:
+def _as_large(op: CollectiveOp, size: int) -> bool:
     slack = max(GRAIN_BYTES[op.protocol], LL_LINE_DATA_BYTES)
-    return op.kind is Kind.BROADCAST and not op.communicator and 0 <= op.work_bytes - size < slack
+    return (
+        op.kind is CollectiveKind.BROADCAST
+        and not op.communicator
+        and 0 <= op.work_bytes - size < slack
+    )
 
 
-def _fits(job: Job, seen: Op, own: Op) -> bool:
+def _fits(job: LearnedJob, seen: CollectiveOp, own: CollectiveOp) -> bool:
     """Sends of just its size were seen, which begin and end with elements of a gradient."""
     unit = min(parameter.element_bytes for parameter in job.reduced)
     for edge in (edge for edge in job.edges if edge.communicator == own.communicator):

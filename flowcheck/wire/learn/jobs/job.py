@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowcheck.wire import job
-from flowcheck.wire.edge import Communicator as Recorded
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
 from flowcheck.wire.learn.jobs.again import repeats
@@ -20,7 +19,8 @@ from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
 from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.training_job import learned_job
+from flowcheck.wire.training_job.learned_job import Communicator as Recorded
 
 NO_START = (
     "DDP's start-up messages were not seen: parameters and their order are unknown (the capture "
@@ -43,10 +43,10 @@ NOT_YET = frozenset({NO_START, NO_REDUCES, NO_PLAN, NO_ITERATION, NO_FIRST})
 class Plan:
     """The pieces a job is made of."""
 
-    parameters: tuple[job.Parameter, ...]
+    parameters: tuple[learned_job.Parameter, ...]
     begun: Begun
-    first: list[job.Op] = field(default_factory=list)
-    each: list[job.Op] = field(default_factory=list)
+    first: list[learned_job.CollectiveOp] = field(default_factory=list)
+    each: list[learned_job.CollectiveOp] = field(default_factory=list)
     start: Cut | None = None
 
 
@@ -55,8 +55,8 @@ def learn_job(
     found: Sequence[Found],
     *,
     ended: bool,
-    before: job.Job | None = None,
-) -> tuple[job.Job | None, tuple[str, ...]]:
+    before: learned_job.LearnedJob | None = None,
+) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
     """The job, or why there is none yet. `ended`: nothing more will come, so what was seen of
     the first iteration after the bucket plan is all there is. before: the job whose next
     incarnation this may be: iteration 0 is enough then."""
@@ -68,13 +68,15 @@ def learn_job(
             tell = forbidding if job is not None else cause
             told = tell(communicator.habits, communicator.cuts.found, communicator.ring)
             return (None, (told,)) if told else (job, why_not)
-    reduces = any(c.op.kind is Kind.ALL_REDUCE for x in communicators for c in x.cuts.found)
+    reduces = any(
+        c.op.kind is CollectiveKind.ALL_REDUCE for x in communicators for c in x.cuts.found
+    )
     return None, (NO_START,) if reduces else (NO_REDUCES,)
 
 
 def _of(
-    communicator: Communicator, collected: Found, ended: bool, before: job.Job | None
-) -> tuple[job.Job | None, tuple[str, ...]]:
+    communicator: Communicator, collected: Found, ended: bool, before: learned_job.LearnedJob | None
+) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
     if why := turns_open(communicator):
         return None, (why,)
@@ -104,7 +106,9 @@ def _of(
         bucket = 0
         count = len(start.first_buckets if part is plan.first else start.buckets)
         for i in chosen:
-            gradient = cuts[i].op.kind is Kind.ALL_REDUCE and cuts[i].op.meaning in meanings
+            gradient = (
+                cuts[i].op.kind is CollectiveKind.ALL_REDUCE and cuts[i].op.meaning in meanings
+            )
             part.append(ring_op(cuts[i], gradient, bucket % count))
             if gradient and i in completions:
                 part.append(_p2p_op(completions[i], bucket % count))
@@ -114,7 +118,7 @@ def _of(
     return assembled(communicator, collected, plan), ()
 
 
-def _as_before(before: job.Job, start: Cut, habits: Habits) -> Plan:
+def _as_before(before: learned_job.LearnedJob, start: Cut, habits: Habits) -> Plan:
     first, each = list(before.first), list(before.each)
     known = Begun(
         before.first_buckets,
@@ -129,27 +133,29 @@ def _as_before(before: job.Job, start: Cut, habits: Habits) -> Plan:
 
 def _sizes(plan: Plan) -> list[int]:
     """[all-reduce of an iteration] bytes, metrics and their like left out."""
-    told = (op for op in plan.each if op.role is job.Role.BUCKET)
+    told = (op for op in plan.each if op.role is learned_job.Role.BUCKET)
     return [op.work_bytes for op in told if op.kind is not None]
 
 
-def _parameters(habits: Habits) -> tuple[job.Parameter, ...]:
+def _parameters(habits: Habits) -> tuple[learned_job.Parameter, ...]:
     """In the types of the stated model where these told the parameters' sizes."""
     stated = (habits.types.stated if habits.types is not None else ()) or (None,) * len(habits.each)
     return tuple(
-        job.Parameter(sizes=sizes, strides=strides, element_bytes=element_bytes, dtype=dtype)
+        learned_job.Parameter(
+            sizes=sizes, strides=strides, element_bytes=element_bytes, dtype=dtype
+        )
         for (sizes, strides), element_bytes, dtype in zip(
             habits.shapes[0].shapes, habits.each, stated, strict=True
         )
     )
 
 
-def ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
+def ring_op(cut: Cut, gradient: bool, bucket: int) -> learned_job.CollectiveOp:
     """A collective as a job has it."""
-    return job.Op(
+    return learned_job.CollectiveOp(
         communicator=0,
         protocol=cut.op.protocol,
-        role=job.Role.BUCKET if gradient else job.Role.IGNORED,
+        role=learned_job.Role.BUCKET if gradient else learned_job.Role.IGNORED,
         bucket=bucket if gradient else 0,
         kind=cut.op.kind,
         work_bytes=cut.op.work_bytes,
@@ -159,28 +165,28 @@ def ring_op(cut: Cut, gradient: bool, bucket: int) -> job.Op:
     )
 
 
-def _p2p_op(sent: Completion, bucket: int) -> job.Op:
+def _p2p_op(sent: Completion, bucket: int) -> learned_job.CollectiveOp:
     """The sends of one parcel; each carries one run of the tensor, or a run for each range."""
-    messages: list[job.PointToPoint] = []
+    messages: list[learned_job.PointToPoint] = []
     left = [list(r) for r in sent.ranges]
     for size in sent.parcel.layout:
         start, stop = left[0] if left else (0, 0)
-        messages.append(job.PointToPoint(channel=0, start_byte=start, data_bytes=size))
+        messages.append(learned_job.PointToPoint(channel=0, start_byte=start, data_bytes=size))
         if left:
             left[0][0] = start + size
         if left and left[0][0] >= stop:
             left.pop(0)
-    return job.Op(
+    return learned_job.CollectiveOp(
         communicator=1,
         protocol=Protocol.SIMPLE,
-        role=job.Role.BUCKET,
+        role=learned_job.Role.BUCKET,
         bucket=bucket,
         kind=None,
         messages=tuple(messages),
     )
 
 
-def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.Job:
+def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learned_job.LearnedJob:
     """The job of a plan."""
     completions = collected.completions
     ring, start = communicator.ring, plan.start
@@ -199,7 +205,7 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> job.J
         parcel = completions[min(completions)].parcel
         communicators.append(Recorded(ranks=2, channels=1))
         edges.append(edge_of(1, 0, [parcel.stream], [parcel.number]))
-    return job.Job(
+    return learned_job.LearnedJob(
         rule=communicator.cuts.state.rules[0],
         communicators=tuple(communicators),
         edges=tuple(edges),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from flowcheck.wire import job
 from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.jobs.causes import forbidding
 from flowcheck.wire.learn.jobs.job import NO_ADDED, NO_ITERATION, NO_START, Plan, assembled, ring_op
@@ -14,7 +13,8 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET
 from flowcheck.wire.learn.trainer.iteration import iteration
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.training_job import learned_job
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 STATE_A_MODEL = (
     "a trainer that sums gradients without DistributedDataParallel is followed where its model is "
@@ -31,10 +31,10 @@ NO_SUMS = (
 def learn_own(
     communicators: Sequence[Communicator],
     found: Sequence[Found],
-    stated: Stated | None,
+    stated: OperatorStatement | None,
     *,
     ended: bool,
-) -> tuple[job.Job | None, tuple[str, ...]]:
+) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
     """The job, or why there is none yet. `ended`: nothing more will come."""
     if stated is None or not stated.parameters:
         return None, (NO_START, STATE_A_MODEL)
@@ -46,8 +46,8 @@ def learn_own(
 
 
 def _of(
-    communicator: Communicator, collected: Found, stated: Stated, *, ended: bool
-) -> tuple[job.Job | None, tuple[str, ...]]:
+    communicator: Communicator, collected: Found, stated: OperatorStatement, *, ended: bool
+) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
     habits, cuts, ring = communicator.habits, communicator.cuts.found, communicator.ring
     if told := turns_open(communicator):
         return None, (told,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from flowcheck.wire.job import Job
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.causes import FROZEN
@@ -19,8 +19,8 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
 from flowcheck.wire.learn.verdict.weights import beside, weights_of
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Rule
+from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 STATED = "NCCL's release is {}, as the job file states"
 CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
@@ -36,10 +36,10 @@ class Asked:
     """What every job of a stream is read by."""
 
     ended: bool
-    before: Job | None
-    stated: Stated | None
-    release: Rule | None
-    rules: tuple[Rule, ...]
+    before: LearnedJob | None
+    stated: OperatorStatement | None
+    release: NcclEra | None
+    rules: tuple[NcclEra, ...]
     """NCCL's releases that the stream allows."""
     streams: Sequence[Stream]
     """Every connection of rings."""
@@ -95,7 +95,7 @@ def unless_mixed(first: Part, parts: Sequence[Part], communicators: Sequence[Com
 
 def data_parallel(
     communicators: Sequence[Communicator], found: Sequence[Found], asked: Asked
-) -> tuple[Job | None, tuple[str, ...]]:
+) -> tuple[LearnedJob | None, tuple[str, ...]]:
     """The job that began first, or why it is none yet."""
     job, why_not = learn_job(communicators, found, ended=asked.ended, before=asked.before)
     if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
@@ -107,7 +107,7 @@ def settled(
     communicators: Sequence[Communicator],
     found: Sequence[Found],
     asked: Asked,
-    job: Job | None,
+    job: LearnedJob | None,
     why_not: tuple[str, ...],
 ) -> Part:
     """A job with all that speaks for it, or against it, and the weights it began with."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
 from flowcheck.wire.learn.flows.branches import may_have_trees
@@ -22,9 +23,8 @@ from flowcheck.wire.learn.jobs.types import is_of
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import WEIGHTS, Habits
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
-REDUCES = Kind.ALL_REDUCE.value
+REDUCES = CollectiveKind.ALL_REDUCE.value
 MAY_BE_TREES = "it is one all-reduce by a ring: two by trees have the same sizes, and some are here"
 TREE = (
     "{} times both ranks sent each other {:,} bytes, a whole bucket, where a ring parts it in "
@@ -84,7 +84,11 @@ def by_tree(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> tuple[int, int] 
 
 def _around(cuts: Sequence[Cut], size: int) -> bool:
     """A bucket as large went round the ring: what is passed on beside it are buffers."""
-    due = (c for c in cuts if c.op.kind is Kind.ALL_REDUCE and c.op.licensed and not c.op.tree)
+    due = (
+        c
+        for c in cuts
+        if c.op.kind is CollectiveKind.ALL_REDUCE and c.op.licensed and not c.op.tree
+    )
     return any(cut.matched and not cut.lost and is_of(cut, size) for cut in due)
 
 
@@ -145,18 +149,18 @@ def in_doubt(
 
 def _passing(cuts: Sequence[Cut], size: int) -> Iterator[int]:
     """What passes from a rank to the next one as a whole, where gradients are reduced."""
-    yield from (1 for cut in cuts if cut.op.kind is Kind.BROADCAST and is_of(cut, size))
+    yield from (1 for cut in cuts if cut.op.kind is CollectiveKind.BROADCAST and is_of(cut, size))
 
 
 def _whole(cuts: Sequence[Cut], size: int) -> Iterator[int]:
     """How many tree all-reduces of `size` bytes each of them, or each two of them, may be."""
     for cut in cuts:
-        if cut.op.kind is Kind.ALL_GATHER and is_of(cut, size):
+        if cut.op.kind is CollectiveKind.ALL_GATHER and is_of(cut, size):
             yield 1
-        elif cut.op.kind is Kind.ALL_REDUCE and not cut.op.meaning and _twice(cut, size):
+        elif cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.op.meaning and _twice(cut, size):
             yield 2  # one behind the other
     for one, two in pairwise(cuts):
-        both = one.op.kind is two.op.kind is Kind.BROADCAST and one.op.root != two.op.root
+        both = one.op.kind is two.op.kind is CollectiveKind.BROADCAST and one.op.root != two.op.root
         if both and is_of(one, size) and is_of(two, size):
             yield 1
 

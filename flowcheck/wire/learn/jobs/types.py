@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, SIZES, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.iteration import planned_at
 from flowcheck.wire.learn.trainer.widths import as_wide
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
 
 EITHER = (
     "every iteration reduces as many elements in {} bytes each as in {}: which are the gradients "
@@ -46,7 +46,7 @@ def undecided(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
 def _beside_all(habits: Habits, cuts: Sequence[Cut], each: Sequence[int]) -> bool:
     """Beside every bucket of every iteration something is reduced that is as large as the bucket
     would be with elements of `each`."""
-    reduces = [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [cut for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE]
     others = [cut for cut in reduces if cut.op.meaning != BUCKET]
     iterations = (len(reduces) - len(others)) // max(1, len(habits.buckets))
     # In the first of them, or in the last, it may not have been seen.

@@ -12,7 +12,8 @@ from math import prod
 
 import numpy as np
 
-from flowcheck.wire import ddp
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
@@ -28,7 +29,6 @@ from flowcheck.wire.learn.trainer.habits import (
     Habits,
 )
 from flowcheck.wire.learn.trainer.iteration import begun_at
-from flowcheck.wire.terms import Kind
 
 FLOAT_BYTES = 4
 TWO_MODELS = (
@@ -67,14 +67,14 @@ def second_count(cuts: Sequence[Cut], ring: Ring) -> int:
     """The number of parameters that another wrapper told; 0: there is none."""
     first = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SHAPES), len(cuts))
     for one, two in pairwise(cuts[first:]):
-        if one.op.kind is not Kind.ALL_GATHER or one.op.work_bytes != COUNT_BYTES:
+        if one.op.kind is not CollectiveKind.ALL_GATHER or one.op.work_bytes != COUNT_BYTES:
             continue
         count, shapes = content_of(one, ring), content_of(two, ring)
-        if two.op.kind is not Kind.BROADCAST or count is None or shapes is None:
+        if two.op.kind is not CollectiveKind.BROADCAST or count is None or shapes is None:
             continue
-        number = ddp.parse_parameter_count(count)
-        values = ddp.parse_shape_values(shapes)
-        if number and values and ddp.parse_shapes(values, number, most=1):
+        number = ddp_messages.parse_parameter_count(count)
+        values = ddp_messages.parse_shape_values(shapes)
+        if number and values and ddp_messages.parse_shapes(values, number, most=1):
             return number
     return 0
 
@@ -86,10 +86,12 @@ def delayed(cuts: Sequence[Cut]) -> int:
     reduced in one piece in every iteration, the first one too.
     """
     count = next((i for i, cut in enumerate(cuts) if cut.op.meaning == COUNT), 0)
-    before = list(takewhile(lambda cut: cut.op.kind is Kind.BROADCAST, cuts[count - 1 :: -1]))
+    before = list(
+        takewhile(lambda cut: cut.op.kind is CollectiveKind.BROADCAST, cuts[count - 1 :: -1])
+    )
     sizes = list(accumulate(cut.op.work_bytes for cut in before)) if count else []
     behind = cuts[begun_at(cuts) :]
-    reduces = [cut for cut in behind if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [cut for cut in behind if cut.op.kind is CollectiveKind.ALL_REDUCE]
     others = [cut for cut in reduces if cut.op.meaning not in GRADIENTS]
     planned = next((i for i, cut in enumerate(behind) if cut.op.meaning == ORDER), 0)
     first = [cut for cut in behind[:planned] if cut in others]
@@ -106,7 +108,7 @@ def averages(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
         return False
     first = paint(sent[0], ring)[0].result[:size].view("<f4").astype(np.float64)
     for cut in cuts[begun_at(cuts) :]:
-        whole = cut.op.kind is Kind.ALL_REDUCE and cut.op.meaning not in GRADIENTS
+        whole = cut.op.kind is CollectiveKind.ALL_REDUCE and cut.op.meaning not in GRADIENTS
         if whole and is_of(cut, size) and cut.op.work_bytes >= size:
             canvas = paint(cut, ring)[0]
             held = canvas.result[: len(first) * FLOAT_BYTES].view("<f4").astype(np.float64)
@@ -124,7 +126,7 @@ def low_rank(habits: Habits, cuts: Sequence[Cut]) -> tuple[int, int, int] | None
     that are worth it, each kind in one all-reduce; a bucket that was once reduced so is never
     again reduced as it is.
     """
-    reduces = [cut for cut in cuts[begun_at(cuts) :] if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [cut for cut in cuts[begun_at(cuts) :] if cut.op.kind is CollectiveKind.ALL_REDUCE]
     if set(habits.each) != {FLOAT_BYTES}:
         return None
     pairs = [

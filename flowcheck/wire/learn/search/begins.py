@@ -12,13 +12,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.causal import at_once, in_causal_order
 from flowcheck.wire.learn.search.evidence import ENOUGH_BYTES, adds_up
-from flowcheck.wire.terms import Kind
 
 BY_PAUSES = "where it begins: behind the longest pauses of all connections"
 FROM_BEFORE = (
@@ -35,7 +35,7 @@ def beginnings(
 ) -> dict[int, tuple[str, ...]]:
     """{index of an all-reduce whose beginning is told: what it rests on that is not sure}; the
     first `known` are counted from the start."""
-    reduces = (i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE)
+    reduces = (i for i, cut in enumerate(cuts) if cut.op.kind is CollectiveKind.ALL_REDUCE)
     told: dict[int, tuple[str, ...]] = {i: () for i in reduces if i < known}
     for chain in _chains(ring, cuts):
         sure = [i for i in chain if begins_here(cuts[i], ring, canvases[i])]
@@ -58,7 +58,7 @@ def _chains(ring: Ring, cuts: Sequence[Cut]) -> Iterator[list[int]]:
     Of the first one alone sends may be missing, those before the capture."""
     chain: list[int] = []
     for i, cut in enumerate(cuts):
-        reduces = cut.op.kind is Kind.ALL_REDUCE
+        reduces = cut.op.kind is CollectiveKind.ALL_REDUCE
         if chain and (not reduces or cut.lost or _ends(ring, cuts[i - 1]) != cut.starts):
             yield chain
             chain = []

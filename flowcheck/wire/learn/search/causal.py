@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import down_after_up
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.schedule import sends_per_chunk
 
 Place = tuple[int, int, int, int]
 """(sender, channel, loop, ring step)."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowcheck.wire import nccl
+from flowcheck.wire.collectives import nccl_wire_format
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.cuts.purse import share
 from flowcheck.wire.learn.flows.counted import ranks_counted
@@ -33,8 +35,6 @@ from flowcheck.wire.learn.search.started import starting_up
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
 from flowcheck.wire.learn.trainer.iteration import named
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Kind, Protocol, Rule
 
 LATER_SHARE = 16
 """A guess that no start-up bears out may spend one of so many parts of what is left, where another
@@ -78,42 +78,44 @@ def _walks_slots(stream: Stream, addresses: Sequence[int]) -> bool:
     connections of rings change it."""
     if any(send.protocol not in (None, Protocol.SIMPLE) for send in stream.sends.values()):
         return True
-    if nccl.protocol_of_addresses(addresses) is Protocol.SIMPLE:
+    if nccl_wire_format.protocol_of_addresses(addresses) is Protocol.SIMPLE:
         return True
     # Broadcasts go slot by slot, reductions two at a time; point-to-point chunks lie closer.
-    slot = nccl.SLOT_BYTES[Protocol.SIMPLE]
+    slot = nccl_wire_format.SLOT_BYTES[Protocol.SIMPLE]
     offsets = {address - min(addresses) for address in addresses}
-    in_slots = all(offset % slot == 0 and offset < nccl.SLOTS * slot for offset in offsets)
+    in_slots = all(
+        offset % slot == 0 and offset < nccl_wire_format.SLOTS * slot for offset in offsets
+    )
     return len(offsets) > 1 and in_slots
 
 
-def rules_told(sorted_flows: Sorted, stated: Rule | None = None) -> tuple[Rule, ...]:
+def rules_told(sorted_flows: Sorted, stated: NcclEra | None = None) -> tuple[NcclEra, ...]:
     """Partition eras that the clear-to-send layout and the immediates' byte order leave.
 
     stated: by the job file; it decides between them, and against them nothing.
     """
-    rules = set(Rule)
+    rules = set(NcclEra)
     for grant in sorted_flows.grants:
         for cts in grant.by_index.values():
-            rules &= set(nccl.rules_of(cts.layout))
+            rules &= set(nccl_wire_format.eras_of(cts.layout))
     orders = {"little", "big"}
     for stream in sorted_flows.streams:
         for send in stream.sends.values():
             word = send.message.immediate
             if word and not send.message.inferred:
-                orders &= set(nccl.immediate_orders(word, send.wire_bytes)) or orders
+                orders &= set(nccl_wire_format.immediate_orders(word, send.wire_bytes)) or orders
     if orders == {"little"}:
-        rules -= {Rule.V2_29}
+        rules -= {NcclEra.V2_29}
     elif orders == {"big"}:
-        rules &= {Rule.V2_29}
+        rules &= {NcclEra.V2_29}
     if stated in rules:
         return (stated,)
-    return tuple(rule for rule in Rule if rule in rules) or tuple(Rule)
+    return tuple(rule for rule in NcclEra if rule in rules) or tuple(NcclEra)
 
 
 def read_group(
     group: Group,
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     purse: Purse | None = None,
     *,
     gathers: bool = False,
@@ -239,7 +241,9 @@ def _thorough(hasty: Cuts, purse: Purse | None) -> Cuts:
     if not first.unread:
         return first
     longer = resumed(first, purse)
-    known = list(dict.fromkeys(c.op for c in longer.found if c.op.kind is Kind.ALL_REDUCE))
+    known = list(
+        dict.fromkeys(c.op for c in longer.found if c.op.kind is CollectiveKind.ALL_REDUCE)
+    )
     if not known:
         return longer
     again = resumed(cut_stream(hasty.ring, Trainer(), known=known, purse=purse), purse)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
+from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.schedule import Schedule
-from flowcheck.wire.terms import Kind, Rule
 
 LOOKED_AT = 4
 """All-reduces compared, smallest first: one that differs decides."""
 
 
-def rules_left(cuts: Cuts) -> tuple[Rule, ...]:
+def rules_left(cuts: Cuts) -> tuple[NcclEra, ...]:
     """Of the rules its ring may have, those under which no two copies differ; all of them where
     every one has some that do: then it is not the partition that is wrong."""
     ring = cuts.ring
     found = sorted(cuts.found, key=lambda cut: cut.op.work_bytes)
-    by_op = {cut.op: cut for cut in found if cut.op.kind is Kind.ALL_REDUCE}
+    by_op = {cut.op: cut for cut in found if cut.op.kind is CollectiveKind.ALL_REDUCE}
     reduces = [cut for cut in by_op.values() if _seen_twice(cut, ring)][:LOOKED_AT]
     if len(ring.rules) < 2 or not reduces:
         return ring.rules
@@ -35,7 +35,7 @@ def same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
     return next(sizes) == next(sizes)
 
 
-def _differ(cut: Cut, ring: Ring, rule: Rule) -> bool:
+def _differ(cut: Cut, ring: Ring, rule: NcclEra) -> bool:
     """Sizes allow the rule, and two copies of a byte are then not equal."""
     schedules = schedules_of(cut.op, rule, ring)
     if not same_sizes(schedules, cut.schedules):

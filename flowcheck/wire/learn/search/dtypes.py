@@ -14,16 +14,16 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 
-from flowcheck.wire.job import MAP_BYTES
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
+from flowcheck.wire.ddp_startup.parameter_shapes import SCALAR, ParsedShapes, with_scalars_at
+from flowcheck.wire.ddp_startup.scalar_parameters import places_in_buckets
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ORDER, SIZES, WEIGHTS, Habits, Types
 from flowcheck.wire.learn.trainer.habits import COMPRESSED_BYTES, Placed
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.scalars import places_in_buckets
-from flowcheck.wire.shapes import SCALAR, Shapes, with_scalars_at
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, round_up
+from flowcheck.wire.training_job.learned_job import MAP_BYTES
 
 TYPE_BYTES = (4, 2, 8)
 """Of the types that parameters with gradients have."""
@@ -58,7 +58,9 @@ def _explaining(cuts: Cuts, habits: Habits) -> tuple[list[Types], int]:
     if habits.stage is not Stage.PLANNED or habits.mapped or any(cut.lost for cut in found):
         return [], 0
     planned = next(i for i, cut in enumerate(found) if cut.op.meaning == SIZES)
-    begin = next((i for i, cut in enumerate(found) if cut.op.kind is Kind.ALL_REDUCE), planned)
+    begin = next(
+        (i for i, cut in enumerate(found) if cut.op.kind is CollectiveKind.ALL_REDUCE), planned
+    )
     later = _reduces(found[planned:])[: len(habits.buckets)]
     alike = len(later) == len(habits.buckets) and all(c.op.meaning == BUCKET for c in later)
     if alike or len(later) < len(habits.buckets) or begin >= planned:
@@ -81,7 +83,7 @@ def _explaining(cuts: Cuts, habits: Habits) -> tuple[list[Types], int]:
     return list(told.values()), untried
 
 
-def _cuts_of(habits: Habits, later: Sequence[Cut]) -> tuple[Sequence[Shapes], int]:
+def _cuts_of(habits: Habits, later: Sequence[Cut]) -> tuple[Sequence[ParsedShapes], int]:
     """Ways to cut the shapes that need least believing, with parameters of one number where every
     bucket has a size which some type of elements gives it; and how many more of these there are.
     """
@@ -94,11 +96,11 @@ def _cuts_of(habits: Habits, later: Sequence[Cut]) -> tuple[Sequence[Shapes], in
     def fits(bucket: int, elements: int) -> bool:
         return any(is_as_large(later[bucket], elements * size) for size in TYPE_BYTES)
 
-    counts = Shapes(dense, least).counts
+    counts = ParsedShapes(dense, least).counts
     places = places_in_buckets(counts, scalars, habits.buckets, fits, most=MOST_PLACES)
     if places is None:
         return alike, 0
-    spread = [Shapes(with_scalars_at(dense, own), least) for own in places.found]
+    spread = [ParsedShapes(with_scalars_at(dense, own), least) for own in places.found]
     return spread, places.ways - len(spread)
 
 
@@ -109,7 +111,9 @@ def _opens_static_graph(cut: Cut, habits: Habits, ring: Ring) -> bool:
 
 
 def _reduces(cuts: Sequence[Cut]) -> list[Cut]:
-    return [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE and cut.op.meaning != ORDER]
+    return [
+        cut for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE and cut.op.meaning != ORDER
+    ]
 
 
 def _ways(habits: Habits, later: Sequence[Cut]) -> Iterator[tuple[int, ...]]:

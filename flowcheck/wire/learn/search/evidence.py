@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import partial_of
 from flowcheck.wire.learn.cuts.place import Canvas, is_added, paint, unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.alike import is_multiple
 from flowcheck.wire.learn.search.pairs import counted_until
-from flowcheck.wire.terms import Kind
 
 ENOUGH_BYTES = 32
 """Bytes, not zero, that must be equal before chance is ruled out."""
@@ -22,7 +22,7 @@ ENOUGH_BYTES = 32
 def added_step_told(ring: Ring, cuts: Sequence[Cut]) -> bool:
     """Something seen bears out that the trainer's NCCL makes one ring step more. Sizes alone do
     not: a broadcast of the same size after each all-reduce looks alike."""
-    reduces = [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [cut for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE]
     verdicts = [_added_equal(cut, ring) for cut in reduces]
     if False in verdicts:
         return False
@@ -34,7 +34,7 @@ def added_step_told(ring: Ring, cuts: Sequence[Cut]) -> bool:
 
 def copies_bear_out(ring: Ring, cuts: Sequence[Cut]) -> bool:
     """Added sends hold what the other direction says, wherever both were seen."""
-    verdicts = [_added_equal(cut, ring) for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    verdicts = [_added_equal(cut, ring) for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE]
     return bool(ring.extra_sends) and True in verdicts and False not in verdicts
 
 
@@ -69,7 +69,7 @@ def _empty_third(cut: Cut, ring: Ring) -> bool:
 
 def adds_up(cut: Cut, ring: Ring, canvas: Canvas) -> bool | None:
     """Two ranks that add the same: the result is twice what one of them sent; None: not told."""
-    if ring.ranks != 2 or cut.op.kind is not Kind.ALL_REDUCE:
+    if ring.ranks != 2 or cut.op.kind is not CollectiveKind.ALL_REDUCE:
         return None
     verdicts = []
     for edge in ring.edges:
@@ -89,7 +89,7 @@ def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
     for i, cut in enumerate(cuts[:contiguous]):
         lost += cut.lost
         named = cut.op.licensed and not cut.op.from_wire
-        reduces = cut.op.kind is Kind.ALL_REDUCE
+        reduces = cut.op.kind is CollectiveKind.ALL_REDUCE
         known = any(other.op == cut.op and not other.lost for other in cuts[:contiguous])
         if not named and not reduces and (first := _may_be_elsewhere(ring, cuts, i)) is not None:
             return first
@@ -106,7 +106,7 @@ def counted(ring: Ring, cuts: Sequence[Cut]) -> int:
 def _parts_of_reduces(ring: Ring, cuts: Sequence[Cut]) -> set[tuple[int, int]]:
     """(connection, wire bytes) of the sends of all all-reduces. Where sends were lost, a broadcast
     of just that size may be one of them, and what follows it another all-reduce."""
-    reduces = {cut.op: cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE}.values()
+    reduces = {cut.op: cut for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE}.values()
     return {(id(of), send.wire_bytes) for cut in reduces for of, _, send in cut.sends(ring)}
 
 
@@ -125,7 +125,7 @@ def _may_be_elsewhere(ring: Ring, cuts: Sequence[Cut], i: int) -> int | None:
 
     def mixes(cut: Cut) -> bool:
         sizes = [(id(stream), send.wire_bytes) for stream, _, send in cut.sends(ring)]
-        return cut.op.kind is Kind.ALL_REDUCE and any(
+        return cut.op.kind is CollectiveKind.ALL_REDUCE and any(
             len({size for of, size in sizes if of == stream}) == 1 and (stream, wide) in sizes
             for stream, wide in alike
         )

@@ -14,6 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    CollectiveKind,
+    Protocol,
+    data_bytes_of,
+)
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import unpacked
@@ -27,7 +33,6 @@ from flowcheck.wire.learn.search.fills import (
     limits_of,
     most_size,
 )
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, data_bytes_of
 
 BY_NUMBERS = "where its last lines end: what stands behind is none of its numbers"
 LEAST_NUMBERS = 64
@@ -59,7 +64,7 @@ def by_numbers(cuts: Cuts) -> Cuts:
     by_op: dict[Op, list[Cut]] = {}
     for cut in cuts.found:
         op = cut.op
-        if op.kind is Kind.ALL_REDUCE and op.slack_is_open and not op.end and not op.tree:
+        if op.kind is CollectiveKind.ALL_REDUCE and op.slack_is_open and not op.end and not op.tree:
             by_op.setdefault(op, []).append(cut)
     better: dict[int, Cut] = {}
     for op, alike in by_op.items():

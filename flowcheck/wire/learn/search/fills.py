@@ -14,13 +14,13 @@ from itertools import combinations
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, data_bytes_of
+from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.copies import same_sizes
-from flowcheck.wire.schedule import Schedule
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, data_bytes_of
 
 BY_COPIES = "where its last lines end: two copies of what they carry differ from there on"
 AROUND = 3
@@ -44,7 +44,7 @@ def ended(cuts: Cuts) -> Cuts:
 def _ended(cut: Cut, ring: Ring) -> Cut:
     """Tensors of several sizes may be as large on the wire: each one is asked for its own."""
     op = cut.op
-    if op.kind is not Kind.ALL_REDUCE or not op.slack_is_open or op.tree or op.end:
+    if op.kind is not CollectiveKind.ALL_REDUCE or not op.slack_is_open or op.tree or op.end:
         return cut
     limits = limits_of(cut, ring)
     fits = sorted(_fitting(op, cut, ring, limits)) if limits else []

@@ -14,12 +14,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    CollectiveKind,
+    Protocol,
+    data_bytes_of,
+    wire_bytes,
+)
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint, unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, data_bytes_of, wire_bytes
 
 LOOKED_AT_BYTES = 1920
 """Of a send's data: whole groups of LL128, and more than chance makes equal."""
@@ -28,7 +34,7 @@ ENOUGH_VALUES = 16
 ENOUGH_AGAIN = 2
 ENOUGH_BYTES = 32
 GATHERED, SCATTERED = "gathered parameters", "gradients, each rank's sum stays with it"
-GATHERS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def gathers_again(streams: Sequence[Stream]) -> bool:
@@ -58,7 +64,7 @@ def _mark(send: SendSeen) -> bytes:
 def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     """Gathers and reduce-scatters by what they hold, named; as they are where nothing tells."""
     gathered = {
-        i: _as(cut, ring, Kind.ALL_GATHER, GATHERED)
+        i: _as(cut, ring, CollectiveKind.ALL_GATHER, GATHERED)
         for i, cut in enumerate(cuts)
         if cut.op.kind in GATHERS and not cut.op.licensed
     }
@@ -75,7 +81,7 @@ def kinds_told(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
         twice = often[hashes.get(i, b"")] > 1
         once = ring.ranks == 2 and cut.op.work_bytes in again and not twice
         if once or _differ_early(cut, painted[i], ring):
-            found[i] = _as(cut, ring, Kind.REDUCE_SCATTER, SCATTERED)
+            found[i] = _as(cut, ring, CollectiveKind.REDUCE_SCATTER, SCATTERED)
         elif twice or _forwarded(cut, ring):
             found[i] = cut
     return tuple(found)
@@ -86,9 +92,11 @@ def scattered(cuts: Sequence[Cut], ring: Ring) -> tuple[Cut, ...]:
     their way."""
     found = []
     for cut in cuts:
-        gather = cut.op.kind is Kind.ALL_GATHER and not cut.op.licensed
+        gather = cut.op.kind is CollectiveKind.ALL_GATHER and not cut.op.licensed
         differs = gather and _differ_early(cut, paint(cut, ring)[0], ring)
-        found.append(_as(cut, ring, Kind.REDUCE_SCATTER, cut.op.meaning) if differs else cut)
+        found.append(
+            _as(cut, ring, CollectiveKind.REDUCE_SCATTER, cut.op.meaning) if differs else cut
+        )
     return tuple(found)
 
 
@@ -109,6 +117,6 @@ def _forwarded(cut: Cut, ring: Ring) -> bool:
     return any(count > 1 for count in starts.values())
 
 
-def _as(cut: Cut, ring: Ring, kind: Kind, meaning: str) -> Cut:
+def _as(cut: Cut, ring: Ring, kind: CollectiveKind, meaning: str) -> Cut:
     op = replace(cut.op, kind=kind, meaning=meaning)
     return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.match import agreeing
 from flowcheck.wire.learn.search.scores import contradicted
-from flowcheck.wire.terms import Kind
 
 
 def headed(cuts: Cuts) -> Cuts:
@@ -40,7 +40,7 @@ def _before(ops: Sequence[Op]) -> Op | None:
     for period in range(1, len(ops)):
         if ops[period:] == ops[: len(ops) - period]:
             op = ops[period - 1]
-            return op if op.kind is Kind.ALL_REDUCE else None
+            return op if op.kind is CollectiveKind.ALL_REDUCE else None
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, wire_bytes
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.purse import share
@@ -20,7 +21,6 @@ from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import explains_all, score_of
 from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.terms import Kind, wire_bytes
 
 FINALISTS = 3
 """Guesses whose content is compared, and that are worked on where none fits at once."""
@@ -48,7 +48,9 @@ class Amid(Trainer):
             yield from super().__call__(ring, path, state)
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
-        if cut.op.kind is Kind.ALL_REDUCE and not all(of(cut, ring) for of in self._checks):
+        if cut.op.kind is CollectiveKind.ALL_REDUCE and not all(
+            of(cut, ring) for of in self._checks
+        ):
             return False
         return super().accepts(ring, path, cut)
 
@@ -89,7 +91,7 @@ def _disordered(cuts: Cuts) -> int:
     return sum(
         not (at_once(cut, cuts.ring) and in_causal_order(cut, cuts.ring))
         for cut in cuts.found
-        if cut.op.kind is Kind.ALL_REDUCE and not cut.lost
+        if cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost
     )
 
 
@@ -125,4 +127,4 @@ def _from_places(ring: Ring, purse: Purse | None) -> list[Cuts]:
 
 
 def _whole_sum(cut: Cut) -> bool:
-    return cut.op.kind is Kind.ALL_REDUCE and not cut.lost
+    return cut.op.kind is CollectiveKind.ALL_REDUCE and not cut.lost

@@ -10,11 +10,11 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.search.typed import typed_again
 from flowcheck.wire.learn.trainer.own import OwnLoop, habits_of, own_loop
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 
 def by_stated_model(
-    communicators: Sequence[Communicator], stated: Stated | None, purse: Purse
+    communicators: Sequence[Communicator], stated: OperatorStatement | None, purse: Purse
 ) -> list[Communicator]:
     """The communicators, the one that reduces the stated model's gradients known to be it. Where
     a DDP told its parameters itself, only dtypes are read otherwise."""
@@ -28,7 +28,9 @@ def by_stated_model(
     return [_read_again(c, stated, purse) or c for c in communicators]
 
 
-def _read_again(known: Communicator, stated: Stated, purse: Purse) -> Communicator | None:
+def _read_again(
+    known: Communicator, stated: OperatorStatement, purse: Purse
+) -> Communicator | None:
     ring, parameters = known.ring, stated.parameters
     cuts = cut_stream(ring, OwnLoop(parameters), purse=purse)
     readings = [tightened(cuts)] if cuts.unread <= known.cuts.unread else []

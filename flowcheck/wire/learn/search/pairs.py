@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, Parcel, addresses_lacking, lacking, partial_of
 from flowcheck.wire.learn.flows.numbering import PSN_OF_START
@@ -16,7 +17,6 @@ from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.search.alike import is_multiple
 from flowcheck.wire.learn.trainer.grammar import BUCKET
-from flowcheck.wire.terms import Kind
 
 Owed = tuple[int, tuple[tuple[int, int], ...]]
 """(index of an all-reduce, ranges its direction lacks)."""
@@ -44,7 +44,7 @@ def completions(
 
 def _owed(ring: Ring, edge: Edge, cuts: Sequence[Cut]) -> Iterator[Owed]:
     for i, cut in enumerate(cuts):
-        if cut.op.kind is Kind.ALL_REDUCE:
+        if cut.op.kind is CollectiveKind.ALL_REDUCE:
             yield i, lacking(cut, ring, edge)
 
 

@@ -2,7 +2,8 @@
 
 A reduce-scatter and the gather behind it, of one buffer, have the sizes, steps and copies of an
 all-reduce; of two ranks, either is as large as the other. So the stated trainer says what comes
-when: sums of all gradients, then every unit gathered once (flowcheck.wire.parted).
+when: sums of all gradients, then every unit gathered once
+(flowcheck.wire.training_job.operator_statements).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.learn.cuts.candidates import Op, Positions
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.echo import echoes
@@ -25,8 +27,7 @@ from flowcheck.wire.learn.search.change import LITTLE, changes
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer
-from flowcheck.wire.parted import Parted
-from flowcheck.wire.terms import Kind, Protocol, Rule
+from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
 STATED = "stated: [sharded] style"
 SUMMED = "gradients, summed whole"
@@ -54,7 +55,7 @@ class _Due:
 class Shares:
     """Expects sums of all gradients, then every unit once; whatever lies between fits too."""
 
-    def __init__(self, parted: Parted) -> None:
+    def __init__(self, parted: ShardedTraining) -> None:
         self._parted = parted
         self._every = tuple(range(len(parted.parts)))
         self._told: list[tuple[Cut | None, _Due]] = [(None, self._begin())]
@@ -69,13 +70,13 @@ class Shares:
             return False
         if cut.op.meaning == GATHERED:
             return not paint(cut, ring)[0].conflicts
-        return cut.op.kind is not Kind.ALL_REDUCE or not echoes(cut, ring)
+        return cut.op.kind is not CollectiveKind.ALL_REDUCE or not echoes(cut, ring)
 
     def _expected(self, path: Sequence[Cut], protocol: Protocol) -> Iterator[Op]:
         """What of the trainer's may come behind `path`."""
         sent, places = len(path), self._parted.places
         if sent < len(places) and all(cut.op.meaning == WEIGHTS for cut in path):
-            yield _op(Kind.BROADCAST, places[sent].nbytes, protocol, WEIGHTS)
+            yield _op(CollectiveKind.BROADCAST, places[sent].nbytes, protocol, WEIGHTS)
         yield from self._ops(self.due(path), protocol)
 
     def due(self, path: Sequence[Cut]) -> _Due:
@@ -96,15 +97,15 @@ class Shares:
         parts, total = self._parted.parts, self._parted.summed_bytes
         if due.scatters:
             for part in dict.fromkeys(parts[n] for n in due.scatters):
-                op = _op(Kind.REDUCE_SCATTER, part.scattered_bytes, protocol, SCATTERED)
+                op = _op(CollectiveKind.REDUCE_SCATTER, part.scattered_bytes, protocol, SCATTERED)
                 yield replace(op, type_bytes=part.gradient_bytes)
         elif due.summed < total * self._parted.sums:
-            op = _op(Kind.ALL_REDUCE, total - due.summed % total, protocol, SUMMED)
+            op = _op(CollectiveKind.ALL_REDUCE, total - due.summed % total, protocol, SUMMED)
             yield replace(op, type_bytes=parts[0].gradient_bytes)
         else:
             ends = (due.gathers[0], due.gathers[-1])
             for size in dict.fromkeys(parts[n].gathered_bytes for n in ends):
-                yield _op(Kind.ALL_GATHER, size, protocol, GATHERED)
+                yield _op(CollectiveKind.ALL_GATHER, size, protocol, GATHERED)
 
     def _after(self, due: _Due, cut: Cut) -> _Due:
         parts, size = self._parted.parts, cut.op.work_bytes
@@ -115,20 +116,20 @@ class Shares:
             first = parts[due.gathers[0]].gathered_bytes == size
             left = due.gathers[1:] if first else due.gathers[:-1]
             return replace(due, gathers=left) if left else self._begin()
-        if cut.op.kind is Kind.ALL_REDUCE:
+        if cut.op.kind is CollectiveKind.ALL_REDUCE:
             return replace(due, summed=due.summed + size)
         return due
 
 
-def _op(kind: Kind, size: int, protocol: Protocol, meaning: str) -> Op:
+def _op(kind: CollectiveKind, size: int, protocol: Protocol, meaning: str) -> Op:
     return Op(kind=kind, work_bytes=size, protocol=protocol, licensed=STATED, meaning=meaning)
 
 
 def apart_from(
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    rules: tuple[Rule, ...],
-    parted: Parted | None,
+    rules: tuple[NcclEra, ...],
+    parted: ShardedTraining | None,
 ) -> tuple[list[Communicator], list[Stream]]:
     """(the communicator whose sends are those of the stated trainer, if there is, the streams of
     others)."""
@@ -142,8 +143,8 @@ def apart_from(
 def _found(
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    rules: tuple[Rule, ...],
-    parted: Parted,
+    rules: tuple[NcclEra, ...],
+    parted: ShardedTraining,
 ) -> Communicator | None:
     found: list[Communicator] = []
     for row in _likely(streams):
@@ -159,7 +160,7 @@ def _found(
     return min(found, key=lambda c: (_unseen(c.ring), c.cuts.unread, c.cuts.cost), default=None)
 
 
-def _read(ring: Ring, parted: Parted) -> Cuts:
+def _read(ring: Ring, parted: ShardedTraining) -> Cuts:
     """From its start, or where that was not seen, from a pause on behind which all is as stated."""
     streams = [stream for edge in ring.edges for stream in edge.streams]
     purse = Purse.of(PURSE, sum(len(stream.sends) for stream in streams))
@@ -233,7 +234,7 @@ def pauses(ring: Ring) -> Iterator[Positions]:
         )
 
 
-def steady(cuts: Sequence[Cut], ring: Ring, parted: Parted) -> bool:
+def steady(cuts: Sequence[Cut], ring: Ring, parted: ShardedTraining) -> bool:
     """What is gathered changes little from step to step."""
     dtypes = {part.gathered_bytes: part.dtype for part in parted.parts}
     own = [(paint(cut, ring)[0].result, dtypes[cut.op.work_bytes]) for cut in cuts if gathers(cut)]

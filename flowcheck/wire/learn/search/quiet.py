@@ -13,12 +13,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.cuts.candidates import Positions
 from flowcheck.wire.learn.flows.channels import mark, marks_of
 from flowcheck.wire.learn.flows.rings import MOST_RANKS, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.schedule import sends_per_chunk
-from flowcheck.wire.terms import Kind
 
 MOST_STARTS = 8
 MOST_LOOPS = 4
@@ -150,7 +150,7 @@ def _row(stream: Stream, others: Collection[int], late: int) -> _Row:
         if (own := mark(send)) is not None:
             told[at] = 1 if own in others else -1
         if send.protocol is not None and send.wire_bytes:
-            slices[at] = sends_per_chunk(Kind.ALL_REDUCE, send.protocol)
+            slices[at] = sends_per_chunk(CollectiveKind.ALL_REDUCE, send.protocol)
     return _Row(stream, told, slices, late)
 
 

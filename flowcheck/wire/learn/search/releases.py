@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.copies import same_sizes
-from flowcheck.wire.schedule import Schedule
 
 
 def releases_open(cut: Cut, communicator: Communicator) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.match import agreeing
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.grammar import Trainer
-from flowcheck.wire.terms import Kind
 
 MOST_STARTS = 24
 """Sends skipped at most, looking for the start of a collective."""
@@ -37,7 +37,7 @@ def resumed(cuts: Cuts, purse: Purse | None = None) -> Cuts:
 def _continued(cuts: Cuts, purse: Purse | None) -> Cuts | None:
     """One more stretch; None if no start leaves less unread."""
     ring = cuts.ring
-    known = list(dict.fromkeys(c.op for c in cuts.found if c.op.kind is Kind.ALL_REDUCE))
+    known = list(dict.fromkeys(c.op for c in cuts.found if c.op.kind is CollectiveKind.ALL_REDUCE))
     tried: list[tuple[float, Positions, Cuts]] = []
     for skipped, start in _starts(ring, cuts.state.positions):
         tail = cut_stream(
@@ -124,7 +124,7 @@ def _head(ring: Ring, cuts: Cuts, start: Positions, tail: Cuts) -> tuple[Cut, ..
     fits = [
         cut
         for op in ops
-        if op.kind is Kind.ALL_REDUCE
+        if op.kind is CollectiveKind.ALL_REDUCE
         if (cut := _ending(ring, op, start, tail.found[0], cuts.state)) is not None
     ]
     return tuple(fits[:1]) if before_this or len(fits) == 1 else ()

@@ -16,8 +16,15 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire import ddp
-from flowcheck.wire.job import Job, Parameter
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.ddp_startup import ddp_messages
+from flowcheck.wire.ddp_startup.parameter_shapes import ParsedShapes, with_scalars_at
+from flowcheck.wire.ddp_startup.scalar_parameters import (
+    Likely,
+    ScalarPlaces,
+    places_in_buckets,
+    places_in_runs,
+)
 from flowcheck.wire.learn.cuts.cut import Cut, Purse, cut_stream
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -28,10 +35,8 @@ from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Placed
 from flowcheck.wire.learn.trainer.iteration import begun_at, named, planned_at
 from flowcheck.wire.learn.trainer.parts import resized, slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.scalars import Likely, Places, places_in_buckets, places_in_runs
-from flowcheck.wire.shapes import Shapes, with_scalars_at
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 BY_MODEL = "the stated model"
 BY_BEFORE = "the incarnation before"
@@ -54,7 +59,7 @@ FLOOR, TINY = 1e-6, float(np.finfo(np.float64).tiny)
 
 
 def with_scalars_placed(
-    known: Communicator, stated: Stated | None, earlier: Job | None, purse: Purse
+    known: Communicator, stated: OperatorStatement | None, earlier: LearnedJob | None, purse: Purse
 ) -> Communicator:
     """The communicator with its parameters of one number where they stand, as far as that is told;
     as it is where it has none, or nothing tells anything. earlier: another life of the job."""
@@ -78,9 +83,9 @@ def with_scalars_placed(
     return known if placed is None else _again(known, placed, purse) or known
 
 
-def _cut_of(habits: Habits, parameters: Sequence[Parameter]) -> Shapes | None:
+def _cut_of(habits: Habits, parameters: Sequence[Parameter]) -> ParsedShapes | None:
     """These parameters, where they may be those whose list was sent, which may be cut otherwise."""
-    own = Shapes(tuple((p.sizes, p.strides) for p in parameters), habits.shapes[0].cost)
+    own = ParsedShapes(tuple((p.sizes, p.strides) for p in parameters), habits.shapes[0].cost)
     alike = len(parameters) == habits.parameters and own.sent == habits.shapes[0].sent
     alone = len(habits.shapes) == 1 and own.shapes == habits.shapes[0].shapes
     return own if alike and not alone else None
@@ -111,7 +116,7 @@ def _placed(known: Communicator) -> Placed | None:
     if len(cuts) == 1 and not habits.shapes[0].scalars:
         return None
     numbers = [own for own in (_weights(known), _first_gradients(known)) if own is not None]
-    found: list[Shapes] = []
+    found: list[ParsedShapes] = []
     ways, margins = 0, list[float]()
     for cut in cuts:
         likely = Likeness(numbers, cut.counts) if numbers else None
@@ -123,7 +128,7 @@ def _placed(known: Communicator) -> Placed | None:
             ways += places.ways
             margins.append(places.margin if likely is not None else 0.0)
             spread = (with_scalars_at(cut.shapes, own) for own in places.found)
-            found += [Shapes(shapes, cut.cost) for shapes in spread]
+            found += [ParsedShapes(shapes, cut.cost) for shapes in spread]
             break
     unlike = {cut.counts for cut in found}
     if not found or (len(unlike) == 1 and not found[0].scalars):
@@ -135,14 +140,14 @@ def _placed(known: Communicator) -> Placed | None:
     return Placed(tuple(found[:MOST_CUTS]), ways, BY_NUMBERS if any(margins) else "", sure)
 
 
-def _ways_to_cut(habits: Habits) -> list[Shapes]:
+def _ways_to_cut(habits: Habits) -> list[ParsedShapes]:
     """The parameters that have dimensions, in each way to cut the list of the start-up into them,
     the one with the fewest scalars first."""
     values = np.frombuffer(habits.shapes[0].sent, "<i8").tolist()
-    dense: dict[tuple[ddp.Shape, ...], int] = {}
+    dense: dict[tuple[ddp_messages.Shape, ...], int] = {}
     least = habits.shapes[0].scalars
     while least <= habits.parameters and len(dense) < MOST_CUTS:
-        cuts = ddp.parse_shapes(
+        cuts = ddp_messages.parse_shapes(
             values,
             habits.parameters,
             most=MOST_CUTS,
@@ -155,12 +160,12 @@ def _ways_to_cut(habits: Habits) -> list[Shapes]:
             dense.setdefault(cut.dense, cut.cost)
         least = cuts[0].scalars + 1
     cheapest = min(dense.values(), default=0)
-    return [Shapes(shapes, cost) for shapes, cost in dense.items() if cost == cheapest]
+    return [ParsedShapes(shapes, cost) for shapes, cost in dense.items() if cost == cheapest]
 
 
 def _places(
     known: Communicator, counts: Sequence[int], scalars: int, size: int, likely: Likely | None
-) -> Places | None:
+) -> ScalarPlaces | None:
     """By the sizes of buckets of elements of `size` bytes; None where none was seen."""
     habits, cuts, ring = known.habits, known.cuts.found, known.ring
     if habits.stage is Stage.PLANNED and not habits.mapped:
@@ -190,7 +195,7 @@ def _places(
 
 def reduces_of(cuts: Sequence[Cut]) -> list[Cut]:
     """The all-reduces among `cuts`."""
-    return [cut for cut in cuts if cut.op.kind is Kind.ALL_REDUCE]
+    return [cut for cut in cuts if cut.op.kind is CollectiveKind.ALL_REDUCE]
 
 
 def _is_of(cut: Cut, elements: int, size: int, ring: Ring) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.echo import upside_down
 from flowcheck.wire.learn.cuts.place import contradictions
 from flowcheck.wire.learn.search.evidence import copies_bear_out
-from flowcheck.wire.terms import Kind
 
 UNREAD_COST = 4.0
 CONTRADICTION_COST = 50.0
@@ -25,7 +25,11 @@ def plain_score(cuts: Cuts) -> float:
 def score_of(cuts: Cuts) -> float:
     """What speaks against a reading, content included."""
     # Where gathers and reduce-scatters are still to be told apart, the latter contradict.
-    sure = [cut for cut in cuts.found if not cuts.ring.gathers or cut.op.kind is Kind.ALL_REDUCE]
+    sure = [
+        cut
+        for cut in cuts.found
+        if not cuts.ring.gathers or cut.op.kind is CollectiveKind.ALL_REDUCE
+    ]
     against = contradictions(sure, cuts.ring) + upside_down(cuts.found, cuts.ring)
     score = plain_score(cuts) + CONTRADICTION_COST * against
     return score - ADDED_GAIN * copies_bear_out(cuts.ring, cuts.found)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.cuts.purse import PURSE
 from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
@@ -24,8 +26,6 @@ from flowcheck.wire.learn.search.together import (
     tells,
 )
 from flowcheck.wire.learn.search.trees import read_trees, trees_beside_others
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Rule
 
 DEPTH = 2
 """How often a row is parted again."""
@@ -42,7 +42,7 @@ communicators taken for one never ends, and what is one is mostly read in far fe
 def find_communicators(
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     purse: Purse,
     logged: Sequence[RingOrder] = (),
 ) -> list[Communicator]:
@@ -67,7 +67,7 @@ def _began(communicator: Communicator) -> int:
 def _found(
     streams: Sequence[Stream],
     grants: Sequence[Grants],
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     purse: Purse,
     logged: Sequence[RingOrder],
 ) -> list[Communicator]:
@@ -138,7 +138,7 @@ class _Search:
 
     streams: Sequence[Stream]
     grants: Sequence[Grants]
-    rules: tuple[Rule, ...]
+    rules: tuple[NcclEra, ...]
     logged: Sequence[RingOrder]
     until_s: float
     known: dict[tuple[tuple[int, int], frozenset[int]], list[Communicator]] = field(

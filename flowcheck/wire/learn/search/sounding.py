@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.forks import Fork
@@ -17,8 +19,6 @@ from flowcheck.wire.learn.flows.nodes import gaps, likeliest_first, plain
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.search.writers import Writers
 from flowcheck.wire.learn.trainer.grammar import Trainer
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Rule
 
 MOST_LEADS = 2
 """Links read with their writers open."""
@@ -26,7 +26,7 @@ MOST_LEADS = 2
 
 def sounded(
     group: Group,
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     purse: Purse | None,
     logged: Sequence[RingOrder] = (),
     fork: Fork | None = None,
@@ -64,7 +64,9 @@ def _leads(group: Group) -> list[Link]:
     return sorted(group.links, key=lambda link: -sum(len(s.sends) for s in group.links[link]))
 
 
-def _lead(group: Group, link: Link, ranks: int, rules: tuple[Rule, ...], fork: Fork | None) -> Ring:
+def _lead(
+    group: Group, link: Link, ranks: int, rules: tuple[NcclEra, ...], fork: Fork | None
+) -> Ring:
     """One link, and what trees are beside the ring."""
     ring = Ring(
         ranks=ranks,

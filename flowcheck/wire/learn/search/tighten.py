@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.search.exponents import last_sends
-from flowcheck.wire.terms import Kind, Protocol
 
 WORD_BYTES = 4
 """Half of an LL line's data; the size of the common element types."""
@@ -28,7 +28,12 @@ def tightened(cuts: Cuts) -> Cuts:
     by_op: dict[Op, list[Cut]] = {}
     for cut in cuts.found:
         op = cut.op
-        if op.slack_is_open and op.kind is Kind.ALL_REDUCE and not op.work_bytes % 8 and not op.end:
+        if (
+            op.slack_is_open
+            and op.kind is CollectiveKind.ALL_REDUCE
+            and not op.work_bytes % 8
+            and not op.end
+        ):
             by_op.setdefault(cut.op, []).append(cut)
     better: dict[int, Cut] = {}
     for op, alike in by_op.items():

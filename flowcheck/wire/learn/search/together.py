@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.flows.rows import Row
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.terms import Kind
 
 IN_STEP = 0.9
 """Share of the all-reduces of two communicators that no chance lets begin together."""
@@ -56,7 +56,7 @@ def _spans(communicator: Communicator) -> list[tuple[int, int]]:
     """(first, last time) of every all-reduce."""
     found = []
     for cut in communicator.cuts.found:
-        if cut.op.kind is Kind.ALL_REDUCE:
+        if cut.op.kind is CollectiveKind.ALL_REDUCE:
             seen = cut.times(communicator.ring)
             found += [(min(seen), max(seen))] if seen else []
     return found
@@ -66,6 +66,7 @@ def tells(communicator: Communicator) -> bool:
     """Both directions were seen, and something in it is no single broadcast: few sizes on one
     connection alone may be anything."""
     reduces = any(
-        cut.op.licensed or cut.op.kind is not Kind.BROADCAST for cut in communicator.cuts.found
+        cut.op.licensed or cut.op.kind is not CollectiveKind.BROADCAST
+        for cut in communicator.cuts.found
     )
     return reduces and len(communicator.ring.edges) > 1

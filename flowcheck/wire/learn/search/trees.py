@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, groupby, islice, takewhile
 
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
 from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
@@ -22,8 +24,6 @@ from flowcheck.wire.learn.search.scores import contradicted
 from flowcheck.wire.learn.search.sounding import sounded
 from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.habits import BUCKET, WEIGHTS
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Rule
 
 LEAD_PURSE = (1_000, 10)
 """Steps of the search in one link of the ring and all of the trees, and for each send."""
@@ -39,7 +39,7 @@ MOST_ROWS, MOST_PARTINGS = 7, 3
 
 def read_trees(
     streams: Sequence[Stream],
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     purse: Purse,
     logged: Sequence[RingOrder] = (),
     *,
@@ -67,7 +67,7 @@ def read_trees(
 
 def trees_beside_others(
     streams: Sequence[Stream],
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     purse: Purse,
     logged: Sequence[RingOrder] = (),
 ) -> tuple[Communicator, list[Stream]] | None:
@@ -134,7 +134,7 @@ def _fitting(guesses: Sequence[Ring], sends: int, purse: Purse) -> list[Ring]:
 
 def _forked_rings(
     streams: Sequence[Stream],
-    rules: tuple[Rule, ...],
+    rules: tuple[NcclEra, ...],
     logged: Sequence[RingOrder],
     until_s: float,
 ) -> list[Ring]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from flowcheck.wire import ddp
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts, Purse, cut_stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.dtypes import holds, is_as_large
@@ -19,12 +19,14 @@ from flowcheck.wire.learn.trainer.grammar import WEIGHTS, Habits, Trainer, Types
 from flowcheck.wire.learn.trainer.habits import COUNT, GRADIENTS
 from flowcheck.wire.learn.trainer.iteration import named
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.stated import Stated
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 BEGUN = (Stage.STEPPED, Stage.ORDERED, Stage.PLANNED)
 
 
-def typed_again(known: Communicator, stated: Stated, purse: Purse) -> Communicator | None:
+def typed_again(
+    known: Communicator, stated: OperatorStatement, purse: Purse
+) -> Communicator | None:
     """By the stated model's dtypes, frozen parameters and buffers; None where it has one dtype and
     none of these, or is not the trainer's: weights must have the sizes that these give, and
     gradients, which a hook may have made alike; and of dtypes alone, what the wire told without
@@ -65,13 +67,13 @@ def _broadcast(habits: Habits, cuts: Cuts, fits: Callable[[Cut, int], bool]) -> 
     return 0 < len(pieces) <= len(sent) and all(map(fits, sent, pieces))
 
 
-def _types(told: Habits, stated: Stated, *, counted: bool) -> Iterator[Types]:
+def _types(told: Habits, stated: OperatorStatement, *, counted: bool) -> Iterator[Types]:
     """Of the stated model, where it has the shapes that the trainer told; with the buffers among
     the weights, and without (broadcast_buffers=False). counted: a DDP told how many parameters
     there are, and where their shapes end, LL128 need not tell."""
     own = stated.parameters
     kinds = tuple(p.dtype for p in own if p.dtype is not None)
-    shapes = ddp.Shapes(tuple((p.sizes, p.strides) for p in own), 0)
+    shapes = ddp_messages.ParsedShapes(tuple((p.sizes, p.strides) for p in own), 0)
     unread = counted and not told.shapes
     if len(kinds) < len(own) or not (told.shapes or unread):
         return

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.cuts.cut import Cuts
 from flowcheck.wire.learn.cuts.sounding import everyone, ring_indices, writers
 from flowcheck.wire.learn.flows.groups import Group, Link
 from flowcheck.wire.learn.flows.nodes import borne_out, by_tags
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.terms import Kind, Rule
 
 ALIKE = (
     "every node goes round its {} GPUs alike, and ranks lie node by node: who writes on channel {} "
@@ -71,7 +71,7 @@ class Writers:
                     found.add((index - place * self.gpus) % self.ranks)
         return found
 
-    def ring(self, rules: tuple[Rule, ...]) -> Ring | None:
+    def ring(self, rules: tuple[NcclEra, ...]) -> Ring | None:
         """None where the links contradict each other."""
         channels = range(self.cuts.ring.channels)
         by_size = {c: self._by_size(c) for c in channels}
@@ -176,7 +176,7 @@ class Writers:
         return sum(
             len(cut.schedules[0][channel])
             for cut in self.cuts.found
-            if cut.op.kind is Kind.BROADCAST
+            if cut.op.kind is CollectiveKind.BROADCAST
         )
 
     def _stream(self, link: Link, channel: int) -> Stream | None:

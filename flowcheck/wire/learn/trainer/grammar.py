@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from flowcheck.wire import ddp
-from flowcheck.wire.job import MAP_BYTES
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.branches import tree_totals
 from flowcheck.wire.learn.cuts.candidates import Op, by_trees, of_other_roots, totals_of
 from flowcheck.wire.learn.cuts.cut import Cut, State
@@ -36,7 +36,7 @@ from flowcheck.wire.learn.trainer.parts import slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.trainer.told import after
 from flowcheck.wire.learn.trainer.widths import narrower
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.training_job.learned_job import MAP_BYTES
 
 __all__ = [
     "BUCKET",
@@ -87,7 +87,7 @@ class Trainer:
         for protocol in ring.protocols_at(state.positions):
             for op in self._ops(ring, habits, state, protocol):
                 yield op
-                if ring.found and op.kind is Kind.ALL_REDUCE and not op.tree:
+                if ring.found and op.kind is CollectiveKind.ALL_REDUCE and not op.tree:
                     yield replace(op, tree=True)
 
     def _ops(self, ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iterator[Op]:
@@ -115,17 +115,19 @@ class Trainer:
         if first is not None and ring.edges[first[0]].sender == ring.ranks - 1:
             roots = of_other_roots(ring, state.positions, state.channels, protocol)
             yield from islice(roots, MOST_UNLICENSED)
-        totals = totals_of(ring, state.positions, state.channels, Kind.BROADCAST, protocol)
+        totals = totals_of(
+            ring, state.positions, state.channels, CollectiveKind.BROADCAST, protocol
+        )
         if named == SHAPES and protocol is Protocol.LL128:
             totals = _shapes_ends(ring, habits, state, tuple(totals))
         for total in totals:
             # Content tells whether the shapes are all there.
-            op = _licensed(Kind.BROADCAST, total, named, protocol)
+            op = _licensed(CollectiveKind.BROADCAST, total, named, protocol)
             yield replace(op, open_size=named == BUFFERS, from_wire=named != SHAPES)
 
     def accepts(self, ring: Ring, path: Sequence[Cut], cut: Cut) -> bool:
         """The content, where it was seen, is what the name or the kind says."""
-        if ring.sounding and cut.op.kind is Kind.ALL_REDUCE:
+        if ring.sounding and cut.op.kind is CollectiveKind.ALL_REDUCE:
             return True
         if echoes(cut, ring) or (ring.found and amid_cut_off(cut, ring)):
             return False
@@ -148,7 +150,7 @@ class Trainer:
         return content is None or after(before, cut, ring).stage is not before.stage
 
 
-def _licensed(kind: Kind, size: int, meaning: str, protocol: Protocol) -> Op:
+def _licensed(kind: CollectiveKind, size: int, meaning: str, protocol: Protocol) -> Op:
     return Op(kind=kind, work_bytes=size, protocol=protocol, licensed="DDP", meaning=meaning)
 
 
@@ -157,7 +159,7 @@ def _of_all_ranks(ring: Ring, state: State, protocol: Protocol) -> Iterator[Op]:
     for broadcasts, which leave what the other edges carry without a reading."""
     if len(ring.edges) < 2:
         return
-    for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER):
+    for kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER):
         totals = totals_of(ring, state.positions, state.channels, kind, protocol)
         for total in islice(totals, MOST_UNLICENSED):
             yield Op(kind=kind, work_bytes=total, protocol=protocol)
@@ -167,7 +169,10 @@ def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iter
     """Buckets of iteration 0 with find_unused_parameters: as many of the last parameters of a dtype
     that were not reduced yet as give the size on the wire, or of all."""
     slack, at = slack_bytes(ring, protocol), (state.positions, state.channels)
-    totals = [*totals_of(ring, *at, Kind.ALL_REDUCE, protocol), *tree_totals(ring, *at, protocol)]
+    totals = [
+        *totals_of(ring, *at, CollectiveKind.ALL_REDUCE, protocol),
+        *tree_totals(ring, *at, protocol),
+    ]
     on_wire = [range(total - slack + 1, total + 1) for total in totals]
     most = max((total[-1] for total in on_wire), default=0)
     tried: set[tuple[int, int]] = set()
@@ -178,7 +183,7 @@ def _parts(ring: Ring, habits: Habits, state: State, protocol: Protocol) -> Iter
                 size = (run.size, run.type_bytes)
                 if size not in tried and any(run.size in total for total in on_wire):
                     tried.add(size)
-                    op = _licensed(Kind.ALL_REDUCE, run.size, PART, protocol)
+                    op = _licensed(CollectiveKind.ALL_REDUCE, run.size, PART, protocol)
                     yield replace(op, type_bytes=run.type_bytes)
 
 
@@ -187,35 +192,37 @@ def _shapes_ends(ring: Ring, habits: Habits, state: State, totals: Sequence[int]
     which the stated model's is one that needs no guess."""
     known = habits.known_cuts[0].sent if habits.known_cuts else None
     for total in totals:
-        op = Op(kind=Kind.BROADCAST, work_bytes=total, protocol=Protocol.LL128)
+        op = Op(kind=CollectiveKind.BROADCAST, work_bytes=total, protocol=Protocol.LL128)
         for _, cut in islice(apply(ring, state, op), 1):
             content = content_of(cut, ring)
             if known is not None and content is not None:
                 yield from [len(known)] if content[: len(known)].tobytes() == known else []
             elif content is not None:
-                yield from ddp.shapes_ends(content, habits.parameters, SLACK_BYTES[op.protocol])
+                yield from ddp_messages.shapes_ends(
+                    content, habits.parameters, SLACK_BYTES[op.protocol]
+                )
 
 
-def _expected(habits: Habits) -> list[tuple[Kind, int, str]]:
+def _expected(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:
     if habits.stage in (Stage.NOTHING, Stage.COUNTED):
-        return [(Kind.ALL_GATHER, COUNT_BYTES, COUNT)]
-    used = (Kind.ALL_REDUCE, MAP_BYTES * habits.parameters, USED)
+        return [(CollectiveKind.ALL_GATHER, COUNT_BYTES, COUNT)]
+    used = (CollectiveKind.ALL_REDUCE, MAP_BYTES * habits.parameters, USED)
     if habits.stage is Stage.SHAPED:
         sizes = [habits.elements * e for e in ELEMENT_BYTES]
         if _weights_left(habits):
-            return [(Kind.BROADCAST, habits.pieces[habits.sent][1], WEIGHTS)]
+            return [(CollectiveKind.BROADCAST, habits.pieces[habits.sent][1], WEIGHTS)]
         if habits.each:
             return [used, *_first_buckets(habits)]
-        return [(Kind.BROADCAST, size, WEIGHTS) for size in sizes]
+        return [(CollectiveKind.BROADCAST, size, WEIGHTS) for size in sizes]
     if habits.stage is Stage.STEPPED:
-        order = (Kind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
+        order = (CollectiveKind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
         return [order, used, *_first_buckets(habits)]
     if habits.stage is Stage.ORDERED and habits.bucket_count:
-        return [(Kind.BROADCAST, 4 * habits.bucket_count, SIZES)]
+        return [(CollectiveKind.BROADCAST, 4 * habits.bucket_count, SIZES)]
     if habits.stage is Stage.PLANNED and habits.next_is_map:
         return [used]
     if habits.stage is Stage.PLANNED and habits.each:
-        return [(Kind.ALL_REDUCE, habits.bucket_bytes(habits.next_bucket), BUCKET)]
+        return [(CollectiveKind.ALL_REDUCE, habits.bucket_bytes(habits.next_bucket), BUCKET)]
     return []
 
 
@@ -225,11 +232,11 @@ def _weights_left(habits: Habits) -> bool:
     return due and habits.sent < len(habits.pieces)
 
 
-def _first_buckets(habits: Habits) -> list[tuple[Kind, int, str]]:
+def _first_buckets(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:
     """The bucket of all gradients of a dtype, in each type that it may have."""
     own = habits.first_buckets[habits.next_bucket] if habits.each else ()
     sizes = [habits.bytes_of(own, each) for each in habits.reductions]
-    return [(Kind.ALL_REDUCE, size, BUCKET) for size in sizes]
+    return [(CollectiveKind.ALL_REDUCE, size, BUCKET) for size in sizes]
 
 
 def _type_bytes(habits: Habits, size: int) -> int:

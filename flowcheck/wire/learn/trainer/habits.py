@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from flowcheck.wire import ddp
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.trainer.parts import Gradients, Left
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.stated import Tensor
+from flowcheck.wire.training_job.operator_statements import StatedTensor
 
 COUNT_BYTES = 8
 ELEMENT_BYTES = (4, 2, 8, 1)
@@ -31,12 +31,12 @@ GRADIENTS = (BUCKET, USED)
 class Types:
     """Which parameters have elements of which size, where there are several."""
 
-    shapes: ddp.Shapes
+    shapes: ddp_messages.ParsedShapes
     each: tuple[int, ...]
     """[parameter] bytes of an element."""
     stated: tuple[str, ...] = ()
     """[parameter] dtype, where the model is stated: two may have one size; (): it is not."""
-    sent: tuple[Tensor, ...] = ()
+    sent: tuple[StatedTensor, ...] = ()
     """All that the start-up broadcasts hold, frozen parameters and buffers as well, where the model
     is stated; (): the parameters, and what follows them."""
 
@@ -50,7 +50,7 @@ class Types:
 class Placed:
     """Where parameters of one number stand among the others, which the start-up does not tell."""
 
-    cuts: tuple[ddp.Shapes, ...]
+    cuts: tuple[ddp_messages.ParsedShapes, ...]
     """The likeliest first; others that all sizes allow behind it, some of them where many are."""
     ways: int
     """How many are allowed."""
@@ -70,7 +70,7 @@ class Habits:
     placed: Placed | None = None
     """The same of parameters of one number."""
     parameters: int = 0
-    shapes: tuple[ddp.Shapes, ...] = ()
+    shapes: tuple[ddp_messages.ParsedShapes, ...] = ()
     each: tuple[int, ...] = ()
     """[parameter] bytes of an element, from the size of the weights; (): not told."""
     reduced: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class Habits:
     """Start-up broadcasts of weights and buffers so far, where `types` are told."""
     order: tuple[int, ...] = ()
     bucket_count: int = 0
-    buckets: ddp.Buckets = ()
+    buckets: ddp_messages.Buckets = ()
     next_bucket: int = 0
     parts: tuple[Cut, ...] = ()
     """What iteration 0 reduced so far, of the last parameters first."""
@@ -102,7 +102,7 @@ class Habits:
         return Habits(types=self.types, placed=self.placed)
 
     @property
-    def known_cuts(self) -> tuple[ddp.Shapes, ...]:
+    def known_cuts(self) -> tuple[ddp_messages.ParsedShapes, ...]:
         """The parameters' shapes as they were told beforehand, the likeliest first; (): they were
         not."""
         if self.placed is not None:
@@ -160,13 +160,15 @@ class Habits:
         is stated, (tensors of that, their bytes)."""
         if self.types is not None and self.types.sent:
             stated = [tensor.wire for tensor in self.types.sent]
-            return ddp.weight_broadcasts([t.nbytes for t in stated], [t.dtype for t in stated])
+            return ddp_messages.weight_broadcasts(
+                [t.nbytes for t in stated], [t.dtype for t in stated]
+            )
         counts = self.shapes[0].counts if self.each else ()
         sizes = [count * each for count, each in zip(counts, self.each, strict=False)]
-        return ddp.weight_broadcasts(sizes, self.kinds)
+        return ddp_messages.weight_broadcasts(sizes, self.kinds)
 
     @property
-    def first_buckets(self) -> ddp.Buckets:
+    def first_buckets(self) -> ddp_messages.Buckets:
         """Iteration 0: a bucket of each dtype, the last one that came first."""
         kinds, every = self.kinds, range(len(self.each))
         groups = dict.fromkeys(kinds)

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    LL_LINE_DATA_BYTES,
+    CollectiveKind,
+    round_up,
+)
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
@@ -20,7 +26,6 @@ from flowcheck.wire.learn.trainer.habits import (
     Habits,
 )
 from flowcheck.wire.learn.trainer.parts import resized
-from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Kind, round_up
 
 BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
 
@@ -51,7 +56,7 @@ def begun_at(cuts: Sequence[Cut]) -> int:
     comes before is the trainer's own."""
     weights = next((i for i, cut in enumerate(cuts) if cut.op.meaning == WEIGHTS), 0)
     behind = range(weights, len(cuts))
-    return next((i for i in behind if cuts[i].op.kind is Kind.ALL_REDUCE), len(cuts))
+    return next((i for i in behind if cuts[i].op.kind is CollectiveKind.ALL_REDUCE), len(cuts))
 
 
 def planned_at(cuts: Sequence[Cut]) -> int:
@@ -100,7 +105,7 @@ def _beside(cuts: Sequence[Cut]) -> tuple[int, list[int], list[int]]:
     """(where the plan begins, its all-reduces, those of them that are as large as a bucket and are
     none)."""
     start = planned_at(cuts)
-    reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is Kind.ALL_REDUCE]
+    reduces = [i for i in range(start, len(cuts)) if cuts[i].op.kind is CollectiveKind.ALL_REDUCE]
     sizes = {_on_wire(cuts[i].op) for i in reduces if cuts[i].op.meaning in GRADIENTS}
     others = (i for i in reduces if cuts[i].op.meaning not in GRADIENTS)
     return start, reduces, [i for i in others if _on_wire(cuts[i].op) in sizes]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flowcheck.wire import ddp
-from flowcheck.wire.job import Parameter
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut, State
 from flowcheck.wire.learn.flows.rings import Ring
@@ -21,8 +21,8 @@ from flowcheck.wire.learn.trainer.grammar import Trainer
 from flowcheck.wire.learn.trainer.habits import BUCKET, OWN, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.parts import Gradients, plan_of, reread, slack_bytes
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.stated import Stated
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 MOST_BEFORE = 32
 """All-reduces looked at for the first one of an iteration; those before are the trainer's own."""
@@ -47,7 +47,7 @@ class OwnLoop(Trainer):
             for protocol in ring.protocols_at(state.positions):
                 for size in dict.fromkeys(due):
                     yield Op(
-                        kind=Kind.BROADCAST,
+                        kind=CollectiveKind.BROADCAST,
                         work_bytes=size,
                         protocol=protocol,
                         licensed=OWN,
@@ -57,14 +57,14 @@ class OwnLoop(Trainer):
 
 
 def _broadcast(cut: Cut) -> bool:
-    return cut.op.kind is Kind.BROADCAST
+    return cut.op.kind is CollectiveKind.BROADCAST
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """How a trainer lays gradients into all-reduces."""
 
-    buckets: ddp.Buckets
+    buckets: ddp_messages.Buckets
     """Parameters of each, in their order in the tensor."""
     how: str
     others: tuple[str, ...] = ()
@@ -72,11 +72,11 @@ class Loop:
 
 
 def own_loop(
-    cuts: Sequence[Cut], ring: Ring, stated: Stated
+    cuts: Sequence[Cut], ring: Ring, stated: OperatorStatement
 ) -> tuple[Loop, tuple[Cut, ...]] | None:
     """The layout, and `cuts` with its all-reduces named; None where they are no sums of such
     gradients, or so small that sizes on the wire leave it open which of them are."""
-    reduces = [i for i, cut in enumerate(cuts) if cut.op.kind is Kind.ALL_REDUCE]
+    reduces = [i for i, cut in enumerate(cuts) if cut.op.kind is CollectiveKind.ALL_REDUCE]
     found: dict[tuple[int, ...], tuple[int, Loop]] = {}
     stop = min(len(reduces), MOST_BEFORE)
     at = 0
@@ -96,7 +96,7 @@ def own_loop(
 def habits_of(loop: Loop, parameters: Sequence[Parameter]) -> Habits:
     """What the stated model and its layout say, in place of a start-up."""
     each = tuple(parameter.element_bytes for parameter in parameters)
-    shapes = ddp.Shapes(tuple((p.sizes, p.strides) for p in parameters), 0)
+    shapes = ddp_messages.ParsedShapes(tuple((p.sizes, p.strides) for p in parameters), 0)
     return Habits(
         stage=Stage.PLANNED,
         parameters=len(parameters),
@@ -124,13 +124,13 @@ def _iterations(
             return
 
 
-def _loop(iteration: Sequence[Cut], ring: Ring, stated: Stated) -> Loop | None:
+def _loop(iteration: Sequence[Cut], ring: Ring, stated: OperatorStatement) -> Loop | None:
     """The layout by which these all-reduces are all gradients."""
     every = range(len(stated.parameters))
     orders = {IN_ORDER: tuple(every), REVERSED: tuple(reversed(every))}
     if stated.order:
         orders = {STATED_ORDER: stated.order}
-    found: dict[ddp.Buckets, str] = {}
+    found: dict[ddp_messages.Buckets, str] = {}
     for how, order in orders.items():
         if (buckets := _in_order(iteration, ring, stated.parameters, order)) is not None:
             found.setdefault(buckets, how)
@@ -147,7 +147,7 @@ def _loop(iteration: Sequence[Cut], ring: Ring, stated: Stated) -> Loop | None:
 
 def _in_order(
     iteration: Sequence[Cut], ring: Ring, parameters: Sequence[Parameter], order: Sequence[int]
-) -> ddp.Buckets | None:
+) -> ddp_messages.Buckets | None:
     """Buckets of parameters next to each other in an order; None if no cut of it fits."""
     # `plan_of` begins with the last ones.
     behind = order[::-1]
@@ -160,7 +160,7 @@ def _in_order(
 
 def _by_sizes(
     iteration: Sequence[Cut], ring: Ring, parameters: Sequence[Parameter]
-) -> ddp.Buckets | None:
+) -> ddp_messages.Buckets | None:
     """One gradient each, told apart by size alone; None where two are of one."""
     left = list(range(len(parameters)))
     buckets: list[tuple[int, ...]] = []

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, Protocol
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.terms import GRAIN_BYTES, Protocol
 
 Buckets = tuple[tuple[int, ...], ...]
 MOST_WAYS = 64

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire import ddp
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.candidates import Op
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
@@ -26,7 +27,6 @@ from flowcheck.wire.learn.trainer.habits import (
 )
 from flowcheck.wire.learn.trainer.parts import before, plan_among
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.terms import Kind
 
 
 def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
@@ -34,15 +34,17 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     stage, op = habits.stage, cut.op
     if op.meaning == BUCKET and habits.each and not habits.reduced:
         habits = _reduced(habits, op)
-    if stage is Stage.COUNTED and op.kind is not Kind.BROADCAST:
+    if stage is Stage.COUNTED and op.kind is not CollectiveKind.BROADCAST:
         # The trainer's own: the sizes of objects it gathers look like a count.
         habits, stage = habits.fresh, Stage.NOTHING
     if stage is Stage.NOTHING:
         content = content_of(cut, ring) if op.meaning == COUNT else None
-        count = None if content is None else ddp.parse_parameter_count(content)
+        count = None if content is None else ddp_messages.parse_parameter_count(content)
         return habits if count is None else replace(habits, stage=Stage.COUNTED, parameters=count)
     if stage is Stage.COUNTED:
-        shapes = _shapes(habits, content_of(cut, ring) if op.kind is Kind.BROADCAST else None)
+        shapes = _shapes(
+            habits, content_of(cut, ring) if op.kind is CollectiveKind.BROADCAST else None
+        )
         if shapes and habits.types is not None:
             return _typed(habits, habits.types)
         told = replace(habits, stage=Stage.SHAPED, shapes=shapes)
@@ -60,7 +62,9 @@ def after(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     return habits
 
 
-def _shapes(habits: Habits, content: NDArray[np.uint8] | None) -> tuple[ddp.Shapes, ...]:
+def _shapes(
+    habits: Habits, content: NDArray[np.uint8] | None
+) -> tuple[ddp_messages.ParsedShapes, ...]:
     """What the list of sizes and strides says of the parameters; () where it is no such list. What
     was told beforehand is believed where it is the list that was sent."""
     if content is None:
@@ -69,25 +73,25 @@ def _shapes(habits: Habits, content: NDArray[np.uint8] | None) -> tuple[ddp.Shap
     alike = known and len(known[0].shapes) == habits.parameters
     if alike and known[0].sent == content.tobytes():
         return known
-    values = ddp.parse_shape_values(content)
-    return () if values is None else ddp.parse_shapes(values, habits.parameters)
+    values = ddp_messages.parse_shape_values(content)
+    return () if values is None else ddp_messages.parse_shapes(values, habits.parameters)
 
 
 def _weighed(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     """Weights are broadcast until the first all-reduce. Of the cuts of the shapes one that the
     first broadcast holds without anything left over is the likelier."""
     op = cut.op
-    if op.kind is Kind.ALL_REDUCE:
+    if op.kind is CollectiveKind.ALL_REDUCE:
         begun = replace(habits, stage=Stage.STEPPED, static=op.meaning == USED)
         return _stepped(begun, cut, ring) if op.meaning in (PART, BUCKET) else begun
-    if op.kind is not Kind.BROADCAST or habits.each:
+    if op.kind is not CollectiveKind.BROADCAST or habits.each:
         sent = habits.sent + (op.meaning == WEIGHTS)
         return replace(habits, sent=sent)
     slack = SLACK_BYTES[op.protocol]
     fits = [
         (cut.cost, fit.buffer_bytes > 0, i, fit.element_bytes)
         for i, cut in enumerate(habits.shapes)
-        for fit in ddp.weights_fits(cut.elements, op.work_bytes, slack_bytes=slack)[:1]
+        for fit in ddp_messages.weights_fits(cut.elements, op.work_bytes, slack_bytes=slack)[:1]
     ]
     if not fits:
         return habits
@@ -143,7 +147,7 @@ def _ordered(habits: Habits, content: NDArray[np.uint8] | None) -> Habits:
         alone = habits.parameters == 1
         order, count = ((0,), 1) if alone else ((), 0)
         return replace(habits, stage=Stage.ORDERED, order=order, bucket_count=count)
-    found = ddp.parse_bucket_indices(content, habits.parameters)
+    found = ddp_messages.parse_bucket_indices(content, habits.parameters)
     if found is None:
         return habits
     return replace(habits, stage=Stage.ORDERED, order=found[0], bucket_count=found[1])
@@ -155,8 +159,8 @@ def _planned(habits: Habits, cut: Cut, ring: Ring) -> Habits:
     if habits.bucket_count == 1:
         sizes = (habits.parameters,)
     elif content is not None and habits.bucket_count:
-        sizes = ddp.parse_bucket_sizes(content, habits.bucket_count, habits.parameters)
+        sizes = ddp_messages.parse_bucket_sizes(content, habits.bucket_count, habits.parameters)
     if sizes is None or not habits.order:
         return replace(habits, stage=Stage.UNPLANNED)
-    plan = ddp.buckets_of(habits.order, sizes)
+    plan = ddp_messages.buckets_of(habits.order, sizes)
     return replace(habits, stage=Stage.PLANNED, buckets=plan, next_bucket=0)

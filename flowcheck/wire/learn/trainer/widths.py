@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import paint
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, Habits
 from flowcheck.wire.learn.trainer.parts import reread
-from flowcheck.wire.terms import Protocol
 
 LEAST_NUMBERS = 64
 """Numbers, none of them zero, that must be there to be compared."""

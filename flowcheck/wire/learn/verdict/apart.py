@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire import ddp
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.trainer.grammar import Habits
-from flowcheck.wire.seen import Range
-from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES
+from flowcheck.wire.traffic.observed_messages import Range
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def still(
             begins.append(beside[at : at + tensor.wire.nbytes].tobytes())
         at += 0 if tensor.trains else tensor.wire.nbytes
     wires = [tensor.wire for tensor in sent if tensor.buffer]
-    pieces = ddp.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
+    pieces = ddp_messages.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
     same, forwards = set(range(len(wires))), 0
     for first in range(0, len(later) - len(pieces) + 1, max(1, len(pieces))):
         own = later[first : first + len(pieces)]

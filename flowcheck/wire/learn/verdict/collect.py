@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.cuts.place import Canvas, paint, placements, ranges_of
@@ -34,7 +35,6 @@ from flowcheck.wire.learn.verdict.ends import (
     places_open,
     uncover_end,
 )
-from flowcheck.wire.terms import Kind, Protocol
 
 APART = "its size: connections beside these lost sends and may have carried a part of it"
 NOT_ALL_TRIED = "that no other reading fits: the search was broken off before all were tried"
@@ -93,11 +93,11 @@ def collect(
             proposed[i].put(canvas)
             sources += [SOURCE] if proposed[i].ranges else []
         doubts = doubts_about(cut, communicator)
-        if cut.op.kind is Kind.ALL_REDUCE and i not in begun:
+        if cut.op.kind is CollectiveKind.ALL_REDUCE and i not in begun:
             doubts.append(UNCOUNTED)
         if not cut.op.licensed:
             doubts += [APART] * apart + [NOT_ALL_TRIED] * (broken_off and _reduces(cut))
-        if cut.op.kind is Kind.ALL_REDUCE and not added:
+        if cut.op.kind is CollectiveKind.ALL_REDUCE and not added:
             doubts.append(NOT_ADDED)
         assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
         assumed += begun.get(i, ())
@@ -120,7 +120,7 @@ def collect(
 
 
 def _reduces(cut: Cut) -> bool:
-    return cut.op.kind is Kind.ALL_REDUCE
+    return cut.op.kind is CollectiveKind.ALL_REDUCE
 
 
 def _next_seen(painted: Sequence[tuple[Canvas, tuple[Stream, ...], int | None]], i: int) -> int:
@@ -152,7 +152,7 @@ def _collective(
     ring = communicator.ring
     canvas.covered &= ~canvas.disputed
     canvas.result[canvas.disputed] = 0
-    if cut.op.kind is Kind.ALL_REDUCE and any(doubt != NOT_ADDED for doubt in doubts):
+    if cut.op.kind is CollectiveKind.ALL_REDUCE and any(doubt != NOT_ADDED for doubt in doubts):
         canvas.clear()  # nor is it sure where what was seen lies
     return Collective(
         index=0,

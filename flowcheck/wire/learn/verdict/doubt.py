@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from flowcheck.wire.fit import EdgeSizes, Setting, totals_fitting
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES as LINE_BYTES
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.collectives.ring_schedule import Send
+from flowcheck.wire.collectives.tensor_size_fit import CollectiveSetting, EdgeSizes, totals_fitting
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.channels import OPEN
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -12,9 +15,6 @@ from flowcheck.wire.learn.trainer.habits import COUNT, WEIGHTS
 from flowcheck.wire.learn.verdict.beside import PASSED_OVER, passed_over
 from flowcheck.wire.learn.verdict.ends import END_OPEN
 from flowcheck.wire.learn.verdict.writers import channels_open, writers_open
-from flowcheck.wire.schedule import Send
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES as LINE_BYTES
-from flowcheck.wire.terms import Kind, Protocol
 
 MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
@@ -32,13 +32,17 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
         return [OPEN]
     if releases_open(cut, communicator):
         return ["the NCCL release: another one's partition has the same sizes at other places"]
-    if cut.op.kind is Kind.ALL_REDUCE and not cut.op.licensed and _channel_lost(cut, communicator):
+    if (
+        cut.op.kind is CollectiveKind.ALL_REDUCE
+        and not cut.op.licensed
+        and _channel_lost(cut, communicator)
+    ):
         return ["its size: a connection of which sends were lost may have carried a part"]
     if cut.op.meaning == WEIGHTS and passed_over(cut, communicator):
         return [PASSED_OVER]
     if cut.op.licensed:
         return []
-    if cut.op.kind is Kind.ALL_REDUCE:
+    if cut.op.kind is CollectiveKind.ALL_REDUCE:
         if cut.lost and not _seen_whole(cut, communicator) and not _only_total(cut, communicator):
             return ["its size: sends of it were lost and other sizes fit what is left"]
         if cut.lost and not _kind_told(cut, communicator):
@@ -80,7 +84,7 @@ def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
 def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     """What no byte seen could have contradicted, and what other readings would change."""
     assumed: list[str] = []
-    reduces = cut.op.kind is Kind.ALL_REDUCE
+    reduces = cut.op.kind is CollectiveKind.ALL_REDUCE
     if cut.op.from_wire and cut.op.protocol is Protocol.LL:
         assumed.append(END_OPEN)
     assumed += [cut.op.end] if cut.op.end else []
@@ -96,7 +100,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     found = communicator.cuts.found
     # What looks like a count of parameters alone is no start-up.
     named = any(other.op.licensed and other.op.meaning != COUNT for other in found)
-    around = reduces or not any(other.op.kind is Kind.ALL_REDUCE for other in found)
+    around = reduces or not any(other.op.kind is CollectiveKind.ALL_REDUCE for other in found)
     if reduces and not named and _may_be_two(cut, communicator):
         assumed.append(MAY_BE_TWO)
     if around and not ring.closed and not named:
@@ -112,7 +116,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     return list(dict.fromkeys(assumed))
 
 
-def _a(kind: Kind) -> str:
+def _a(kind: CollectiveKind) -> str:
     return f"an {kind}" if str(kind)[0] in "ae" else f"a {kind}"
 
 
@@ -179,7 +183,7 @@ def _only_total(cut: Cut, communicator: Communicator) -> bool:
             seen = [stream.sends.get(number + i) for i in range(count)]
             flows.append(tuple(None if s is None else s.wire_bytes for s in seen))
         edges.append(EdgeSizes(sender=edge.writers, flows=tuple(flows)))
-    setting = Setting(
+    setting = CollectiveSetting(
         ranks=ring.ranks,
         channels=ring.channels,
         protocol=cut.op.protocol,

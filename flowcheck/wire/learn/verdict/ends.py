@@ -9,6 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    LL_LINE_DATA_BYTES,
+    CollectiveKind,
+    Protocol,
+    round_up,
+)
+from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.match import beyond_end
@@ -21,14 +29,6 @@ from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
 from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.schedule import Schedule
-from flowcheck.wire.terms import (
-    GRAIN_BYTES,
-    LL_LINE_DATA_BYTES,
-    Kind,
-    Protocol,
-    round_up,
-)
 
 END_OPEN = "the end of the tensor inside its last line"
 END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
@@ -79,7 +79,7 @@ class Ends:
 
     def _told(self, i: int) -> bool:
         op = self._cuts[i].op
-        if op.kind is not Kind.ALL_REDUCE:
+        if op.kind is not CollectiveKind.ALL_REDUCE:
             return True
         told = not op.slack_is_open or bool(op.end)
         grain = GRAIN_BYTES[op.protocol]
@@ -94,7 +94,7 @@ def places_open(cut: Cut, ring: Ring) -> bool:
     """An all-reduce of other bytes, as large on the wire, has its chunks at other places: a group
     of LL128 does not tell how much of it a chunk fills."""
     op = cut.op
-    if op.protocol is not Protocol.LL128 or op.kind is not Kind.ALL_REDUCE:
+    if op.protocol is not Protocol.LL128 or op.kind is not CollectiveKind.ALL_REDUCE:
         return False
     each = op.element_bytes
     for less in (CHUNK_GRAIN_BYTES, CHUNK_GRAIN_BYTES * ring.ranks, GRAIN_BYTES[op.protocol] // 2):

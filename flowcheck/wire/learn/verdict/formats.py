@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcheck.wire import nccl
+from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.learn.flows.roles import Grants, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 
@@ -57,7 +57,7 @@ def _told(flows: Sorted) -> Iterator[str]:
             yield (SPLIT if stream.split else TURNS).format(len(stream.queue_pairs))
 
 
-def _layouts(grant: Grants) -> dict[nccl.CtsLayout, None]:
+def _layouts(grant: Grants) -> dict[nccl_wire_format.CtsLayout, None]:
     return dict.fromkeys(cts.layout for cts in grant.by_index.values())
 
 
@@ -66,7 +66,7 @@ def _orders(flows: Sorted) -> Iterator[set[str]]:
     for stream in flows.streams:
         for send in stream.sends.values():
             word = send.message.immediate
-            fits = set(nccl.immediate_orders(word, send.wire_bytes)) if word else set()
+            fits = set(nccl_wire_format.immediate_orders(word, send.wire_bytes)) if word else set()
             if fits and not send.message.inferred:
                 yield fits
 
@@ -90,6 +90,6 @@ def _registered(flows: Sorted, stream: Stream) -> bool:
         send.wire_bytes
         and (cts := grant.by_index.get(number)) is not None
         and cts.capacity_bytes == send.wire_bytes
-        and nccl.protocol_of_capacity(cts.capacity_bytes) is None
+        and nccl_wire_format.protocol_of_capacity(cts.capacity_bytes) is None
         for number, send in stream.sends.items()
     )

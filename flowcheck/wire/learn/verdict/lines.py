@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import msgspec
 
-from flowcheck.wire import ddp, nccl
-from flowcheck.wire.job import Job
+from flowcheck.wire.collectives import nccl_wire_format
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
+from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.roles import Sorted
@@ -21,8 +22,8 @@ from flowcheck.wire.learn.reading import Collective, Reading, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.content import content_of
 from flowcheck.wire.learn.trainer.habits import ORDER, SHAPES
-from flowcheck.wire.seen import MessageSeen
-from flowcheck.wire.terms import Protocol, Rule
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 ALIKE_BYTES = 112
 """At the start of an LL128 group, where both orders agree."""
@@ -44,7 +45,7 @@ UNSHOWN = (
 )
 
 
-def as_linear(messages: Sequence[MessageSeen]) -> list[MessageSeen]:
+def as_linear(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:
     """To be read as those of before 2.10."""
     return [replace(message, linear=True) for message in messages]
 
@@ -52,7 +53,7 @@ def as_linear(messages: Sequence[MessageSeen]) -> list[MessageSeen]:
 def may_be_linear(flows: Sorted) -> bool | None:
     """Whether the release may be from before 2.10; None: no clear-to-send was seen."""
     layouts = {cts.layout for grant in flows.grants for cts in grant.by_index.values()}
-    return layouts == {nccl.CtsLayout.V2_10} if layouts else None
+    return layouts == {nccl_wire_format.CtsLayout.V2_10} if layouts else None
 
 
 def makes_sense(communicators: Sequence[Communicator]) -> bool | None:
@@ -62,7 +63,7 @@ def makes_sense(communicators: Sequence[Communicator]) -> bool | None:
     used = [c for c in communicators if any(_in_lines(cut) for cut in c.cuts.found)]
     if not used:
         return None
-    later = all(Rule.V2_19 not in c.cuts.state.rules for c in used)
+    later = all(NcclEra.V2_19 not in c.cuts.state.rules for c in used)
     return later or any(_told(c) for c in used)
 
 
@@ -92,9 +93,9 @@ def _sound(cut: Cut, ring: Ring, parameters: int) -> bool:
     if content is None:
         return False
     if cut.op.meaning == ORDER:
-        return ddp.parse_bucket_indices(content, parameters) is not None
-    values = ddp.parse_shape_values(content)
-    found = () if values is None else ddp.parse_shapes(values, parameters, most=1)
+        return ddp_messages.parse_bucket_indices(content, parameters) is not None
+    values = ddp_messages.parse_shape_values(content)
+    found = () if values is None else ddp_messages.parse_shapes(values, parameters, most=1)
     return bool(found) and not found[0].cost
 
 
@@ -145,7 +146,7 @@ def _open(weights: Weights | None) -> Weights | None:
 def told(reading: Reading, *, evidence: str = "", assumed: str = "", linear: bool) -> Reading:
     """The reading in its order of lines, with what that rests on."""
 
-    def of(job: Job | None) -> Job | None:
+    def of(job: LearnedJob | None) -> LearnedJob | None:
         if job is None or not uses_ll128(job):
             return job
         seen = (*job.evidence, evidence) if evidence else job.evidence
@@ -161,7 +162,7 @@ def told(reading: Reading, *, evidence: str = "", assumed: str = "", linear: boo
     )
 
 
-def uses_ll128(job: Job) -> bool:
+def uses_ll128(job: LearnedJob) -> bool:
     """It carries something by that protocol."""
     return any(op.protocol is Protocol.LL128 for op in (*job.first, *job.each))
 

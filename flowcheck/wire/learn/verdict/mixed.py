@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.schedule import Send, sends_per_chunk
-from flowcheck.wire.terms import Kind
 
 MIXED = (
     "another communicator sends as much between the same addresses, and which connections belong "
@@ -160,7 +160,9 @@ class _Times:
             came, gone = self._numbers(cut, before), self._numbers(cut, after)
             if self._ring.gpus == 1 and _earlier(_seen(out, gone[:1]), received):
                 return True
-            reduces = cut.op.kind is Kind.ALL_REDUCE and self._same_channel(cut, before, after)
+            reduces = cut.op.kind is CollectiveKind.ALL_REDUCE and self._same_channel(
+                cut, before, after
+            )
             if reduces and self._overtaken(cut, (before, after), into, out):
                 return True
             last = _seen(into, came[-1:])

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from flowcheck.wire.job import Job
 from flowcheck.wire.learn.flows.branches import may_branch
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.stages import Stage
-from flowcheck.wire.seen import FlowKey
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 ENOUGH = 3
 """Collectives read of a communicator before it is known not to begin as DDP does."""
 
 
 def others(
-    communicators: Sequence[Communicator], p2p: Sequence[Stream], before: Job | None = None
+    communicators: Sequence[Communicator], p2p: Sequence[Stream], before: LearnedJob | None = None
 ) -> tuple[FlowKey, ...]:
     """Data and clear-to-send flows of communicators that were read whole from their start and did
     not begin as DDP does, and of point-to-point connections between hosts of which no ring leads

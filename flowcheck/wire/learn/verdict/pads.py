@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import ORDER, SIZES, WEIGHTS, Habits
-from flowcheck.wire.terms import LL_LINE_DATA_BYTES, Protocol
 
 
 def hidden(communicator: Communicator) -> tuple[int, bool]:

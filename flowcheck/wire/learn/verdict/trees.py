@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flowcheck.wire.collectives.double_binary_tree import is_second
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.trees import is_second
 
 TREES_OPEN = (
     "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowcheck.wire.buckets import BROADCAST_CAP_BYTES
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
 from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
@@ -16,7 +16,7 @@ from flowcheck.wire.learn.verdict import apart
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
 from flowcheck.wire.learn.verdict.pads import hidden
-from flowcheck.wire.terms import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
+from flowcheck.wire.training_job.gradient_buckets import BROADCAST_CAP_BYTES
 
 IN_ONE_LINE = (
     "the initial weights are {} bytes: as few as any number has that ranks tell each other, so "

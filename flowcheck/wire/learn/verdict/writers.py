@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.trees import trees_open
-from flowcheck.wire.terms import Kind
 
 LOG_TELLS = "NCCL's log of rank 0 tells (nccl_log in the job file, or analyze --nccl-log)"
 WRITERS_OPEN = (
@@ -19,7 +19,7 @@ SENDERS_OPEN = f"the ring index of the senders: sizes fit another as well; {LOG_
 
 def writers_open(cut: Cut, communicator: Communicator) -> str:
     """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
-    if cut.op.kind is not Kind.ALL_REDUCE:
+    if cut.op.kind is not CollectiveKind.ALL_REDUCE:
         return ""
     if cut.op.tree and (told := trees_open(cut, communicator)):
         return told

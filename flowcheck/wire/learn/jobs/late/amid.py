@@ -12,9 +12,13 @@ from itertools import combinations_with_replacement
 
 import msgspec
 
-from flowcheck.wire import job
-from flowcheck.wire.edge import Communicator as Recorded
-from flowcheck.wire.edge import Edge
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    CollectiveKind,
+    NcclEra,
+    Protocol,
+)
 from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import alone
 from flowcheck.wire.learn.flows.logged import BY_LOG, logged_rings
@@ -28,10 +32,11 @@ from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID, mixable
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
 from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict import lines
-from flowcheck.wire.logged import RingOrder
-from flowcheck.wire.plan import compile_flow_plans
-from flowcheck.wire.seen import FlowSeen, MessageSeen
-from flowcheck.wire.terms import GRAIN_BYTES, Kind, Protocol, Rule
+from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
+from flowcheck.wire.training_job import learned_job
+from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.learned_job import Communicator as Recorded
+from flowcheck.wire.training_job.learned_job import Edge
 
 NO_RINGS = "no connections of a ring were seen yet"
 UNFIT = (
@@ -58,7 +63,7 @@ ORDER = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """What a job file says of a model."""
 
-    parameters: tuple[job.Parameter, ...]
+    parameters: tuple[learned_job.Parameter, ...]
     buckets: tuple[tuple[int, ...], ...]
     """Of every iteration but the first ones."""
     buffer_bytes: tuple[int, ...] = ()
@@ -71,20 +76,20 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    joined: job.Job
+    joined: learned_job.LearnedJob
     penalty: int
 
 
 def join_expected(
     stated: Expected,
-    flows: Sequence[FlowSeen],
-    messages: Sequence[MessageSeen],
+    flows: Sequence[ObservedFlow],
+    messages: Sequence[ObservedMessage],
     *,
     ended: bool,
-    release: Rule | None = None,
+    release: NcclEra | None = None,
     logged: Sequence[RingOrder] = (),
-    unlike: Callable[[job.Job], str] = lambda _: "",
-) -> tuple[job.Job | None, str]:
+    unlike: Callable[[learned_job.LearnedJob], str] = lambda _: "",
+) -> tuple[learned_job.LearnedJob | None, str]:
     """The job from the first iteration on that lies whole in the stream, or why there is none.
     logged: rings as NCCL's log has them; unlike: why one is not the job that is looked for; empty:
     it is."""
@@ -116,7 +121,7 @@ def _fits(
     stated: Expected,
     row: Sequence[Stream],
     guesses: Sequence[Ring],
-    messages: Sequence[MessageSeen],
+    messages: Sequence[ObservedMessage],
     *,
     ended: bool,
 ) -> tuple[list[_Fit], bool]:
@@ -141,7 +146,9 @@ def _fits(
     return fits, short
 
 
-def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator[job.Job]:
+def _guesses(
+    stated: Expected, ring: Ring, used: Sequence[Protocol]
+) -> Iterator[learned_job.LearnedJob]:
     """The job as it would be on this ring, by release and by which sizes go in which protocol."""
     for rule in ring.rules:
         for each in _iterations(stated, used):
@@ -156,7 +163,7 @@ def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator
                 )
                 for edge in ring.edges
             )
-            yield job.Job(
+            yield learned_job.LearnedJob(
                 rule=rule,
                 communicators=(
                     Recorded(
@@ -177,7 +184,9 @@ def _guesses(stated: Expected, ring: Ring, used: Sequence[Protocol]) -> Iterator
             )
 
 
-def _iterations(stated: Expected, used: Sequence[Protocol]) -> Iterator[tuple[job.Op, ...]]:
+def _iterations(
+    stated: Expected, used: Sequence[Protocol]
+) -> Iterator[tuple[learned_job.CollectiveOp, ...]]:
     """An iteration's collectives: the larger of two is in no simpler protocol than the other."""
     ops = list(_ops(stated))
     sizes = sorted({op.work_bytes for op in ops})
@@ -186,31 +195,31 @@ def _iterations(stated: Expected, used: Sequence[Protocol]) -> Iterator[tuple[jo
         yield tuple(msgspec.structs.replace(op, protocol=of[op.work_bytes]) for op in ops)
 
 
-def _ops(stated: Expected) -> Iterator[job.Op]:
+def _ops(stated: Expected) -> Iterator[learned_job.CollectiveOp]:
     for size in stated.buffer_bytes:
-        yield job.Op(
+        yield learned_job.CollectiveOp(
             communicator=0,
             protocol=Protocol.LL,
-            role=job.Role.IGNORED,
-            kind=Kind.BROADCAST,
+            role=learned_job.Role.IGNORED,
+            kind=CollectiveKind.BROADCAST,
             work_bytes=size,
             element_bytes=1,
         )
-    own = job.as_reduced(stated.parameters, stated.gradient_element_bytes)
-    used_map = job.Parameter(sizes=(len(own),), strides=(1,), dtype="int32")
+    own = learned_job.as_reduced(stated.parameters, stated.gradient_element_bytes)
+    used_map = learned_job.Parameter(sizes=(len(own),), strides=(1,), dtype="int32")
     reduced = (*own, used_map) if stated.mapped else own
     for number, bucket in enumerate(stated.buckets):
-        yield job.Op(
+        yield learned_job.CollectiveOp(
             communicator=0,
             protocol=Protocol.LL,
-            role=job.Role.BUCKET,
+            role=learned_job.Role.BUCKET,
             bucket=number,
             work_bytes=sum(reduced[index].nbytes for index in bucket),
             element_bytes=reduced[bucket[0]].element_bytes,
         )
 
 
-def _same(one: job.Job, other: job.Job) -> bool:
+def _same(one: learned_job.LearnedJob, other: learned_job.LearnedJob) -> bool:
     """They place every byte alike."""
     ours, theirs = compile_flow_plans(one), compile_flow_plans(other)
     return len(ours) == len(theirs) and all(
@@ -222,7 +231,7 @@ def _same(one: job.Job, other: job.Job) -> bool:
     )
 
 
-def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
+def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[learned_job.LearnedJob | None, str]:
     """The one that hints speak for, where sizes fit several."""
     least = min(fit.penalty for fit in fits)
     if least >= HINT:
@@ -231,7 +240,7 @@ def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
     if len(best) > 1:
         return None, UNPLACED.format(len(best))
     found = best[0]
-    sums = {(op.work_bytes, op.protocol) for op in found.each if op.role is job.Role.BUCKET}
+    sums = {(op.work_bytes, op.protocol) for op in found.each if op.role is learned_job.Role.BUCKET}
     if all(size <= GRAIN_BYTES[protocol] for size, protocol in sums):
         return None, IN_ONE_LINE
     alike = (ALL_ALIKE,) if len(sums) == 1 else ()
@@ -239,5 +248,7 @@ def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[job.Job | None, str]:
     assumed = [BY_LOG] if nodes else [BY_TAGS] if len(fits) > 1 else []
     if max(communicator.channels for communicator in found.communicators) > 1:
         assumed.append(BY_NUMBER)
-    told = tuple(f"{sentence} {job.UNSHOWN}" for sentence in (*stated.assumed, *assumed))
+    told = tuple(
+        f"{sentence} {learned_job.UNTIL_AUDITED}" for sentence in (*stated.assumed, *assumed)
+    )
     return msgspec.structs.replace(found, assumed=(*found.assumed, *told, *alike)), ""

@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.seen import FlowKey, MessageSeen
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 LONGER = 2.0
 """How much longer the shortest pause before an iteration must be than what is usual elsewhere."""
@@ -33,7 +33,7 @@ class Lane:
     key: FlowKey
     period: NDArray[np.int64]
     """[messages of an iteration] wire bytes."""
-    seen: Sequence[MessageSeen]
+    seen: Sequence[ObservedMessage]
 
     def begins(self, ahead: int | None) -> NDArray[np.bool_]:
         """[messages] the sizes of so many messages from there on, by default of all, are those of

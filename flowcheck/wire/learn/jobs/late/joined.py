@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire import job
-from flowcheck.wire.edge_messages import iteration_sizes
 from flowcheck.wire.learn.jobs.edges import FIRST_AMID
 from flowcheck.wire.learn.jobs.late.instants import SHORT, Lane, first_iteration
 from flowcheck.wire.learn.jobs.late.turns import in_turn
-from flowcheck.wire.seen import FlowKey, MessageSeen
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
+from flowcheck.wire.training_job import learned_job
+from flowcheck.wire.training_job.connection_messages import iteration_sizes
 
 START_PSN = 1 << 32
 """Unwrapped PSN of a flow's first packet (InfiniBand: NCCL starts each queue pair at 0)."""
@@ -34,30 +34,30 @@ SAME_JOB = (
 EVIDENCE = "joined amid its run: {} messages on {} connections have the sizes of its iterations"
 
 
-def knows(known: job.Job, messages: Sequence[MessageSeen]) -> bool:
+def knows(known: learned_job.LearnedJob, messages: Sequence[ObservedMessage]) -> bool:
     """Messages of its connections are there, and none of these was seen from its start."""
     own = _latest(known, messages)
     return bool(own) and not any(from_start(of[0]) for of in own.values())
 
 
-def of_job(known: job.Job, flow: FlowKey) -> bool:
+def of_job(known: learned_job.LearnedJob, flow: FlowKey) -> bool:
     """It has the addresses and the queue pair of one of its connections."""
     return any(_name(flow) == _name(own) for edge in known.edges for own in edge.every_flow)
 
 
-def from_start(message: MessageSeen) -> bool:
+def from_start(message: ObservedMessage) -> bool:
     """It is the first one its connection ever carried."""
     return message.first_psn == START_PSN and message.counted
 
 
 def join_job(
-    known: job.Job,
-    messages: Sequence[MessageSeen],
+    known: learned_job.LearnedJob,
+    messages: Sequence[ObservedMessage],
     *,
     ended: bool,
     laps: int = 1,
     assumed: str = SAME_JOB,
-) -> tuple[job.Job | None, str]:
+) -> tuple[learned_job.LearnedJob | None, str]:
     """`known` from the first iteration on that lies whole in the stream, or why there is none.
 
     ended: nothing more comes; else the iteration after it must have begun too; laps: iterations
@@ -81,7 +81,7 @@ def join_job(
     cut, told_by = first_iteration(lanes, ended=ended, laps=laps)
     if cut is None:
         return None, told_by
-    begins: dict[tuple[int, int], list[MessageSeen]] = defaultdict(list)
+    begins: dict[tuple[int, int], list[ObservedMessage]] = defaultdict(list)
     for part, lane, at in zip(parts, lanes, cut.at, strict=True):
         next_ones = lane.seen[at : at + len(part.turns)]
         if len(next_ones) < len(part.turns):
@@ -103,7 +103,7 @@ class _Part:
     """[message] wire bytes, of one iteration."""
 
 
-def _parts(known: job.Job) -> Iterator[_Part]:
+def _parts(known: learned_job.LearnedJob) -> Iterator[_Part]:
     for place, turns, sizes in iteration_sizes(known):
         if known.edges[place[0]].split:
             for turn, flow in enumerate(turns):
@@ -116,10 +116,12 @@ def _name(key: FlowKey) -> FlowKey:
     return replace(key, incarnation=0)
 
 
-def _latest(known: job.Job, messages: Sequence[MessageSeen]) -> dict[FlowKey, list[MessageSeen]]:
+def _latest(
+    known: learned_job.LearnedJob, messages: Sequence[ObservedMessage]
+) -> dict[FlowKey, list[ObservedMessage]]:
     """{flow: its messages in PSN order} of the connections of `known`, of their last owner."""
     names = {_name(flow) for edge in known.edges for flow in edge.every_flow}
-    found: dict[FlowKey, dict[int, list[MessageSeen]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[FlowKey, dict[int, list[ObservedMessage]]] = defaultdict(lambda: defaultdict(list))
     for message in messages:
         if _name(message.flow) in names:
             found[_name(message.flow)][message.flow.incarnation].append(message)
@@ -129,9 +131,9 @@ def _latest(known: job.Job, messages: Sequence[MessageSeen]) -> dict[FlowKey, li
     }
 
 
-def _behind_last_gap(messages: Sequence[MessageSeen]) -> list[MessageSeen]:
+def _behind_last_gap(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:
     """Those that nothing lacks between; a write that only closes the one before is no message."""
-    found: list[MessageSeen] = []
+    found: list[ObservedMessage] = []
     stop = None
     for message in messages:
         if message.first_psn != stop:
@@ -143,11 +145,11 @@ def _behind_last_gap(messages: Sequence[MessageSeen]) -> list[MessageSeen]:
 
 
 def _from(
-    known: job.Job,
-    begins: Mapping[tuple[int, int], Sequence[MessageSeen]],
+    known: learned_job.LearnedJob,
+    begins: Mapping[tuple[int, int], Sequence[ObservedMessage]],
     assumed: tuple[str, ...],
     count: int,
-) -> job.Job:
+) -> learned_job.LearnedJob:
     """`known` as it goes on from these messages: [edge, channel] the next one of each flow in the
     order of their turns. Its first iteration is as the others are."""
     edges = []
@@ -169,7 +171,7 @@ def _from(
                 flags_count=False,
             )
         )
-    told_until = tuple(f"{sentence} {job.UNSHOWN}" for sentence in assumed)
+    told_until = tuple(f"{sentence} {learned_job.UNTIL_AUDITED}" for sentence in assumed)
     evidence = EVIDENCE.format(count, sum(map(len, begins.values())))
     return msgspec.structs.replace(
         known,

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowcheck.wire.edge_messages import iteration_sizes
-from flowcheck.wire.job import Job
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs.late.instants import Lane
+from flowcheck.wire.training_job.connection_messages import iteration_sizes
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 MIXED_AMID = (
     "another ring sends as much as this one does between the same addresses, and amid a run "
@@ -17,7 +17,7 @@ MIXED_AMID = (
 )
 
 
-def mixable(found: Job, streams: Sequence[Stream], *, laps: int) -> bool:
+def mixable(found: LearnedJob, streams: Sequence[Stream], *, laps: int) -> bool:
     """Some connection beside those of the job has, for so many iterations on end, the sizes of one
     of them, from and to the same address."""
     own = {flow for edge in found.edges for flow in edge.every_flow}

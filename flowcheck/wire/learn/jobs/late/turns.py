@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from flowcheck.wire.seen import MessageSeen
+from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 MOST_UNTIMELY = 0.05
 """Share of messages that may begin before the one whose turn was before: a NIC may serve queue
@@ -22,7 +22,7 @@ TURNS = (
 BY_TIMES = "whose turn it is of a connection's queue pairs, by when their messages began"
 
 
-def in_turn(of: Sequence[Sequence[MessageSeen]]) -> tuple[list[MessageSeen] | None, str]:
+def in_turn(of: Sequence[Sequence[ObservedMessage]]) -> tuple[list[ObservedMessage] | None, str]:
     """One connection's messages in order, and what that rests on; None, and why they have none.
 
     of: [turn] messages of each queue pair behind its last gap, in the order of their turns.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding.periods import Period
-from flowcheck.wire.terms import Protocol
 
 SHARDED = (
     "parameters are gathered and gradients reduce-scattered, as by FSDP or ZeRO: a gradient's sum "

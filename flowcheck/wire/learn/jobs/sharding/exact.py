@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding.periods import Period
-from flowcheck.wire.terms import GRAIN_BYTES
 
 
 def exact(

@@ -3,7 +3,7 @@
 A gradient's sum stays with the rank it belongs to; the parameters of every step cross the wire with
 the gathers of the next forward, each rank's part as it is. The job's tensors are the units as they
 are gathered, the ranks' parts one behind the other; what of a unit is which parameter, the model's
-own code tells (flowcheck.replica.parting.units).
+own code tells (flowcheck.replica.sharding.gather_units).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire import job
-from flowcheck.wire.edge import Communicator as Recorded
-from flowcheck.wire.edge import Edge
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
@@ -32,7 +30,9 @@ from flowcheck.wire.learn.reading import Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED
 from flowcheck.wire.learn.search.releases import releases_open
-from flowcheck.wire.terms import GRAIN_BYTES, Kind
+from flowcheck.wire.training_job import learned_job
+from flowcheck.wire.training_job.learned_job import Communicator as Recorded
+from flowcheck.wire.training_job.learned_job import Edge
 
 ENOUGH_BYTES = 32
 """Of a rank's part, before it is no chance that another gather holds the same."""
@@ -42,7 +42,7 @@ ENOUGH_BYTES = 32
 class Learned:
     """A job and the parameters it begins with, or why there is none."""
 
-    job: job.Job | None = None
+    job: learned_job.LearnedJob | None = None
     base: Weights | None = None
     why_not: tuple[str, ...] = ()
 
@@ -87,13 +87,13 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
 
 def _canvas(cut: Cut, ring: Ring) -> Canvas | None:
     """What a gather holds, by whatever name sizes gave it; None for anything else."""
-    if cut.op.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+    if cut.op.kind not in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
         return None
     return paint(_as_gather(cut, ring), ring)[0]
 
 
 def _as_gather(cut: Cut, ring: Ring) -> Cut:
-    op = replace(cut.op, kind=Kind.ALL_GATHER)
+    op = replace(cut.op, kind=CollectiveKind.ALL_GATHER)
     return replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
 
 
@@ -157,15 +157,15 @@ def _followed(
     base = Weights(shapes=tuple((size,) for size in sizes), result=held, missing=(), complete=True)
     each = tuple(_ops(cuts, period, first + 1))
     units = tuple((n,) for n in range(len(period.units)))
-    learned = job.Job(
-        kind=job.Follows.PARAMETERS,
+    learned = learned_job.LearnedJob(
+        kind=learned_job.FollowedData.PARAMETERS,
         rule=communicator.cuts.state.rules[0],
         communicators=(
             Recorded(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends),
         ),
         edges=tuple(edges),
         parameters=tuple(
-            job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
+            learned_job.Parameter(sizes=(size // element,), strides=(1,), element_bytes=element)
             for size in sizes
         ),
         first_buckets=units,
@@ -212,20 +212,20 @@ def _content(
     return canvas.result
 
 
-def _ops(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[job.Op]:
+def _ops(cuts: Sequence[Cut], period: Period, window: int) -> Iterator[learned_job.CollectiveOp]:
     """One iteration: gathers are placed, all else passes by."""
     unit_of = {place: n for n, unit in enumerate(period.units) for place in unit}
     for place, i in enumerate(period.at(window)):
         op = cuts[i].op
         gather = place in unit_of
-        blocks = op.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
-        other = Kind.REDUCE_SCATTER if blocks else op.kind
-        yield job.Op(
+        blocks = op.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+        other = CollectiveKind.REDUCE_SCATTER if blocks else op.kind
+        yield learned_job.CollectiveOp(
             communicator=0,
             protocol=op.protocol,
-            role=job.Role.BUCKET if gather else job.Role.IGNORED,
+            role=learned_job.Role.BUCKET if gather else learned_job.Role.IGNORED,
             bucket=unit_of.get(place, 0),
-            kind=Kind.ALL_GATHER if gather else other,
+            kind=CollectiveKind.ALL_GATHER if gather else other,
             work_bytes=op.work_bytes,
             element_bytes=op.element_bytes,
         )

@@ -12,8 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from flowcheck.wire import job
-from flowcheck.wire.edge import Communicator as Recorded
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
 from flowcheck.wire.learn.jobs.sharding import parted_basis as basis
@@ -24,15 +23,16 @@ from flowcheck.wire.learn.search.change import LITTLE
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.parted import gathered_at, gathers
 from flowcheck.wire.learn.search.releases import releases_open
-from flowcheck.wire.parted import Parted
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.training_job import learned_job
+from flowcheck.wire.training_job.learned_job import Communicator as Recorded
+from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
 MOST_STEPS = 4
 """Of which what they gathered is compared: each is all parameters."""
-Coarse = tuple[Kind, int, str]
+Coarse = tuple[CollectiveKind, int, str]
 
 
-def learn_parted(found: Sequence[Communicator], parted: Parted) -> Learned:
+def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Learned:
     """The job of the one found to be the stated trainer's, and the parameters of the first step
     that was seen; or why there is none."""
     if not found:
@@ -99,7 +99,7 @@ def _iteration(cuts: Sequence[Cut], ends: Sequence[int]) -> tuple[int, int, int]
     return None
 
 
-def _order(parted: Parted, gathers: Sequence[Cut]) -> tuple[int, ...] | str:
+def _order(parted: ShardedTraining, gathers: Sequence[Cut]) -> tuple[int, ...] | str:
     """Units in the order that they are gathered in, or why it is not told."""
     forward = tuple(range(len(parted.parts)))
     ways = {False: forward, True: forward[::-1]}
@@ -119,7 +119,7 @@ def _order(parted: Parted, gathers: Sequence[Cut]) -> tuple[int, ...] | str:
 
 def _followed(
     communicator: Communicator,
-    parted: Parted,
+    parted: ShardedTraining,
     place: tuple[int, int, int],
     order: Sequence[int],
     told: _Told,
@@ -139,8 +139,8 @@ def _followed(
     )
     each = tuple(_ops(cuts[start : start + length], order))
     units = tuple((n,) for n in range(len(order)))
-    learned = job.Job(
-        kind=job.Follows.PARAMETERS,
+    learned = learned_job.LearnedJob(
+        kind=learned_job.FollowedData.PARAMETERS,
         rule=communicator.cuts.state.rules[0],
         communicators=(Recorded(ranks=ring.ranks, channels=ring.channels),),
         edges=tuple(edges),
@@ -157,19 +157,21 @@ def _followed(
     return Learned(learned, base)
 
 
-def _flat(size: int, dtype: str) -> job.Parameter:
+def _flat(size: int, dtype: str) -> learned_job.Parameter:
     each = basis.BYTES[dtype]
-    return job.Parameter(sizes=(size // each,), strides=(1,), element_bytes=each, dtype=dtype)
+    return learned_job.Parameter(
+        sizes=(size // each,), strides=(1,), element_bytes=each, dtype=dtype
+    )
 
 
-def _ops(cuts: Sequence[Cut], order: Sequence[int]) -> list[job.Op]:
+def _ops(cuts: Sequence[Cut], order: Sequence[int]) -> list[learned_job.CollectiveOp]:
     """One iteration: gathers are placed, all else passes by."""
     units = iter(order)
     return [
-        job.Op(
+        learned_job.CollectiveOp(
             communicator=0,
             protocol=cut.op.protocol,
-            role=job.Role.BUCKET if gathers(cut) else job.Role.IGNORED,
+            role=learned_job.Role.BUCKET if gathers(cut) else learned_job.Role.IGNORED,
             bucket=next(units) if gathers(cut) else 0,
             kind=cut.op.kind,
             work_bytes=cut.op.work_bytes,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.jobs.sharding.basis import LOST, MIDST, RELEASE, RING_ORDER
-from flowcheck.wire.parted import Parted, Style
+from flowcheck.wire.training_job.operator_statements import ShardedTraining, ShardingStyle
 
 __all__ = ["LOST", "MIDST", "RELEASE"]
 
@@ -58,13 +58,13 @@ AMID = "step 1 is the first one that was seen whole: which one of the trainer's,
 SKIPPED = "a step that the trainer skips, as on an overflow of float16, gathers nothing: it is none"
 
 
-def none_such(parted: Parted) -> str:
+def none_such(parted: ShardedTraining) -> str:
     """Nothing on the wire is the stated trainer."""
     gathered = ", ".join(f"{part.gathered_bytes:,}" for part in parted.parts)
     scattered = ", ".join(f"{part.scattered_bytes:,}" for part in parted.parts)
     sums = (
         f"reduce-scatters of {scattered} bytes a rank"
-        if parted.style is Style.MEGATRON
+        if parted.style is ShardingStyle.MEGATRON
         else f"all-reduces of {parted.summed_bytes * parted.sums:,} bytes in all"
     )
     return (
@@ -73,7 +73,7 @@ def none_such(parted: Parted) -> str:
     )
 
 
-def lacking(ring: Ring, parted: Parted) -> str:
+def lacking(ring: Ring, parted: ShardedTraining) -> str:
     """The first step was not seen whole."""
     if len(ring.edges) > 1:
         return "no step was seen of which every unit came whole"
@@ -85,7 +85,7 @@ def lacking(ring: Ring, parted: Parted) -> str:
     )
 
 
-def evidence(parted: Parted, ring: Ring, steps: int, change: float) -> tuple[str, ...]:
+def evidence(parted: ShardedTraining, ring: Ring, steps: int, change: float) -> tuple[str, ...]:
     return (
         STATES,
         f"{len(parted.parts)} units are gathered in each of {steps} steps and change by "
@@ -94,7 +94,9 @@ def evidence(parted: Parted, ring: Ring, steps: int, change: float) -> tuple[str
     )
 
 
-def assumed(parted: Parted, ring: Ring, first: int | None, *, begun: bool) -> Iterator[str]:
+def assumed(
+    parted: ShardedTraining, ring: Ring, first: int | None, *, begun: bool
+) -> Iterator[str]:
     """first: steps before the first one that is followed, None where that is not told; begun: the
     parameters that it begins with were sent."""
     if not begun:
@@ -108,5 +110,5 @@ def assumed(parted: Parted, ring: Ring, first: int | None, *, begun: bool) -> It
     if ring.ranks > 3:
         yield RING_ORDER
     alike = any(part.scattered_bytes == part.gathered_bytes for part in parted.parts)
-    if parted.style is Style.MEGATRON and (alike or ring.ranks == 2):
+    if parted.style is ShardingStyle.MEGATRON and (alike or ring.ranks == 2):
         yield BY_STATEMENT

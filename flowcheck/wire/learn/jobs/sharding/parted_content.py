@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, paint
@@ -17,8 +18,7 @@ from flowcheck.wire.learn.search.change import changes
 from flowcheck.wire.learn.search.gathers import SCATTERED
 from flowcheck.wire.learn.search.parted import gathers
 from flowcheck.wire.learn.trainer.habits import WEIGHTS
-from flowcheck.wire.parted import Parted
-from flowcheck.wire.terms import Kind
+from flowcheck.wire.training_job.operator_statements import ShardedTraining
 
 Units = list[NDArray[np.uint8]]
 """[unit] its bytes."""
@@ -29,7 +29,7 @@ UNRELATED = 1.0
 
 
 def held(
-    cuts: Sequence[Cut], end: int, order: Sequence[int], ring: Ring, parted: Parted
+    cuts: Sequence[Cut], end: int, order: Sequence[int], ring: Ring, parted: ShardedTraining
 ) -> Units | None:
     """[unit] what was gathered of each up to the gather `end`; None where some was not seen, or
     they came in another order."""
@@ -44,7 +44,7 @@ def held(
     return [found[unit] for unit in range(len(order))]
 
 
-def usual_change(steps: Sequence[Units], parted: Parted) -> float | None:
+def usual_change(steps: Sequence[Units], parted: ShardedTraining) -> float | None:
     """By how much of its norm what is gathered changes from one step to the next, in more than half
     of them and in the first one; None: never."""
     every = [
@@ -54,7 +54,9 @@ def usual_change(steps: Sequence[Units], parted: Parted) -> float | None:
     return max(every[0], sorted(every)[len(every) // 2]) or None if every else None
 
 
-def scattered_parameters(cuts: Sequence[Cut], ring: Ring, parted: Parted, little: float) -> bool:
+def scattered_parameters(
+    cuts: Sequence[Cut], ring: Ring, parted: ShardedTraining, little: float
+) -> bool:
     """What is read as a reduce-scatter of an iteration is a gather's own content: another trainer,
     of whose gathers every other one was taken for it."""
     held = {cut.op.work_bytes: paint(cut, ring)[0] for cut in cuts if gathers(cut)}
@@ -63,7 +65,7 @@ def scattered_parameters(cuts: Sequence[Cut], ring: Ring, parted: Parted, little
         size = cut.op.work_bytes
         if cut.op.meaning != SCATTERED or size not in held:
             continue
-        op = replace(cut.op, kind=Kind.ALL_GATHER)
+        op = replace(cut.op, kind=CollectiveKind.ALL_GATHER)
         as_gather = replace(cut, op=op, schedules=schedules_of(op, cut.rules[0], ring))
         canvas: Canvas = paint(as_gather, ring)[0]
         own = held[size]
@@ -73,7 +75,9 @@ def scattered_parameters(cuts: Sequence[Cut], ring: Ring, parted: Parted, little
     return False
 
 
-def begun_with(cuts: Sequence[Cut], ring: Ring, parted: Parted, like: Units) -> Units | None:
+def begun_with(
+    cuts: Sequence[Cut], ring: Ring, parted: ShardedTraining, like: Units
+) -> Units | None:
     """[unit] the parameters that the trainer sent one by one before it began, what fills units up
     as in `like`; None where it did not, or some was not seen."""
     sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
@@ -90,7 +94,7 @@ def begun_with(cuts: Sequence[Cut], ring: Ring, parted: Parted, like: Units) -> 
     return units
 
 
-def lies_otherwise(begun: Units, first: Units, parted: Parted) -> bool:
+def lies_otherwise(begun: Units, first: Units, parted: ShardedTraining) -> bool:
     """A parameter is not where the model and settings that are stated put it: what the first step
     made of it is nothing like what it was."""
     for place in parted.places:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowcheck.wire.terms import Kind, Protocol
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 
 Coarse = tuple[str, int, Protocol]
 BLOCKS = "blocks"
@@ -23,7 +23,7 @@ WINDOWS = 2
 class Token:
     """One collective, as far as iterations are compared."""
 
-    kind: Kind
+    kind: CollectiveKind
     work_bytes: int
     protocol: Protocol
     gathers: bool
@@ -34,7 +34,7 @@ class Token:
     @property
     def coarse(self) -> Coarse:
         """What sizes alone tell: a reduce-scatter has those of a gather."""
-        blocks = self.kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+        blocks = self.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         return (BLOCKS if blocks else str(self.kind), self.work_bytes, self.protocol)
 
 

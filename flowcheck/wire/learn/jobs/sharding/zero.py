@@ -14,11 +14,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.trainer.habits import GRADIENTS, Habits
-from flowcheck.wire.terms import GRAIN_BYTES, Kind
 
 OFTEN = 3
 """Of one size, before what they hold is compared."""
@@ -82,7 +82,11 @@ def _all_of(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
     of a gather look like all-reduces."""
     held = slack = 0
     for cut in cuts:
-        kinds = (Kind.ALL_GATHER, Kind.ALL_REDUCE) if ring.ranks == 2 else (Kind.ALL_GATHER,)
+        kinds = (
+            (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE)
+            if ring.ranks == 2
+            else (CollectiveKind.ALL_GATHER,)
+        )
         size = cut.op.work_bytes * ring.ranks
         if cut.op.kind in kinds and cut.op.meaning not in GRADIENTS and size >= LEAST_BYTES:
             held += size

@@ -1,0 +1,61 @@
+"""`flowcheck serve`: its arguments and help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowcheck.cli.shared_options import Json
+
+TokenFile = Annotated[
+    Path | None, typer.Option(help="A file with the word that clients send as bearer token.")
+]
+
+
+def serve(
+    checkpoints: Annotated[
+        Path | None, typer.Argument(help="A folder of step-N folders; or --run.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="A run directory: its steps in memory as well.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: one that is free.", min=0, max=65535)] = 7377,
+    token_file: TokenFile = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="PEM: https instead of http; read again when renewed.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="PEM of its key, where that is not in the same file.")
+    ] = None,
+    connections: Annotated[int, typer.Option(help="At once.", min=1)] = 256,
+    as_json: Json = False,
+) -> None:
+    """Serve steps over HTTP, with ranges and checksums, to any number of trainers.
+
+    Beyond this machine --token-file is needed; the traffic is encrypted with --tls-certificate.
+
+    Example: `flowcheck serve --run /run/flowcheck/job --host 10.0.0.5 --token-file /etc/fc.token`,
+    then on a trainer `flowcheck restore --from http://10.0.0.5:7377 --token-file fc.token
+    --format torch --out resume.pt`
+    """
+    from flowcheck.config import ServeConfig
+    from flowcheck.ops.restore import serve_command as verb
+    from flowcheck.stages.privilege.drop_privileges import for_code, for_run
+
+    read = [file for file in (token_file, tls_certificate, tls_key) if file is not None]
+    if run is not None:
+        for_run(run, *read)
+    elif checkpoints is not None:
+        for_code(files=[checkpoints, *read])
+    config = ServeConfig(
+        host=host,
+        port=port,
+        token_file=str(token_file) if token_file is not None else None,
+        tls_certificate=str(tls_certificate) if tls_certificate is not None else None,
+        tls_key=str(tls_key) if tls_key is not None else None,
+        connections=connections,
+    )
+    raise typer.Exit(verb.run(run, checkpoints, config, as_json=as_json))

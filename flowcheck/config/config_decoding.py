@@ -1,0 +1,123 @@
+"""Decodes TOML tables into typed settings: unknown keys and wrong values are refused with the
+path of the key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from enum import Enum
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+
+TORCHS_WORDS = {"lr": "learning_rate", "foreach": "implementation", "fused": "implementation"}
+"""What a trainer's script calls a setting, and what it is called here."""
+
+
+class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table of a file of settings: frozen, and no unknown keys."""
+
+
+def at_least(key: str, value: int, least: int) -> None:
+    """Raises ConfigError for a value that is less."""
+    if value < least:
+        raise ConfigError(key, value, f"must be {least} or more")
+
+
+AnySection = TypeVar("AnySection", bound=ConfigSection)
+
+
+def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
+    """`tree` as `kind`. Raises ConfigError with the path of the key that is unknown or wrong."""
+    _refuse_unknown(tree, kind, "", kind)
+    try:
+        return msgspec.convert(tree, kind)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        text = str(error)
+        where = re.search(r"at `\$\.?(.*)`", text)
+        key = where[1] if where else "job file"
+        right = _plain(text.split(" - at ", maxsplit=1)[0], _choices(kind, key))
+        raise ConfigError(key, _lookup(tree, key), right) from error
+
+
+WORDS = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+"""msgspec's names of types, as a job file has them; null is a key that is left out."""
+
+
+def _plain(told: str, choices: tuple[str, ...]) -> str:
+    """msgspec's sentence about a value, in words of the job file."""
+    if choices:
+        return f"is one of {', '.join(choices)}"
+    if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
+        return f"{missing[1]} must be stated"
+    if wrong := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", told):
+        return f"must be a list of {wrong[1]}, not of {wrong[2]}"
+    if wrong := re.fullmatch(r"Expected `(.+)`, got `(\w+)`", told):
+        wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
+        return f"must be {' or '.join(wanted)}, not {WORDS.get(wrong[2], wrong[2])}"
+    return told
+
+
+def _choices(kind: type[ConfigSection], key: str) -> tuple[str, ...]:
+    """The words a key may have, where it may not have any."""
+    *tables, last = re.sub(r"\[.*?\]", "", key).split(".")
+    for table in tables:
+        if table not in _sections(kind):
+            return ()
+        kind = _sections(kind)[table]
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    found = types.get(last)
+    for one in (found, *get_args(found)):  # a key that may be left out has None beside them
+        if isinstance(one, type) and issubclass(one, Enum):
+            return tuple(str(member.value) for member in one)
+        if get_origin(one) is Literal:
+            return get_args(one)
+    return ()
+
+
+def _lookup(tree: Any, key: str) -> object:
+    for part in re.findall(r"[^.\[\]]+", key):
+        try:
+            tree = tree[int(part)] if part.isdigit() else tree[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return tree
+
+
+def _sections(kind: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
+    """Fields of `kind` that are tables themselves."""
+    found: dict[str, type[ConfigSection]] = {}
+    for field in msgspec.structs.fields(kind):
+        for candidate in (field.type, *getattr(field.type, "__args__", ())):
+            if isinstance(candidate, type) and issubclass(candidate, ConfigSection):
+                found[field.name] = candidate
+    return found
+
+
+def _refuse_unknown(
+    tree: dict[str, Any], kind: type[ConfigSection], above: str, root: type[ConfigSection]
+) -> None:
+    known = [field.name for field in msgspec.structs.fields(kind)]
+    for key, value in tree.items():
+        if key not in known:
+            torchs = [TORCHS_WORDS[key]] if TORCHS_WORDS.get(key) in known else []
+            near = torchs or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+            if above and key in [field.name for field in msgspec.structs.fields(root)]:
+                hint = f"{key} belongs above the first [table]"
+            raise ConfigError(f"{above}{key}", value, f"is not a known key; {hint}")
+        below = _sections(kind).get(key)
+        for part in value if isinstance(value, list) else [value]:
+            if below is not None and isinstance(part, dict):
+                _refuse_unknown(part, below, f"{above}{key}.", root)

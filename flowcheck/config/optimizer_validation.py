@@ -1,0 +1,201 @@
+"""Validation of [optimizer], as far as it is possible without torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from flowcheck.config.config_decoding import at_least
+from flowcheck.config.optimizer_config import (
+    AverageConfig,
+    GroupConfig,
+    OptimizerConfig,
+    ScalerConfig,
+)
+from flowcheck.errors import ConfigError
+
+REST = "rest"
+ADAM = ("betas", "eps", "amsgrad")
+OWN = {"sgd": ("momentum", "dampening", "nesterov"), "adam": ADAM, "adamw": ADAM}
+"""Settings that not all of them have, of the classes that are known here."""
+NUMBERS = ("learning_rate", "momentum", "dampening", "eps", "weight_decay")
+NEVER_BELOW_0 = ("learning_rate", "momentum", "eps", "weight_decay")
+"""torch/optim/adam.py, adamw.py and sgd.py refuse them in their constructors."""
+OF_THE_OPTIMIZER = (
+    *("implementation", "learning_rate", "momentum", "dampening", "nesterov", "betas", "eps"),
+    *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "each", "schedule"),
+    "schedule_arguments",
+)
+"""What a factory says itself."""
+NAME = (
+    'the optimizer never crosses the wire: state a class of torch.optim, such as "adamw", or '
+    'optimizer.factory = "train.py:make_optimizer"'
+)
+MISSING = (
+    "the optimizer never crosses the wire: state the trainer's in [optimizer], such as name = "
+    '"adamw", learning_rate = 1e-4, or [sharded] where it is sharded'
+)
+FACTORY_SAYS = "is what optimizer.factory says: leave it out"
+EACH_SAYS = "is what [[optimizer.each]] says of each: leave it out of [optimizer]"
+
+
+def validate_optimizer(optimizer: OptimizerConfig) -> None:
+    """What torch would refuse at the first step is refused before anything starts. Raises
+    ConfigError with the key."""
+    _check_maker(optimizer)
+    _check_numbers(optimizer, "optimizer")
+    if not (math.isfinite(optimizer.gradient_divisor) and optimizer.gradient_divisor > 0):
+        value = optimizer.gradient_divisor
+        raise ConfigError("optimizer.gradient_divisor", value, "must be a number above 0")
+    at_least("optimizer.threads", optimizer.threads, 1)
+    at_least("optimizer.clip_threads", optimizer.torch_threads, 1)
+    at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
+    at_least("optimizer.schedule_every", optimizer.schedule_every, 1)
+    if optimizer.torch is not None and not re.fullmatch(
+        r"\d+\.\d+(\.\d+)?(\+\w+)?", optimizer.torch
+    ):
+        raise ConfigError("optimizer.torch", optimizer.torch, 'state it as "2.10" or "2.10.0"')
+    _check_clips(optimizer)
+    several = optimizer.groups or optimizer.each or optimizer.factory is not None
+    if optimizer.takes_frozen and several:
+        right = "is of an optimizer of one group: which frozen parameters several have is not told"
+        raise ConfigError("optimizer.takes_frozen", True, right)
+    for table, groups in (
+        ("optimizer.each", optimizer.each),
+        *(("optimizer.groups", part.groups) for part in optimizer.parts),
+    ):
+        _check_tables(table, groups)
+    if optimizer.rounding is not None and optimizer.master_dtype is None:
+        right = "rounds masters to parameters: state optimizer.master_dtype"
+        raise ConfigError("optimizer.rounding", optimizer.rounding, right)
+    if optimizer.scaler is not None:
+        _check_scaler(optimizer.scaler)
+    if optimizer.average is not None:
+        _check_average(optimizer.average)
+
+
+def _check_tables(table: str, groups: Sequence[GroupConfig]) -> None:
+    for group in groups:
+        _check_numbers(group, table)
+        if not group.parameters:
+            raise ConfigError(f"{table}.parameters", (), f'name parameters, or "{REST}"')
+    if sum(group.parameters == REST for group in groups) > 1:
+        raise ConfigError(f"{table}.parameters", REST, "is of one table alone")
+
+
+def _check_maker(optimizer: OptimizerConfig) -> None:
+    """A class or a factory says what steps; the other's settings are of no use beside it."""
+    if optimizer.factory is not None:
+        _refuse_stated(optimizer, ("name", *OF_THE_OPTIMIZER), FACTORY_SAYS)
+        return
+    if optimizer.factory_arguments:
+        right = "are of a factory: state optimizer.factory"
+        raise ConfigError("optimizer.factory_arguments", "", right)
+    if optimizer.each:
+        own = tuple(key for key in ("name", *OF_THE_OPTIMIZER) if key != "each")
+        _refuse_stated(optimizer, own, EACH_SAYS)
+        _check_each(optimizer)
+        return
+    if not optimizer.name:
+        raise ConfigError("optimizer", "", f"{NAME}: name must be stated")
+    _check_class(optimizer)
+
+
+def _refuse_stated(optimizer: OptimizerConfig, keys: Sequence[str], why: str) -> None:
+    blank = OptimizerConfig()
+    for key in keys:
+        if getattr(optimizer, key) != getattr(blank, key):
+            raise ConfigError(f"optimizer.{key}", getattr(optimizer, key), why)
+
+
+def _check_each(optimizer: OptimizerConfig) -> None:
+    keys = [each.key for each in optimizer.each]
+    if any(keys) and len(set(keys) - {None, ""}) < len(keys):
+        right = "is of each of them, another one each, or of none"
+        raise ConfigError("optimizer.each.key", next(key for key in keys if key), right)
+    for part in optimizer.parts:
+        if not part.name or part.name.lower() == "none":
+            raise ConfigError("optimizer.each.name", part.name, NAME)
+        _check_class(part, "optimizer.each")
+
+
+def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
+    if optimizer.learning_rate is None:
+        right = "must be stated: the trainer's own, such as learning_rate = 1e-4"
+        raise ConfigError(f"{table}.learning_rate", None, right)
+    name = optimizer.name.lower()
+    own = OWN.get(name)
+    if own is None:
+        return
+    for key in sorted({key for keys in OWN.values() for key in keys} - {*own}):
+        for where in (optimizer, *optimizer.groups):
+            if getattr(where, key):
+                raise ConfigError(f"{table}.{key}", getattr(where, key), f"{name} has no {key}")
+    if optimizer.nesterov and (not optimizer.momentum or optimizer.dampening):
+        raise ConfigError(f"{table}.nesterov", True, "needs a momentum and no dampening")
+
+
+def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:
+    for key in NUMBERS:
+        value = getattr(where, key)
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{table}.{key}", value, "must be a finite number")
+    for key in NEVER_BELOW_0:
+        value = getattr(where, key)
+        if value is not None and value < 0:
+            raise ConfigError(f"{table}.{key}", value, "must be 0 or more")
+    if where.betas is not None and not all(0 <= beta < 1 for beta in where.betas):
+        raise ConfigError(f"{table}.betas", where.betas, "must be from 0 to below 1")
+
+
+def _check_clips(optimizer: OptimizerConfig) -> None:
+    for key in ("clip_norm", "clip_value"):
+        value = getattr(optimizer, key)
+        if value is not None and not value > 0:
+            raise ConfigError(f"optimizer.{key}", value, "must be above 0")
+    if math.isnan(optimizer.clip_norm_type):
+        raise ConfigError("optimizer.clip_norm_type", "nan", "must be a number, or inf")
+    if optimizer.clip_value_first and None in (optimizer.clip_norm, optimizer.clip_value):
+        right = "is of clip_norm and clip_value together: state both"
+        raise ConfigError("optimizer.clip_value_first", True, right)
+    if not (math.isfinite(optimizer.clip_wait_s) and optimizer.clip_wait_s > 0):
+        right = "must be a number of seconds above 0"
+        raise ConfigError("optimizer.clip_wait_s", optimizer.clip_wait_s, right)
+    if not optimizer.clip_together:
+        if optimizer.clip_order:
+            right = "is of clip_together: state that, or leave it out"
+            raise ConfigError("optimizer.clip_order", optimizer.clip_order, right)
+        return
+    others = {
+        "clip_alone": optimizer.clip_alone,
+        "gradient_divisor": optimizer.gradient_divisor != 1.0,
+        "clip_value": optimizer.clip_value is not None,
+        "clip_norm_type": optimizer.clip_norm_type != 2.0,
+        "scaler": optimizer.scaler is not None,
+        "master_dtype": optimizer.master_dtype is not None,
+    }
+    if any(others.values()):
+        other = next(key for key, stated in others.items() if stated)
+        raise ConfigError("optimizer.clip_together", True, f"does not go with {other}")
+
+
+def _check_scaler(scaler: ScalerConfig) -> None:
+    """As torch.amp.GradScaler asserts."""
+    if not (math.isfinite(scaler.init_scale) and scaler.init_scale > 0):
+        right = "must be a number above 0"
+        raise ConfigError("optimizer.scaler.init_scale", scaler.init_scale, right)
+    if not (math.isfinite(scaler.growth_factor) and scaler.growth_factor > 1):
+        right = "must be above 1"
+        raise ConfigError("optimizer.scaler.growth_factor", scaler.growth_factor, right)
+    if not 0 < scaler.backoff_factor < 1:
+        right = "must be above 0 and below 1"
+        raise ConfigError("optimizer.scaler.backoff_factor", scaler.backoff_factor, right)
+    at_least("optimizer.scaler.growth_interval", scaler.growth_interval, 1)
+
+
+def _check_average(average: AverageConfig) -> None:
+    if average.decay is not None and not 0 <= average.decay <= 1:
+        raise ConfigError("optimizer.average.decay", average.decay, "must be from 0 to 1")
+    at_least("optimizer.average.every", average.every, 1)
+    at_least("optimizer.average.start", average.start, 1)

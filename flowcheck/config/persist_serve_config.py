@@ -1,0 +1,103 @@
+"""Settings of checkpoint storage and of the checkpoint server: [persist] and [serve]."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flowcheck.config.config_decoding import ConfigSection, at_least
+from flowcheck.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class PersistConfig(ConfigSection, frozen=True, kw_only=True):
+    """Checkpoints that are written while the chain runs, by a process of their own."""
+
+    target: str
+    """A folder, or a URL that fsspec knows: s3://bucket/job, gs://..., abfs://...; several jobs
+    have a folder each below it."""
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Arguments of fsspec's file system, {endpoint_url = "http://..."}. Credentials are better left
+    to the environment and the files that the cloud's own library reads."""
+    every_steps: int | None = None
+    """A checkpoint of each step that is a multiple of it; where that one is gone from memory by
+    then, of the newest."""
+    every_minutes: float | None = None
+    """So long from the begin of one to the begin of the next."""
+    format: str = "flowcheck"
+    """Of those that `flowcheck restore --format` knows."""
+    format_options: dict[str, Any] = msgspec.field(default_factory=dict)
+    keep_last: int = 3
+    """So many checkpoints stay; an older one goes only once a newer one is durable."""
+    keep_every: int | None = None
+    """And for ever the first at or behind each multiple of so many steps."""
+    rate_limit_bytes_s: int | None = None
+    staging: str | None = None
+    """A folder on a disk of this machine for what is sent elsewhere, by default below the run
+    directory; holds one checkpoint at most."""
+    timeout_s: float = 60.0
+    """Nothing moves for so long: the attempt has failed, and another one begins."""
+
+    @property
+    def is_local(self) -> bool:
+        """The target is a folder."""
+        return urlsplit(self.target).scheme in ("", "file", "local")
+
+    def __post_init__(self) -> None:
+        if not self.target:
+            raise ConfigError(
+                "persist.target", "", "name a folder or a URL such as s3://bucket/job"
+            )
+        if self.every_steps is None and self.every_minutes is None:
+            right = "state every_steps, every_minutes or both"
+            raise ConfigError("persist.every_steps", None, right)
+        at_least("persist.keep_last", self.keep_last, 1)
+        wholes = ("every_steps", "keep_every", "rate_limit_bytes_s")
+        for key in wholes:
+            if getattr(self, key) is not None:
+                at_least(f"persist.{key}", getattr(self, key), 1)
+        for key in ("every_minutes", "timeout_s"):
+            value = getattr(self, key)
+            if value is not None and not value > 0:
+                raise ConfigError(f"persist.{key}", value, "must be above 0")
+
+
+class ServeConfig(ConfigSection, frozen=True, kw_only=True):
+    """Steps over HTTP, for `flowcheck restore --from http://...` and anyone who can fetch files."""
+
+    host: str = "127.0.0.1"
+    port: int = 7377
+    """0: one that is free, told in the log and by `flowcheck status`."""
+    token_file: str | None = None
+    """A file with the token that clients send. Without it the server must be on loopback, and
+    answers its own user and root alone."""
+    tls_certificate: str | None = None
+    """A file of PEM: https instead of http. It is read again when it is renewed."""
+    tls_key: str | None = None
+    """The file of its private key, where that is not in the same one."""
+    connections: int = 256
+    """At once; more are told to come back."""
+    timeout_s: float = 30.0
+    """A client that takes or sends nothing for so long is let go."""
+    staging: str | None = None
+    """A folder for steps that are in memory alone, by default below the run directory."""
+    staged: int = 2
+    """So many of them lie there at most."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError("serve.port", self.port, "must be from 0 to 65535")
+        at_least("serve.connections", self.connections, 1)
+        at_least("serve.staged", self.staged, 1)
+        if not self.timeout_s > 0:
+            raise ConfigError("serve.timeout_s", self.timeout_s, "must be above 0")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ConfigError("serve.tls_key", self.tls_key, "needs serve.tls_certificate")
+        if self.token_file is None and self.host not in LOOPBACK:
+            right = (
+                f"beyond this machine clients need a word: state serve.token_file, or {LOOPBACK[0]}"
+            )
+            raise ConfigError("serve.host", self.host, right)

@@ -1,0 +1,108 @@
+"""`up` and `down`: creates a cluster and removes everything of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab.cluster import (
+    cluster_state_file,
+    linux_bridge,
+    namespace_processes,
+    network_namespaces,
+    open_vswitch_daemon,
+    socket_buffer_sysctls,
+    veth_links,
+)
+from flowcheck.lab.cluster.cluster_spec import Cluster, check_name, prefix
+from flowcheck.lab.cluster.namespace_processes import ProcessIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What `down` found to remove; nothing at all the second time."""
+
+    namespaces: tuple[str, ...]
+    processes: tuple[ProcessIdentity, ...]
+    settings: tuple[str, ...]
+    """Sentences about the machine's settings."""
+    files: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.namespaces or self.processes or self.settings or self.files)
+
+
+def up(cluster: Cluster) -> Cluster:
+    """Makes it; what is made when this fails is removed again.
+
+    Raises FlowCheckError: not root, the name is taken, a feature or a program is missing.
+    """
+    require_root()
+    if cluster.switch == "ovs":
+        open_vswitch_daemon.require()
+    with cluster_state_file.locked():
+        taken = cluster_state_file.load(cluster.name)
+        if taken is not None or network_namespaces.existing(prefix(cluster.name)):
+            was = "is up" if taken is not None and taken.whole else "was left by a crash"
+            raise FlowCheckError(
+                f"cluster {cluster.name!r} {was}: flowcheck lab down --name {cluster.name}"
+            )
+        try:
+            _make(cluster)
+        except BaseException:
+            _remove(cluster.name)
+            raise
+    return cluster
+
+
+def down(name: str) -> Removed:
+    """Removes cluster `name`, also one that a crash left, and every process in it."""
+    require_root()
+    check_name(name)
+    with cluster_state_file.locked():
+        return _remove(name)
+
+
+def require_root() -> None:
+    """Raises FlowCheckError for anybody else."""
+    if os.geteuid() != 0:
+        raise FlowCheckError("the lab makes network namespaces and needs root: run it with sudo")
+
+
+def _make(cluster: Cluster) -> None:
+    """What `down` removes follows from the state file, so it is written first."""
+    now = cluster_state_file.ClusterState(cluster=cluster)
+    cluster_state_file.save(now)
+
+    def born(process: ProcessIdentity) -> None:
+        now.processes.append(process)
+        cluster_state_file.save(now)
+
+    for namespace in cluster.namespaces:
+        network_namespaces.create(namespace)
+    veth_links.connect(cluster)
+    if cluster.switch == "ovs":
+        # Before the switch opens its sockets: they have the size that is the default then.
+        now.said += socket_buffer_sysctls.raise_for(cluster.name)
+        open_vswitch_daemon.build(cluster, cluster_state_file.folder_of(cluster.name), born)
+    else:
+        linux_bridge.build(cluster)
+    now.whole = True
+    cluster_state_file.save(now)
+
+
+def _remove(name: str) -> Removed:
+    """Processes, links, namespaces, settings, and the state file last: it may be cut short too."""
+    try:
+        left = cluster_state_file.load(name)
+    except FlowCheckError:
+        # Another release's, say: whoever runs in the namespaces is found without it.
+        left = None
+    there = network_namespaces.existing(prefix(name))
+    ended = namespace_processes.end_members(there, left.processes if left else ())
+    for namespace in there:
+        network_namespaces.remove(namespace)
+    said = socket_buffer_sysctls.put_back(name)
+    files = cluster_state_file.forget(name)
+    return Removed(tuple(there), tuple(ended), tuple(said), files)

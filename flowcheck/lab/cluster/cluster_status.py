@@ -1,0 +1,115 @@
+"""Status of a cluster: its parts as the kernel reports them, counters of the monitor port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from flowcheck.lab.cluster import (
+    cluster_state_file,
+    linux_bridge,
+    namespace_processes,
+    network_namespaces,
+)
+from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
+from flowcheck.lab.cluster.ring_mirror_coverage import coverage
+from flowcheck.lab.cluster.veth_links import index_of
+
+
+def status(name: str) -> dict[str, Any] | None:
+    """None if there is no such cluster.
+
+    "state" is "up", or "broken" with a sentence per part in "missing". Counters of the monitor
+    port are frames and bytes since it was made; "dropped" is what did not reach the
+    other end of its cable. What a switch drops before it forwards, nobody received: not in it.
+    """
+    found = cluster_state_file.load(name)
+    if found is None:
+        return None
+    cluster = found.cluster
+    missing = [] if found.whole else ["it was never finished"]
+    there = set(network_namespaces.existing(""))
+    missing += [f"namespace {n} is gone" for n in cluster.namespaces if n not in there]
+    missing += [
+        f"{process.what} ({process.pid}) has ended"
+        for process in found.processes
+        if not namespace_processes.alive(process)
+    ]
+    answer = describe(cluster)
+    if cluster.switch_namespace in there and cluster.checkpoint_namespace in there:
+        with network_namespaces.netlink(cluster.switch_namespace) as route:
+            missing += _faults(route, cluster)
+            sent = _counters(route, MONITOR)
+        with network_namespaces.netlink(cluster.checkpoint_namespace) as route:
+            got = _counters(route, UPLINK)
+        if sent and got:
+            answer["monitor"] = {
+                "frames": got["rx_packets"],
+                "bytes": got["rx_bytes"],
+                "dropped": sent["tx_dropped"] + got["rx_dropped"],
+            }
+    answer["state"] = "broken" if missing else "up"
+    answer["missing"] = missing
+    answer["changed"] = found.said
+    return answer
+
+
+def describe(cluster: Cluster) -> dict[str, Any]:
+    """What it is made of and what its mirrors see, for programs."""
+    seen = coverage(range(cluster.hosts), cluster.mirrors)
+    return {
+        "name": cluster.name,
+        "switch": cluster.switch,
+        "switch_namespace": cluster.switch_namespace,
+        "hosts": [
+            {
+                "namespace": cluster.host_namespace(host),
+                "interface": UPLINK,
+                "address": cluster.address(host),
+                "mac": cluster.mac(host),
+                "port": port_name(host),
+            }
+            for host in range(cluster.hosts)
+        ],
+        "checkpoint": {"namespace": cluster.checkpoint_namespace, "interface": UPLINK},
+        "mtu": cluster.mtu,
+        "monitor_mtu": cluster.monitor_mtu,
+        "mirrors": [str(one) for one in cluster.mirrors],
+        "erspan": cluster.erspan,
+        "coverage": {
+            "ring": list(seen.ring),
+            "missing": list(seen.missing),
+            "sightings": list(seen.sightings),
+            "spare": seen.spare,
+            "initial_weights": seen.start,
+            "text": str(seen),
+        },
+    }
+
+
+def _faults(route: IPRoute, cluster: Cluster) -> list[str]:
+    """Ports that are gone or down, and mirrors that are gone."""
+    faults = []
+    for port in (*map(port_name, range(cluster.hosts)), MONITOR):
+        link = _link(route, port)
+        if link is None or link.get_attr("IFLA_OPERSTATE") != "UP":
+            faults.append(f"port {port} is {'gone' if link is None else 'down'}")
+    if cluster.switch == "bridge":
+        for one in cluster.mirrors:
+            name = port_name(one.port)
+            if _link(route, name) is not None and not linux_bridge.present(
+                route, index_of(route, name), one.direction
+            ):
+                faults.append(f"mirror {one} is gone")
+    return faults
+
+
+def _link(route: IPRoute, name: str) -> Any | None:
+    found = route.link_lookup(ifname=name)
+    return route.get_links(found[0])[0] if found else None
+
+
+def _counters(route: IPRoute, name: str) -> dict[str, int] | None:
+    link = _link(route, name)
+    return None if link is None else link.get_attr("IFLA_STATS64")

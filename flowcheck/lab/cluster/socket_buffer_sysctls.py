@@ -1,0 +1,84 @@
+"""Raises the machine's socket-buffer sysctls for Open vSwitch, and restores them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab.cluster import cluster_state_file
+
+WANTED = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}
+"""Bytes. Open vSwitch reads its ports through sockets of the default size, which overflow at a few
+thousand frames per second; it has no setting of its own for them."""
+RECORD = cluster_state_file.FOLDER / ".sysctls"
+
+
+class RaisedSysctls(msgspec.Struct):
+    """What was there before, and for which clusters it was changed."""
+
+    before: dict[str, int]
+    users: list[str]
+
+
+def raise_for(name: str) -> list[str]:
+    """Raises what is lower than WANTED; sentences about what was changed."""
+    record = _load() or RaisedSysctls({key: _read(key) for key in WANTED}, [])
+    if name not in record.users:
+        record.users.append(name)
+    write_atomically(RECORD, msgspec.json.encode(record), durable=False)
+    said = []
+    for key, wanted in WANTED.items():
+        if _read(key) < wanted:
+            _write(key, wanted)
+        if record.before[key] < wanted:
+            said.append(f"{key} = {wanted} (was {record.before[key]})")
+    return said
+
+
+def put_back(name: str) -> list[str]:
+    """For cluster `name`; sentences about what was put back, and what was not and why."""
+    record = _load()
+    if record is None or name not in record.users:
+        return []
+    record.users.remove(name)
+    if record.users:
+        write_atomically(RECORD, msgspec.json.encode(record), durable=False)
+        return []
+    said = []
+    for key, before in record.before.items():
+        now = _read(key)
+        if now == WANTED[key] and now != before:
+            _write(key, before)
+            said.append(f"{key} = {before} again")
+        elif now != before:
+            said.append(f"{key} is {now}, which somebody else set: left alone")
+    RECORD.unlink()
+    return said
+
+
+def _load() -> RaisedSysctls | None:
+    RECORD.with_name(f".{RECORD.name}.new").unlink(missing_ok=True)
+    try:
+        return msgspec.json.decode(RECORD.read_bytes(), type=RaisedSysctls)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise FlowCheckError(f"{RECORD} is not ours: {error}") from error
+
+
+def _file(key: str) -> Path:
+    return Path("/proc/sys") / key.replace(".", "/")
+
+
+def _read(key: str) -> int:
+    return int(_file(key).read_text())
+
+
+def _write(key: str, value: int) -> None:
+    try:
+        _file(key).write_text(str(value))
+    except OSError as error:
+        raise FlowCheckError(f"cannot set {key} = {value}: {error.strerror}") from error

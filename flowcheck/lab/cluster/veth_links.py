@@ -1,0 +1,78 @@
+"""veth pairs between the switch and every other node, without segmentation offloads."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import socket
+import struct
+from ipaddress import IPv4Interface
+
+from pyroute2 import IPRoute
+
+from flowcheck.lab.cluster.cluster_spec import MONITOR, UPLINK, Cluster, port_name
+from flowcheck.lab.cluster.network_namespaces import inside, needs, netlink
+
+SIOCETHTOOL = 0x8946  # linux/sockios.h
+# linux/ethtool.h: ETHTOOL_S{RXCSUM,TXCSUM,SG,TSO,GSO,GRO}. Off from the last to the first: a
+# driver without checksums may have no scatter-gather, one without that no segmentation.
+OFFLOADS = (0x2C, 0x24, 0x1F, 0x19, 0x17, 0x15)
+
+
+def connect(cluster: Cluster) -> None:
+    """Every host to its port and the checkpoint node to the monitor port; all links up."""
+    for host in range(cluster.hosts):
+        namespace = cluster.host_namespace(host)
+        _cable(cluster, port_name(host), namespace, cluster.mac(host), cluster.mtu)
+        _address(cluster, host)
+    _cable(
+        cluster,
+        MONITOR,
+        cluster.checkpoint_namespace,
+        cluster.checkpoint_mac,
+        cluster.monitor_mtu,
+    )
+
+
+def _cable(cluster: Cluster, port: str, namespace: str, mac: str, mtu: int) -> None:
+    """The far end is born in its namespace: no other ever sees it."""
+    peer = {"ifname": UPLINK, "address": mac, "mtu": mtu, "net_ns_fd": namespace}
+    with netlink(cluster.switch_namespace) as route, needs("a veth pair", "CONFIG_VETH"):
+        route.link("add", ifname=port, kind="veth", mtu=mtu, peer=peer)
+    for where, name in ((cluster.switch_namespace, port), (namespace, UPLINK)):
+        with inside(where):
+            offloads_off(name)
+        with netlink(where) as route:
+            route.link("set", index=index_of(route, name), state="up")
+
+
+def _address(cluster: Cluster, host: int) -> None:
+    """Address, and the neighbours' as permanent entries: ARP would only be noise on the mirror."""
+    with netlink(cluster.host_namespace(host)) as route:
+        uplink = index_of(route, UPLINK)
+        network = IPv4Interface(f"{cluster.address(host)}/24")
+        route.addr("add", index=uplink, address=str(network.ip), prefixlen=24)
+        for other in range(cluster.hosts):
+            if other != host:
+                route.neigh(
+                    "add",
+                    ifindex=uplink,
+                    dst=cluster.address(other),
+                    lladdr=cluster.mac(other),
+                    state=0x80,  # NUD_PERMANENT
+                )
+
+
+def index_of(route: IPRoute, name: str) -> int:
+    """Of an interface that exists."""
+    return int(route.link_lookup(ifname=name)[0])
+
+
+def offloads_off(interface: str) -> None:
+    """In this thread's namespace. Mirrored frames are then the frames a wire would carry."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for command in OFFLOADS:
+            value = array.array("B", struct.pack("II", command, 0))
+            request = struct.pack("16sP", interface.encode(), value.buffer_info()[0])
+            with needs(f"{interface} without offloads", "ethtool's ioctl"):
+                fcntl.ioctl(control, SIOCETHTOOL, request)

@@ -1,0 +1,78 @@
+"""Compares the trainer's digests with the replica's, step by step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Digests = dict[str, str]
+"""sha256 of "parameters" and of each optimizer state, flat in registration order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DigestComparison:
+    """Steps of the trainer and of the replica, one by one."""
+
+    equal: int
+    """Steps of which all digests are the same."""
+    states: int
+    """Digests compared per step: parameters and each optimizer state."""
+    different: tuple[tuple[int, str], ...]
+    """(step, what differs first)."""
+    missing: tuple[int, ...]
+    """Steps that the trainer's digests or the replica lack."""
+
+    @property
+    def exact(self) -> bool:
+        return self.equal > 0 and not self.different and not self.missing
+
+
+def trainer_digests(path: Path) -> dict[int, Digests]:
+    """{step: digests} of a file the training script wrote; a step taken twice counts as last."""
+    found = {}
+    for line in _lines(path):
+        found[int(line["step"])] = {"parameters": line["parameters"], **line["states"]}
+    return found
+
+
+def replica_digests(path: Path) -> dict[int, Digests]:
+    """{step: digests} of steps.jsonl."""
+    found = {}
+    for line in _lines(path):
+        if line.get("parameters_sha256"):
+            states = line.get("states_sha256", {})
+            found[int(line["step"])] = {"parameters": line["parameters_sha256"], **states}
+    return found
+
+
+def compare(
+    trainer: Mapping[int, Digests], replica: Mapping[int, Digests], *, wanted: Iterable[int] = ()
+) -> DigestComparison:
+    """Every step of the trainer's against the replica's; `wanted` must be there in both."""
+    different: list[tuple[int, str]] = []
+    equal = states = 0
+    for step, own in sorted(trainer.items()):
+        other = replica.get(step)
+        if other is None:
+            continue
+        wrong = sorted(k for k in own.keys() | other.keys() if own.get(k) != other.get(k))
+        states = len(own)
+        if wrong:
+            different.append((step, wrong[0]))
+        else:
+            equal += 1
+    steps = sorted({*trainer, *wanted})
+    missing = tuple(step for step in steps if step not in replica or step not in trainer)
+    return DigestComparison(equal, states, tuple(different), missing)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found

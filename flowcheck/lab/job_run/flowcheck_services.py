@@ -1,0 +1,92 @@
+"""`flowcheck up` on the lab's checkpoint node, run as an operator runs it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+START_LIMIT_S = 300.0
+"""For processes that are still there: at load 15 on two processors it took them 65 s."""
+STOP_LIMIT_S = 30.0
+LOOK_S = 0.1
+AUTOGROUP_NICE = -10
+"""sched(7), autogroup: sessions share a machine's processors alike unless told otherwise. The
+checkpoint node of a cluster is a machine of its own, which the trainers cannot slow down."""
+LISTENING = "every source is being captured"
+"""What `flowcheck up` says once training may start (ops/progress.py, Aloud)."""
+
+
+class FlowCheckServices:
+    """One chain in the foreground of a process of its own."""
+
+    def __init__(self, job: Path, run: Path, log: Path, *, enter: Sequence[str]) -> None:
+        """Starts it. enter: command prefix that runs what follows on the checkpoint node."""
+        self.run, self.log = RunDir(run), log
+        self._reader = StateReader(run, LOOK_S)
+        command = [*enter, sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(run)]
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_listening(self) -> None:
+        """Raises FlowCheckError where it does not come up in time. Every stage is a session."""
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while LISTENING not in self.said():
+            self.check()
+            if time.monotonic() > deadline_s:
+                said = self.said().strip() or "they said nothing"
+                within = f"within {START_LIMIT_S:.0f} s ({self.log})"
+                raise FlowCheckError(f"the services did not come up {within}:\n{said}")
+            Event().wait(LOOK_S)
+        for pid in self.run.stage_pids().values():
+            with suppress(OSError):  # a kernel without autogroups
+                Path(f"/proc/{pid}/autogroup").write_text(str(AUTOGROUP_NICE))
+
+    @property
+    def pid(self) -> int:
+        """Of the first of its processes."""
+        return self._process.pid
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """Raises FlowCheckError once they have ended: nothing would follow the job any more."""
+        code = self._process.poll()
+        if code is not None:
+            said = "\n".join(self.said().strip().splitlines()[-5:]) or "they said nothing"
+            raise FlowCheckError(f"the services ended with {code} ({self.log}):\n{said}")
+
+    def state(self) -> ChainState | None:
+        """What `flowcheck status` tells; None while nothing of it can be read."""
+        told = self._reader.state()
+        return told if told.jobs and told.rings else None
+
+    def stop(self) -> None:
+        """Ends it as Ctrl-C does; by force where it does not end."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(STOP_LIMIT_S)

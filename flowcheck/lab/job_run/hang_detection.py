@@ -1,0 +1,98 @@
+"""Detects trainers that hang, and tells at which line each rank stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
+
+STEP_LIMIT_S = 120.0
+"""Without a new step, of time in which trainers had a processor or wanted none: they hang."""
+STARVED_LIMIT_S = 600.0
+"""Without a new step in any case: the machine is too busy."""
+LOOK_S = 1.0
+"""Between two looks at what the scheduler counts."""
+TOLD_LIMIT_S = 5.0
+"""For a rank to write down where it stands."""
+
+
+class HangDetector:
+    """A limit to waiting for a step that a busy machine does not use up.
+
+    A process that could run and was not let (run_delay: Linux Documentation/scheduler/sched-stats)
+    is slow, not stuck; where the kernel does not count it, all time counts.
+    """
+
+    def __init__(self, what: str, *trainers: Trainers) -> None:
+        """what: is under way, for the sentence."""
+        self._what, self._trainers = what, trainers
+        self._seen: object = None
+        self._moved_s = self._looked_s = time.monotonic()
+        self._starved_s = 0.0
+        self._delays: dict[int, float] = {}
+
+    def look(self, step: object) -> None:
+        """step: anything that is another after a step. Raises FlowCheckError when they hang, with
+        the line each rank stands at; they are gone then."""
+        now = time.monotonic()
+        if step != self._seen:
+            self._seen, self._moved_s, self._starved_s = step, now, 0.0
+        if now - self._looked_s < LOOK_S:
+            return
+        delays = _delays([pid for one in self._trainers for pid in one.pids()])
+        waited = [all_s - self._delays.get(pid, all_s) for pid, all_s in delays.items()]
+        self._starved_s += min(max(waited, default=0.0), now - self._looked_s)
+        self._looked_s, self._delays = now, delays
+        all_s = now - self._moved_s
+        if all_s - self._starved_s > STEP_LIMIT_S or all_s > STARVED_LIMIT_S:
+            raise FlowCheckError(self._sentence(all_s))
+
+    def _sentence(self, all_s: float) -> str:
+        stand = "\n".join(line for one in self._trainers for line in stacks(one))
+        busy = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+        return (
+            f"{self._what}: no new step for {all_s:.0f} s after {self._seen}, "
+            f"{self._starved_s:.0f} of them spent waiting for a processor ({busy}). "
+            f"Where the ranks stood:\n{stand}"
+        )
+
+
+def stacks(trainers: Trainers) -> list[str]:
+    """One line per host: its log and where its rank stood. The ranks are ended by it."""
+    before = [log.stat().st_size for log in trainers.logs]
+    for pid in trainers.pids():
+        if len(family(pid)) == 1:  # a rank: torchrun has children
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)
+    deadline_s, found = time.monotonic() + TOLD_LIMIT_S, [""] * len(before)
+    while not all(found) and time.monotonic() < deadline_s:
+        Event().wait(0.1)
+        found = [_innermost(log, size) for log, size in zip(trainers.logs, before, strict=True)]
+    return [
+        f"  {log}: {line or 'it said nothing'}"
+        for log, line in zip(trainers.logs, found, strict=True)
+    ]
+
+
+def _innermost(log: Path, after_bytes: int) -> str:
+    """Of the thread that was told; empty before it has written."""
+    said = log.read_bytes()[after_bytes:].decode(errors="replace")
+    told = re.search(r'Current thread .*\n +(File ".*", line \d+ in .*)\n', said)
+    return told[1] if told else ""
+
+
+def _delays(pids: Sequence[int]) -> dict[int, float]:
+    """{process: seconds its main thread could run and was not let}."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError, IndexError, ValueError):
+            found[pid] = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return found

@@ -1,0 +1,64 @@
+"""Output folders of a lab run: new ones, or those of an earlier run that may be replaced."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from flowcheck.errors import ConfigError
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+MARK = ".flowcheck-lab"
+"""In each folder, from before anything else is: a run of the lab made it, and all in it goes with
+the next one."""
+KEY = "--out"
+ANOTHER = "name another folder"
+
+
+def check_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
+    """Before anything is made. own: what a run makes new below `folder`. Raises ConfigError, naming
+    what is in the way: something that no run of the lab left there, or that was not to go."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ConfigError(KEY, str(folder), f"is no folder: {ANOTHER}")
+    for each in own:
+        if not os.path.lexists(each):
+            continue
+        if each.is_symlink() or not each.is_dir() or os.path.ismount(each):
+            right = f"{each} is a link, a file or where a disk is mounted: {ANOTHER}"
+            raise ConfigError(KEY, str(folder), right)
+        if not is_ours(each):
+            right = f"{each} is there, and no run of the lab made it: {ANOTHER}, or take it away"
+            raise ConfigError(KEY, str(folder), right)
+        if not force:
+            right = f"holds an earlier run, in {each}: {ANOTHER}, or --force to replace it"
+            raise ConfigError(KEY, str(folder), right)
+        if _is_within(Path.cwd(), each):
+            raise ConfigError(KEY, str(folder), f"this shell works in {each}: leave it, {ANOTHER}")
+
+
+def is_ours(folder: Path) -> bool:
+    """A run of the lab made it, or nothing is in it."""
+    mark = folder / MARK
+    if next(folder.iterdir(), None) is None:
+        return True
+    return mark.is_file() and not mark.is_symlink()
+
+
+def make_empty_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
+    """Makes each of `own`, empty but for the mark. Raises ConfigError as `check_folders`, and where
+    a chain lives in one of them."""
+    check_folders(folder, own, force=force)
+    for each in own:
+        if pids := RunDir(each / "run").stage_pids():
+            told = f"process {min(pids.values())} of a run that goes on works in {each}"
+            raise ConfigError(KEY, str(folder), f"{told}: {ANOTHER}, or end it")
+    for each in own:
+        if each.exists():
+            shutil.rmtree(each)
+        each.mkdir(parents=True)
+        (each / MARK).touch()
+
+
+def _is_within(inner: Path, outer: Path) -> bool:
+    return any(path.samefile(outer) for path in (inner, *inner.parents))

@@ -1,0 +1,245 @@
+"""Plan of a lab run: cluster, NCCL settings, training script, kill step; and the job file made
+from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowcheck.errors import ConfigError
+from flowcheck.lab.cluster import UPLINK, Cluster
+from flowcheck.lab.job_run.torchrun_trainers import Script
+from flowcheck.lab.roce_backend import trainer_environment
+from flowcheck.replica.user_code import file_module
+
+GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
+MASTER_PORT = 29500
+READ_BY_TRAINERS = {
+    "protocol": "NCCL_PROTO",
+    "algo": "NCCL_ALGO",
+    "tree-below": "FLOWCHECK_LAB_TREE_BELOW",
+    "channels": "NCCL_MAX_NCHANNELS",
+    "nccl": "FLOWCHECK_LAB_NCCL",
+    "loss": "FLOWCHECK_LAB_LOSS",
+}
+"""Options of the lab by the variable a trainer reads each from."""
+RING_SLOTS = 1 << 17
+"""Six seconds of what two hosts send: on one core a reading of the job holds the rest up."""
+STAGING_BYTES = 3 << 30  # of all jobs
+"""Start-up and first iterations of the largest job that trains here in minutes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateJoin:
+    """What of a run FlowCheck is away from."""
+
+    join_at: int | None = None
+    """It comes, or comes back, when the trainers are at this step; None: it never left."""
+    leave_at: int | None = None
+    """It is there from the start and leaves at this step."""
+    gap_at: int | None = None
+    """Its capture is stopped at this step, for seconds."""
+    save_every: int = 5
+    """Steps between checkpoints of the trainer's own."""
+
+    @property
+    def comes_new(self) -> bool:
+        """It saw nothing of the job before: its model must be stated."""
+        return self.join_at is not None and self.leave_at is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabPlan:
+    """One run of the lab. Raises ConfigError for what could not run."""
+
+    cluster: Cluster
+    folder: Path
+    """Everything the run writes, below it."""
+    steps: int
+    kill_at: int | None
+    """Step after which all trainers are killed; None: never."""
+    arguments: tuple[str, ...]
+    """Of the training script, as the user gave them."""
+    protocol: str | None = None
+    algo: str | None = None
+    """NCCL_ALGO; None: rings."""
+    tree_below: int | None = None
+    """Bytes below which all-reduces go by trees."""
+    channels: int = 2
+    nccl: str = "2.29"
+    loss: float = 0.0
+    late: LateJoin | None = None
+    """FlowCheck does not see all of it; None: it does."""
+    jobs: int = 1
+    """Beside each other, each on as many hosts of the cluster."""
+    force: bool = False
+    """What an earlier run of the lab left in its folder may go."""
+    control: bool = True
+    """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError("steps", self.steps, "1 or more")
+        if self.kill_at is not None and self.steps < 2:
+            right = "2 or more where trainers are killed and go on; --no-kill only follows them"
+            raise ConfigError("steps", self.steps, right)
+        if self.kill_at is not None and not 1 <= self.kill_at < self.steps:
+            right = f"1 to {self.steps - 1}: killed after it, they go on to step {self.steps}"
+            raise ConfigError("kill-at", self.kill_at, right)
+        for option, variable in READ_BY_TRAINERS.items():
+            told = self.environment.get(variable)
+            if told is not None:
+                _as_a_trainer_reads(option, variable, told)
+
+    @property
+    def trainers_folder(self) -> Path:
+        """The trainers' own files: hidden from the services."""
+        return self.folder / "trainers"
+
+    @property
+    def services_folder(self) -> Path:
+        return self.folder / "services"
+
+    @property
+    def run(self) -> Path:
+        """Run directory of the chain."""
+        return self.services_folder / "run"
+
+    @property
+    def own_folders(self) -> tuple[Path, Path]:
+        """What it makes new, and takes away for the next run."""
+        return self.trainers_folder, self.services_folder
+
+    @property
+    def digests(self) -> Path:
+        """What the trainer was after each step, by its own account."""
+        return self.trainers_folder / "digests.jsonl"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a trainer's environment says about its network."""
+        told = {
+            "FLOWCHECK_LAB_INTERFACE": UPLINK,
+            "FLOWCHECK_LAB_NCCL": self.nccl,
+            "NCCL_MIN_NCHANNELS": str(self.channels),
+            "NCCL_MAX_NCHANNELS": str(self.channels),
+        }
+        if self.protocol is not None:
+            told["NCCL_PROTO"] = self.protocol
+        if self.algo is not None:
+            told["NCCL_ALGO"] = self.algo
+        if self.tree_below is not None:
+            told["FLOWCHECK_LAB_TREE_BELOW"] = str(self.tree_below)
+        if self.loss:
+            told["FLOWCHECK_LAB_LOSS"] = repr(self.loss)
+        return told
+
+    def script(self, name: str, *more: str) -> Script:
+        """The training script, writing below a folder of its own."""
+        out = ("--steps", str(self.steps), "--out", str(self.trainers_folder / name))
+        return Script(GPT, (*out, *self.arguments, *more))
+
+
+def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
+    """Raises ConfigError in the words a trainer would end with, when all else is up."""
+    try:
+        # With a path MTU stated, no interface is looked at.
+        trainer_environment.read(
+            {trainer_environment.INTERFACE: UPLINK, "FLOWCHECK_LAB_PMTU": "4096", variable: told}
+        )
+    except SystemExit as error:
+        raise ConfigError(option, told, str(error).rpartition(": ")[2]) from error
+
+
+def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
+    """The [optimizer] table that these arguments of the script mean, as its user would state it.
+
+    Raises ConfigError for arguments the script refuses.
+    """
+    given = script_module().arguments(["--steps", str(steps), *arguments])
+    optimizer: dict[str, Any] = {
+        "name": "sgd" if given.sgd else "adamw",
+        "learning_rate": given.lr,
+        "weight_decay": given.weight_decay,
+        "schedule": f"{GPT}:schedule",
+        "schedule_arguments": {
+            "warmup": given.warmup,
+            "steps": given.steps,
+            "floor": given.floor,
+        },
+    }
+    if given.sgd:
+        optimizer["momentum"] = 0.9
+    if given.clip is not None:
+        optimizer["clip_norm"] = given.clip
+    if given.sync_each:
+        optimizer["synced_backwards"] = given.accumulate
+    return optimizer
+
+
+def job_file(plan: LabPlan, *, digests: bool = True) -> str:
+    """The job file, as an operator writes it. digests: hash every step, to be compared."""
+    settings = settings_of(plan.arguments, plan.steps)
+    if plan.jobs > 1 and "clip_norm" in settings:
+        settings["clip_alone"] = True
+    several = [f"jobs = {plan.jobs}", "together = false"] if plan.jobs > 1 else []
+    lines = [
+        *several,
+        f"run = {json.dumps(str(plan.run))}",
+        f"checkpoint = {json.dumps(str(plan.services_folder / 'checkpoints'))}",
+        f"digests = {json.dumps(digests)}",
+        "",
+        "[ring]",
+        f"slots = {RING_SLOTS}",
+        "",
+        "[staging]",
+        f"size_bytes = {STAGING_BYTES // plan.jobs}",
+        "",
+        "[[source]]",
+        f"interface = {json.dumps(UPLINK)}",
+        "",
+        "[optimizer]",
+        *optimizer_lines(settings),
+        "",
+    ]
+    if plan.late is not None and plan.late.comes_new:
+        lines += model_lines(plan.arguments, plan.steps)
+    return "\n".join(lines)
+
+
+def model_lines(arguments: Sequence[str], steps: int) -> list[str]:
+    """The [model] table in TOML, for a chain that does not see the job begin."""
+    given = script_module().arguments(["--steps", str(steps), *arguments])
+    shape = {key: getattr(given, key) for key in ("layers", "width", "heads", "context", "dropout")}
+    told = ", ".join(f"{key} = {json.dumps(value)}" for key, value in shape.items())
+    model = GPT.with_name("gpt_model.py")
+    cap = [] if given.bucket_mb is None else [f"bucket_cap_mb = {given.bucket_mb}"]
+    return [
+        "[model]",
+        f"factory = {json.dumps(f'{model}:make')}",
+        f"factory_arguments = {{ {told} }}",
+        f"loss = {json.dumps(f'{model}:loss')}",
+        *cap,
+        "",
+    ]
+
+
+def optimizer_lines(settings: dict[str, Any]) -> list[str]:
+    """The [optimizer] table in TOML."""
+    schedule = ", ".join(
+        f"{key} = {json.dumps(value)}" for key, value in settings["schedule_arguments"].items()
+    )
+    plain = {key: value for key, value in settings.items() if key != "schedule_arguments"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    return [*lines, f"schedule_arguments = {{ {schedule} }}"]
+
+
+def script_module() -> Any:
+    """The script as a module, for its own reading of arguments."""
+    try:
+        return file_module(GPT)
+    except SystemExit as error:
+        raise ConfigError("script", str(GPT), f"ended with {error.code}") from error

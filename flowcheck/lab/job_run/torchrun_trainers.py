@@ -1,0 +1,124 @@
+"""torchrun on every host of the lab: launch, progress, kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.lab.cluster import Cluster, enter
+
+END_LIMIT_S = 20.0
+ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+"""The second: a rank that is sent SIGABRT writes the stack of each of its threads to its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What the user launches; nothing in it knows of FlowCheck."""
+
+    path: Path
+    arguments: tuple[str, ...]
+
+
+class Trainers:
+    """One torchrun per host, one rank each."""
+
+    def __init__(
+        self,
+        script: Script,
+        cluster: Cluster,
+        *,
+        port: int,
+        environment: Mapping[str, str],
+        logs: Path,
+        cpus: str | None = None,
+        hosts: Sequence[int] | None = None,
+    ) -> None:
+        """Launches it. port: of the first host, where they meet; logs: folder for one file per
+        host; cpus: where all of them run, in taskset's words; hosts: by default all."""
+        hosts = range(cluster.hosts) if hosts is None else hosts
+        self.logs = [logs / f"host-{host}.log" for host in hosts]
+        pin = ["taskset", "-c", cpus] if cpus else []
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for rank, (host, log) in enumerate(zip(hosts, self.logs, strict=True)):
+            command = [
+                *enter(cluster.host_namespace(host)),
+                *pin,
+                sys.executable,
+                *("-m", "torch.distributed.run"),
+                *("--nnodes", str(len(hosts)), "--nproc-per-node", "1"),
+                *("--node-rank", str(rank)),
+                *("--master-addr", cluster.address(hosts[0]), "--master-port", str(port)),
+                str(script.path),
+                *script.arguments,
+            ]
+            with log.open("wb") as out:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **ALWAYS, **environment},
+                    start_new_session=True,
+                )
+            self._processes.append(process)
+
+    def ended(self) -> bool:
+        """All of them; raises FlowCheckError with the end of its log if one failed."""
+        codes = [process.poll() for process in self._processes]
+        for code, log in zip(codes, self.logs, strict=True):
+            if code:
+                raise FlowCheckError(f"a trainer ended with {code}:\n{_tail(log)}")
+        return all(code == 0 for code in codes)
+
+    def lines(self) -> list[dict[str, object]]:
+        """What rank 0 printed about its steps: its lines of JSON."""
+        found = []
+        for line in self.logs[0].read_text(errors="replace").splitlines():
+            if line.startswith("{"):
+                with suppress(json.JSONDecodeError):
+                    found.append(json.loads(line))
+        return found
+
+    def step(self) -> int:
+        """The last step rank 0 said it took; 0 before the first."""
+        steps = [line["step"] for line in self.lines() if isinstance(line.get("step"), int)]
+        return int(str(steps[-1])) if steps else 0
+
+    def pids(self) -> list[int]:
+        """Every process of every host that lives."""
+        return [pid for process in self._processes for pid in family(process.pid)]
+
+    def kill(self) -> None:
+        """SIGKILL to every process of every host, as when the power of a rack fails."""
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT_S)
+
+
+def family(pid: int) -> list[int]:
+    """The process and all its descendants: torchrun's workers are sessions of their own."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, task.read_text().split())
+    return found
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    """What a rank raised, if it did; torchrun's own account of it names no cause."""
+    told = log.read_text(errors="replace").splitlines()
+    raised = [line for line in told if line.startswith("[rank")]
+    return "\n".join((raised or told)[-lines:])

@@ -1,0 +1,101 @@
+"""The lab's training script from outside: the options the lab decides, and the names of its
+checkpoints."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.lab.job_run.run_plan import script_module
+
+PROBE_VALUES = {
+    "steps": "-1",
+    "out": "/untold",
+    "stop-at": "-1",
+    "resume": "/untold",
+    "digests": "/untold",
+    "backend": "untold",
+    "save-every": "-1",
+    "save-with": "torch",
+}
+"""Options of the script, each with a value that stays only where its user gave no other."""
+
+_SAME = {
+    "steps": "say --steps before `--`",
+    "out": "say --out before `--`",
+    "digests": "the lab names that file itself",
+    "backend": "the switch sees no backend's traffic but that of the lab's own",
+}
+_WHOLE = {
+    "stop-at": "--steps before `--` says where the run ends",
+    "resume": "every run begins at its first step",
+}
+LAB_DECIDES: Mapping[str, Mapping[str, str]] = {
+    "train": _SAME
+    | {
+        "stop-at": "--steps before `--` says where the run ends, --kill-at where it is killed",
+        "resume": "it resumes from what the replica gives back; --kill-at before `--` says when",
+        "save-with": "a step is given back in the form of torch.save's file",
+    },
+    "record": _SAME | {"out": "the lab names that folder itself"},
+    "cost": _SAME
+    | _WHOLE
+    | {
+        "save-every": "the cases that are compared differ in it",
+        "save-with": "the cases that are compared differ in it",
+    },
+}
+"""By verb: the options of the script that the lab decides, and what to say instead."""
+
+
+def check_arguments(verb: str, arguments: Sequence[str]) -> None:
+    """Raises FlowCheckError for an option that the lab decides, ConfigError for arguments that the
+    script refuses. The script's own parser judges: it takes `--step=9` and `--st 9` as well."""
+    before = _values(())
+    given = _values(arguments)
+    for option, instead in LAB_DECIDES[verb].items():
+        if given[option] != before[option]:
+            raise FlowCheckError(
+                f"--{option} behind `--`: `flowcheck lab {verb}` decides that; {instead}"
+            )
+
+
+def _values(arguments: Sequence[str]) -> dict[str, Any]:
+    """Of the options of UNTOLD, where `arguments` come last."""
+    words = [f"--{option}={value}" for option, value in PROBE_VALUES.items()]
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            found = vars(script_module().arguments([*words, *arguments]))
+    except SystemExit as error:
+        if not error.code:
+            raise  # --help
+        right = said.getvalue().strip().rpartition("error: ")[2]
+        raise ConfigError("arguments", " ".join(arguments), right) from error
+    return {option: found[option.replace("-", "_")] for option in PROBE_VALUES}
+
+
+_NAME = re.compile(r"step-(\d+)(\.pt)?")
+"""A file of torch.save, or a folder of DCP."""
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """The file of `step`."""
+    return folder / f"step-{step}.pt"
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """Of a file or a folder the script wrote; None of anything else."""
+    found = _NAME.fullmatch(path.name)
+    return int(found[1]) if found else None
+
+
+def checkpoints_by_step(folder: Path) -> dict[int, Path]:
+    """{step: its file or folder} of all that is there, in the order of steps."""
+    found = {checkpoint_step(path): path for path in folder.glob("step-*")}
+    return {step: found[step] for step in sorted(step for step in found if step is not None)}

@@ -1,0 +1,1 @@
+"""Captures of a running job, with the ground truth."""

@@ -1,0 +1,211 @@
+"""`flowcheck lab record`: a capture of the mirror port while a job runs, with the ground truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.lab import cluster
+from flowcheck.lab.cluster import UPLINK
+from flowcheck.lab.job_run.digest_comparison import trainer_digests
+from flowcheck.lab.job_run.hang_detection import HangDetector
+from flowcheck.lab.job_run.run_plan import GPT, MASTER_PORT, LabPlan, optimizer_lines, settings_of
+from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
+from flowcheck.lab.recording.packet_tap import PacketTap, TapCounts
+from flowcheck.replica.optimizer_step.c_kernel_args import root_name
+
+LOOK_S = 0.1
+ENDS = (".pcapng", ".json", ".toml")
+"""Of the files of a recording: capture, truth, job file."""
+ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int16": 2}
+ITEM_BYTES |= {"float32": 4, "int32": 4, "float64": 8, "int64": 8}
+SAME = ("kind", "dtype", "count", "protocol", "channels", "ranks")
+"""What every rank must say of one collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The files of one recording, side by side."""
+
+    capture: Path
+    truth: Path
+    job: Path | None
+    """For `flowcheck replay --job`; None for a script whose optimizer only its user knows."""
+    frames: int
+    bytes: int
+    collectives: int
+    steps: int
+
+
+def record(
+    plan: LabPlan,
+    out: Path,
+    *,
+    script: Script | None = None,
+    digests: Path | None = None,
+    force: bool = False,
+) -> Recording:
+    """Runs the job on a cluster of its own and writes out.pcapng, out.json and out.toml.
+
+    script: instead of the lab's own; digests: the file it writes about its own steps; force: an
+    earlier recording of this name may go. Raises ConfigError where there is one that may not,
+    FlowCheckError where the job failed or hung, a frame was dropped, or the cluster is another's.
+    """
+    own = script is None
+    capture, truth_file, *job = check_outputs(out, own=own, force=force)
+    shutil.rmtree(plan.folder, ignore_errors=True)
+    plan.trainers_folder.mkdir(parents=True)
+    (plan.trainers_folder / "logs").mkdir()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    launched = script or plan.script("job", "--digests", str(plan.digests))
+    said = _comment(plan, launched)
+    # Nothing has its name before all is known: after an error what was there before is there.
+    with atomic_path(capture, durable=False) as place:
+        with cluster.reserved(plan.cluster.name):
+            seen = _captured(plan, launched, place, said)
+        collectives = condensed(plan.trainers_folder / "truth", plan.cluster.hosts)
+    told = plan.digests if own else digests
+    steps = trainer_digests(told) if told else {}
+    truth: dict[str, Any] = {
+        "made_by": said,
+        "hosts": plan.cluster.hosts,
+        "mirrors": list(map(str, plan.cluster.mirrors)),
+        "mtu": plan.cluster.mtu,
+        "nccl": plan.nccl,
+        "roots": root_name(),
+        "frames": seen.frames,
+        "steps": [{"step": step, "sha256": kept} for step, kept in sorted(steps.items())],
+        "collectives": collectives,
+    }
+    write_atomically(truth_file, _readable(truth).encode(), durable=False)
+    for path in job:
+        write_atomically(path, _job(plan).encode(), durable=False)
+    return Recording(
+        capture=capture,
+        truth=truth_file,
+        job=job[0] if job else None,
+        frames=seen.frames,
+        bytes=capture.stat().st_size,
+        collectives=len(collectives),
+        steps=len(steps),
+    )
+
+
+def check_outputs(out: Path, *, own: bool, force: bool) -> list[Path]:
+    """The files of a recording named `out`, or as one of them; the job file only of the lab's own
+    script: that of another is its user's. Raises ConfigError where one is there and was not to go.
+    """
+    name = out.stem if out.suffix in ENDS else out.name
+    found = [out.with_name(name + end) for end in (ENDS if own else ENDS[:-1])]
+    for path in found:
+        if os.path.lexists(path) and not (force and path.is_file() and not path.is_symlink()):
+            right = "name another, or --force to replace it" if path.is_file() else "name another"
+            raise ConfigError("--out", str(out), f"{path} is there already: {right}")
+    return found
+
+
+def _captured(plan: LabPlan, script: Script, capture: Path, comment: str) -> TapCounts:
+    """What the mirror port carried while the script ran on a cluster that is gone behind it."""
+    cluster.down(plan.cluster.name)
+    cluster.up(plan.cluster)
+    try:
+        space = plan.cluster.checkpoint_namespace
+        with PacketTap(space, UPLINK, capture, comment=comment) as tap:
+            _run(plan, script)
+        return tap.seen
+    finally:
+        cluster.down(plan.cluster.name)
+
+
+def _run(plan: LabPlan, script: Script) -> None:
+    truth = plan.trainers_folder / "truth"
+    trainers = Trainers(
+        script,
+        plan.cluster,
+        port=MASTER_PORT,
+        environment={**plan.environment, "FLOWCHECK_LAB_TRUTH": str(truth)},
+        logs=plan.trainers_folder / "logs",
+    )
+    moving = HangDetector("the job that is recorded", trainers)
+    try:
+        while not trainers.ended():
+            # A collective is a line of each rank: whoever's script it is, this tells it gets on.
+            moving.look([path.stat().st_size for path in sorted(truth.glob("*.jsonl"))])
+            Event().wait(LOOK_S)
+    finally:
+        trainers.kill()
+
+
+def condensed(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """Collectives of all groups in rank 0's order: kind, bytes, protocol and the sha256 of what
+    they made; a list of one per rank where ranks made different things.
+
+    Raises FlowCheckError where the ranks do not tell of the same collectives.
+    """
+    told = [_lines(folder / f"rank{rank}.jsonl") for rank in range(ranks)]
+    found = []
+    for position, first in enumerate(told[0]):
+        key = (first["group"], first["index"])
+        alike = [of_rank for of_rank in (_find(lines, key) for lines in told) if of_rank]
+        if first["kind"] not in ("send", "recv") and any(
+            [other[name] for name in SAME] != [first[name] for name in SAME] for other in alike
+        ):
+            raise FlowCheckError(f"the ranks' accounts of collective {position} differ: {alike}")
+        hashes = [one.get("sha256") for one in alike]
+        found.append(
+            {name: first[name] for name in ("group", *SAME)}
+            | {
+                "bytes": first["count"] * ITEM_BYTES[first["dtype"]],
+                "sha256": hashes[0] if len(set(hashes)) == 1 else hashes,
+            }
+        )
+    return found
+
+
+def _find(lines: Sequence[dict[str, Any]], key: tuple[str, int]) -> dict[str, Any] | None:
+    return next((one for one in lines if (one["group"], one["index"]) == key), None)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def _comment(plan: LabPlan, script: Script) -> str:
+    """The command, without folders."""
+    words = [f"--hosts {plan.cluster.hosts}", f"--switch {plan.cluster.switch}"]
+    words += [f"--mirror {mirror}" for mirror in plan.cluster.mirrors]
+    words += [f"--mtu {plan.cluster.mtu}", f"--nccl {plan.nccl}", f"--channels {plan.channels}"]
+    words += [f"--protocol {plan.protocol}"] if plan.protocol else []
+    words += [f"--steps {plan.steps}"] if script.path == GPT else [f"--script {script.path.name}"]
+    return " ".join(("flowcheck lab record", *words, "--", *plan.arguments)).removesuffix(" --")
+
+
+def _job(plan: LabPlan) -> str:
+    """The job file of the lab's own script; its schedule by the path from here."""
+    settings = settings_of(plan.arguments, plan.steps)
+    here = Path.cwd()
+    script = GPT.relative_to(here) if GPT.is_relative_to(here) else GPT
+    settings["schedule"] = f"{script}:schedule"
+    return "\n".join(["[optimizer]", *optimizer_lines(settings), ""])
+
+
+def _readable(truth: dict[str, Any]) -> str:
+    """JSON with one line per step and collective."""
+    lines = []
+    for key, value in truth.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            inner = ",\n".join(f"  {json.dumps(one)}" for one in value)
+            lines.append(f" {json.dumps(key)}: [\n{inner}\n ]")
+        else:
+            lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

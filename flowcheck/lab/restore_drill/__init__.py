@@ -1,0 +1,1 @@
+"""Drills: a job is followed, killed, restored, resumed and compared."""

@@ -1,0 +1,93 @@
+"""Outcome of a drill, and the report printed at its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import msgspec
+from rich.console import Console
+
+from flowcheck.lab.job_run.digest_comparison import DigestComparison, Digests
+from flowcheck.ops.watch.state.chain_state import ChainState
+
+
+@dataclass(slots=True)
+class DrillOutcome:
+    """What a run showed."""
+
+    steps: int
+    killed_at: int | None = None
+    """The trainer's last step before it was killed."""
+    restored_step: int | None = None
+    bases: list[int] = field(default_factory=list)
+    """Steps of the checkpoints that were given as bases, where not all of the run was seen."""
+    comparison: DigestComparison | None = None
+    untold: tuple[int, ...] = ()
+    """Steps in flight at the kill that no trainer lived to tell of: they cannot be compared."""
+    final: Digests = field(default_factory=dict)
+    """The trainer's state after the last step."""
+    control: Digests | None = None
+    """Of a run stopped at the same step by the trainer's own save, and resumed."""
+    unbroken: Digests | None = None
+    """Of a run that was never stopped."""
+    seconds: float = 0.0
+    chain: ChainState | None = None
+
+
+FAILED = 1
+
+
+def show(outcome: DrillOutcome, *, as_json: bool) -> int:
+    """Prints the statements of a run; 0 if all hold."""
+    found = statements(outcome)
+    good = bool(found) and all(holds for holds, _ in found)
+    if as_json:
+        told = asdict(outcome) | {
+            "passed": good,
+            "statements": [{"holds": holds, "says": says} for holds, says in found],
+        }
+        print(json.dumps(msgspec.to_builtins(told)))
+        return 0 if good else FAILED
+    console = Console(highlight=False, soft_wrap=True)
+    console.print()
+    for holds, says in found:
+        mark = "[green]holds[/]" if holds else "[red]FAILS[/]"
+        console.print(f"  {mark}  {says}")
+    console.print(f"  {outcome.seconds:.0f} s in all")
+    return 0 if good else FAILED
+
+
+def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
+    """(does it hold?, what it says) of everything a run is for."""
+    found: list[tuple[bool, str]] = []
+    comparison = outcome.comparison
+    if comparison is not None:
+        said = f"{comparison.equal} of {outcome.steps} steps: parameters and optimizer state "
+        said += "bit-equal to the trainer's"
+        if comparison.different:
+            step, what = comparison.different[0]
+            said += f"; {len(comparison.different)} differ, first {what} at step {step}"
+        if comparison.missing:
+            said += f"; {len(comparison.missing)} not followed, first {comparison.missing[0]}"
+        if outcome.untold:
+            steps = ", ".join(map(str, outcome.untold))
+            said += f"; step {steps} was in flight at the kill, and no trainer tells what it was"
+        found.append((comparison.exact, said))
+    if outcome.bases:
+        said = f"followed on the trainer's own checkpoint of step {outcome.bases[-1]}"
+        found.append((outcome.chain is not None, said))
+    if outcome.killed_at is not None and outcome.restored_step is not None:
+        lost = outcome.killed_at - outcome.restored_step
+        said = f"killed after step {outcome.killed_at}, resumed from step {outcome.restored_step}: "
+        said += "nothing was lost" if lost <= 0 else f"{lost} steps were lost"
+        found.append((lost <= 0, said + " but the step in flight"))
+    for name, other in (
+        ("stopped and resumed by the trainer's own save", outcome.control),
+        ("never stopped", outcome.unbroken),
+    ):
+        if other is not None:
+            same = bool(other) and outcome.final == other
+            found.append((same, f"the final state is bit-equal to a run {name}"))
+    return found

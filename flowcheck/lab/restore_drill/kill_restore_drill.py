@@ -1,0 +1,237 @@
+"""`flowcheck lab train`: a job is followed, killed, restored from the replica, resumed and
+compared."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from threading import Event
+from typing import Any
+
+from flowcheck.lab import cluster
+from flowcheck.lab.job_run.digest_comparison import (
+    Digests,
+    compare,
+    replica_digests,
+    trainer_digests,
+)
+from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
+from flowcheck.lab.job_run.hang_detection import HangDetector
+from flowcheck.lab.job_run.output_folders import check_folders, make_empty_folders
+from flowcheck.lab.job_run.run_display import Display, as_typed
+from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
+from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
+from flowcheck.lab.job_run.training_script import checkpoint_path
+from flowcheck.lab.restore_drill.drill_report import DrillOutcome
+from flowcheck.ops.restore.step_lookup import newest_step
+from flowcheck.ops.restore.template_restore import fill_template
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+LOOK_S = 0.1
+FOLLOW_LIMIT_S = 60.0
+"""For the replica to take the last steps after the trainer ended."""
+
+
+class KillRestoreDrill:
+    """One run of a plan; every process it starts is gone when it ends."""
+
+    def __init__(self, plan: LabPlan, display: Display) -> None:
+        self._plan, self._display = plan, display
+        self._launches = 0
+        self._services: FlowCheckServices | None = None
+
+    def whole(self) -> DrillOutcome:
+        """Raises ConfigError as `check_folders`, FlowCheckError where the cluster is another run's,
+        or something did not come up, or hung."""
+        plan = self._plan
+        check_folders(plan.folder, plan.own_folders, force=plan.force)
+        with cluster.reserved(plan.cluster.name):
+            return self._held()
+
+    def _held(self) -> DrillOutcome:
+        plan, outcome = self._plan, DrillOutcome(self._plan.steps)
+        began = time.monotonic()
+        self._display.say(f"cluster of {plan.cluster.hosts} hosts, mirror {plan.cluster.words}")
+        cluster.down(plan.cluster.name)
+        make_empty_folders(plan.folder, plan.own_folders, force=plan.force)
+        cluster.up(plan.cluster)
+        try:
+            self._whole(outcome)
+        except (KeyboardInterrupt, SystemExit):
+            self._display.say(f"interrupted: services and cluster go; files stay in {plan.folder}")
+            raise
+        finally:
+            if self._services is not None:
+                self._services.stop()
+            cluster.down(plan.cluster.name)
+        outcome.seconds = time.monotonic() - began
+        return outcome
+
+    def _whole(self, outcome: DrillOutcome) -> None:
+        """Everything that needs the cluster."""
+        plan, began_s = self._plan, time.monotonic()
+        replica = self._train(outcome)
+        told = trainer_digests(plan.digests)
+        if plan.control:
+            self._say_controls(outcome, time.monotonic() - began_s)
+            told |= self._controls(outcome, told)
+        # The step in flight at the kill was the last the wire carried: no digest of the
+        # trainer's own tells it, the control's does.
+        flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
+        outcome.untold = tuple(step for step in flight if step not in told)
+        unseen = range(1, max(outcome.bases, default=1))
+        told = {step: own for step, own in told.items() if step not in unseen}
+        wanted = set(range(1, plan.steps + 1)) - {*outcome.untold, *unseen}
+        outcome.comparison = compare(told, replica, wanted=wanted)
+
+    def _train(self, outcome: DrillOutcome) -> dict[int, Digests]:
+        """The job with FlowCheck beside it: launched, killed, given back, launched again; what the
+        replica was after each step."""
+        plan = self._plan
+        self._services = self._start_services()
+        digests = ("--digests", str(plan.digests))
+        trainers = self._launch(plan.script("job", *digests))
+        try:
+            if plan.kill_at is not None:
+                self._follow("training", trainers, until=plan.kill_at)
+                trainers.kill()
+                outcome.killed_at = max(trainer_digests(plan.digests), default=0)
+                self._display.say(
+                    f"all trainers killed with SIGKILL, their last step {outcome.killed_at}"
+                )
+                # A chain that is still about to learn the job, on a slow machine, has no step yet.
+                self._catch_up(outcome.killed_at)
+                outcome.restored_step, restored = self._restore()
+                self._display.say(f"step {outcome.restored_step} restored to {restored}")
+                trainers = self._launch(plan.script("job", *digests, "--resume", str(restored)))
+            self._follow("resumed" if plan.kill_at else "training", trainers, until=None)
+        finally:
+            trainers.kill()
+        self._catch_up(plan.steps)
+        outcome.chain = self._services.state()
+        replica = replica_digests(RunDir(plan.run).steps)
+        outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
+        self._services.stop()
+        self._services = None
+        return replica
+
+    def _say_controls(self, outcome: DrillOutcome, took_s: float) -> None:
+        """What is still to come: each control trains as many steps as the drill did."""
+        runs = (outcome.restored_step is not None) + (self._plan.cluster.hosts == 2)
+        if runs:
+            self._display.say(
+                f"the job took {took_s:.0f} s; what its end is compared with takes about as long "
+                f"{('once', 'twice')[runs - 1]} more (--no-control leaves it out)"
+            )
+
+    def _controls(self, outcome: DrillOutcome, told: dict[int, Digests]) -> dict[int, Digests]:
+        """The same job without FlowCheck: stopped at the same step by its own save and resumed,
+        and, where two ranks make sums that do not depend on buckets, never stopped. Returns the
+        control's digests of steps that `told` lacks."""
+        plan = self._plan
+        found: dict[int, Digests] = {}
+        stop = outcome.restored_step
+        if stop is not None:
+            self._display.say(f"control: stopped at step {stop} by the trainer's own save, resumed")
+            own = checkpoint_path(plan.trainers_folder / "control", stop)
+            kept = plan.trainers_folder / "control.jsonl"
+            more = ("--stop-at", str(stop), "--digests", str(kept))
+            self._to_end("control", plan.script("control", *more))
+            found = {s: d for s, d in trainer_digests(kept).items() if s not in told and s <= stop}
+            more = ("--resume", str(own), "--digests", str(kept))
+            self._to_end("control, resumed", plan.script("control", *more))
+            outcome.control = trainer_digests(kept).get(plan.steps, {})
+        if plan.cluster.hosts == 2:
+            self._display.say("control: never stopped")
+            kept = plan.trainers_folder / "unbroken.jsonl"
+            self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))
+            outcome.unbroken = trainer_digests(kept).get(plan.steps, {})
+        return found
+
+    def _to_end(self, what: str, script: Script) -> None:
+        trainers = self._launch(script)
+        try:
+            self._follow(what, trainers, until=None)
+        finally:
+            trainers.kill()
+
+    def _start_services(self) -> FlowCheckServices:
+        plan = self._plan
+        job = plan.services_folder / "job.toml"
+        job.write_text(job_file(plan))
+        enter = cluster.enter(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
+        services = FlowCheckServices(job, plan.run, plan.services_folder / "up.log", enter=enter)
+        services.wait_listening()
+        self._display.say("services are up on the checkpoint node; they see the mirror port alone")
+        own, run = as_typed(), quote(str(plan.run))
+        self._display.say(f"to watch them from another terminal: {own} top --run {run}")
+        self._display.say(f"or in a browser, at the address this prints: {own} watch --run {run}")
+        return services
+
+    def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:
+        plan = self._plan
+        self._launches += 1
+        logs = plan.trainers_folder / f"logs-{self._launches}"
+        logs.mkdir()
+        return Trainers(
+            script,
+            plan.cluster,
+            port=MASTER_PORT + self._launches,
+            environment=plan.environment,
+            logs=logs,
+            hosts=hosts,
+        )
+
+    def _follow(self, what: str, trainers: Trainers, *, until: int | None) -> None:
+        """Until the trainer says it took step `until`, or ends."""
+        moving = HangDetector(what, trainers)
+        while not trainers.ended():
+            lines = trainers.lines()
+            last: dict[str, Any] = dict(lines[-1]) if lines else {}
+            step = int(last.get("step", 0))
+            if until is not None and step >= until:
+                return
+            moving.look(step)
+            if self._services is not None:
+                self._services.check()
+            chain = self._services.state() if self._services is not None else None
+            self._display.show(what, last, chain)
+            Event().wait(LOOK_S)
+
+    def _restore(self) -> tuple[int, Path]:
+        """(step, file): what `flowcheck restore` writes, by the trainer's first checkpoint."""
+        plan = self._plan
+        found = newest_step(RunDir(plan.run), settle=True)
+        out = plan.trainers_folder / "restored.pt"
+        fill_template(found, checkpoint_path(plan.trainers_folder / "job", 0), out)
+        return found.snapshot.step, out
+
+    def _catch_up(self, step: int) -> None:
+        """Lets the replica take what is captured already."""
+        assert self._services is not None
+        deadline_s = time.monotonic() + FOLLOW_LIMIT_S
+        while time.monotonic() < deadline_s and self._services.alive():
+            chain = self._services.state()
+            if chain and (chain.jobs[0].step or 0) >= step:
+                return
+            Event().wait(LOOK_S)
+
+
+def choose_kill(steps: int, seed: int | None) -> int:
+    """A step in the middle third."""
+    return random.Random(seed).randint(max(1, steps // 3), max(1, 2 * steps // 3))
+
+
+def run_drill(plan: LabPlan, *, quiet: bool) -> DrillOutcome:
+    """See Run.whole."""
+    from flowcheck.lab.restore_drill.late_join_drill import LateJoinDrill  # it is a Run itself
+    from flowcheck.lab.restore_drill.multi_job_drill import MultiJobDrill
+
+    kind = (
+        MultiJobDrill if plan.jobs > 1 else KillRestoreDrill if plan.late is None else LateJoinDrill
+    )
+    with Display(plan.steps, quiet=quiet) as display:
+        return kind(plan, display).whole()

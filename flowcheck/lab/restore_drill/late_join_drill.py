@@ -1,0 +1,114 @@
+"""A drill in which FlowCheck joins late, leaves and returns, or loses its capture for some
+seconds.
+
+The trainer's own checkpoints are the bases: of any two of them that lie behind the join, the
+first is given as the base and the second tells where in the log it belongs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+from threading import Event
+
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.lab.job_run.digest_comparison import Digests, replica_digests, trainer_digests
+from flowcheck.lab.job_run.run_display import Display
+from flowcheck.lab.job_run.run_plan import LabPlan
+from flowcheck.lab.job_run.torchrun_trainers import Trainers
+from flowcheck.lab.job_run.training_script import checkpoints_by_step
+from flowcheck.lab.restore_drill.drill_report import DrillOutcome
+from flowcheck.lab.restore_drill.kill_restore_drill import LOOK_S, KillRestoreDrill
+from flowcheck.ops.trainer_checkpoint import base_command
+from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+GAP_S = 3.0
+"""How long a capture that is killed stays so: many steps of a small model."""
+LOGGED_LIMIT_S = 120.0
+"""For the steps between two checkpoints to be logged."""
+
+ENDED = (
+    "the trainers had ended, and no two of their files (one every {every} steps) came behind step "
+    "{behind}: give them more --steps, or a model that takes longer for a step"
+)
+
+
+class LateJoinDrill(KillRestoreDrill):
+    """FlowCheck comes, or comes back, while the job runs."""
+
+    def __init__(self, plan: LabPlan, display: Display) -> None:
+        super().__init__(plan, display)
+        assert plan.late is not None
+        self._late = plan.late
+
+    def _train(self, outcome: DrillOutcome) -> dict[int, Digests]:
+        plan, late = self._plan, self._late
+        self._services = None if late.comes_new else self._start_services()
+        every = ("--save-every", str(late.save_every))
+        trainers = self._launch(plan.script("job", "--digests", str(plan.digests), *every))
+        try:
+            if self._services is not None and late.leave_at is not None:
+                self._follow("training", trainers, until=late.leave_at)
+                self._services.stop()
+                self._services = None
+                self._display.say(f"FlowCheck left at step {trainers.step()}")
+            if late.join_at is not None:
+                self._follow("training alone", trainers, until=late.join_at)
+                self._services = self._start_services()
+                self._display.say(f"FlowCheck joins behind step {trainers.step()}")
+                self._give_base(trainers, outcome)
+            if late.gap_at is not None:
+                self._follow("followed", trainers, until=late.gap_at)
+                self._stop_capture()
+                self._give_base(trainers, outcome)
+            self._follow("followed", trainers, until=None)
+        finally:
+            trainers.kill()
+        self._catch_up(plan.steps)
+        assert self._services is not None
+        outcome.chain = self._services.state()
+        outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
+        replica = replica_digests(RunDir(plan.run).steps)
+        self._services.stop()
+        self._services = None
+        return replica
+
+    def _stop_capture(self) -> None:
+        """Killed, and kept from coming back: what the mirror carries meanwhile is gone."""
+        pids = RunDir(self._plan.run).stage_pids()
+        os.kill(pids["supervisor"], signal.SIGSTOP)
+        for pid in (pid for stage, pid in pids.items() if stage.startswith("capture")):
+            os.kill(pid, signal.SIGKILL)
+        Event().wait(GAP_S)
+        os.kill(pids["supervisor"], signal.SIGCONT)
+        self._display.say(f"capture was down for {GAP_S:g} s and more")
+
+    def _give_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
+        """Of the trainer's checkpoints behind what is seen now the first that will do."""
+        deadline_s = time.monotonic() + LOGGED_LIMIT_S
+        run, behind, why = RunDir(self._plan.run), trainers.step(), "nothing was logged"
+        while time.monotonic() < deadline_s:
+            for step, one, other in self._pairs(behind):
+                try:
+                    base_command.apply_base(run, one, LogPosition(then=other))
+                except StateError as error:
+                    why = str(error)
+                    continue
+                outcome.bases.append(step)
+                self._display.say(f"{one.name} is the base: {other.name} tells its place")
+                return
+            if trainers.ended() and not self._pairs(behind):
+                why += f"; {ENDED.format(behind=behind, every=self._late.save_every)}"
+                break
+            Event().wait(LOOK_S)
+        raise FlowCheckError(f"no base could be given: {why}")
+
+    def _pairs(self, behind: int) -> list[tuple[int, Path, Path]]:
+        """(step of the first, its file, the next file) of checkpoints of later steps, in order."""
+        found = checkpoints_by_step(self._plan.trainers_folder / "job")
+        later = [step for step in found if step > behind]
+        return [(one, found[one], found[other]) for one, other in pairwise(later)]

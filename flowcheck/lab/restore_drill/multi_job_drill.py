@@ -1,0 +1,152 @@
+"""A drill with several jobs side by side: killed together, each restored and compared.
+killed together, each given back its own newest step, resumed, and compared one by one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from flowcheck.lab.job_run.digest_comparison import (
+    DigestComparison,
+    Digests,
+    compare,
+    replica_digests,
+    trainer_digests,
+)
+from flowcheck.lab.job_run.hang_detection import HangDetector
+from flowcheck.lab.job_run.torchrun_trainers import Trainers
+from flowcheck.lab.job_run.training_script import checkpoint_path
+from flowcheck.lab.restore_drill.drill_report import DrillOutcome
+from flowcheck.lab.restore_drill.kill_restore_drill import FOLLOW_LIMIT_S, LOOK_S, KillRestoreDrill
+from flowcheck.ops.restore.multi_job_restore import restore_all_jobs
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+
+@dataclass(slots=True)
+class _Job:
+    """One of them; its number from 0."""
+
+    number: int
+    digests: Path
+    trainers: Trainers | None = None
+    killed_at: int = 0
+    restored_step: int = 0
+    told: dict[int, Digests] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"job-{self.number + 1}"
+
+
+class MultiJobDrill(KillRestoreDrill):
+    """Of a plan with more than one job."""
+
+    def _whole(self, outcome: DrillOutcome) -> None:
+        plan = self._plan
+        outcome.steps = plan.steps * plan.jobs
+        jobs = [
+            _Job(number, plan.trainers_folder / f"digests-{number + 1}.jsonl")
+            for number in range(plan.jobs)
+        ]
+        self._services = self._start_services()
+        try:
+            self._start(jobs, {})
+            if plan.kill_at is not None:
+                self._follow_all("training", jobs, until=plan.kill_at)
+                self._kill(jobs)
+                for job in jobs:
+                    job.killed_at = max(trainer_digests(job.digests), default=0)
+                told = ", ".join(str(job.killed_at) for job in jobs)
+                self._display.say(f"all trainers killed with SIGKILL, their last steps {told}")
+                self._start(jobs, self._give_back(jobs))
+            self._follow_all("resumed" if plan.kill_at else "training", jobs, until=None)
+        finally:
+            self._kill(jobs)
+        self._wait_for_all(plan.steps)
+        outcome.chain = self._services.state()
+        replicas = [replica_digests(own.steps) for own in all_run_dirs(RunDir(plan.run))]
+        self._services.stop()
+        self._services = None
+        _judge(outcome, jobs, replicas, plan.steps)
+
+    def _start(self, jobs: list[_Job], resumed: dict[int, Path]) -> None:
+        """resumed: {job: file it goes on from}."""
+        count = self._plan.cluster.hosts // len(jobs)
+        for job in jobs:
+            more = ["--digests", str(job.digests), "--seed", str(job.number + 1)]
+            more += ["--resume", str(resumed[job.number])] if resumed else []
+            hosts = range(job.number * count, (job.number + 1) * count)
+            job.trainers = self._launch(self._plan.script(job.name, *more), hosts)
+
+    def _kill(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            if job.trainers is not None:
+                job.trainers.kill()
+
+    def _follow_all(self, what: str, jobs: list[_Job], *, until: int | None) -> None:
+        """Until every trainer says it took step `until`, or has ended."""
+        running = [job.trainers for job in jobs if job.trainers is not None]
+        moving = HangDetector(what, *running)
+        while not all(trainers.ended() for trainers in running):
+            steps = [trainers.step() for trainers in running]
+            if until is not None and min(steps) >= until:
+                return
+            moving.look(steps)
+            assert self._services is not None
+            self._services.check()
+            lines = running[steps.index(min(steps))].lines()
+            self._display.show(what, dict(lines[-1]) if lines else {}, self._services.state())
+            Event().wait(LOOK_S)
+
+    def _give_back(self, jobs: list[_Job]) -> dict[int, Path]:
+        """{job: what `flowcheck restore` writes for it}; each tells by bytes whose it is."""
+        plan = self._plan
+        templates = {checkpoint_path(plan.trainers_folder / job.name, 0): job for job in jobs}
+        out = plan.trainers_folder / "restored"
+        found = {}
+        for given in restore_all_jobs(plan.run, list(templates), out):
+            job = templates[given.template]
+            job.restored_step = given.filled.step
+            found[job.number] = given.file
+            self._display.say(f"step {given.filled.step} of {job.name} restored to {given.file}")
+        return found
+
+    def _wait_for_all(self, step: int) -> None:
+        """Lets the replicas take what is captured already."""
+        assert self._services is not None
+        deadline_s = time.monotonic() + FOLLOW_LIMIT_S
+        runs = all_run_dirs(RunDir(self._plan.run))
+        while time.monotonic() < deadline_s and self._services.alive():
+            if all(step in replica_digests(own.steps) for own in runs):
+                return
+            Event().wait(LOOK_S)
+
+
+def _judge(
+    outcome: DrillOutcome, jobs: list[_Job], replicas: list[dict[int, Digests]], steps: int
+) -> None:
+    """Each job against the replica that is most like it, and no replica twice."""
+    left = list(replicas)
+    found: list[DigestComparison] = []
+    untold: list[int] = []
+    for job in jobs:
+        told = trainer_digests(job.digests)
+        flight = [s for s in range(job.killed_at + 1, job.restored_step + 1) if s not in told]
+        wanted = set(range(1, steps + 1)) - set(flight)
+        best = max(left, key=lambda one: sum(one.get(s) == d for s, d in told.items()))
+        left.remove(best)
+        found.append(compare(told, best, wanted=wanted))
+        untold += flight
+    outcome.untold = tuple(untold)
+    outcome.comparison = DigestComparison(
+        equal=sum(one.equal for one in found),
+        states=max(one.states for one in found),
+        different=tuple(each for one in found for each in one.different),
+        missing=tuple(each for one in found for each in one.missing),
+    )
+    worst = max(jobs, key=lambda job: job.killed_at - job.restored_step)
+    if worst.killed_at:
+        outcome.killed_at, outcome.restored_step = worst.killed_at, worst.restored_step

@@ -1,0 +1,57 @@
+"""Entry point of group `torch.backends`: registers the lab's "roce" backend when torch is
+imported.
+
+In a process without FLOWCHECK_LAB_INTERFACE it returns at once and has imported nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def register() -> None:
+    """Make "roce" a backend of torch.distributed, and the default for CPU tensors."""
+    if not os.environ.get("FLOWCHECK_LAB_INTERFACE"):
+        return
+    from flowcheck.lab.roce_backend.trainer_environment import read
+
+    settings = read()  # a setting that is not understood ends the process here, not at a collective
+
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        sys.exit("flowcheck lab: this torch is built without torch.distributed")
+
+    if "roce" in dist.Backend.backend_list:
+        return  # two distributions on the path may name this entry point
+
+    from flowcheck.lab.roce_backend.process_group import creator
+
+    dist.Backend.register_backend("roce", creator(settings), devices=["cpu"])
+    dist.Backend.default_device_backend_map["cpu"] = "roce"
+    # Gloo takes the address the host's name stands for, which is every host's own loopback here:
+    # its ranks would never meet, and those that only listen would wait for their time limit.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", settings.interface)
+    announce_gloo(dist.distributed_c10d)
+
+
+def announce_gloo(c10d: Any) -> None:
+    """Say so, once, when a script makes a group of gloo: it asked for it by name."""
+    gloo = getattr(c10d, "ProcessGroupGloo", None)
+    if gloo is None:
+        return
+
+    def announced(self: Any, *arguments: Any, **options: Any) -> None:
+        if not announced.__dict__.setdefault("said", False):
+            announced.__dict__["said"] = True
+            print(
+                "flowcheck lab: this script names gloo, so that group's traffic is TCP, not RoCE, "
+                "and no replica can follow it; leave the backend out, or name it roce",
+                file=sys.stderr,
+                flush=True,
+            )
+        gloo.__init__(self, *arguments, **options)
+
+    c10d.ProcessGroupGloo = type("ProcessGroupGloo", (gloo,), {"__init__": announced})

@@ -1,0 +1,161 @@
+"""Settings of the emulated NIC and NCCL, read from a trainer's environment variables.
+
+NCCL's own names where NCCL has one (docs.nvidia.com/deeplearning/nccl, environment variables); the
+rest begin with FLOWCHECK_LAB_. A value that is not understood ends the process with one sentence:
+traffic of another shape than asked for would be worse than none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+INTERFACE = "FLOWCHECK_LAB_INTERFACE"
+"""The switch: without it nothing of this package is loaded into a trainer."""
+
+PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2}
+"""NCCL_PROTO by enum fcl_protocol; absent: by size."""
+ANY_PROTOCOL = 3
+ALGORITHMS = {"RING": 0, "TREE": 1 << 62}
+"""NCCL_ALGO by all-reduces that go by trees: of fewer bytes."""
+
+VERSIONS = tuple(range(19, 31))
+"""Minor releases of NCCL 2 that are emulated."""
+
+PATH_MTUS = (4096, 2048, 1024, 512, 256)
+HEADERS_BYTES = 64
+"""IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4: what a frame has beside the payload."""
+
+MOST_CHANNELS = 32
+MOST_QPS = 8
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendSettings:
+    """One trainer's; field names as in struct fcl_net_settings and fcl_comm_settings."""
+
+    interface: str
+    nccl_version: int
+    """21900 for 2.19."""
+    pmtu_bytes: int
+    protocol: int
+    channels: int
+    buffer_bytes: int
+    """NCCL_BUFFSIZE; 0: NCCL's default."""
+    tree_below: int
+    """All-reduces of fewer bytes go by trees: all with NCCL_ALGO=Tree, none with Ring. NCCL's tuner
+    has a model of the machine instead."""
+    qps_per_connection: int
+    split_data: int
+    adaptive: int
+    random_qpn: int
+    traffic_class: int
+    timeout_ms: int
+    retries: int
+    loss: float
+    reorder: float
+    seed: int
+    truth: Path | None
+    """Folder for what each collective was and made, one JSON line each."""
+
+
+def _stop(name: str, value: str, right: str) -> SystemExit:
+    return SystemExit(f"flowcheck lab: {name}={value} is not understood: {right}")
+
+
+def _number(low: int, high: int) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        if not re.fullmatch(r"\d{1,19}", text) or not low <= int(text) <= high:
+            raise _stop(name, text, f"a whole number from {low} to {high} is needed")
+        return int(text)
+
+    return read
+
+
+def _probability(name: str, text: str) -> float:
+    if not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", text) or not 0 <= float(text) < 1:
+        raise _stop(name, text, "a probability from 0 to less than 1 is needed")
+    return float(text)
+
+
+def _version(name: str, text: str) -> int:
+    match = re.fullmatch(r"2\.(\d{1,2})(?:\.(\d{1,2}))?", text)
+    if match is None or int(match[1]) not in VERSIONS:
+        raise _stop(name, text, f"2.{VERSIONS[0]} to 2.{VERSIONS[-1]} are emulated")
+    return 20000 + int(match[1]) * 100 + int(match[2] or 0)
+
+
+def _protocol(name: str, text: str) -> int:
+    if text.upper() not in PROTOCOLS:
+        raise _stop(name, text, "LL, LL128 or Simple is needed")
+    return PROTOCOLS[text.upper()]
+
+
+def _algorithm(name: str, text: str) -> int:
+    if text.upper() not in ALGORITHMS:
+        raise _stop(name, text, "Ring or Tree is needed")
+    return ALGORITHMS[text.upper()]
+
+
+def path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
+    """Largest path MTU whose frames fit the interface's MTU."""
+    try:
+        room = int((sysfs / interface / "mtu").read_text())
+    except (OSError, ValueError):
+        raise SystemExit(
+            f"flowcheck lab: {INTERFACE}={interface}: there is no such network interface here"
+        ) from None
+    fitting = [mtu for mtu in PATH_MTUS if mtu + HEADERS_BYTES <= room]
+    if not fitting:
+        raise SystemExit(f"flowcheck lab: {interface} has an MTU of {room}, too small for RoCE")
+    return fitting[0]
+
+
+def read(environment: Mapping[str, str] = os.environ) -> BackendSettings:
+    """Settings of this process. Raises SystemExit with one sentence."""
+
+    def value(name: str, parse: Callable[[str, str], Number], default: Number) -> Number:
+        text = environment.get(name, "").strip()
+        return parse(name, text) if text else default
+
+    interface = environment[INTERFACE].strip()
+    if not re.fullmatch(r"[^\s/]{1,15}", interface):
+        raise _stop(INTERFACE, interface, "the name of a network interface is needed")
+    version = value("FLOWCHECK_LAB_NCCL", _version, 22900)
+    least = value("NCCL_MIN_NCHANNELS", _number(1, MOST_CHANNELS), 1)
+    most = value("NCCL_MAX_NCHANNELS", _number(1, MOST_CHANNELS), MOST_CHANNELS)
+    pmtu = value("FLOWCHECK_LAB_PMTU", _number(1, PATH_MTUS[0]), 0)
+    if pmtu not in (0, *PATH_MTUS):
+        raise _stop("FLOWCHECK_LAB_PMTU", str(pmtu), "256, 512, 1024, 2048 or 4096 is needed")
+    truth = environment.get("FLOWCHECK_LAB_TRUTH", "").strip()
+    switch = _number(0, 1)
+    return BackendSettings(
+        interface=interface,
+        nccl_version=version,
+        pmtu_bytes=pmtu or path_mtu(interface),
+        protocol=value("NCCL_PROTO", _protocol, ANY_PROTOCOL),
+        # One ring is found on such a machine, and the first duplication is always done.
+        channels=max(1, min(max(2, least), most)),
+        tree_below=value(
+            "NCCL_ALGO", _algorithm, value("FLOWCHECK_LAB_TREE_BELOW", _number(0, 1 << 62), 0)
+        ),
+        buffer_bytes=value("NCCL_BUFFSIZE", _number(1, 1 << 26), 0),
+        qps_per_connection=value("NCCL_IB_QPS_PER_CONNECTION", _number(1, MOST_QPS), 1),
+        split_data=value("NCCL_IB_SPLIT_DATA_ON_QPS", switch, int(version < 22000)),
+        adaptive=value("NCCL_IB_ADAPTIVE_ROUTING", switch, 0),
+        random_qpn=value("FLOWCHECK_LAB_RANDOM_QPN", switch, 0),
+        traffic_class=value("NCCL_IB_TC", _number(0, 255), 0),
+        # Seconds, as NCCL sets them, would only make a lossy lab slow.
+        timeout_ms=value("FLOWCHECK_LAB_TIMEOUT_MS", _number(1, 60_000), 200),
+        retries=value("NCCL_IB_RETRY_CNT", _number(1, 1000), 50),
+        loss=value("FLOWCHECK_LAB_LOSS", _probability, 0.0),
+        reorder=value("FLOWCHECK_LAB_REORDER", _probability, 0.0),
+        seed=value("FLOWCHECK_LAB_SEED", _number(0, 2**63 - 1), 0),
+        truth=Path(truth) if truth else None,
+    )

@@ -1,0 +1,1 @@
+"""Frames of a training job that exists only on the wire."""

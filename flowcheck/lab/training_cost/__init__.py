@@ -1,0 +1,1 @@
+"""What checkpoints cost the trainers."""

@@ -1,0 +1,141 @@
+"""Figures of measured iterations: medians, percentiles, ratios, CPU seconds."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowcheck.errors import FlowCheckError
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class CostCase:
+    """One way to run the job."""
+
+    key: str
+    words: str
+    arguments: tuple[str, ...] = ()
+    mirror: bool = True
+    follow: bool = False
+    """FlowCheck's services run."""
+
+
+CASES = (
+    CostCase("none", "no checkpoint"),
+    CostCase("flowcheck", "FlowCheck follows every step", follow=True),
+    CostCase("torch.save", "torch.save every step", ("--save-every", "1")),
+    CostCase("async_save", "async_save every step", ("--save-every", "1", "--save-with", "dcp")),
+    CostCase("no mirror", "no checkpoint, no mirror", mirror=False),
+)
+BASE = CASES[0].key
+"""What the others are divided by."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSample:
+    """CPU time so far, seen soon after the trainer said it took `step`."""
+
+    step: int
+    trainers_s: float
+    services_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CaseMeasurement:
+    """One case in one round; all times of iterations behind the warm-up."""
+
+    round: int
+    case: str
+    seconds: tuple[float, ...]
+    """Of each iteration, by rank 0's own clock, saving included."""
+    trainers_cpu_s: float
+    """Per iteration, all ranks together."""
+    services_cpu_s: float
+    """Per iteration, FlowCheck's processes; 0 where there are none."""
+    load: float
+    """Load average of the machine over the minute before the case began."""
+    steps: int
+    copies: int
+    """Frames the mirror gave to the checkpoint node."""
+    followed: int | None = None
+    """Last step of the replica once it had time to catch up; None where nobody followed."""
+    behind: int | None = None
+    """Steps the replica lacked at the moment the trainers ended; None: it could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostFigures:
+    """A case over all rounds: medians of what each round gave."""
+
+    case: str
+    median_s: float
+    p95_s: float
+    cpu_s: float
+    services_cpu_s: float
+    time_ratio: float
+    """Of the medians, to the base of the same round."""
+    cpu_ratio: float
+
+
+def p95(values: Sequence[float]) -> float:
+    """The 95th percentile, interpolated between the two values it lies between."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
+def cpu_per_step(samples: Sequence[CpuSample], warm_up: int) -> tuple[float, float]:
+    """(trainers, services): CPU seconds per iteration behind the warm-up.
+
+    Raises FlowCheckError where fewer than two samples lie there.
+    """
+    used = [sample for sample in samples if sample.step >= warm_up]
+    if len(used) < 2:
+        raise FlowCheckError("too few steps were seen to tell CPU time: give it more steps")
+    first, last = used[0], used[-1]
+    steps = last.step - first.step
+    return (
+        (last.trainers_s - first.trainers_s) / steps,
+        (last.services_s - first.services_s) / steps,
+    )
+
+
+def cpu_of_stat(text: str) -> float:
+    """User and system seconds of a process, of /proc/PID/stat (proc(5): fields 14 and 15)."""
+    behind_name = text[text.rindex(")") + 1 :].split()
+    return (int(behind_name[11]) + int(behind_name[12])) * TICK_S
+
+
+def figures(measured: Sequence[CaseMeasurement]) -> list[CostFigures]:
+    """One per case in the order of CASES. Raises FlowCheckError for a round without its base."""
+    base = {one.round: one for one in measured if one.case == BASE}
+    found = []
+    for case in CASES:
+        rounds = [one for one in measured if one.case == case.key]
+        if not rounds:
+            continue
+        if any(one.round not in base for one in rounds):
+            raise FlowCheckError(f"{case.key}: a round lacks the case it is compared with")
+        ratios = [
+            (
+                statistics.median(one.seconds) / statistics.median(base[one.round].seconds),
+                one.trainers_cpu_s / base[one.round].trainers_cpu_s,
+            )
+            for one in rounds
+        ]
+        found.append(
+            CostFigures(
+                case.key,
+                median_s=statistics.median(statistics.median(one.seconds) for one in rounds),
+                p95_s=statistics.median(p95(one.seconds) for one in rounds),
+                cpu_s=statistics.median(one.trainers_cpu_s for one in rounds),
+                services_cpu_s=statistics.median(one.services_cpu_s for one in rounds),
+                time_ratio=statistics.median(time for time, _ in ratios),
+                cpu_ratio=statistics.median(cpu for _, cpu in ratios),
+            )
+        )
+    return found

@@ -1,0 +1,229 @@
+"""The report of `analyze`: frames, flows, collectives, weights and jobs, as tables and
+sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flowcheck.ops.analysis.communicator_summary import summarize_communicators
+from flowcheck.ops.analysis.communicator_text import explain
+from flowcheck.stages.job_learning.job_file_match import addresses_of
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
+from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
+from flowcheck.wire.learn.verdict.collect import short
+from flowcheck.wire.learn.verdict.ends import END_OPEN
+
+BAR_CELLS = 8
+HASH_DIGITS = 8
+MOST_RANGES = 3
+
+
+def print_report(
+    frames: Mapping[str, int],
+    reading: Reading,
+    notes: Sequence[str] = (),
+    console: Console | None = None,
+) -> None:
+    """Frames, flows, collectives, weights; then what is assumed and what is missing."""
+    out = console or Console()
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in frames.items() if count)
+    out.print(f"[bold]{sum(frames.values())} frames[/]: {escape(counted) or 'none'}")
+    out.print(_flows(reading.flows))
+    out.print(escape(_addresses(reading.flows)))
+    out.print(_collectives(reading.collectives))
+    for line in explain(summarize_communicators(reading)):
+        shown = escape(line) if line.startswith(" ") else f"[bold]{escape(line)}[/]"
+        out.print(shown, highlight=False, soft_wrap=True)
+    out.print(_weights(reading))
+    for sentence in [
+        *job_sentences(reading),
+        *reading.formats,
+        *_numbered(reading.flows),
+        *_assumed(reading),
+        *_lost(reading),
+        *reading.why_not,
+        *notes,
+    ]:
+        out.print(f"- {escape(sentence)}")
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
+def _flows(flows: Sequence[FlowReading]) -> Table:
+    table = _table("Flows")
+    for heading in ("flow", "QP/peer", "role"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("messages", "bytes", "lost", "twice", "bad ICRC"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for flow in flows:
+        seen = flow.seen
+        peer = f"{flow.peer.dest_qp:x}" if flow.peer else "?"
+        table.add_row(
+            f"{short(seen.key.source)}->{short(seen.key.destination)}",
+            f"{seen.key.dest_qp:x}/{peer}",
+            " ".join([flow.role, *([str(flow.protocol)] if flow.protocol else [])]),
+            str(flow.messages),
+            f"{flow.bytes:,}",
+            _loud(seen.psn_missing),
+            str(seen.psn_duplicate),
+            _loud(seen.icrc_bad),
+        )
+    return table
+
+
+def _numbered(flows: Sequence[FlowReading]) -> list[str]:
+    """What the message numbers of the data flows rest on, and what contradicts them."""
+    told = [
+        (f.numbered_by, f.problems, f"{f.seen.key.dest_qp:x}") for f in flows if f.role == "data"
+    ]
+    told.sort()
+    sentences: list[str] = []
+    for (evidence, problems), group in groupby(told, key=lambda entry: entry[:2]):
+        names = ", ".join(name for *_, name in group)
+        sentences.append(f"QP {names}: numbered by {', '.join([*evidence, *problems])}")
+    return sentences
+
+
+def _addresses(flows: Sequence[FlowReading]) -> str:
+    """What the short names in the tables stand for."""
+    found = dict.fromkeys(a for f in flows for a in (f.seen.key.source, f.seen.key.destination))
+    return ", ".join(f"{short(address)} = {address}" for address in found)
+
+
+def _loud(count: int) -> str:
+    return f"[red]{count}[/]" if count else "0"
+
+
+def _collectives(collectives: Sequence[Collective]) -> Table:
+    table = _table("Collectives")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("what")
+    for heading in ("ch", "bytes"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("coverage", "sha256"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("from")
+    for c in collectives:
+        table.add_row(
+            str(c.index),
+            c.kind + " by trees" * c.tree + (f": {c.meaning}" if c.meaning else ""),
+            str(c.channels),
+            f"{c.bytes:,}",
+            coverage_bar(c),
+            c.sha256[:HASH_DIGITS] if c.sha256 else "-",
+            escape("\n".join(c.sources)) or "-",
+        )
+    return table
+
+
+def coverage_bar(collective: Collective) -> str:
+    """`##########  100 %`; rounded down, so that 100 means all of it."""
+    cells = int(collective.coverage * BAR_CELLS)
+    percent = int(collective.coverage * 10_000) / 100
+    colour = "green" if collective.complete else "yellow" if cells else "red"
+    return f"[{colour}]{'#' * cells}{'.' * (BAR_CELLS - cells)}[/] {percent:g} %"
+
+
+def _weights(reading: Reading) -> str:
+    weights = reading.weights
+    if weights is None:
+        return "[bold]Initial weights[/]: not seen"
+    shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in weights.shapes)
+    digest = weights.sha256 or f"incomplete, {len(weights.missing)} ranges missing"
+    rests = "".join(f"; assumed: {escape(sentence)}" for sentence in weights.assumed)
+    return f"[bold]Initial weights[/]: {weights.bytes:,} bytes, {digest}, shapes {shapes}{rests}"
+
+
+def _assumed(reading: Reading) -> list[str]:
+    told = [(sentence, c.index) for c in reading.collectives for sentence in c.assumed]
+    told.sort()
+    return [
+        f"assumed for {_numbers([index for _, index in group])}: {sentence}"
+        for sentence, group in groupby(told, key=lambda pair: pair[0])
+    ]
+
+
+def _numbers(indices: Sequence[int]) -> str:
+    return "collective " + ", ".join(f"#{index}" for index in indices)
+
+
+def _lost(reading: Reading) -> list[str]:
+    sentences: list[str] = []
+    for c in reading.collectives:
+        missing = c.missing
+        if _ends_somewhere(c):
+            start, stop = missing[-1]
+            missing = missing[:-1]
+            sentences.append(
+                f"#{c.index} {c.kind} ends somewhere in [{start}, {stop}), its last line, and "
+                "nothing tells where: no byte of that is given"
+            )
+        if missing:
+            ranges = ", ".join(f"[{a}, {b})" for a, b in missing[:MOST_RANGES])
+            more = f" and {len(missing) - MOST_RANGES} more" if len(missing) > MOST_RANGES else ""
+            sentences.append(f"#{c.index} {c.kind} lacks bytes {ranges}{more}")
+        if c.conflicts:
+            sentences.append(f"#{c.index} {c.kind}: {c.conflicts} bytes differ between two copies")
+    return sentences
+
+
+def _ends_somewhere(collective: Collective) -> bool:
+    """The last bytes it lacks are those of which nothing tells how many there are."""
+    if not collective.missing or END_OPEN not in collective.assumed:
+        return False
+    start, stop = collective.missing[-1]
+    return stop == collective.bytes and stop - start <= GRAIN_BYTES[collective.protocol]
+
+
+def as_dicts(reading: Reading) -> list[dict[str, Any]]:
+    """Every data-parallel job that was seen to begin, in that order."""
+    return [_as_dict(part) for part in reading.parts]
+
+
+def _as_dict(part: Part) -> dict[str, Any]:
+    job, weights = part.job, part.weights
+    return {
+        "communicator": part.communicator,
+        "learned": job is not None,
+        "ranks": job.communicators[0].ranks if job is not None else None,
+        "addresses": addresses_of(job) if job is not None else [],
+        "parameters": len(job.parameters) if job is not None else None,
+        "buckets": [list(bucket) for bucket in job.buckets] if job is not None else [],
+        "weights_sha256": weights.sha256 if weights is not None else None,
+        "assumed": list(job.assumed) if job is not None else [],
+        "why_not": list(part.why_not),
+    }
+
+
+def job_sentences(reading: Reading) -> list[str]:
+    """One for each of several jobs; nothing where there is one, or none."""
+    if len(reading.parts) < 2:
+        return []
+    return [_sentence(number, part) for number, part in enumerate(reading.parts, 1)]
+
+
+def _sentence(number: int, part: Part) -> str:
+    named = f"data-parallel job {number} is communicator {part.communicator}"
+    if part.job is None:
+        return f"{named}: not followed, {'; '.join(part.why_not)}"
+    digest = part.weights.sha256 if part.weights is not None else None
+    told = f"initial weights {digest[:8]}" if digest else "initial weights not seen whole"
+    return (
+        f"{named}: {part.job.communicators[0].ranks} ranks, {len(part.job.parameters)} parameters "
+        f"in {len(part.job.buckets)} buckets, {told}, on {', '.join(addresses_of(part.job))}"
+    )

@@ -1,0 +1,216 @@
+"""Summary of each communicator in a capture: ring, traffic, mirrored links, coverage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, WriterRanks
+from flowcheck.wire.learn import Collective, Reading
+from flowcheck.wire.traffic.observed_messages import FlowKey
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one channel, mirrored."""
+
+    channel: int | None
+    """None: it carried nothing that tells."""
+    queue_pairs: tuple[int, ...]
+    source: str
+    destination: str
+    protocols: tuple[str, ...]
+    messages: int | None = None
+    bytes: int | None = None
+    """Seen so far; None: they were not counted."""
+
+
+class MirroredLink(msgspec.Struct, frozen=True, kw_only=True):
+    """From one node of a ring to the next, by place in the ring. Of one GPU each, a node's place is
+    its rank's ring index."""
+
+    sender: int
+    receiver: int
+    connections: tuple[Connection, ...]
+    tree: bool = False
+    """Only trees pass there: it is no link of the ring."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.source for one in self.connections))
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.destination for one in self.connections))
+
+
+class ProtocolTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the traffic, by one protocol."""
+
+    collectives: int
+    bytes: int
+
+
+class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One ring, or the point-to-point connections."""
+
+    number: int
+    ranks: int
+    ring: bool
+    channels: int
+    rules: tuple[NcclEra, ...]
+    assumed: tuple[str, ...]
+    links: tuple[MirroredLink, ...]
+    protocols: dict[str, ProtocolTraffic]
+    kinds: dict[str, int]
+    gpus: int = 1
+    """Ranks of a node."""
+    trees: int = 0
+    """All-reduces that went by trees: whoever is linked by them sees the whole sum."""
+    coverage: MirrorCoverage | None = None
+    """None: no all-reduce of a ring was seen."""
+
+    @property
+    def nodes(self) -> int:
+        return self.ranks // self.gpus
+
+    def host(self, index: int) -> str:
+        """Addresses of a node by its place in the ring; empty: no mirrored link ends there."""
+        found: dict[str, None] = {}
+        for link in self.links:
+            if self.ring and link.sender == index:
+                found.update(dict.fromkeys(link.sources))
+            if self.ring and link.receiver == index:
+                found.update(dict.fromkeys(link.destinations))
+        return ", ".join(found)
+
+
+def summarize_communicators(reading: Reading) -> tuple[CommunicatorSummary, ...]:
+    """Every communicator in which a collective was read, in order."""
+    parts: dict[int, list[Collective]] = {}
+    for one in reading.collectives:
+        parts.setdefault(one.communicator, []).append(one)
+    return tuple(_communicator(number, parts[number]) for number in sorted(parts))
+
+
+def _communicator(number: int, found: Sequence[Collective]) -> CommunicatorSummary:
+    protocols: dict[str, ProtocolTraffic] = {}
+    for one in found:
+        have = protocols.get(one.protocol, ProtocolTraffic(collectives=0, bytes=0))
+        protocols[str(one.protocol)] = ProtocolTraffic(
+            collectives=have.collectives + 1, bytes=have.bytes + one.bytes
+        )
+    # The last ones know the channel of most connections.
+    last = max(found, key=lambda c: (_named(c), c.index))
+    ring = last.ring
+    links = _links(last, found) if ring is not None else _pairs(found)
+    assumed = [s for one in found for s in one.assumed if "ranks" in s or "channel" in s]
+    return CommunicatorSummary(
+        number=number,
+        ranks=last.ranks,
+        ring=ring is not None,
+        channels=ring.channels if ring is not None else 1,
+        rules=ring.rules if ring is not None else (),
+        assumed=tuple(dict.fromkeys(assumed)),
+        links=links,
+        gpus=ring.gpus if ring is not None else 1,
+        protocols=protocols,
+        kinds=dict(Counter(one.kind for one in found)),
+        trees=sum(one.tree for one in found),
+        coverage=_coverage(found),
+    )
+
+
+def _named(one: Collective) -> int:
+    links = one.ring.links if one.ring is not None else ()
+    return sum(channel is not None for link in links for channel, _ in link.channels)
+
+
+def _links(last: Collective, found: Sequence[Collective]) -> tuple[MirroredLink, ...]:
+    assert last.ring is not None
+    carried, gpus = _carried(found), last.ring.gpus
+    return tuple(
+        MirroredLink(
+            sender=place_of(link.senders, gpus),
+            receiver=(place_of(link.senders, gpus) + 1) % (last.ranks // gpus)
+            if link.receiver is None
+            else link.receiver // gpus,
+            connections=tuple(
+                _connection(channel, flows, carried) for channel, flows in link.channels
+            ),
+            tree=link.receiver is not None,
+        )
+        for link in last.ring.links
+    )
+
+
+def place_of(senders: WriterRanks, gpus: int) -> int:
+    """Of the node whose ranks these are, in the ring."""
+    return (senders if isinstance(senders, int) else senders[0]) // gpus
+
+
+def _pairs(found: Sequence[Collective]) -> tuple[MirroredLink, ...]:
+    """Point-to-point connections: senders and receivers are not numbered."""
+    carried = _carried(found)
+    flows = dict.fromkeys(p.flow for one in found for p in one.placements)
+    made = (_connection(None, (flow,), carried) for flow in flows)
+    return tuple(MirroredLink(sender=0, receiver=1, connections=(one,)) for one in made)
+
+
+class _Carried:
+    """What one flow carried."""
+
+    def __init__(self) -> None:
+        self.protocols: dict[str, None] = {}
+        self.messages = self.bytes = 0
+
+
+def _carried(found: Sequence[Collective]) -> dict[FlowKey, _Carried]:
+    carried: dict[FlowKey, _Carried] = {}
+    for placement in (p for one in found for p in one.placements):
+        if placement.first_psn is not None:
+            flow = carried.setdefault(placement.flow, _Carried())
+            flow.protocols[str(placement.protocol)] = None
+            flow.messages += 1
+            flow.bytes += placement.wire_bytes
+    return carried
+
+
+def _connection(
+    channel: int | None, flows: Sequence[FlowKey], carried: Mapping[FlowKey, _Carried]
+) -> Connection:
+    own = [carried.get(flow, _Carried()) for flow in flows]
+    return Connection(
+        channel=channel,
+        queue_pairs=tuple(flow.dest_qp for flow in flows),
+        source=flows[0].source,
+        destination=flows[0].destination,
+        protocols=tuple(dict.fromkeys(name for one in own for name in one.protocols)),
+        messages=sum(one.messages for one in own),
+        bytes=sum(one.bytes for one in own),
+    )
+
+
+def _coverage(found: Sequence[Collective]) -> MirrorCoverage | None:
+    reduces = [
+        c for c in found if c.kind == CollectiveKind.ALL_REDUCE and c.ring is not None and c.bytes
+    ]
+    reduces = [c for c in reduces if not c.tree]
+    if not reduces:
+        return None
+    of = max(reduces, key=lambda c: c.bytes)
+    assert of.ring is not None
+    shape = AllReduceShape(
+        bytes=of.bytes,
+        element_bytes=of.ring.element_bytes,
+        extra_sends=of.ring.extra_sends,
+        ranks=of.ranks,
+        channels=of.ring.channels,
+        protocol=of.protocol,
+        rule=of.ring.rules[0],
+        gpus=of.ring.gpus,
+    )
+    around = [link.senders for link in of.ring.links if link.receiver is None]
+    return coverage_of(shape, around)

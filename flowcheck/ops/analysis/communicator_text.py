@@ -1,0 +1,151 @@
+"""Each communicator in a few lines of text: ranks in the ring, traffic, what the mirrors see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowcheck.ops.analysis.communicator_summary import (
+    CommunicatorSummary,
+    Connection,
+    MirroredLink,
+)
+from flowcheck.ops.analysis.mirror_coverage import CoverageGain, MirrorCoverage
+
+MOST_HOPS = 9
+"""Of a longer ring those that no mirrored link touches are counted, not named."""
+LABEL = 8
+
+
+def explain(communicators: Sequence[CommunicatorSummary]) -> list[str]:
+    """Lines of text; none where nothing was read."""
+    return [line for one in communicators for line in lines_of(one)]
+
+
+def lines_of(one: CommunicatorSummary) -> Iterator[str]:
+    """Of one; what follows the first line is indented."""
+    if not one.ring:
+        yield f"Communicator {one.number}: point-to-point sends"
+    else:
+        eras = f", NCCL {' or '.join(one.rules)}" if 0 < len(one.rules) < 3 else ""
+        channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
+        yield f"Communicator {one.number}: a ring of {ranks_of(one)}, {channels}{eras}"
+        yield _labelled("ring", ring_order(one))
+    mix = (
+        f"{name} {share.collectives} collectives, {share.bytes:,} bytes"
+        for name, share in one.protocols.items()
+    )
+    counted = any(c.messages is not None for link in one.links for c in link.connections)
+    yield _labelled("carries", "; ".join(mix) + ("" if counted else ", in each iteration"))
+    if one.trees:
+        yield _labelled("trees", f"{one.trees} all-reduces: their sums come down whole")
+    for link in one.links:
+        for connection in link.connections:
+            yield _labelled("sees", f"{_way(one, link, connection)}: {_carried(connection)}")
+    if one.coverage is not None:
+        yield _labelled("covers", covered(one, one.coverage))
+        for sentence in added(one, one.coverage):
+            yield _labelled("more", sentence)
+    for sentence in one.assumed:
+        yield _labelled("assumed", sentence)
+
+
+def ranks_of(one: CommunicatorSummary) -> str:
+    nodes = f" on {one.nodes} nodes of {one.gpus} GPUs" if one.gpus > 1 else ""
+    return f"{one.ranks} ranks{nodes}"
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"  {label:<{LABEL}}{text}"
+
+
+def ring_order(one: CommunicatorSummary) -> str:
+    """`0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`; a question mark is a node that nothing told of."""
+    known = {index for link in one.links for index in (link.sender, link.receiver)}
+    hops: list[str] = []
+    silent = 0
+    for index in range(one.nodes):
+        if index in known or one.nodes <= MOST_HOPS:
+            hops += [f"({silent} not seen)"] * bool(silent)
+            hops.append(f"{index} {one.host(index) or '?'}")
+            silent = 0
+        else:
+            silent += 1
+    hops += [f"({silent} not seen)"] * bool(silent)
+    return " -> ".join([*hops, "0"])
+
+
+def _way(one: CommunicatorSummary, link: MirroredLink, connection: Connection) -> str:
+    pairs = "/".join(f"{number:x}" for number in connection.queue_pairs)
+    if not one.ring:
+        return f"{connection.source} -> {connection.destination}, QP {pairs}"
+    channel = "?" if connection.channel is None else connection.channel
+    return f"{link.sender} -> {link.receiver}, channel {channel}, QP {pairs}"
+
+
+def _carried(connection: Connection) -> str:
+    told = "/".join(connection.protocols) or "nothing read"
+    if connection.messages is None:
+        return told
+    return f"{told}, {connection.messages:,} messages, {connection.bytes:,} bytes"
+
+
+def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
+    """What the mirrored links carry of the sums, if no frame is lost."""
+    around = (link for link in one.links if not link.tree)
+    links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
+    whole = f"of a sum of {coverage.bytes:,} bytes the mirrored links ({links})"
+    if coverage.once_bytes == coverage.bytes:
+        once = coverage.bytes - coverage.twice_bytes
+        share = "all" if once == coverage.bytes else _percent(once, coverage)
+        spare = f", {share} of it once only" if once else ", all of it twice"
+        told = f"{whole} carry everything{spare}"
+    else:
+        chunks = ", ".join(map(str, coverage.missing_chunks))
+        lacks = f"chunk{'s' * (len(coverage.missing_chunks) > 1)} {chunks} of {one.ranks}"
+        if one.gpus > 1:
+            lacks += " on some channels"
+        missing = coverage.bytes - coverage.once_bytes
+        told = f"{whole} lack {lacks}, {_percent(missing, coverage)}"
+    if not coverage.weights:
+        told += "; a broadcast from rank 0, as of the initial weights, passes none of them"
+    return told
+
+
+def added(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[str]:
+    """What each further link would add, those that add alike together."""
+    for gain in coverage.gains:
+        yield f"{_links(one, gain)}: {_gain(gain, coverage)}"
+
+
+def _gain(gain: CoverageGain, coverage: MirrorCoverage) -> str:
+    once = coverage.once_bytes + gain.adds_bytes
+    told = []
+    if gain.adds_bytes:
+        whole = " and nothing is missing" if once == coverage.bytes else ""
+        told.append(f"{_percent(gain.adds_bytes, coverage)} more{whole}")
+    elif once < coverage.bytes:
+        told.append("nothing that is missing")
+    if gain.twice_bytes == coverage.bytes:
+        told.append("everything is seen twice, so that any one link may fail")
+    elif gain.twice_bytes > coverage.twice_bytes:
+        told.append(f"{_percent(gain.twice_bytes, coverage)} is seen twice")
+    return ", ".join(told) or "nothing"
+
+
+def _links(one: CommunicatorSummary, gain: CoverageGain) -> str:
+    named = [_named(one, sender) for sender in gain.links[:MOST_HOPS]]
+    more = f" or {len(gain.links) - MOST_HOPS} others" if len(gain.links) > MOST_HOPS else ""
+    return " or ".join(named) + more
+
+
+def _named(one: CommunicatorSummary, sender: int) -> str:
+    """A link by the ports that carry it: a direction of a port that is mirrored already, or not."""
+    receiver = (sender + 1) % one.nodes
+    ports = [f"out of {one.host(sender)}"] if one.host(sender) else []
+    ports += [f"into {one.host(receiver)}"] if one.host(receiver) else []
+    told = f" ({', '.join(ports)})" if ports else ""
+    return f"{sender} -> {receiver}{told}"
+
+
+def _percent(size: int, coverage: MirrorCoverage) -> str:
+    return f"{100 * size / coverage.bytes:.3g} %"

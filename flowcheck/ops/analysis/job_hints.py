@@ -1,0 +1,92 @@
+"""What the user tells `analyze` about the job (model, NCCL log, job file), and where the
+capture contradicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import JobTableConfig, ModelConfig, SourceConfig
+from flowcheck.ops.job_setup.job_file_references import (
+    read_nccl_log,
+    sharded_model,
+    with_factory_model,
+)
+from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents
+from flowcheck.stages.job_learning.job_file_match import unlike_hosts
+from flowcheck.stages.job_state.model_layout import stated_model_mismatch
+from flowcheck.wire.collectives.nccl_debug_log import other_job_sentence
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHints:
+    """Statements, however they were made."""
+
+    stated: OperatorStatement | None = None
+    release: NcclEra | None = None
+    blocks: tuple[int, ...] = ()
+    parted: ShardedTraining | None = None
+    factory: str | None = None
+    """Of `stated.parameters`."""
+    jobs: tuple[JobTableConfig, ...] = ()
+    """Of a job file, where hosts are stated."""
+
+    def read(self, tape: CaptureContents) -> Reading:
+        return read_stream(
+            tape.flows,
+            tape.messages,
+            stated=self.stated,
+            release=self.release,
+            blocks=self.blocks,
+            parted=self.parted,
+        )
+
+    def unlike(self, reading: Reading) -> list[str]:
+        """What is stated and of another job."""
+        stated = self.stated or OperatorStatement()
+        told = []
+        if self.factory is not None and reading.job is not None:
+            unlike = stated_model_mismatch(reading.job, stated.parameters)
+            told += [f"{self.factory}: {unlike}"] if unlike else []
+        ranks = [collective.ranks for collective in reading.collectives if collective.ring]
+        other = other_job_sentence(stated.rings, ranks)
+        told += [other] if other else []
+        found = [part.job for part in reading.parts if part.job is not None]
+        return [*told, *unlike_hosts(self.jobs, found)]
+
+
+def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
+    """Raises ConfigError."""
+    stated = with_factory_model(ModelConfig(factory=model)).stated if model is not None else None
+    if nccl_log is None:
+        return JobHints(stated=stated, factory=model)
+    logged = read_nccl_log("--nccl-log", nccl_log)
+    told = msgspec.structs.replace(
+        stated or OperatorStatement(),
+        rings=logged.orders,
+        linear=has_linear_ll128(logged.version) if logged.version is not None else None,
+    )
+    release = era_of(logged.version) if logged.version is not None else None
+    return JobHints(stated=told, release=release, factory=model)
+
+
+def hints_from_job_file(job: Path, files: Sequence[Path]) -> JobHints:
+    """All that a job file states. Raises ConfigError."""
+    from flowcheck.ops.lifecycle.chain_runner import job_to_run
+
+    config = job_to_run(job, sources=tuple(SourceConfig(file=str(file)) for file in files))
+    sharded = sharded_model(config)
+    return JobHints(
+        stated=config.stated,
+        release=config.release,
+        blocks=() if sharded is None else tuple(u.block_bytes for u in sharded.units),
+        parted=None if sharded is None else sharded.parted,
+        factory=config.model.factory,
+        jobs=config.job or (JobTableConfig(hosts=config.hosts),),
+    )

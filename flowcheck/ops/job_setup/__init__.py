@@ -1,0 +1,1 @@
+"""What a job file refers to, loaded and checked before a chain starts."""

@@ -1,0 +1,129 @@
+"""What a job file refers to: Python factories of models and optimizers, sharded models, NCCL's
+log. Loads and checks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import JobConfig, ModelConfig
+from flowcheck.errors import ConfigError, LearnError, StateError
+from flowcheck.ops.planning.meta_device_model import MetaModel, load_model
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight.factory_preflight import try_factory
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.replica.sharding.gather_units import ShardedModel
+from flowcheck.replica.sharding.zero_megatron_layout import ShardingSettings
+from flowcheck.stages.run_directory.job_run_dirs import job_count
+from flowcheck.wire.collectives.nccl_debug_log import NcclLog, parse_nccl_log
+from flowcheck.wire.training_job.operator_statements import ShardingStyle
+
+KEY = "model.factory"
+
+
+def with_factory_model(model: ModelConfig, *, joins: bool = False) -> ModelConfig:
+    """`model` with the names, sizes and types its factory gives; joins: and the order of gradients,
+    where a loss is stated. Raises ConfigError where the user's code does not work out, or gives
+    something else than what is stated beside it."""
+    assert model.factory is not None
+    settings = [f"{key}={value!r}" for key, value in model.factory_arguments.items()]
+    loss = model.loss if joins else None
+    made = load_model(model.factory, settings, dtype=None, loss=loss, key=KEY)
+    names = tuple(tensor.name for tensor in made.trained)
+    parameters = tuple(tensor.wire for tensor in made.trained)
+    if model.names and model.names != names:
+        raise ConfigError("model.names", model.names[0], f"are not those of {model.factory}")
+    if model.parameters and model.parameters != parameters:
+        raise ConfigError("model.parameters", "", f"are not those of {model.factory}")
+    if not isinstance(model.order, str) and model.order and sorted(model.order) != sorted(names):
+        wrong = next((name for name in model.order if name not in names), model.order[0])
+        right = f"the order must have each name of {model.factory} once"
+        raise ConfigError("model.order", wrong, right)
+    return msgspec.structs.replace(
+        model,
+        names=names,
+        parameters=parameters,
+        everything=(*made.tensors, *made.buffers),
+        keys=made.keys,
+        ready=made.ready,
+    )
+
+
+def factory_model(model: ModelConfig) -> MetaModel:
+    """What `with_factory` put there, as its factory gave it: large models take long to make."""
+    of_module = [tensor for tensor in model.everything if not tensor.buffer]
+    return MetaModel(
+        name=model.factory or "",
+        tensors=tuple(of_module),
+        buffers=tuple(tensor for tensor in model.everything if tensor.buffer),
+        keys=model.keys,
+        ready=model.ready,
+    )
+
+
+def check_rules(config: JobConfig) -> None:
+    """Every job's optimizer over its own model, where that is stated. Raises ConfigError."""
+    for number in range(1, job_count(config) + 1):
+        own = config.job[number - 1] if config.job else None
+        optimizer = (own.optimizer if own is not None else None) or config.optimizer
+        model = (own.model if own is not None else None) or config.model
+        assert optimizer is not None, "checked when the file was read"
+        layout = _layout(model)
+        if optimizer.factory is not None:
+            try_factory(optimizer, layout)
+        elif layout is not None and optimizer.name != "none":
+            check_optimizer(optimizer, layout)
+
+
+def _layout(model: ModelConfig) -> Layout | None:
+    """Of the parameters that are stated; None where some of them is not known."""
+    own = model.parameters
+    if not own or any(p.dtype is None for p in own) or len(model.names) != len(own):
+        return None
+    shapes = [(p.sizes, p.strides) for p in own]
+    try:
+        return Layout.of(shapes, names=model.names, dtype=[p.dtype or "" for p in own])
+    except StateError:
+        return None  # no type of a replica's, which is refused where it is learned
+
+
+def with_nccl_log(config: JobConfig) -> JobConfig:
+    """`config` with what its NCCL log tells. Raises ConfigError where that tells no ring."""
+    if config.nccl_log is None:
+        return config
+    logged = read_nccl_log("nccl_log", Path(config.nccl_log))
+    version = config.nccl or logged.version
+    return msgspec.structs.replace(config, ring_orders=logged.orders, nccl=version)
+
+
+def read_nccl_log(key: str, file: Path) -> NcclLog:
+    """NCCL's log in a file that was named as `key`. Raises ConfigError."""
+    try:
+        return parse_nccl_log(file.read_text(errors="replace"))
+    except OSError as error:
+        raise ConfigError(key, str(file), f"cannot be read: {error.strerror}") from error
+    except LearnError as error:
+        raise ConfigError(key, str(file), str(error)) from error
+
+
+def sharded_model(config: JobConfig) -> ShardedModel | None:
+    """The model of [sharded], as torch and the trainer that is stated cut it; None: none is named.
+    Raises ConfigError where its factory does not work out."""
+    sharded = config.sharded
+    if sharded is None:
+        return None
+    from flowcheck.replica.sharding.sharded_model_probe import wrapped
+
+    if sharded.style is ShardingStyle.FSDP:
+        return wrapped(sharded.factory, sharded.ranks)
+    how = ShardingSettings(
+        style=sharded.style,
+        gradient_dtype=sharded.gradient_dtype,
+        bucket_elements=sharded.bucket_elements,
+        overlap_param_gather=sharded.overlap_param_gather,
+        sums_per_step=sharded.sums_per_step,
+        round_robin_gradients=sharded.round_robin_gradients,
+        pad_buckets_for_high_nccl_busbw=sharded.pad_buckets_for_high_nccl_busbw,
+    )
+    return wrapped(sharded.factory, sharded.ranks, how)

@@ -1,0 +1,72 @@
+"""Files that tell the extractor what is known of a job before its first frame: the job followed
+before, and stated models.
+a chain before this one followed, and models that the job file states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.ops.job_setup.job_file_references import sharded_model
+from flowcheck.private_files import write_private
+from flowcheck.replica.state_file.gradient_log import ready_log
+from flowcheck.stages.job_learning.remembered_job import (
+    REMEMBERED_JOB_FILE,
+    STATED_MODEL_FILE,
+    may_join,
+    newest_remembered_job,
+)
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from flowcheck.wire.learn.jobs.late.amid import Expected
+
+
+@dataclass(frozen=True, slots=True)
+class PriorJob:
+    """Contents of files; None: there is none of it."""
+
+    job: bytes | None
+    """For joining it amid its run."""
+    model: bytes | None
+    """What a stated one reduces, for a job whose start may not be seen."""
+    units: bytes | None
+    """Of a sharded model."""
+
+
+def prior_jobs(
+    own: Sequence[JobConfig], root: Path, expected: Sequence[Expected | None]
+) -> list[PriorJob]:
+    """[job] of each. To be read before run directories are made anew. own: [job] its settings;
+    expected: [job], or () where no job is joined."""
+    units = sharded_model(own[0])
+    return [
+        PriorJob(
+            newest_remembered_job(config, RunDir(root).beside(number).root)
+            if may_join(config)
+            else None,
+            None if model is None else msgspec.json.encode(model),
+            None if units is None else msgspec.json.encode(units),
+        )
+        for number, (config, model) in enumerate(
+            zip(own, expected or [None] * len(own), strict=True), 1
+        )
+    ]
+
+
+def write_prior_job(run: RunDir, config: JobConfig, known: PriorJob) -> None:
+    """Into a run directory that was made just now. config: of this job."""
+    if config.gradient_log.file is not None:
+        ready_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
+    if known.job is not None:
+        write_private(run.learned_folder / REMEMBERED_JOB_FILE, known.job)
+    if known.model is not None:
+        write_private(run.learned_folder / STATED_MODEL_FILE, known.model)
+    run.units.unlink(missing_ok=True)
+    if known.units is not None:
+        write_private(run.units, known.units)

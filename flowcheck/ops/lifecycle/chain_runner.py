@@ -1,0 +1,254 @@
+"""A chain's life: loads the job file, creates shared memory and the run directory, supervises
+the stages, removes the memory."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from flowcheck.config import JobConfig, SourceConfig, check_clip_scope, encode_config, load_job
+from flowcheck.errors import ConfigError, RingError, naming_file
+from flowcheck.messages import AuditRecord, parse_audit_record
+from flowcheck.ops.job_setup.job_file_references import (
+    check_rules,
+    with_factory_model,
+    with_nccl_log,
+)
+from flowcheck.ops.job_setup.multi_job_setup import create_beside, job_settings, with_factory_models
+from flowcheck.ops.job_setup.prior_job_files import PriorJob, prior_jobs, write_prior_job
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.hugepage_memory import (
+    SHM,
+    MemoryFolder,
+    available_bytes,
+    choose_memory_folder,
+)
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.private_files import write_private
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
+from flowcheck.stages.run_directory.log_files import last_complete_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.service_loop import Signals, drive
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.sd_notify import SdNotifier
+from flowcheck.stages.supervisor.supervisor import Supervisor
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.wire.training_job.learned_job import decode_job
+
+if TYPE_CHECKING:
+    from flowcheck.wire.learn.jobs.late.amid import Expected
+
+RING_HEADER_BYTES = 2 << 20
+FLOW_TABLE_BYTES = 16 << 20
+STAGING_TABLES_BYTES = 48 << 20
+"""Roughly, beside message pool and payload; they only decide where memory is taken."""
+Learned = tuple[bytes, bytes, bytes | None]
+"""A job that was learned before, its weights, and what was broadcast beside them."""
+
+
+def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
+    """`load_job`, and the Python functions and the log it names are looked for: before training
+    begins is when somebody can still mend them. Raises ConfigError."""
+    config = load_job(path, sources=sources)
+    assert config.optimizer is not None, "checked when the file was read"
+    for own in (config.optimizer, *(own.optimizer for own in config.job)):
+        if own is not None and own.factory is None:
+            check_optimizer(own)
+    config = with_nccl_log(with_factory_models(config))
+    for table, served in (("watch", config.watch), ("serve", config.serve)):
+        if served is not None:
+            from flowcheck.vault.http_support.tls_context import server_tls
+            from flowcheck.vault.serve.step_server import read_token
+
+            server_tls(served, table)
+            if served.token_file is not None:
+                read_token(served.token_file)
+    if config.persist is not None:
+        from flowcheck.vault.persist.save_format import check_form
+        from flowcheck.vault.persist.storage_target import check_target
+
+        check_target(config.persist)
+        check_form(config.persist)
+    if config.model.factory is not None:
+        made = with_factory_model(config.model, joins=config.joins)
+        config = msgspec.structs.replace(config, model=made)
+    check_rules(config)
+    return config
+
+
+def memory_need(config: JobConfig) -> int:
+    """Bytes of shared memory before the model is known: rings, flow tables, staging."""
+    ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
+    pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
+    staging = config.staging.size_bytes + STAGING_TABLES_BYTES
+    return len(config.rings) * (ring + pool + job_count(config) * staging)
+
+
+def ordinary_bytes_free() -> int:
+    """Bytes /dev/shm can take without driving the machine out of memory."""
+    shm = os.statvfs(SHM)
+    return min(shm.f_bavail * shm.f_frsize, available_bytes())
+
+
+def create(
+    config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
+) -> tuple[RunDir, str]:
+    """The run directory with its shared memory, and a sentence about where that lies. expected:
+    [job] what its model reduces, as `foreknown` takes it."""
+    learned = _learned(Path(config.learned)) if config.learned is not None else None
+    own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
+    for each in own:
+        check_clip_scope(each.optimizer, len(own), config.job)
+    known = prior_jobs(own, root, expected)
+    need = memory_need(config)
+    place = choose_memory_folder(need)
+    if place.huge_pages:
+        try:
+            return _create_in(place, config, root, learned, known)
+        except RingError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+        # Somebody took the pages between the look and the making.
+        place = MemoryFolder(SHM, False, f"the 2 MiB pages ran out meanwhile: using {SHM}")
+    if need > ordinary_bytes_free():
+        raise ConfigError(
+            "ring.slots",
+            config.ring.slots,
+            f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
+            "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
+        )
+    return _create_in(place, config, root, learned, known)
+
+
+def _create_in(
+    place: MemoryFolder,
+    config: JobConfig,
+    root: Path,
+    learned: Learned | None,
+    known: Sequence[PriorJob],
+) -> tuple[RunDir, str]:
+    run = RunDir.create(root, place.folder)
+    try:
+        with naming_file(run.root):
+            write_private(run.config, encode_config(job_settings(config, 1)))
+            write_prior_job(run, job_settings(config, 1), known[0])
+            if learned is not None:
+                write_private(run.weights, learned[1])
+                if learned[2] is not None:
+                    write_private(run.beside_weights, learned[2])
+                write_private(run.learned_job, learned[0])
+        for number, (source, _) in enumerate(config.rings):
+            ring = FrameRing.create(
+                run.ring(number),
+                slots=config.ring.slots,
+                slot_bytes=config.ring.slot_bytes,
+                live_source=config.source[source].live,
+                readers=job_count(config),
+            )
+            messages = 2 * config.ring.slots
+            flows = FlowTable.create(run.flows(number), messages=messages)
+            Staging.create(
+                run.staging(number), messages=messages, data_bytes=config.staging.size_bytes
+            ).close()
+            flows.close()
+            ring.close()
+        create_beside(config, run, place.folder, known)
+    except BaseException:
+        run.remove()
+        raise
+    return run, place.why
+
+
+def _learned(job: Path) -> Learned:
+    """Read before anything is made, for it may lie in the very run directory that is made anew."""
+    weights = job.with_name(RunDir(job.parent).weights.name)
+    for path in (job, weights):
+        if not path.exists():
+            raise ConfigError("learned", str(path), "is not there; learned/ of a run has both")
+    decode_job(job.read_bytes())
+    others = job.with_name(RunDir(job.parent).beside_weights.name)
+    rest = others.read_bytes() if others.exists() else None
+    return job.read_bytes(), weights.read_bytes(), rest
+
+
+def supervise(
+    config: JobConfig,
+    run: RunDir,
+    *,
+    until_drained: bool,
+    will_save: bool,
+    signals: Signals,
+    watch: Callable[[ChainProgress], None] | None = None,
+    manager: SdNotifier | None = None,
+) -> Supervisor:
+    """Runs the chain to its end. Raises what ended it, if something did.
+
+    will_save: checkpoints are written behind it, by the process that it lends for that. signals:
+    end it; they stay noted there. manager: told of every turn.
+    """
+
+    def turned(progress: ChainProgress) -> None:
+        if watch is not None:
+            watch(progress)
+        up = supervisor.all_up()
+        if manager is not None:
+            manager.turn(up=up)
+        # What is persisted is persisted here: torch takes seconds, and an end has few.
+        if up and will_save and config.persist is not None and loading.ident is None:
+            loading.start()
+
+    loading = threading.Thread(target=_load_checkpoint)
+    beside = all_run_dirs(run)[1:]
+    supervisor = Supervisor(
+        run,
+        config,
+        watch=turned,
+        hurried=lambda: signals.hard,
+        beside=beside,
+        lends=will_save,
+    )
+    links = StageSockets(run.sockets, StageSockets.EVENTS)
+    try:
+        drive(supervisor, links, until_drained=until_drained, signals=signals)
+    except BaseException:
+        if supervisor.lender is not None:
+            supervisor.lender.close()
+        raise
+    finally:
+        if loading.ident is not None:
+            loading.join()
+    return supervisor
+
+
+def _load_checkpoint() -> None:
+    from flowcheck.replica.checkpoint import checkpoint_save  # noqa: F401
+    from flowcheck.replica.torch_startup import load_torch
+
+    load_torch()
+
+
+@contextmanager
+def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
+    """Takes the run away afterwards; its records stay if asked for, and after a failure, for the
+    sentence that tells of it names a log."""
+    try:
+        yield
+    except BaseException:
+        run.remove(keep_records=True)
+        raise
+    run.remove(keep_records=keep_records)
+
+
+def last_audit(run: RunDir) -> AuditRecord | None:
+    """The last audit of a run; None if there was none."""
+    line = last_complete_line(run.audits)
+    return None if line is None else parse_audit_record(line)

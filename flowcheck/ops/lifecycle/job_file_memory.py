@@ -1,0 +1,152 @@
+"""Memory that a job file needs, compared with what is free: `flowcheck plan job.toml` and the
+check before `flowcheck up`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.job_setup.job_file_references import factory_model
+from flowcheck.ops.job_setup.multi_job_setup import job_settings
+from flowcheck.ops.lifecycle.chain_runner import job_to_run, memory_need, ordinary_bytes_free
+from flowcheck.ops.planning.memory_estimate import (
+    MemoryEstimate,
+    MemoryItem,
+    ReplicaMemory,
+    replica_memory,
+)
+from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
+from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
+from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
+from flowcheck.terminal_escape import printable
+
+COPY = (
+    "no earlier step has room (replica.keep_bytes): each step is copied before it is {}; "
+    "keep_bytes = {:,} would do as well, and keep it"
+)
+STAGING = (
+    "staging.size_bytes = {:,} is less than start-up and one iteration of this model ({:,}): no "
+    "job can be learned in it; flowcheck plan {} --world N tells how much it must be"
+)
+TOO_MUCH = 1
+"""Exit code of a job that does not fit."""
+
+
+def run(path: Path, *, as_json: bool) -> int:
+    """Prints the sum; 1 where more is needed than is free. Raises ConfigError for a job file that
+    is none, or states no model."""
+    from rich.console import Console
+
+    from flowcheck.ops.planning.plan_report import memory_table
+
+    config = job_to_run(path)
+    memory, free_bytes = memory_of_job(config), ordinary_bytes_free()
+    short = memory.bytes > free_bytes
+    if as_json:
+        told = {**msgspec.to_builtins(memory), "bytes": memory.bytes, "free_bytes": free_bytes}
+        print(json.dumps({**told, "bytes_per_parameter": memory.per_parameter, "fits": not short}))
+        return TOO_MUCH if short else 0
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(memory_table(memory))
+    if config.staging.size_bytes < memory.staging_bytes:
+        model = config.model.factory or "FACTORY"
+        out.print(STAGING.format(config.staging.size_bytes, memory.staging_bytes, model))
+    verdict = "does NOT fit" if short else "fits"
+    sentence = f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now"
+    out.print(printable(sentence), markup=False)
+    return TOO_MUCH if short else 0
+
+
+def check_memory_fits(config: JobConfig) -> None:
+    """Raises ConfigError, with the sum, where a job file asks for more memory than is free, huge
+    pages included. One that does not state each of its models tells nothing beforehand: there the
+    updater finds it out, once the job is learned (stages/needed.py)."""
+    each = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
+    stated = all(own.model.factory is not None and own.optimizer is not None for own in each)
+    if not stated or config.sharded is not None:
+        return
+    try:
+        memory = memory_of_job(config)
+    except StateError:  # of a type that no replica keeps: what is learned decides
+        return
+    free_bytes = ordinary_bytes_free() + huge_bytes_free()
+    if memory.bytes <= free_bytes:
+        return
+    account = " + ".join(f"{part.what} {part.bytes:,}" for part in memory.parts if part.bytes)
+    right = (
+        f"does not fit: {account} = {memory.bytes:,} bytes, and {free_bytes:,} are free: state "
+        "less ([replica] keep_bytes, [gradient_log], [ring] slots, [staging] size_bytes), or take "
+        "a machine with more memory; flowcheck plan shows the sum of a job file"
+    )
+    raise ConfigError("the job's memory", f"{memory.bytes:,} bytes", right)
+
+
+def memory_of_job(config: JobConfig) -> MemoryEstimate:
+    """Of all jobs of the file. Raises ConfigError where one states no factory of its model."""
+    several = job_count(config) > 1
+    parts: list[MemoryItem] = []
+    numbers = step_bytes = staging = 0
+    for number in range(1, job_count(config) + 1):
+        own = job_settings(config, number)
+        held = _held_of(own)
+        name = f" of {job_folder_name(config, number)}" if several else ""
+        more = [*held.parts, *_readers(own, config, held), *_log(own), *_taken(own, held)]
+        parts += [msgspec.structs.replace(part, what=part.what + name) for part in more]
+        numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
+        staging += 2 * held.gradient_bytes  # the weights that are broadcast, and one iteration
+    rings = f"{config.ring.slots:,} slots for each of {len(config.rings)} queues, flow tables"
+    parts.append(MemoryItem(what="rings, staging", bytes=memory_need(config), why=rings))
+    return MemoryEstimate(
+        parts=tuple(parts), staging_bytes=staging, parameters=numbers, step_bytes=step_bytes
+    )
+
+
+def _held_of(own: JobConfig) -> ReplicaMemory:
+    model = own.model
+    if model.factory is None or own.optimizer is None:
+        right = "is needed to plan: sizes come from the model, which no frame has told yet"
+        raise ConfigError("model.factory", model.factory or "none", right)
+    return replica_memory(factory_model(model), own.optimizer, own.replica.keep_bytes)
+
+
+def _readers(own: JobConfig, config: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
+    """Who copies a step before it is a file: nobody, where there is a step to spare, for then it is
+    read in place (replica/checkpoint/step_snapshot.py, `held`)."""
+    if held.spare:
+        return []
+    done = {"saved": own.persist is not None, "served": config.serve is not None}
+    return [
+        MemoryItem(
+            what=f"a step that is {word}",
+            bytes=held.step_bytes,
+            why=COPY.format(word, held.step_bytes),
+        )
+        for word, asked in done.items()
+        if asked
+    ]
+
+
+def _log(own: JobConfig) -> list[MemoryItem]:
+    if not (own.joins or own.replica.awaits_base):
+        return []
+    why = "at most (gradient_log.memory_bytes), once gradients have to wait for a base"
+    return [MemoryItem(what="gradient log", bytes=own.gradient_log.memory_bytes, why=why)]
+
+
+def _taken(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
+    """As stages/retaken.py keeps them: two logs by turns, each reserved in full."""
+    steps = own.gradient_log.taken_steps
+    if not steps:
+        return []
+    why = f"two logs of {steps:,} steps (gradient_log.taken_steps)"
+    return [
+        MemoryItem(
+            what="gradients of taken steps",
+            bytes=applied_log_bytes(steps, held.gradient_bytes),
+            why=why,
+        )
+    ]

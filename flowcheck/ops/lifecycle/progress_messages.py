@@ -1,0 +1,168 @@
+"""Progress of a chain for the operator: bars and stall limit of a replay, messages of a live
+chain on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from flowcheck.config import JobConfig, LogConfig
+from flowcheck.errors import StateError
+from flowcheck.messages import StepLost
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.stage_process import OPTIONAL_STAGES, stage_arguments
+from flowcheck.terminal_escape import printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+STALL_LIMIT_S = 120.0
+"""No position moved for so long: the chain is stuck, and says where. A pause between two frames
+of a capture that is paced by its time stamps is not counted."""
+
+ERROR = "error"
+RANGES_SAID = 8
+"""Missing ranges a sentence names; events.jsonl has them all."""
+
+
+class ReplayProgress:
+    """The chain's positions as progress bars; called by the supervisor every turn."""
+
+    def __init__(self, where: RunDir, config: JobConfig, console: Console, frames: int) -> None:
+        """frames: how many all sources hold together."""
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._rings = [FrameRing.open(where.ring(number)) for number in range(len(config.rings))]
+        self._frames = frames
+        self._paced = any(source.speed is not None for source in config.source)
+        self._stages = {name for name in stage_arguments(config) if name not in OPTIONAL_STAGES}
+        self._bars = Progress(
+            TextColumn("{task.description:>9}"),
+            BarColumn(),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._tasks: dict[str, TaskID] = {
+            name: self._bars.add_task(name, total=frames or 1, count="")
+            for name in ("captured", "parsed", "extracted", "applied")
+        }
+        self._last: tuple[int, ...] = ()
+        self._moved_s = time.monotonic()
+
+    def __enter__(self) -> ReplayProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+        for ring in self._rings:
+            ring.close()
+
+    def __call__(self, progress: ChainProgress) -> None:
+        """Raises StateError, naming the stage, when nothing moved for STALL_LIMIT_S."""
+        heads = sum(ring.head for ring in self._rings)
+        parsed = sum(ring.parsed for ring in self._rings)
+        tails = sum(ring.tail for ring in self._rings)
+        now = (heads, parsed, tails, progress.steps, progress.restarts)
+        if (
+            not self._stages <= progress.up
+        ):  # the supervisor waits for these with a limit of its own
+            self._moved_s = time.monotonic()
+        if now == self._last:
+            self._patience(now)
+            return
+        self._last, self._moved_s = now, time.monotonic()
+        for name, value in (("captured", heads), ("parsed", parsed), ("extracted", tails)):
+            self._bars.update(self._tasks[name], completed=value, count=f"{value:,} frames")
+        self._bars.update(
+            self._tasks["applied"],
+            total=progress.complete_steps or None,
+            completed=progress.steps,
+            count=f"{progress.steps:,} steps",
+        )
+
+    def _patience(self, now: tuple[int, ...]) -> None:
+        heads, parsed, tails, steps, _ = now
+        waiting_for_time = self._paced and heads < self._frames and heads == parsed == tails
+        if waiting_for_time or time.monotonic() - self._moved_s < STALL_LIMIT_S:
+            return
+        stuck = "update"
+        for stage, there, wanted in (
+            ("extract", tails, parsed),
+            ("parse", parsed, heads),
+            ("capture", heads, self._frames),
+        ):
+            if there < wanted:
+                stuck = stage
+        raise StateError(
+            f"nothing moved for {STALL_LIMIT_S:.0f} s; stuck in {stuck}: {heads} of "
+            f"{self._frames} frames captured, {parsed} parsed, {tails} extracted, "
+            f"{steps} steps applied"
+        )
+
+
+class LiveMessages:
+    """Says on stderr, as it happens, what the operator of a live chain must know."""
+
+    def __init__(self, sources: int) -> None:
+        self._captures = {f"capture-{number}" for number in range(sources)}
+        self._notes = 0
+        self._listening = self._stepping = self._lost = False
+
+    def __call__(self, progress: ChainProgress) -> None:
+        for note in progress.notes.since(self._notes):
+            print_message(note)
+        self._notes = progress.notes.count
+        if not self._listening and self._captures <= progress.up:
+            self._listening = True
+            print_message(
+                "every source is being captured: start training now, its start-up comes once"
+            )
+        if progress.steps and not self._stepping:
+            self._stepping = True
+            print_message(
+                f"the job is learned; the replica is at step {progress.steps} and goes on"
+            )
+        if progress.lost is not None and not self._lost:
+            self._lost = True
+            print_message(lost_step_sentence(progress.lost), ERROR)
+
+
+def lost_step_sentence(lost: StepLost) -> str:
+    """What is missing, and what it means for the replica."""
+    ranges = ", ".join(f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID])
+    more = f" and {len(lost.missing) - RANGES_SAID} more" if lost.missing[RANGES_SAID:] else ""
+    what = f"bytes {ranges}{more} of its gradient never came ({lost.why})" if ranges else lost.why
+    return (
+        f"step {lost.step} cannot be rebuilt: {what}; the replica stays at step {lost.step - 1}, "
+        "capture goes on counting"
+    )
+
+
+def print_message(sentence: str, level: str = "info") -> None:
+    """To the operator, on stderr. A terminal that went away is no reason to end a chain."""
+    line = f"flowcheck: {printable_lines(sentence)}"
+    if _VOICE.format == "json":
+        line = json.dumps({"time_ns": time.time_ns(), "level": level, "message": sentence})
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def speak(config: LogConfig) -> None:
+    """How this process says what it says from now on."""
+    _VOICE.format = config.format
+
+
+class _MessageFormat:
+    format = "text"
+
+
+_VOICE = _MessageFormat()

@@ -1,0 +1,188 @@
+"""`flowcheck replay`: sends capture files through the whole multi-process chain, up to a
+checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from flowcheck.config import (
+    JobConfig,
+    OptimizerConfig,
+    RingConfig,
+    SourceConfig,
+    StagingConfig,
+    check_job_tables,
+)
+from flowcheck.errors import CaptureError, ConfigError
+from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
+from flowcheck.ops.lifecycle import chain_runner
+from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
+from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
+from flowcheck.ops.lifecycle.replay_result import ReplayResult, is_complete, show
+from flowcheck.ops.lifecycle.shutdown_cleanup import rescue
+from flowcheck.plane.frame_sources.dpdk_eal import dpdk
+from flowcheck.plane.frame_sources.pcap_source import PcapSource
+from flowcheck.private_files import make_folder
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer_name
+from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.service_loop import Signals
+from flowcheck.terminal_escape import printable
+
+RING_SLOTS = 1 << 12
+STAGING_BYTES_MAX = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """The words of the command line."""
+
+    files: tuple[Path, ...]
+    optimizer: str | None = None
+    learning_rate: float | None = None
+    job: Path | None = None
+    out: Path | None = None
+    speed: float | None = None
+    source: str = "auto"
+    digests: bool = False
+    run: Path | None = None
+    as_json: bool = False
+    jobs: int | None = None
+
+
+def run(request: ReplayRequest) -> int:
+    """The exit code: 0 only if every step of the stream is in the replica and none was lost."""
+    counts = [_count(path) for path in request.files]
+    config, assumed = _config(request, counts)
+    if request.out is not None:
+        make_folder(request.out)  # now, not after all the work
+    console = Console(stderr=True, quiet=request.as_json)
+    for sentence in kept_rights_notes():
+        console.print(printable(sentence), markup=False)
+    for sentence in assumed:
+        console.print(f"[yellow]assumed[/] {escape(sentence)}")
+    root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
+    rescued = rescue(RunDir(root), "flowcheck replay")
+    if rescued is not None:
+        console.print(printable(rescued), markup=False)
+    for sentence in remove_leftovers(apart_from=root, replicas=False).sentences:
+        console.print(printable(sentence), markup=False)
+    where, memory = chain_runner.create(config, root)
+    console.print(memory, markup=False)
+    # To the end: a signal while the checkpoint is being written must not be the end of that.
+    with Signals() as signals, chain_runner.removed(where, keep_records=request.run is not None):
+        result = _replay(request, config, where, console, sum(counts), signals)
+    if request.run is None:
+        shutil.rmtree(root, ignore_errors=True)
+    result["assumed"] = [*assumed, *result["assumed"]]
+    if request.as_json:
+        json.dump(result, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        show(result, console)
+    return 0 if all(map(is_complete, (result, *result["beside"]))) else 1
+
+
+def _count(path: Path) -> int:
+    with PcapSource(path) as source:
+        return source.count()
+
+
+def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[str]]:
+    """The chain's settings, and what nobody stated."""
+    assumed: list[str] = []
+    sources = _sources(request, counts)
+    if request.job is not None:
+        if request.optimizer is not None or request.learning_rate is not None:
+            raise ConfigError(
+                "job", str(request.job), "states the optimizer: leave --optimizer out"
+            )
+        base = chain_runner.job_to_run(request.job, sources=sources)
+        if request.jobs is not None:
+            check_job_tables(request.jobs, base.job)
+            base = with_factory_models(msgspec.structs.replace(base, jobs=request.jobs))
+        whole = request.digests or base.digests
+        alone = msgspec.structs.replace(base, digests=whole, persist=None, serve=None)
+        return alone, assumed
+    name, rate = request.optimizer, request.learning_rate
+    if name is None:
+        assumed.append("optimizer sgd: it never crosses the wire; state it with --optimizer")
+        name = "sgd"
+    if rate is None:
+        assumed.append("learning rate 0.01: it never crosses the wire; state it with --lr")
+        rate = 0.01
+    optimizer = msgspec.convert({"name": name, "learning_rate": rate}, OptimizerConfig)
+    check_optimizer_name("--optimizer", optimizer)
+    size = sum(path.stat().st_size for path in request.files)
+    staging = min(STAGING_BYTES_MAX, max(64 << 20, 2 * size))
+    return JobConfig(
+        source=sources,
+        optimizer=optimizer,
+        digests=request.digests,
+        jobs=request.jobs or 1,
+        ring=RingConfig(slots=RING_SLOTS),
+        staging=StagingConfig(size_bytes=staging),
+    ), assumed
+
+
+def _sources(request: ReplayRequest, counts: list[int]) -> tuple[SourceConfig, ...]:
+    kind = request.source
+    if kind not in ("auto", "dpdk", "file"):
+        raise ConfigError("--source", kind, "is one of auto, dpdk, file")
+    if kind == "auto":
+        kind = "dpdk" if _dpdk_reads(request.files) else "file"
+    if kind == "dpdk":
+        for path in request.files:
+            if "," in str(path.resolve()):
+                raise ConfigError(
+                    "FILE", str(path), "DPDK cannot be told a path with a comma: --source file"
+                )
+    return tuple(
+        SourceConfig(
+            vdev=f"net_pcap0,rx_pcap={path.resolve()}" if kind == "dpdk" else None,
+            file=str(path.resolve()) if kind == "file" else None,
+            speed=request.speed,
+            frames=frames,
+        )
+        for path, frames in zip(request.files, counts, strict=True)
+    )
+
+
+def _dpdk_reads(files: tuple[Path, ...]) -> bool:
+    """Whether the DPDK path can be taken: the module is built; commas would split the vdev."""
+    try:
+        dpdk()
+    except CaptureError:
+        return False
+    return not any("," in str(path.resolve()) for path in files)
+
+
+def _replay(
+    request: ReplayRequest,
+    config: JobConfig,
+    where: RunDir,
+    console: Console,
+    frames: int,
+    signals: Signals,
+) -> dict[str, Any]:
+    with ReplayProgress(where, config, console, frames) as watch:
+        supervisor = chain_runner.supervise(
+            config,
+            where,
+            until_drained=True,
+            will_save=request.out is not None,
+            signals=signals,
+            watch=watch,
+        )
+        stopped = bool(signals.received)
+    return ReplayResult(request.out, frames, stopped).of(supervisor)

@@ -1,0 +1,127 @@
+"""The result of a replay, for each job: steps, digests, losses, checkpoint; as JSON and as
+text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+
+from flowcheck.messages import StepLost
+from flowcheck.ops.lifecycle.common_step import common_step_to_keep, write_index
+from flowcheck.ops.lifecycle.progress_messages import lost_step_sentence
+from flowcheck.ops.lifecycle.run_outcome import last_step
+from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, checkpoint_writer
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.run_directory.job_run_dirs import job_folder_name
+from flowcheck.stages.run_directory.log_files import complete_lines
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.supervisor import Supervisor
+from flowcheck.step_numbers import Step
+
+INTERRUPTED = "stopped by a signal before the end of the capture"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """How the chain ended."""
+
+    out: Path | None
+    """Where checkpoints go."""
+    frames: int
+    """Of all files."""
+    stopped: bool
+    """By a signal."""
+
+    def of(self, supervisor: Supervisor) -> dict[str, Any]:
+        """What came of the job, and under `beside` of each further one on the same ports."""
+        watched = (supervisor, *supervisor.beside)
+        runs = [one.run for one in watched]
+        step, why = common_step_to_keep(runs[0].settings(), runs)
+        with checkpoint_writer(supervisor.lender) as save:
+            first, *beside = [self._of(one.run, one.progress, step, save) for one in watched]
+        if self.out is not None and beside:
+            saved = [one["checkpoint"] for one in (first, *beside)]
+            write_index(self.out, supervisor.run, [path and Path(path) for path in saved], step)
+        return first | {"beside": beside, "notes": [*first["notes"], *([why] if why else [])]}
+
+    def _of(
+        self, where: RunDir, progress: ChainProgress, step: Step | None, save: Save
+    ) -> dict[str, Any]:
+        config = where.settings()
+        captured = 0
+        for number in range(len(config.rings)):
+            with FrameRing.open(where.ring(number)) as ring:
+                captured += ring.counters()["capture"]["rx_frames"]
+        steps = [msgspec.json.decode(line) for line in complete_lines(where.steps)]
+        last = last_step(where) or {"step": 0, "digest": None}
+        out = self.out
+        if out is not None and config.several:
+            out /= job_folder_name(config, where.reader + 1)
+        saved = save(config, where, out, step) if out is not None else None
+        interrupted = self.stopped and (captured < self.frames or progress.complete_steps is None)
+        lost = progress.lost
+        return {
+            "frames": self.frames,
+            "captured_frames": captured,
+            "steps": last["step"],
+            "complete_steps": progress.complete_steps or 0,
+            "digest": last["digest"],
+            "digests": steps if config.digests else [],
+            "lost": msgspec.to_builtins(lost) if lost else None,
+            "why": INTERRUPTED if interrupted else progress.why,
+            "interrupted": interrupted,
+            "notes": list(progress.notes),
+            "restarts": progress.restarts,
+            "assumed": list(assumptions_of(where)),
+            "checkpoint": str(saved) if saved else None,
+        }
+
+
+def is_complete(result: dict[str, Any]) -> bool:
+    """Every step of the stream is in the replica and none was lost."""
+    taken = result["steps"] and result["steps"] == result["complete_steps"]
+    return bool(taken and not result["why"] and not result["lost"] and not result["interrupted"])
+
+
+def show(result: dict[str, Any], notes: Console) -> None:
+    """For people; notes: where what is beside the result goes."""
+    out = Console()
+    for sentence in result["notes"]:
+        notes.print(sentence, markup=False)
+    for number, one in enumerate((result, *result["beside"]), 1):
+        if result["beside"]:
+            out.print(f"job {number}:", highlight=False)
+        _show(one, out, notes)
+
+
+def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
+    for line in result["digests"]:
+        out.print(
+            f"step {line['step']:>4}  gradient {line['gradient_sha256']}  "
+            f"parameters {line['parameters_sha256']}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for sentence in result["assumed"]:
+        notes.print(f"[yellow]assumed[/] {escape(sentence)}")
+    if result["lost"]:
+        out.print(
+            f"[red]{escape(lost_step_sentence(msgspec.convert(result['lost'], StepLost)))}[/]"
+        )
+    elif result["why"]:
+        out.print(result["why"], markup=False)
+    out.print(
+        f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
+        f"state digest {result['digest'] or 'none: no state was made'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if result["checkpoint"]:
+        out.print(f"checkpoint {result['checkpoint']}", highlight=False, soft_wrap=True)

@@ -1,0 +1,129 @@
+"""The outcome of a chain that was stopped: its last step, and why it came no further."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import LearnError
+from flowcheck.ops.lifecycle.progress_messages import lost_step_sentence
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
+from flowcheck.plane.shared_memory.packet_counters import lost_frames
+from flowcheck.stages.chain_events.heartbeat import read_beat
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.log_files import last_complete_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.step_numbers import Step
+from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What there is to say when a live chain is over."""
+
+    step: Step
+    """Of the replica; 0: none was taken."""
+    digest: str
+    why: str | None
+    """What kept the replica from following, in one sentence; None: it followed to the end."""
+    in_flight: int | None
+    """A step that was not whole yet when the chain was told to end."""
+    frames: int
+    lost_frames: int
+    """That reached this machine and no ring."""
+
+
+def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunOutcome:
+    """Reads it from the shared memory and the records of a chain whose stages have ended."""
+    frames = lost = 0
+    for number in range(len(config.rings)):
+        with FrameRing.open(run.ring(number)) as ring:
+            capture = ring.counters()["capture"]
+            frames, lost = frames + capture["rx_frames"], lost + lost_frames(capture)
+    last = last_step(run) or {"step": 0, "digest": ""}
+    step = Step(int(str(last["step"])))
+    why = _stopped(run, progress)
+    if why is None and not step:
+        why = _nothing(run, progress, frames)
+    return RunOutcome(
+        step=step,
+        digest=str(last["digest"]),
+        why=why,
+        in_flight=progress.in_flight.step if progress.in_flight is not None else None,
+        frames=frames,
+        lost_frames=lost,
+    )
+
+
+def _stopped(run: RunDir, progress: ChainProgress) -> str | None:
+    """Why the replica takes no more steps; None if it would have.
+
+    The files tell, not the first loss heard of: a job that came back may be followed since.
+    """
+    from flowcheck.stages.extraction.job_restart import restart_verdict  # with all that learns
+
+    verdict = restart_verdict(run)
+    if verdict is not None and not verdict.followed:
+        return verdict.why
+    if incarnation_of(run).step is None and _joined(run):
+        return (
+            "the job was joined amid its run, and nobody gave a base (flowcheck base FILE --then "
+            "LATER): none of its steps since was taken"
+        )
+    if incarnation_of(run).step is None:
+        return (
+            "the job began with a state that is not known, and nobody gave it with flowcheck base: "
+            "none of its steps was taken"
+        )
+    step = _lost_step(run)
+    if step is None or (progress.in_flight is not None and step == progress.in_flight.step):
+        return None
+    if progress.lost is not None and progress.lost.step == step:
+        return lost_step_sentence(progress.lost)
+    return f"step {step} was lost, and the replica stays at step {step - 1}"
+
+
+def _goes_on(run: RunDir) -> bool:
+    """A lost step keeps nothing that follows from being taken."""
+    if not run.learned_job.exists():
+        return False
+    return decode_job(run.learned_job.read_bytes()).kind is FollowedData.PARAMETERS
+
+
+def _joined(run: RunDir) -> bool:
+    with suppress(OSError, LearnError):
+        return decode_job(run.learned_job.read_bytes()).joined
+    return False
+
+
+def _lost_step(run: RunDir) -> int | None:
+    if not run.shard.exists() or _goes_on(run):
+        return None
+    with GradientShard.open(run.shard) as shard:
+        lost = [
+            shard.iteration(n) for n in range(GENERATIONS) if shard.state(n) == GenerationState.LOST
+        ]
+    return min(lost, default=None)
+
+
+def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> str:
+    """Why there is not one step."""
+    if not frames:
+        return "no frame came from any source: see whether the mirror is switched on and leads here"
+    if run.learned_job.exists():
+        return "the job was learned, but no step of it came whole before the end"
+    return progress.why or f"no job was learned from {frames:,} frames"
+
+
+def last_step(run: RunDir) -> dict[str, object] | None:
+    """The last whole line of steps.jsonl; where lines found no room, what the beat knows."""
+    beat = read_beat(run.beat)
+    if beat is not None and beat.unwritten_lines and beat.taken:
+        return {"step": beat.taken, "digest": beat.digest}
+    line = last_complete_line(run.steps)
+    return None if line is None else msgspec.json.decode(line)

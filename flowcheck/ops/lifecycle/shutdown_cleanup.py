@@ -1,0 +1,247 @@
+"""`flowcheck down`, and rescue of a killed chain: saves the replica as a checkpoint, ends
+processes, removes shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import msgspec
+
+from flowcheck.config import JobConfig, PersistConfig
+from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.ops.lifecycle.common_step import common_step_to_keep, write_index
+from flowcheck.ops.lifecycle.leftover_memory import by_chain, remove_leftovers
+from flowcheck.ops.lifecycle.progress_messages import print_message
+from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, save_checkpoint
+from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_killed_end
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.terminal_escape import printable
+
+DOWN_LIMIT_S = 10.0
+LOOK_S = 0.05
+FOLDERS_MAX = 100
+"""Of killed chains that left other states of the same step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedReplica:
+    """A checkpoint that was written."""
+
+    folder: Path | str
+    """Or the URL of one."""
+    why: str
+    """Why it is not where the job file wants it; empty if it is."""
+
+
+def save_replicas(
+    config: JobConfig, run: RunDir, save: Save | None = None
+) -> tuple[list[SavedReplica | None], str]:
+    """As `keep`, of every job that the chain in `run` follows: of rings of one training job at a
+    step that all of them have. Beside them why there is none; empty: there is, or need not be."""
+    runs = all_run_dirs(run)
+    if len(runs) == 1:
+        return [save_replica(config, run, None, save)], ""
+    step, why = common_step_to_keep(runs[0].settings(), runs)
+    kept = [save_replica(own.settings(), own, step, save) for own in runs]
+    if config.checkpoint is not None and any(kept):
+        folders = [one.folder if one is not None else None for one in kept]
+        own = [folder if isinstance(folder, Path) else None for folder in folders]
+        write_index(Path(config.checkpoint), run, own, step)
+    return kept, why
+
+
+def save_replica(
+    config: JobConfig, run: RunDir, step: Step | None = None, save: Save | None = None
+) -> SavedReplica | None:
+    """A checkpoint where the job wants it, else in a folder of the run that holds no other state
+    of the same step; None without a step. Raises StateError or OSError where neither goes. step:
+    an older one than the last; save: who writes it, by default this process."""
+    if not _stepped(run):
+        return None
+    save = save or save_checkpoint
+    why, kept = "", None
+    if config.persist is not None:
+        try:
+            kept = _persisted(config, config.persist, run, step)
+        except (FlowCheckError, OSError) as error:
+            why = str(error)
+    if config.checkpoint is not None:
+        try:
+            saved = save(config, run, Path(config.checkpoint), step)
+            return SavedReplica(saved, why) if saved is not None else None
+        except (StateError, OSError) as error:
+            why = f"no checkpoint in {config.checkpoint}: {error}"
+    if kept is not None:
+        return SavedReplica(kept, why)
+    for number in range(FOLDERS_MAX):
+        try:
+            saved = save(config, run, run.root / f"rescued{number or ''}", step)
+            return SavedReplica(saved, why) if saved is not None else None
+        except StateError as error:
+            refused = error
+    raise refused
+
+
+def _persisted(
+    config: JobConfig, persist: PersistConfig, run: RunDir, step: Step | None
+) -> Path | str | None:
+    from flowcheck.stages.checkpointing.final_checkpoint import save_last
+
+    entry = save_last(run, config, step, print_message)
+    if entry is None:
+        return None
+    if persist.is_local:
+        from flowcheck.vault.persist.storage_target import local_path
+
+        return local_path(persist.target) / entry.name
+    return f"{persist.target.rstrip('/')}/{entry.name}"
+
+
+def _stepped(run: RunDir) -> bool:
+    """Whether a step was taken; without one the replica is what the trainer itself began with."""
+    return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
+
+
+def rescue(run: RunDir, finder: str) -> str | None:
+    """Keeps the replica of a chain whose supervisor was killed, before its place is taken; what was
+    done, as a sentence, which the record of its end has too. None where no killed chain is.
+    finder: the verb that asks.
+
+    Raises ConfigError where stages of it do not end with their supervisor, StateError where its
+    replica can be written nowhere; all is left as it is then.
+    """
+    if not run.holds_memory or "supervisor" in run.stage_pids():
+        return None
+    _wait_for_stages(run)
+    killed = f"the chain that ran in {run.root} was killed"
+    folders: list[str | None] = []
+    if not run.memory.exists():
+        said = ", and its shared memory is gone, as after a restart of this machine"
+    elif not any(own.replica.exists() for own in all_run_dirs(run)):
+        said = " before it had a replica: nothing of it is to be kept"
+    else:
+        said, folders = _rescued(run, killed)
+    record_killed_end(run, finder, said.lstrip(";, "), folders)
+    return f"{killed}{said}"
+
+
+def _rescued(run: RunDir, killed: str) -> tuple[str, list[str | None]]:
+    """What was done, and [job] where its replica is kept now."""
+    try:
+        kept, why = save_replicas(_whole_settings(run), run)
+    except (FlowCheckError, OSError) as error:
+        raise StateError(
+            f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
+            f"with flowcheck down --run {run.root} --discard"
+        ) from error
+    folders = [None if one is None else str(one.folder) for one in kept]
+    there = [folder for folder in folders if folder is not None]
+    if not there:
+        return "; no step was taken: nothing to keep", folders
+    return f"; its replica is kept in {' and '.join(there)}" + (f"; {why}" * bool(why)), folders
+
+
+def _whole_settings(run: RunDir) -> JobConfig:
+    """Of all jobs of a chain: checkpoints' folder is that above each one's own."""
+    config = run.settings()
+    if not config.several or config.checkpoint is None:
+        return config
+    return msgspec.structs.replace(config, checkpoint=str(Path(config.checkpoint).parent))
+
+
+def _wait_for_stages(run: RunDir) -> None:
+    """Stages end with their supervisor, after what is in hand."""
+    deadline_s = time.monotonic() + DOWN_LIMIT_S
+    while left := [name for own in all_run_dirs(run) for name in own.stage_pids()]:
+        if time.monotonic() > deadline_s:
+            raise ConfigError(
+                "run",
+                str(run.root),
+                f"{', '.join(left)} still run: flowcheck down --run {run.root}",
+            )
+        Event().wait(LOOK_S)
+
+
+def down(root: Path, *, discard: bool, as_json: bool) -> int:
+    """`flowcheck down`: ends what runs there and removes what it left in memory, but for a killed
+    chain's replica, which becomes a checkpoint first; then shared memory nobody can use any more.
+    Logs and records stay: they are what tells why.
+
+    discard: give that replica up. Raises StateError where it can be written nowhere.
+    """
+    run = RunDir(root)
+    pids = run.stage_pids()
+    if "supervisor" in pids:
+        note_who_stops(run)
+        _end_supervisor(run, pids["supervisor"])
+    _end([pid for own in all_run_dirs(run) for pid in own.stage_pids().values()], signal.SIGKILL)
+    there = run.holds_memory
+    rescued = None if discard else rescue(run, "flowcheck down")
+    if discard and there:
+        record_killed_end(run, "flowcheck down", "its replica was given up (--discard)", ())
+    run.remove(keep_records=True)
+    cleared = remove_leftovers(apart_from=root, replicas=True)
+    if as_json:
+        result = {
+            "ended": sorted(pids),
+            "removed": there,
+            "rescued": rescued,
+            "stale": cleared.removed,
+            "left": [one.sentence for one in by_chain(cleared.left)],
+        }
+        print(json.dumps(result))
+        return 0
+    if rescued is not None:
+        print(printable(rescued))
+    stay = f"logs and records stay in {root}" if run.config.exists() else ""
+    if pids or there:
+        ended = ", ".join(sorted(pids)) or "no process"
+        print("; ".join(filter(None, (f"ended {ended}", "removed its shared memory", stay))))
+    else:
+        print("; ".join(filter(None, (f"nothing runs in {root}", stay))))
+    for sentence in cleared.sentences:
+        print(printable(sentence))
+    return 0
+
+
+def _end_supervisor(run: RunDir, pid: int) -> None:
+    """Asks it to end; a chain of which only the supervisor is left writes its checkpoint, and that
+    may take as long as it takes."""
+    if _end([pid], signal.SIGTERM) or set(run.stage_pids()) != {"supervisor"}:
+        return
+    print_message("its stages have ended and its checkpoint is being written: waiting for that")
+    _ended(pid, None)
+
+
+def _end(pids: Iterable[int], number: int) -> bool:
+    """Signals processes that are not our children; whether all end within DOWN_LIMIT_S each."""
+    signalled = list(pids)
+    for pid in signalled:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    ended = [_ended(pid, DOWN_LIMIT_S) for pid in signalled]
+    return all(ended)
+
+
+def _ended(pid: int, limit_s: float | None) -> bool:
+    """Waits for the end of a process; None: however long that takes."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], limit_s)[0])
+    finally:
+        os.close(watched)

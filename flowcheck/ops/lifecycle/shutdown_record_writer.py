@@ -1,0 +1,121 @@
+"""Writes the record of why a chain ended, while its shared memory can still be read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.ops.lifecycle.run_outcome import last_step
+from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState
+from flowcheck.ops.watch.state.ring_reader import read_ring
+from flowcheck.ops.watch.state.shutdown_record import clock, last_sign_ns, read_end, write_end
+from flowcheck.ops.watch.state.state_reader import READ_FAILURES
+from flowcheck.ops.watch.state.traffic_silence import with_frame_ages
+from flowcheck.private_files import write_private
+from flowcheck.stages.chain_events.heartbeat import read_beat
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+SIGNALLED: dict[int, str] = {
+    signal.SIGINT: "Ctrl-C, or a SIGINT",
+    signal.SIGHUP: "its terminal went away, or a SIGHUP",
+    signal.SIGTERM: "a SIGTERM, as systemctl stop and kill send",
+}
+
+
+def note_who_stops(run: RunDir) -> None:
+    """Notes who is about to ask a chain to end; a signal does not tell."""
+    with suppress(OSError):
+        write_private(run.asked, _me("flowcheck down").encode())
+
+
+def stopped_by(run: RunDir, received: int) -> str:
+    """Who asked, in words; received: the signal that came; 0: none did."""
+    with suppress(OSError):
+        return run.asked.read_text()
+    return SIGNALLED.get(received, f"signal {received}" if received else "it was told to stop")
+
+
+def record_end(
+    run: RunDir, how: EndKind, by: str, jobs: Sequence[JobEnd], time_ns: int | None = None
+) -> None:
+    """Of the chain in `run`, whose stages have ended. What cannot be read of it is left out."""
+    restarts: dict[str, int] = {}
+    for number, own in enumerate(all_run_dirs(run), 1):
+        beat = read_beat(own.beat)
+        named = "" if number == 1 else f" (job {number})"
+        restarts |= {f"{name}{named}": n for name, n in (beat.restarts if beat else {}).items()}
+    now_ns = time.time_ns() if time_ns is None else time_ns
+    write_end(
+        run,
+        ChainEnd(
+            how=how,
+            by=by,
+            time_ns=now_ns,
+            jobs=tuple(jobs),
+            restarts=restarts,
+            rings=tuple(_rings(run, aged_now=time_ns is None)),
+        ),
+    )
+
+
+def record_failed_end(run: RunDir, why: str, folders: Sequence[Path | str | None]) -> None:
+    """why: what it raised; folders: [job] where the replica is kept."""
+    record_end(run, EndKind.FAILED, why, _came_to(run, folders))
+
+
+def record_killed_end(
+    run: RunDir, finder: str, said: str, folders: Sequence[Path | str | None]
+) -> None:
+    """finder: the verb that met what a killed chain left; said: what it made of that, or nothing;
+    folders: as above, () for none."""
+    told = None
+    with suppress(*READ_FAILURES):
+        told = read_end(run)
+    if told is not None:  # it ended by itself, and had no room for its replica
+        write_end(run, msgspec.structs.replace(told, jobs=tuple(_came_to(run, folders))))
+        return
+    by = f"{_me(finder)} found that at {clock(time.time_ns())}{said and f'; {said}'}"
+    record_end(run, EndKind.KILLED, by, _came_to(run, folders), last_sign_ns(run))
+
+
+def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:
+    runs = all_run_dirs(run)
+    each = [*folders, *[None] * (len(runs) - len(folders))]
+    return [
+        JobEnd(step=_step(own), checkpoint=None if folder is None else str(folder))
+        for own, folder in zip(runs, each, strict=True)
+    ]
+
+
+def _step(run: RunDir) -> int:
+    with suppress(*READ_FAILURES):
+        return int(str((last_step(run) or {}).get("step", 0)))
+    return 0
+
+
+def _rings(run: RunDir, *, aged_now: bool) -> list[RingState]:
+    """aged_now: it ends now, so that ages of frames are those at its end."""
+    found: list[RingState] = []
+    with suppress(*READ_FAILURES):
+        config = run.settings()
+        for number in range(len(config.rings)):
+            found.append(read_ring(run, config, number)[0])
+        if aged_now:
+            found = with_frame_ages(found, config, read_beat(run.beat))
+    return found
+
+
+def _me(verb: str) -> str:
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return f"{verb} (process {os.getpid()}, user {user})"

@@ -1,0 +1,178 @@
+"""`flowcheck up`: runs a chain in the foreground until a signal, then writes a final
+checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
+from flowcheck.ops.job_setup.expected_buckets import expected_buckets_of_jobs
+from flowcheck.ops.lifecycle.chain_runner import create, job_to_run, supervise
+from flowcheck.ops.lifecycle.job_file_memory import check_memory_fits
+from flowcheck.ops.lifecycle.leftover_memory import in_short, remove_leftovers
+from flowcheck.ops.lifecycle.progress_messages import ERROR, LiveMessages, print_message, speak
+from flowcheck.ops.lifecycle.run_outcome import RunOutcome, run_outcome
+from flowcheck.ops.lifecycle.shutdown_checkpoint import checkpoint_writer
+from flowcheck.ops.lifecycle.shutdown_cleanup import rescue, save_replicas
+from flowcheck.ops.lifecycle.shutdown_record_writer import record_end, record_failed_end, stopped_by
+from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
+from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
+from flowcheck.stages.privilege.drop_privileges import kept_rights_notes as told_of_rights
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.service_loop import Signals
+from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
+from flowcheck.stages.supervisor.sd_notify import SdNotifier
+from flowcheck.stages.supervisor.supervisor import Supervisor
+
+STOPPED_SHORT = 1
+KNOWN = "the job that was followed last is known: if it still runs, it is joined amid its run"
+
+
+def up(job: Path, root: Path | None, *, as_json: bool) -> int:
+    """Runs until a signal; then a checkpoint, if the job names a place. The exit code: 0 if the
+    replica followed to the end, 1 if it took no step or stopped before.
+
+    Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
+    """
+    config = job_to_run(job)
+    speak(config.log)
+    for sentence in told_of_rights():
+        print_message(sentence)
+    check_capture_ports(config.source)
+    expected = expected_buckets_of_jobs(config)
+    where = root or Path(config.run)
+    manager = SdNotifier()
+    # To the end: a signal while a checkpoint is being written must not be the end of both.
+    with Signals() as signals:
+        with manager.busy("looking for what a killed run left"):
+            rescued = rescue(RunDir(where), "flowcheck up")
+        if rescued is not None:
+            print_message(f"{rescued}; this one begins anew")
+        cleared = remove_leftovers(apart_from=where, replicas=False)
+        for sentence in (*cleared.sentences, *in_short(cleared.left)):
+            print_message(sentence)
+        check_memory_fits(config)
+        run, memory = create(config, where, expected)
+        print_message(memory)
+        known = [
+            own for own in all_run_dirs(run) if (own.learned_folder / REMEMBERED_JOB_FILE).exists()
+        ]
+        if known:
+            print_message(KNOWN)
+        print_message(f"starting in {run.root}; flowcheck status --run {run.root}")
+        supervisor = _supervised(config, run, signals, manager)
+        runs = all_run_dirs(run)
+        manager.stopping()
+        keeps = config.keeps
+        saved = _kept(config, run, manager, supervisor.lender) if keeps else [None] * len(runs)
+        watched = (supervisor, *supervisor.beside)
+        ended = [run_outcome(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
+        came_to = [_kept_of(*of) for of in zip(ended, saved, strict=True)]
+        record_end(run, EndKind.ASKED, stopped_by(run, signals.received), came_to)
+        run.remove(keep_records=True)
+    told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
+    for number, one in enumerate(ended, 1):
+        if one.why is not None:
+            print_message(f"job {number}: {one.why}" if len(runs) > 1 else one.why, ERROR)
+    if as_json:
+        print(json.dumps(told[0] | ({"beside": told[1:]} if told[1:] else {})))
+    for number, (own, one, folder) in enumerate(zip(runs, ended, saved, strict=True), 1):
+        if not as_json:
+            named = f"job {number} " if len(runs) > 1 else ""
+            print(named + _summary(config, own, one, folder))
+    return 0 if all(one.why is None for one in ended) else STOPPED_SHORT
+
+
+def _kept_of(ended: RunOutcome, saved: Path | str | None) -> JobEnd:
+    return JobEnd(
+        step=ended.step,
+        why=ended.why or "",
+        in_flight=ended.in_flight,
+        checkpoint=str(saved) if saved else None,
+    )
+
+
+def _told(
+    run: RunDir, ended: RunOutcome, saved: Path | str | None, of: Supervisor
+) -> dict[str, Any]:
+    return {
+        "steps": ended.step,
+        "digest": ended.digest,
+        "why": ended.why,
+        "in_flight": ended.in_flight,
+        "frames": ended.frames,
+        "lost_frames": ended.lost_frames,
+        "restarts": of.progress.restarts,
+        "checkpoint": str(saved) if saved else None,
+        "records": str(run.root),
+    }
+
+
+def _supervised(
+    config: JobConfig, run: RunDir, signals: Signals, manager: SdNotifier
+) -> Supervisor:
+    """The chain's life. One that fails leaves its replica as a checkpoint, asked for or not."""
+    try:
+        return supervise(
+            config,
+            run,
+            until_drained=False,
+            will_save=config.keeps,
+            signals=signals,
+            watch=LiveMessages(len(config.source)),
+            manager=manager,
+        )
+    except BaseException as error:
+        manager.stopping()
+        folders = _kept(config, run, manager, None, after=error)
+        for saved in filter(None, folders):
+            print_message(f"the chain failed; its replica is kept in {saved}", ERROR)
+        record_failed_end(run, str(error) or type(error).__name__, folders)
+        run.remove(keep_records=True)
+        raise
+
+
+def _kept(
+    config: JobConfig,
+    run: RunDir,
+    manager: SdNotifier,
+    lender: CheckpointHelper | None,
+    after: BaseException | None = None,
+) -> list[Path | str | None]:
+    """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
+    their memory being left where it is, if there is no room for one."""
+    pids = [lender.process.pid] if lender is not None else []
+    try:
+        busy = manager.busy("writing the replica as a checkpoint", *pids)
+        with busy, checkpoint_writer(lender) as save:
+            kept, why = save_replicas(config, run, save)
+    except (FlowCheckError, OSError) as error:
+        first = f"{after}; and " if after is not None else ""
+        why = (
+            f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "
+            f"room, then flowcheck down --run {run.root} keeps it"
+        )
+        record_failed_end(run, why, [None] * len(all_run_dirs(run)))
+        raise StateError(why) from error
+    for sentence in (why, *(one.why for one in kept if one is not None)):
+        if sentence:
+            print_message(sentence)
+    return [one.folder if one is not None else None for one in kept]
+
+
+def _summary(config: JobConfig, run: RunDir, ended: RunOutcome, saved: Path | str | None) -> str:
+    parts = [f"stopped at step {ended.step}" if ended.step else "stopped without a step"]
+    if ended.in_flight is not None:
+        parts.append(f"step {ended.in_flight} was under way and is not in it")
+    if saved is not None:
+        parts.append(f"checkpoint {saved}")
+    elif ended.step and not config.keeps:
+        parts.append("no checkpoint, for the job file names no folder for one")
+    if ended.lost_frames:
+        parts.append(f"{ended.lost_frames:,} frames were lost in capture")
+    return "; ".join([*parts, f"logs and records in {run.root}"])

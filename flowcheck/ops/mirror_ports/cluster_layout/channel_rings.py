@@ -1,0 +1,223 @@
+"""The NCCL ring of each channel and group, as links between nodes with their NICs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import DataParallelGroup
+from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
+from flowcheck.wire.collectives.nccl_debug_log import MAX_PRINTED_RANKS, RingOrder
+
+BY_RANK = (
+    "{}: rings pass through nodes in the order of their ranks: --nccl-log, what rank 0 printed "
+    "with NCCL_DEBUG=INFO, tells how they do"
+)
+SAME_NIC = (
+    "{}: a ring comes and goes by the same NIC of a node, channels taking NICs in turn "
+    "(NCCL_CROSS_NIC=0): --graph, NCCL_GRAPH_DUMP_FILE of the data-parallel group, tells"
+)
+LIKE_FIRST = "{}: every group's rings go as those of the log, which tells of one"
+LIKE_RANK = "{}: every node's NICs are used as the graph dump tells of one node"
+CUT = "{}: the log cuts rings at 20 ranks; the rest goes in the order of ranks"
+
+
+class RingLink(msgspec.Struct, frozen=True, kw_only=True):
+    """From one node to the next one of a ring."""
+
+    sender: int
+    """Ring index of who writes."""
+    out_of: int
+    into: int
+    """Nodes."""
+    nic_out: int
+    nic_in: int
+
+
+class ChannelRing(msgspec.Struct, frozen=True, kw_only=True):
+    """One channel of one group."""
+
+    group: DataParallelGroup
+    channel: int
+    channels: int
+    """Of the group."""
+    links: tuple[RingLink, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.group.name} channel {self.channel}"
+
+    @property
+    def ranks(self) -> int:
+        return len(self.group.members)
+
+
+class ChannelNics(msgspec.Struct, frozen=True, kw_only=True):
+    """NICs of each channel of NCCL's search: in, out."""
+
+    gpus: tuple[int, ...]
+    nics: tuple[tuple[int, int], ...]
+    alternate: bool = False
+    """Odd nodes exchange channels by pairs (src/graph/connect.cc, ncclTopoPostset, crossNic 2)."""
+
+
+class RingsResult(msgspec.Struct, frozen=True, kw_only=True):
+    """All rings of a job."""
+
+    rings: tuple[ChannelRing, ...]
+    assumed: tuple[str, ...]
+
+
+def rings_of(
+    groups: Sequence[DataParallelGroup],
+    plugs: NicCabling,
+    *,
+    channels: int | None,
+    logs: Sequence[Sequence[RingOrder]] = (),
+    ways: Sequence[ChannelNics] = (),
+) -> RingsResult:
+    """channels: as stated; logs: of each --nccl-log its orders, one log for all groups or one for
+    each; ways: of graph dumps. Raises ConfigError where these contradict each other."""
+    assumed: dict[str, None] = dict.fromkeys(plugs.assumed)
+    rings: list[ChannelRing] = []
+    if len(logs) not in (0, 1, len(groups)):
+        why = f"is one log for all {len(groups)} groups, or one for each"
+        raise ConfigError("--nccl-log", len(logs), why)
+    for group in groups:
+        log = logs[group.number if len(logs) > 1 else 0] if logs else ()
+        order = _order_of(group, log) if logs else None
+        if order is None:
+            assumed[BY_RANK.format("order")] = None
+        elif len(logs) == 1 and len(groups) > 1:
+            assumed[LIKE_FIRST.format("order")] = None
+        graph = next((w for w in ways if w.gpus == tuple(sorted(group.local(group.node(0))))), None)
+        if graph is not None:
+            assumed[LIKE_RANK.format("NICs")] = None
+        elif group.gpus > 1:
+            assumed[SAME_NIC.format("NICs")] = None
+        count = _channels(group, plugs, channels, order, graph)
+        for channel in range(count):
+            ring = tuple(range(len(group.members)))
+            if order is not None and len(order.channels[channel]) == len(ring):
+                ring = order.channels[channel]
+            elif order is not None:
+                assumed[CUT.format("order")] = None
+            links = _links(group, channel, ring, plugs, graph, order is not None)
+            rings.append(ChannelRing(group=group, channel=channel, channels=count, links=links))
+    return RingsResult(rings=tuple(rings), assumed=tuple(assumed))
+
+
+def _order_of(group: DataParallelGroup, log: Sequence[RingOrder]) -> RingOrder:
+    ranks = len(group.members)
+    fits = [o for o in log if ranks in (o.ranks, len(o.channels[0])) and _is_ring(o, ranks)]
+    if not fits:
+        told = ", ".join(sorted({str(o.ranks or len(o.channels[0])) for o in log}))
+        why = f"tells rings of {told} ranks, and group {group.name} has {ranks}"
+        raise ConfigError("--nccl-log", group.name, why)
+    if len(fits) > 1:
+        why = (
+            f"tells {len(fits)} different orders of {ranks} ranks, and nothing in it says which "
+            "is the data-parallel group's: leave only its lines in the file"
+        )
+        raise ConfigError("--nccl-log", group.name, why)
+    return fits[0]
+
+
+def _is_ring(order: RingOrder, ranks: int) -> bool:
+    """Each rank once; of a ring that was cut, each of the first ones."""
+    return all(
+        len(ring) in (ranks, min(MAX_PRINTED_RANKS, ranks))
+        and len(set(ring)) == len(ring)
+        and max(ring) < ranks
+        for ring in order.channels
+    )
+
+
+def _channels(
+    group: DataParallelGroup,
+    plugs: NicCabling,
+    stated: int | None,
+    order: RingOrder | None,
+    graph: ChannelNics | None,
+) -> int:
+    """As stated, or as the log tells; else those of NCCL's search, doubled (src/graph/connect.cc,
+    ncclTopoPostset)."""
+    if order is not None:
+        if stated not in (None, len(order.channels)):
+            why = f"the log tells {len(order.channels)} channels of {group.name}"
+            raise ConfigError("channels", stated, why)
+        return len(order.channels)
+    if stated is not None:
+        return stated
+    found = len(graph.nics) if graph is not None else len(_nics(group, plugs, group.node(0)))
+    return 2 * found
+
+
+def _nics(group: DataParallelGroup, plugs: NicCabling, node: int) -> list[int]:
+    """Of a node: those of the group's GPUs."""
+    return sorted({plugs.nics[node, gpu] for gpu in group.local(node)})
+
+
+def _links(
+    group: DataParallelGroup,
+    channel: int,
+    ring: Sequence[int],
+    plugs: NicCabling,
+    graph: ChannelNics | None,
+    told: bool,
+) -> tuple[RingLink, ...]:
+    after = (*ring[1:], ring[0])
+    left = [
+        (index, rank, then)
+        for index, (rank, then) in enumerate(zip(ring, after, strict=True))
+        if group.node(rank) != group.node(then)
+    ]
+    if len(left) != len({group.node(rank) for rank in ring}):
+        why = f"channel {channel} of {group.name} leaves a node twice: such rings are not followed"
+        raise ConfigError("--nccl-log", channel, why)
+    entry = {group.node(then): then for _, _, then in left}
+    links = []
+    for index, rank, then in left:
+        out_of, into = group.node(rank), group.node(then)
+        ways: Mapping[int, tuple[int, int]] = {
+            node: _way(group, channel, node, entry[node], plugs, graph, told)
+            for node in (out_of, into)
+        }
+        links.append(
+            RingLink(
+                sender=index,
+                out_of=out_of,
+                into=into,
+                nic_out=ways[out_of][1],
+                nic_in=ways[into][0],
+            )
+        )
+    return tuple(links)
+
+
+def _way(
+    group: DataParallelGroup,
+    channel: int,
+    node: int,
+    entry: int,
+    plugs: NicCabling,
+    graph: ChannelNics | None,
+    told: bool,
+) -> tuple[int, int]:
+    """NICs by which a channel comes to a node and leaves it."""
+    if graph is not None:
+        at = channel % len(graph.nics)
+        nodes = sorted({group.node(rank) for rank in range(len(group.members))})
+        if graph.alternate and nodes.index(node) % 2:
+            at ^= 1
+        way = graph.nics[at]
+        # One GPU of a node is the first of its channel, which sends by that NIC, too
+        # (src/graph/search.cc, ncclTopoGetNetDev).
+        return (way[0], way[0]) if group.gpus == 1 else way
+    if told:
+        nic = plugs.nics[node, group.gpu(entry)]
+        return nic, nic
+    nics = _nics(group, plugs, node)
+    return (nics[channel % len(nics)],) * 2

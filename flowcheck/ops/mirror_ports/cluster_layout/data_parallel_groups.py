@@ -1,0 +1,95 @@
+"""The data-parallel groups of a job: which ranks sum their gradients together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import SIZES, ClusterLayout
+
+SUMMED = ("dp", "cp")
+"""Megatron-LM sums gradients over data and context parallel ranks together
+(megatron/core/parallel_state.py, get_data_parallel_group with_context_parallel)."""
+
+
+class DataParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One communicator that all-reduces gradients."""
+
+    number: int
+    name: str
+    """`tp0 pp1`, or `dp` where there is one only."""
+    members: tuple[int, ...]
+    """Ranks of the job, ascending: the communicator's ranks in order."""
+    gpus: int
+    """Of a node, that are in it."""
+    per_node: int
+    """GPUs of a node, whether in it or not."""
+
+    def node(self, rank: int) -> int:
+        """Of the communicator's rank."""
+        return self.members[rank] // self.per_node
+
+    def gpu(self, rank: int) -> int:
+        """Of its node."""
+        return self.members[rank] % self.per_node
+
+    def local(self, node: int) -> tuple[int, ...]:
+        """GPUs of a node that are in it."""
+        mine = (rank for rank in self.members if rank // self.per_node == node)
+        return tuple(rank % self.per_node for rank in mine)
+
+
+def groups_of(topology: ClusterLayout) -> tuple[DataParallelGroup, ...]:
+    """Every data-parallel group. Raises ConfigError where there is nothing to sum, where a group
+    stays inside one node, or has more ranks on one node than on another."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in _places(topology):
+        key = tuple(place[size] for size in SIZES if size not in SUMMED)
+        found.setdefault(key, []).append(rank)
+    named = [size for size in SIZES if size not in SUMMED]
+    groups = []
+    for number, (key, members) in enumerate(sorted(found.items())):
+        told = [
+            f"{size}{at}"
+            for size, at in zip(named, key, strict=True)
+            if getattr(topology, size) > 1
+        ]
+        groups.append(_group(number, " ".join(told) or "dp", members, topology.gpus))
+    return tuple(groups)
+
+
+def _group(number: int, name: str, members: list[int], per_node: int) -> DataParallelGroup:
+    if len(members) < 2:
+        why = "leaves a data-parallel group of one rank: there is no sum to see"
+        raise ConfigError("tp * cp * pp", name, why)
+    on = [rank // per_node for rank in members]
+    if len(set(on)) == 1:
+        why = (
+            f"its {len(members)} ranks are all on node {on[0]}: its rings cross no switch (NVLink "
+            "sums), so no port shows them; see that gpus, tp, cp, pp and order are the job's: a "
+            "group that spans nodes can be seen"
+        )
+        raise ConfigError("data-parallel group", name, why)
+    counts = {node: on.count(node) for node in on}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} on node {node}" for node, count in counts.items())
+        why = f"has {told}: such rings are not followed; state sizes that share nodes evenly"
+        raise ConfigError("data-parallel group", name, why)
+    return DataParallelGroup(
+        number=number,
+        name=name,
+        members=tuple(members),
+        gpus=counts[on[0]],
+        per_node=per_node,
+    )
+
+
+def _places(topology: ClusterLayout) -> Iterator[tuple[int, dict[str, int]]]:
+    """(rank, {size: place in it}), the first named size differing first."""
+    named = topology.order.split("-")[::-1]
+    counts = [range(getattr(topology, size)) for size in named]
+    for rank, place in enumerate(product(*counts)):
+        yield rank, dict(zip(named, place, strict=True))

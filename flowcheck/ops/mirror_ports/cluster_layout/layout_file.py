@@ -1,0 +1,318 @@
+"""The layout file (TOML) of `flowcheck ports`: nodes, cables, monitor ports, parallel sizes,
+traffic figures."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from flowcheck.config.config_decoding import ConfigSection, at_least, convert
+from flowcheck.errors import ConfigError
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
+
+RANGE = re.compile(r"\{(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?\}", re.ASCII)
+"""First, last and, if it is not 1, the stride."""
+
+
+def expand_numbers(key: str, text: str | None, count: int) -> tuple[int, ...]:
+    """`0-3,8` as (0, 1, 2, 3, 8), all below `count`; None: all of them. Raises ConfigError."""
+    if text is None:
+        return tuple(range(count))
+    found: list[int] = []
+    for part in text.split(","):
+        told = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip(), re.ASCII)
+        last = int(told[2] or told[1]) if told else 0
+        if told is None or last < int(told[1]) or last >= count:
+            raise ConfigError(key, text, f"is numbers of nodes, 0 to {count - 1}, such as 0-3,8")
+        found += range(int(told[1]), last + 1)
+    if len(set(found)) != len(found):
+        raise ConfigError(key, text, "names a node twice")
+    return tuple(found)
+
+
+def expand_range(key: str, ports: str | Sequence[str], most: int) -> tuple[str, ...]:
+    """The names that a range stands for, in order. Raises ConfigError for more than `most`."""
+    if not isinstance(ports, str):
+        return tuple(ports)
+    told = RANGE.search(ports)
+    if told is None:
+        return (ports,)
+    first, last, stride = int(told[1]), int(told[2]), int(told[3] or 1)
+    names = range(first, last + 1, stride) if stride else range(0)
+    if not 0 < len(names) <= most or RANGE.search(ports, told.end()):
+        raise ConfigError(key, ports, f"has one range, of 1 to {most} ports: Ethernet{{1-16}}/1")
+    return tuple(f"{ports[: told.start()]}{number}{ports[told.end() :]}" for number in names)
+
+
+MOST = 1 << 50
+"""Bytes or numbers: more is a slip of the pen."""
+
+
+class TrafficFigures(ConfigSection, frozen=True):
+    """Figures of the job, for bandwidth; none of them decides what fits."""
+
+    gradient_bytes: int
+    """That one rank gives to its data-parallel all-reduces in a step."""
+    step_s: float
+    bucket_bytes: int = 25 << 20
+    """torch DistributedDataParallel's bucket_cap_mb."""
+    element_bytes: int = 4
+    other_gbps: float = 0.0
+    """Tensor, pipeline and expert parallel, storage: mean on each direction of a port."""
+
+    def __post_init__(self) -> None:
+        at_least("traffic.gradient_bytes", self.gradient_bytes, 1)
+        at_least("traffic.bucket_bytes", self.bucket_bytes, self.element_bytes)
+        _at_most("traffic.gradient_bytes", self.gradient_bytes)
+        if self.element_bytes not in (1, 2, 4, 8):
+            raise ConfigError("traffic.element_bytes", self.element_bytes, "is 1, 2, 4 or 8")
+        check_speed("traffic.step_s", self.step_s, 1e6)
+        if self.other_gbps:
+            check_speed("traffic.other_gbps", self.other_gbps)
+
+
+class ReplicaFigures(ConfigSection, frozen=True):
+    """What is kept of each data-parallel group, for memory."""
+
+    parameters: int | None = None
+    """Numbers that one group trains."""
+    job: str | None = None
+    """In place of these: the job file of each machine, with [model] factory."""
+    optimizer: str = "adamw"
+    element_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        if (self.parameters is None) == (self.job is None):
+            why = "state it, or job, and not both"
+            raise ConfigError("replica.parameters", self.parameters, why)
+        at_least("replica.parameters", 1 if self.parameters is None else self.parameters, 1)
+        _at_most("replica.parameters", self.parameters or 1)
+        if self.element_bytes not in (2, 4, 8):
+            raise ConfigError("replica.element_bytes", self.element_bytes, "is 2, 4 or 8")
+
+
+def _at_most(key: str, value: int) -> None:
+    if value > MOST:
+        raise ConfigError(key, value, f"must be {MOST:,} at most")
+
+
+def check_speed(key: str, value: float, most: float = 1e5) -> None:
+    """Raises ConfigError for what is no speed in Gb/s, or no time in seconds."""
+    if not 0 < value <= most:  # NaN is neither
+        raise ConfigError(key, value, f"must be above 0, and at most {most:g}")
+
+
+MOST_RANKS = 4096
+"""As `flowcheck plan` (ops/planning/wire_traffic.py, MOST_RANKS)."""
+MOST_FILE_BYTES = 4 << 20
+MOST_CHANNELS = 64
+"""NCCL src/include/device.h, MAXCHANNELS."""
+SIZES = ("tp", "cp", "dp", "pp")
+NOT_RINGS = {
+    "nvls": "NVLink SHARP sums inside a node, and its trees between nodes are not followed",
+    "collnet": "the switch itself sums (SHARP): no port carries what a ring would",
+    "pat": "its sums are not followed",
+}
+
+
+class Algorithm(StrEnum):
+    """NCCL_ALGO of the gradients' all-reduces; `both` where NCCL's tuner takes turns."""
+
+    RING = "ring"
+    TREE = "tree"
+    BOTH = "both"
+    NVLS = "nvls"
+    COLLNET = "collnet"
+    PAT = "pat"
+
+
+class Sharding(StrEnum):
+    """Who has a parameter's optimizer state."""
+
+    NONE = "none"
+    FSDP = "fsdp"
+    ZERO = "zero"
+
+
+class Cable(ConfigSection, frozen=True):
+    """One NIC of each of some nodes, and where it is plugged in."""
+
+    nic: int
+    """NCCL's number of it: 2 in `NET/IB/2`."""
+    switch: str
+    ports: str | tuple[str, ...]
+    """A port for each node in turn: a list, or a name with a range, `Ethernet{1-16}/1`."""
+    gbps: float
+    nodes: str | None = None
+    """`0-15` or `0,2,4`; None: every node."""
+    gpus: tuple[int, ...] | None = None
+    """Of the node: those whose traffic goes by this NIC; None: by number."""
+    hosts: str | tuple[str, ...] = ()
+    """Addresses of the servers at those ports, as `ports`: for `[[mirror]]` tables alone."""
+
+
+class Monitor(ConfigSection, frozen=True):
+    """A port that copies leave by, or a tunnel, to the machine with FlowCheck."""
+
+    switch: str
+    gbps: float
+    machine: str = "flowcheck"
+    """Where it ends: all copies of one data-parallel group end at one machine."""
+    port: str | None = None
+    """With erspan only where a system's tunnel names the port it leaves by."""
+    erspan: str | None = None
+    """`src=A,dst=B`, as for `flowcheck switch`."""
+    session: str | int | None = None
+    """A free number, or a name, of the mirror session that will hold it."""
+
+    @property
+    def called(self) -> str:
+        return f"erspan {self.erspan}" if self.erspan is not None else str(self.port)
+
+
+class Switch(ConfigSection, frozen=True):
+    """What is said of a switch, where anything is."""
+
+    name: str
+    os: str | None = None
+    bridge: str | None = None
+    host: str | None = None
+    """Of SONiC, as ssh reaches it."""
+
+
+class ClusterLayout(ConfigSection, frozen=True):
+    """The whole file."""
+
+    nodes: int
+    gpus: int
+    """Of each node."""
+    cable: tuple[Cable, ...]
+    monitor: tuple[Monitor, ...]
+    switch: tuple[Switch, ...] = ()
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1
+    order: str = "tp-cp-dp-pp"
+    """Which rank differs first: Megatron-LM's order, the fastest first."""
+    channels: int | None = None
+    """Of the communicator; None: one for each NIC of a group's GPUs, doubled."""
+    algorithm: Algorithm = Algorithm.RING
+    sharding: Sharding = Sharding.NONE
+    protocol: Protocol | None = None
+    nccl: str | None = None
+    pmtu: int = 4096
+    traffic: TrafficFigures | None = None
+    replica: ReplicaFigures | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("nodes", "gpus", "tp", "cp", "pp"):
+            at_least(key, getattr(self, key), 1)
+        if self.ranks > MOST_RANKS:
+            why = f"{MOST_RANKS:,} ranks are the most that are planned for"
+            raise ConfigError("nodes", self.nodes, why)
+        if self.ep != 1:
+            why = "experts' gradients go by rings of their own, which are not planned: state 1"
+            raise ConfigError("ep", self.ep, why)
+        if self.ranks % (self.tp * self.cp * self.pp):
+            why = f"tp * cp * pp does not divide the {self.ranks} ranks"
+            raise ConfigError("tp", self.tp, why)
+        if sorted(self.order.split("-")) != sorted(SIZES):
+            raise ConfigError("order", self.order, f"names each of {', '.join(SIZES)} once")
+        if self.channels is not None and not 1 <= self.channels <= MOST_CHANNELS:
+            raise ConfigError("channels", self.channels, f"is 1 to {MOST_CHANNELS}")
+        if self.algorithm in NOT_RINGS:
+            why = f"{NOT_RINGS[self.algorithm]}: NCCL_ALGO=Ring makes rings of it"
+            raise ConfigError("algorithm", str(self.algorithm), why)
+        if self.pmtu not in (256, 512, 1024, 2048, 4096):
+            raise ConfigError("pmtu", self.pmtu, "is one of 256, 512, 1024, 2048, 4096")
+        try:
+            _ = self.rule
+        except ValueError as error:
+            raise ConfigError("nccl", self.nccl, 'state it as "2.21" or "2.21.5"') from error
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.gpus
+
+    @property
+    def dp(self) -> int:
+        return self.ranks // (self.tp * self.cp * self.pp)
+
+    @property
+    def rule(self) -> NcclEra:
+        """Of the stated NCCL release, else of the newest."""
+        return NcclEra.V2_29 if self.nccl is None else era_of(self.nccl)
+
+
+def load_layout(path: Path) -> ClusterLayout:
+    """A layout, checked. Raises ConfigError naming the key and what would be right."""
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise ConfigError("FILE", str(path), f"is larger than {MOST_FILE_BYTES:,} bytes")
+        tree = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError("FILE", str(path), f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError("FILE", str(path), f"is not TOML: {error}") from error
+    return topology_from(tree)
+
+
+def topology_from(tree: dict[str, Any]) -> ClusterLayout:
+    """The checked layout of a parsed file. Raises ConfigError."""
+    for key, what in (("cable", "where each NIC is plugged in"), ("monitor", "a monitor port")):
+        if not tree.get(key):
+            raise ConfigError(key, "not stated", f"state at least one [[{key}]]: {what}")
+    topology = convert(tree, ClusterLayout)
+    for number, cable in enumerate(topology.cable):
+        _check_cable(f"cable[{number}]", cable, topology)
+    names = [one.name for one in topology.switch]
+    if again := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError("switch.name", again, "is said of two switches")
+    known = {cable.switch for cable in topology.cable}
+    if wrong := next((name for name in names if name not in known), None):
+        why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
+        raise ConfigError("switch.name", wrong, why)
+    seen: set[tuple[str, str]] = set()
+    for number, monitor in enumerate(topology.monitor):
+        key = f"monitor[{number}]"
+        if monitor.switch not in known:
+            why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
+            raise ConfigError(f"{key}.switch", monitor.switch, why)
+        if monitor.port is None and monitor.erspan is None:
+            raise ConfigError(f"{key}.port", "not stated", "state it, or erspan")
+        check_speed(f"{key}.gbps", monitor.gbps)
+        if (monitor.switch, monitor.called) in seen:
+            raise ConfigError(key, monitor.called, f"is stated twice, of {monitor.switch}")
+        seen.add((monitor.switch, monitor.called))
+    return topology
+
+
+def _check_cable(key: str, cable: Cable, topology: ClusterLayout) -> None:
+    at_least(f"{key}.nic", cable.nic, 0)
+    check_speed(f"{key}.gbps", cable.gbps)
+    nodes = expand_numbers(f"{key}.nodes", cable.nodes, topology.nodes)
+    ports = expand_range(f"{key}.ports", cable.ports, topology.nodes)
+    if len(nodes) != len(ports):
+        why = f"names {len(ports)} ports, for {len(nodes)} nodes"
+        raise ConfigError(f"{key}.ports", cable.ports, why)
+    _check_hosts(f"{key}.hosts", cable, topology)
+    if wrong := [gpu for gpu in cable.gpus or () if not 0 <= gpu < topology.gpus]:
+        raise ConfigError(f"{key}.gpus", wrong[0], f"is 0 to {topology.gpus - 1}")
+
+
+def _check_hosts(key: str, cable: Cable, topology: ClusterLayout) -> None:
+    hosts = expand_range(key, cable.hosts, topology.nodes)
+    ports = expand_range(key, cable.ports, topology.nodes)
+    if len(hosts) not in (0, len(ports)):
+        raise ConfigError(key, cable.hosts, f"names {len(hosts)} servers, at {len(ports)} ports")
+    for host in hosts:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError as error:
+            raise ConfigError(key, host, "must be an IP address") from error

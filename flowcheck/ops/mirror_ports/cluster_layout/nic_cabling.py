@@ -1,0 +1,121 @@
+"""Which switch port each NIC is cabled to, and which NIC each GPU uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
+    ClusterLayout,
+    expand_numbers,
+    expand_range,
+)
+
+BY_NUMBER = (
+    "GPUs and NICs belong together by their numbers: state gpus of each [[cable]], or give --graph "
+    "with NCCL's topology dump"
+)
+
+AGAINST = (
+    "gpus: GPU {} goes by NIC {}, as the file states, though in NCCL's topology dump NIC {} is "
+    "the nearest: see that the file is right, or leave its gpus out"
+)
+
+
+class CabledPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A port of a switch, and the node behind it."""
+
+    switch: str
+    port: str
+    node: int
+    nic: int
+    gbps: float
+    host: str = ""
+    """Address of the node there; empty where none is stated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicCabling:
+    """All of a job's."""
+
+    of: Mapping[tuple[int, int], tuple[CabledPort, ...]]
+    """[node, NIC] several where it has several cables, which share its traffic by a hash."""
+    nics: Mapping[tuple[int, int], int]
+    """[node, GPU]"""
+    assumed: tuple[str, ...] = ()
+
+
+def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) -> NicCabling:
+    """near: NIC of each GPU by NCCL's topology dump, where there is one. Raises ConfigError."""
+    found: dict[tuple[int, int], list[CabledPort]] = {}
+    stated: dict[tuple[int, int], int] = {}
+    taken: dict[tuple[str, str], str] = {}
+    for number, cable in enumerate(topology.cable):
+        key = f"cable[{number}]"
+        nodes = expand_numbers(f"{key}.nodes", cable.nodes, topology.nodes)
+        ports = expand_range(f"{key}.ports", cable.ports, topology.nodes)
+        hosts = expand_range(f"{key}.hosts", cable.hosts, topology.nodes) or ("",) * len(ports)
+        for node, port, host in zip(nodes, ports, hosts, strict=True):
+            what = f"NIC {cable.nic} of node {node}"
+            before = taken.setdefault((cable.switch, port), what)
+            if before != what or any(
+                p.port == port and p.switch == cable.switch
+                for p in found.get((node, cable.nic), ())
+            ):
+                why = f"on {cable.switch} it is that of {before} already"
+                raise ConfigError(f"{key}.ports", port, why)
+            plug = CabledPort(
+                switch=cable.switch,
+                port=port,
+                node=node,
+                nic=cable.nic,
+                gbps=cable.gbps,
+                host=host,
+            )
+            found.setdefault((node, cable.nic), []).append(plug)
+            for gpu in cable.gpus or ():
+                if stated.setdefault((node, gpu), cable.nic) != cable.nic:
+                    why = f"GPU {gpu} of node {node} is that of NIC {stated[node, gpu]} already"
+                    raise ConfigError(f"{key}.gpus", gpu, why)
+    for number, monitor in enumerate(topology.monitor):
+        if there := taken.get((monitor.switch, monitor.port or "")):
+            raise ConfigError(f"monitor[{number}].port", monitor.port, f"is plugged into {there}")
+    nics, assumed = _by_gpu(topology, found, stated, near)
+    return NicCabling(
+        of={at: tuple(each) for at, each in found.items()}, nics=nics, assumed=assumed
+    )
+
+
+def _by_gpu(
+    topology: ClusterLayout,
+    found: Mapping[tuple[int, int], list[CabledPort]],
+    stated: Mapping[tuple[int, int], int],
+    near: Mapping[int, int] | None,
+) -> tuple[dict[tuple[int, int], int], tuple[str, ...]]:
+    nics: dict[tuple[int, int], int] = {}
+    assumed: dict[str, None] = {}
+    for gpu in sorted({gpu for _, gpu in stated} if near else ()):
+        other = (near or {}).get(gpu)
+        told = sorted({nic for (_, own), nic in stated.items() if own == gpu} - {other})
+        if told and other is not None:
+            assumed[AGAINST.format(gpu, told[0], other)] = None
+    for node in range(topology.nodes):
+        own = sorted(nic for at, nic in found if at == node)
+        if not own:
+            why = f"node {node} has none: its rings could not leave it"
+            raise ConfigError("cable", f"node {node}", why)
+        for gpu in range(topology.gpus):
+            nic = stated.get((node, gpu))
+            if nic is None and near is not None:
+                nic = near.get(gpu)
+            if nic is None:
+                nic = own[gpu * len(own) // topology.gpus]
+                assumed |= {BY_NUMBER: None} if len(own) > 1 else {}
+            if nic not in own:
+                why = f"GPU {gpu} uses NIC {nic}, which has no cable on node {node}"
+                raise ConfigError("cable.nic", nic, why)
+            nics[node, gpu] = nic
+    return nics, tuple(assumed)

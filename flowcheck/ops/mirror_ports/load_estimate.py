@@ -1,0 +1,249 @@
+"""Gb/s, frames per second and memory that the chosen ports cause, by NCCL's schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, RingLink
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
+    ClusterLayout,
+    ReplicaFigures,
+    TrafficFigures,
+)
+from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
+from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
+from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
+from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts
+from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
+from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
+from flowcheck.ops.planning.memory_estimate import MemoryItem, estimate_memory
+from flowcheck.ops.planning.meta_device_model import MetaModel
+from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.ops.planning.wire_traffic import PortTraffic as Carried
+from flowcheck.ops.switch.mirror_session import MirrorDirection
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import all_reduce
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import StatedTensor
+
+ANSWER_BYTES = 138 + 62
+"""Of a clear-to-send write of 64 bytes and of an acknowledgement, over IPv4: both answer a message
+that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
+ANSWER_FRAMES = 2
+PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
+"""A model of which only the size is known is taken as so many tensors, for its start-up."""
+PIECE_BYTES = 1 << 30
+"""A larger bucket is counted in pieces: its schedule is as long as it is large."""
+
+
+class MirrorLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a pair, a monitor or a machine: means over a step."""
+
+    line_gbps: float
+    """Sum of the line rates of what is copied there."""
+    mean_gbps: float | None = None
+    """None: the file states no [traffic]."""
+    frames_per_s: float | None = None
+
+    def __add__(self, other: MirrorLoad) -> MirrorLoad:
+        def both(a: float | None, b: float | None) -> float | None:
+            return None if a is None or b is None else a + b
+
+        return MirrorLoad(
+            line_gbps=self.line_gbps + other.line_gbps,
+            mean_gbps=both(self.mean_gbps, other.mean_gbps),
+            frames_per_s=both(self.frames_per_s, other.frames_per_s),
+        )
+
+
+class LoadEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a whole choice."""
+
+    pairs: dict[MirroredDirection, MirrorLoad]
+    monitors: dict[int, MirrorLoad]
+    machines: dict[str, MirrorLoad]
+    memory: dict[str, tuple[MemoryItem, ...]]
+    """[machine] empty where the file states no [replica]."""
+
+
+def estimate_load(
+    topology: ClusterLayout,
+    rings: Sequence[ChannelRing],
+    plugs: NicCabling,
+    monitors: MonitorPorts,
+    choice: PortChoice,
+) -> LoadEstimate:
+    """Figures of each pair, monitor and machine."""
+    pairs = {pair: _flow(topology, rings, plugs, pair) for pair, _ in choice.placed}
+    load = load_of(choice.placed)
+    spots: dict[int, MirrorLoad] = {}
+    machines: dict[str, MirrorLoad] = {}
+    for number, own in sorted(load.items()):
+        growth = monitors.spots[number].growth
+        flows = [_grown(pairs[pair], growth) for pair in own]
+        spots[number] = sum(flows[1:], flows[0])
+        machine = monitors.spots[number].monitor.machine
+        before = machines.get(machine)
+        machines[machine] = spots[number] if before is None else before + spots[number]
+    memory: dict[str, tuple[MemoryItem, ...]] = {}
+    for machine in machines:
+        groups = [name for name, home in choice.home.items() if home == machine]
+        ports = sum(monitors.spots[number].monitor.machine == machine for number in load)
+        if topology.replica is not None and groups:
+            memory[machine] = _memory(topology, topology.replica, rings, groups, ports)
+    return LoadEstimate(pairs=pairs, monitors=spots, machines=machines, memory=memory)
+
+
+def _grown(flow: MirrorLoad, growth: float) -> MirrorLoad:
+    mean = None if flow.mean_gbps is None else flow.mean_gbps * growth
+    return msgspec.structs.replace(flow, line_gbps=flow.line_gbps * growth, mean_gbps=mean)
+
+
+def _flow(
+    topology: ClusterLayout,
+    rings: Sequence[ChannelRing],
+    plugs: NicCabling,
+    pair: MirroredDirection,
+) -> MirrorLoad:
+    traffic = topology.traffic
+    if traffic is None:
+        return MirrorLoad(line_gbps=pair.gbps)
+    carried, answered = Carried(), 0
+    for ring in rings:
+        for link in ring.links:
+            out = (link.out_of, link.nic_out) == (pair.node, pair.nic)
+            into = (link.into, link.nic_in) == (pair.node, pair.nic)
+            if not out and not into:
+                continue
+            own = _in_step(topology, traffic, ring, link)
+            if out is (pair.direction is MirrorDirection.RX):
+                carried = carried + own
+            else:
+                answered += own.messages
+    share = len(plugs.of[pair.node, pair.nic])
+    bytes_ = (carried.frame_bytes + ANSWER_BYTES * answered) / share
+    frames = (carried.frames + ANSWER_FRAMES * answered) / share
+    return MirrorLoad(
+        line_gbps=pair.gbps,
+        mean_gbps=bytes_ * 8 / traffic.step_s / 1e9 + traffic.other_gbps,
+        frames_per_s=frames / traffic.step_s,
+    )
+
+
+def _in_step(
+    topology: ClusterLayout, traffic: TrafficFigures, ring: ChannelRing, link: RingLink
+) -> Carried:
+    """What one link of a channel carries of all buckets of a step."""
+    element = traffic.element_bytes
+    whole = -(-traffic.gradient_bytes // element) * element
+    bucket = min(traffic.bucket_bytes, PIECE_BYTES) // element * element
+    full, rest = divmod(whole, bucket)
+    total = Carried()
+    for size, count in ((bucket, full), (rest, 1)):
+        if size and count:
+            planned = PlannedCollective(
+                kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="bucket"
+            )
+            wire = _wire(topology, ring)
+            total = total + _of_link(
+                size, element, link.sender, wire.protocol_of(planned), wire, ring.channel
+            ).times(count)
+    return total
+
+
+def _wire(topology: ClusterLayout, ring: ChannelRing) -> MirroredPort:
+    return MirroredPort(
+        ranks=ring.ranks,
+        channels=ring.channels,
+        protocol=topology.protocol,
+        rule=topology.rule,
+        gpus=ring.group.gpus,
+        pmtu_bytes=topology.pmtu,
+    )
+
+
+def _of_link(
+    size: int, element: int, sender: int, protocol: Protocol, wire: MirroredPort, channel: int
+) -> Carried:
+    each = _by_channel(
+        size, element, sender, wire.ranks, wire.channels, protocol, wire.rule, wire.pmtu_bytes
+    )
+    return each[channel]
+
+
+@lru_cache(maxsize=4096)
+def _by_channel(
+    size: int,
+    element: int,
+    sender: int,
+    ranks: int,
+    channels: int,
+    protocol: Protocol,
+    rule: NcclEra,
+    pmtu: int,
+) -> tuple[Carried, ...]:
+    """[channel] of one all-reduce."""
+    schedule = all_reduce(
+        size,
+        sender=sender,
+        element_bytes=element,
+        ranks=ranks,
+        channels=channels,
+        protocol=protocol,
+        rule=rule,
+    )
+    return tuple(
+        Carried(
+            messages=len(sends),
+            bytes=sum(send.wire_bytes for send in sends),
+            frames=sum(max(1, -(-send.wire_bytes // pmtu)) for send in sends),
+        )
+        for sends in schedule
+    )
+
+
+def _memory(
+    topology: ClusterLayout,
+    replica: ReplicaFigures,
+    rings: Sequence[ChannelRing],
+    groups: Sequence[str],
+    ports: int,
+) -> tuple[MemoryItem, ...]:
+    """Of replicas of the groups that end at a machine, and of rings and staging of its ports."""
+    if replica.parameters is None:
+        from flowcheck.ops.lifecycle.chain_runner import job_to_run
+        from flowcheck.ops.lifecycle.job_file_memory import memory_of_job
+
+        return memory_of_job(job_to_run(Path(replica.job or ""))).parts
+    each = max(PART_ELEMENTS, replica.parameters // MOST_PARTS)
+    counts = [each] * (replica.parameters // each) + [replica.parameters % each]
+    tensors = tuple(
+        StatedTensor(
+            name=f"part {number}",
+            wire=Parameter(sizes=(count,), strides=(1,), element_bytes=replica.element_bytes),
+        )
+        for number, count in enumerate(counts)
+        if count
+    )
+    model = MetaModel(name="stated", tensors=tensors, buffers=())
+    optimizer = OptimizerConfig(name=replica.optimizer, learning_rate=0.0)
+    own = next(ring for ring in rings if ring.group.name in groups)
+    around = _wire(topology, own)
+    traffic = ddp_traffic(model, DdpOptions())
+    before = [*traffic.start_up, *(one for part in traffic.first for one in part), *traffic.each]
+    found = estimate_memory(
+        model, optimizer, [traffic_of_collective(one, around) for one in before], ports
+    )
+    shared = ("staging", "rings")
+    times = f", {len(groups)} groups" if len(groups) > 1 else ""
+    return tuple(
+        part
+        if part.what in shared
+        else MemoryItem(what=part.what, bytes=part.bytes * len(groups), why=part.why + times)
+        for part in found.parts
+    )

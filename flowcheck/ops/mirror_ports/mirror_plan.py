@@ -1,0 +1,166 @@
+"""The complete result of `flowcheck ports`: rings, chosen ports, load, commands and
+assumptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import ConfigError, LearnError
+from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, rings_of
+from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import groups_of
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
+    Algorithm,
+    ClusterLayout,
+    Sharding,
+    load_layout,
+)
+from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import NcclDump, read_dump
+from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
+from flowcheck.ops.mirror_ports.load_estimate import LoadEstimate, estimate_load
+from flowcheck.ops.mirror_ports.search.chunk_coverage import (
+    CoverageProblem,
+    MirroredDirection,
+    coverage_problem,
+    tree_of,
+)
+from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts, monitors_of
+from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
+from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
+from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
+
+MOST_LOG_BYTES = 64 << 20
+SHARDED = (
+    "Sharded ({}): each link lacks the block of one rank in a gather of parameters, as it lacks "
+    "one chunk of a sum; sums scattered never cross whole, so the replica has parameters alone."
+)
+TREES = (
+    "Trees: both directions of a port are watched, which is what following one asks; Gb/s are "
+    "counted as a ring's, and an inner node of a tree sends about as much."
+)
+SHARED = (
+    "Other traffic on these ports is copied, too: it is in the line rates, and in the means as "
+    "[traffic] other_gbps states it ({:g} Gb/s)."
+)
+ANY_ORDER = (
+    "Of each ring, ports of one direction, or both directions of one node, are watched: that shows "
+    "every chunk in whatever order a ring passes through the nodes."
+)
+INDIFFERENT = " (here it decides nothing: these ports show every chunk in any order)"
+CABLES = (
+    "A NIC of several cables shares its traffic by a hash: all of its ports are watched together."
+)
+
+
+class PortsRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says."""
+
+    file: Path
+    redundancy: int = 1
+    logs: tuple[Path, ...] = ()
+    graphs: tuple[Path, ...] = ()
+    os: str | None = None
+
+
+class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's rings, what is mirrored of them, and what that takes."""
+
+    topology: ClusterLayout
+    rings: tuple[ChannelRing, ...]
+    sought: CoverageProblem
+    monitors: MonitorPorts
+    choice: PortChoice
+    need: LoadEstimate
+    commands: tuple[SwitchCommandLine, ...]
+    redundancy: int
+    notes: tuple[str, ...]
+    assumed: tuple[str, ...]
+    order_assumed: bool
+
+    def rings_on(self, pair: MirroredDirection) -> list[str]:
+        """Names of the rings that pass there."""
+        own = [tap for tap in self.sought.taps if pair in tap.pairs]
+        return list(dict.fromkeys(name for tap in own for name in tap.shows))
+
+    def pairs_of(self, name: str) -> list[MirroredDirection]:
+        """Mirrored ones on which a ring or tree of that name passes."""
+        return [pair for pair, _ in self.choice.placed if name in self.rings_on(pair)]
+
+    def pairs_on(self, ring: ChannelRing) -> list[MirroredDirection]:
+        """Mirrored ones on which a ring passes, or the tree of its channel."""
+        return list(dict.fromkeys([*self.pairs_of(ring.name), *self.pairs_of(tree_of(ring))]))
+
+
+def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
+    """Raises ConfigError for what is stated wrongly, contradicts itself, or cannot be covered."""
+    topology = load_layout(asked.file)
+    dumps = [read_dump(path) for path in asked.graphs]
+    plugs = nic_cabling(topology, _near(dumps))
+    found = rings_of(
+        groups_of(topology),
+        plugs,
+        channels=topology.channels,
+        logs=[_orders(path) for path in asked.logs],
+        ways=[dump.ways for dump in dumps if dump.ways is not None],
+    )
+    sought = coverage_problem(found.rings, plugs, topology.algorithm)
+    monitors = monitors_of(topology, plugs, asked.os)
+    choice = choose_ports(sought, monitors, asked.redundancy)
+    notes = []
+    if topology.sharding is not Sharding.NONE:
+        notes.append(SHARDED.format(topology.sharding))
+    if topology.algorithm is not Algorithm.RING:
+        notes.append(TREES)
+    if topology.traffic is not None:
+        notes.append(SHARED.format(topology.traffic.other_gbps))
+    if any(len(each) > 1 for each in plugs.of.values()):
+        notes.append(CABLES)
+    chosen = MirrorPlan(
+        topology=topology,
+        rings=found.rings,
+        sought=sought,
+        monitors=monitors,
+        choice=choice,
+        need=estimate_load(topology, found.rings, plugs, monitors, choice),
+        commands=command_lines(choice, monitors),
+        redundancy=asked.redundancy,
+        notes=tuple(notes),
+        assumed=found.assumed,
+        order_assumed=any(told.startswith("order") for told in found.assumed),
+    )
+    if any_order(chosen):
+        assumed = (one + INDIFFERENT * one.startswith("order") for one in chosen.assumed)
+        notes = [*chosen.notes, ANY_ORDER]
+        return msgspec.structs.replace(chosen, notes=tuple(notes), assumed=tuple(assumed))
+    return chosen
+
+
+def any_order(chosen: MirrorPlan) -> bool:
+    """Whether the order of nodes does not matter: what different nodes send passes different links
+    of a ring, and so does what one node sends and receives."""
+    for ring in chosen.rings:
+        pairs = chosen.pairs_on(ring)
+        nodes = {(pair.node, pair.nic) for pair in pairs}
+        ways = {pair.direction for pair in pairs}
+        if len(ways) > 1 and (len(nodes) > 1 or chosen.redundancy > 1):
+            return False
+    return True
+
+
+def _near(dumps: list[NcclDump]) -> dict[int, int] | None:
+    return next((dump.near for dump in dumps if dump.near is not None), None)
+
+
+def _orders(path: Path) -> tuple[RingOrder, ...]:
+    try:
+        if path.stat().st_size > MOST_LOG_BYTES:
+            why = f"is larger than {MOST_LOG_BYTES:,} bytes: its begin is enough"
+            raise ConfigError("--nccl-log", str(path), why)
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise ConfigError("--nccl-log", str(path), f"cannot be read: {error.strerror}") from error
+    try:
+        return parse_nccl_log(text).orders
+    except LearnError as error:
+        raise ConfigError("--nccl-log", str(path), str(error)) from error

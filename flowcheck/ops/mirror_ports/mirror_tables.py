@@ -1,0 +1,82 @@
+"""Writes the chosen ports as [[mirror]] tables of a job file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from flowcheck.config import MirrorConfig
+from flowcheck.errors import ConfigError, naming_file
+from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
+
+BEGIN = "# Mirrored ports, as `flowcheck ports` chose them"
+MACHINE = "{machine}"
+"""In the name of a file: of each machine its own."""
+
+
+def write_mirrors(name: str, chosen: MirrorPlan) -> tuple[Path, ...]:
+    """A file of TOML for each machine, to be put behind its job file; where they are.
+
+    name: of the file; with `{machine}` in it where there are several. Raises ConfigError where a
+    chosen port's server has no stated address, and where another thing lies at the file's place.
+    """
+    machines = {chosen.monitors.spots[where].monitor.machine for _, where in chosen.choice.placed}
+    if len(machines) > 1 and MACHINE not in name:
+        told = f"copies go to {', '.join(sorted(machines))}: put {MACHINE} into the file's name"
+        raise ConfigError("--mirrors", name, told)
+    texts = {_place(name, one): mirrors_toml(chosen, one) for one in sorted(machines)}
+    for path in texts:
+        _check_free(path)
+    for path, text in texts.items():
+        with naming_file(path):
+            path.write_text(text)  # in place: it may be /dev/stdout
+    return tuple(texts)
+
+
+def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
+    """Those whose copies end at the machine. Raises ConfigError as write_mirrors()."""
+    ways: dict[tuple[str, str], set[Literal["rx", "tx", "both"]]] = {}
+    for pair, where in chosen.choice.placed:
+        if chosen.monitors.spots[where].monitor.machine != machine:
+            continue
+        if not pair.host:
+            told = (
+                f"of {pair.switch} is not stated: give the addresses of the servers behind the "
+                'ports in turn, hosts = "10.0.0.{1-16}"'
+            )
+            raise ConfigError("cable.hosts", pair.port, told)
+        ways.setdefault((f"{pair.switch} {pair.port}", pair.host), set()).add(pair.direction.value)
+    return tuple(
+        MirrorConfig(port=port, host=host, direction="both" if len(own) > 1 else next(iter(own)))
+        for (port, host), own in ways.items()
+    )
+
+
+def mirrors_toml(chosen: MirrorPlan, machine: str) -> str:
+    """The tables of one machine."""
+    lines = [f"{BEGIN}: put this at the end of the job file of {_quoted(machine)}."]
+    for one in mirrors_of(chosen, machine):
+        told = [f"{key} = {_quoted(getattr(one, key))}" for key in ("port", "host", "direction")]
+        lines += ["", "[[mirror]]", *told]
+    return "\n".join(lines) + "\n"
+
+
+def _place(name: str, machine: str) -> Path:
+    if MACHINE in name and ("/" in machine or not machine.isprintable()):
+        raise ConfigError("monitor.machine", machine, "cannot be part of a file's name")
+    return Path(name.replace(MACHINE, machine))
+
+
+def _check_free(path: Path) -> None:
+    with naming_file(path):
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb") as file:
+                if file.read(len(BEGIN)) != BEGIN.encode():
+                    right = "is a file that is not of these tables alone: name another"
+                    raise ConfigError("--mirrors", str(path), right)
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML 1.0, which takes JSON's escapes and no bare DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,257 @@
+"""The smallest set of mirrored ports for a whole job; where there is none, which ring fails and
+why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.mirror_ports.search.branch_and_bound import (
+    MOST_STEPS,
+    SEARCH_LIMIT_S,
+    PlacedPorts,
+    PortSearch,
+    load_of,
+)
+from flowcheck.ops.mirror_ports.search.chunk_coverage import CoverageGoal, CoverageProblem, PortTap
+from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPort, MonitorPorts
+
+
+def coverage_error(
+    sought: CoverageProblem,
+    monitors: MonitorPorts,
+    machine: str,
+    lacking: Sequence[tuple[CoverageGoal, int]],
+    redundancy: int,
+    within: int,
+) -> ConfigError:
+    """machine: the one that sees most of the group; lacking: its rings of which it does not see
+    these bits; within: the --redundancy at which some machine would see all, 0 where none."""
+    want, bits = lacking[0]
+    rings = sum(one.group == want.group for one in sought.wants)
+    times = f" on {redundancy} monitor ports" if redundancy > 1 else ""
+    ends = _ends(sought, want)
+    there = [
+        f"{spot.name} to {spot.monitor.machine}"
+        for spot in monitors.spots
+        if spot.monitor.switch in ends
+    ]
+    seen = rings - len(lacking)
+    why = (
+        f"cannot be covered at one machine, which has to see all of group {want.group}: at "
+        f"{machine}, which sees {seen} of its {rings} rings, {want.lacked(bits)} can be "
+        f"seen{times}. Its links end at {', '.join(sorted(ends))}; monitors there: "
+        f"{', '.join(there) or 'none'}. {_remedy(sought, monitors, machine, lacking, redundancy)}"
+    )
+    if within:
+        why += f", or ask for --redundancy {within}"
+    return ConfigError("ring", want.name, why)
+
+
+def _ends(sought: CoverageProblem, want: CoverageGoal) -> set[str]:
+    """Switches at which its links end."""
+    return {p.switch for tap in sought.taps if want.name in tap.shows for p in tap.pairs}
+
+
+def _remedy(
+    sought: CoverageProblem,
+    monitors: MonitorPorts,
+    machine: str,
+    lacking: Sequence[tuple[CoverageGoal, int]],
+    redundancy: int,
+) -> str:
+    """At the switches of all that the machine lacks, as many monitors as it may need there."""
+    told = []
+    for switch in sorted({end for want, _ in lacking for end in _ends(sought, want)}):
+        own = sum(spot.monitor.machine == machine for spot in monitors.on(switch))
+        if own < redundancy:
+            told.append(f"{redundancy - own} at {switch}" + (f" beside its {own}" if own else ""))
+    what = " and ".join(told) or "more at these switches"
+    return f'State [[monitor]] tables with machine = "{machine}": {what}'
+
+
+class PortChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What to mirror, and to where."""
+
+    placed: PlacedPorts
+    home: dict[str, str]
+    """[group] the machine that follows it."""
+    least: int
+    """No choice has fewer pairs."""
+    exact: bool
+
+    @property
+    def gap(self) -> int:
+        """How many pairs fewer there might be."""
+        return len(self.placed) - self.least
+
+
+def choose_ports(
+    sought: CoverageProblem,
+    monitors: MonitorPorts,
+    redundancy: int = 1,
+    most_steps: int = MOST_STEPS,
+) -> PortChoice:
+    """Raises ConfigError naming the ring that no choice covers, or the sum that no monitor port
+    of a switch takes."""
+    if redundancy < 1:
+        raise ConfigError("--redundancy", redundancy, "must be 1 or more")
+    with_monitor = {spot.monitor.switch for spot in monitors.spots}
+    usable = [t for t in sought.taps if all(pair.switch in with_monitor for pair in t.pairs)]
+    homes = {
+        group: _machines(group, sought, usable, monitors, redundancy)
+        for group in dict.fromkeys(want.group for want in sought.wants)
+    }
+    placed: list[tuple[PlacedPorts, dict[str, str]]] = []
+    least, exact = 0, True
+    for wants, taps in _parts(sought.wants, usable):
+        found = PortSearch(wants, taps, monitors, homes, redundancy, most_steps).run()
+        if found is None:
+            raise _too_much(wants, taps, monitors, homes, redundancy, most_steps)
+        placed.append((found.placed, found.home))
+        least, exact = least + found.least, exact and found.exact
+    return PortChoice(
+        placed=tuple(one for part, _ in placed for one in part),
+        home={group: machine for _, home in placed for group, machine in home.items()},
+        least=least,
+        exact=exact,
+    )
+
+
+def _machines(
+    group: str,
+    sought: CoverageProblem,
+    usable: Sequence[PortTap],
+    monitors: MonitorPorts,
+    redundancy: int,
+) -> list[str]:
+    """Those that could see all of a group, if their monitor ports took everything: it is followed
+    by one chain. Raises ConfigError with the first ring that the best of them cannot see."""
+    wants = [want for want in sought.wants if want.group == group]
+    machines = dict.fromkeys(spot.monitor.machine for spot in monitors.spots)
+
+    def lacking(machine: str, times: int) -> list[tuple[CoverageGoal, int]]:
+        short = ((want, _unseen(want, usable, monitors, machine, times)) for want in wants)
+        return [(want, bits) for want, bits in short if bits]
+
+    short = {machine: lacking(machine, redundancy) for machine in machines}
+    found = [machine for machine in machines if not short[machine]]
+    if found:
+        return found
+    fewer = range(min(redundancy - 1, len(monitors.spots)), 0, -1)
+    within = next((r for r in fewer if any(not lacking(one, r) for one in machines)), 0)
+    best = min(machines, key=lambda machine: len(short[machine]))
+    raise coverage_error(sought, monitors, best, short[best], redundancy, within)
+
+
+def _unseen(
+    want: CoverageGoal,
+    usable: Sequence[PortTap],
+    monitors: MonitorPorts,
+    machine: str,
+    redundancy: int,
+) -> int:
+    """Bits of a want that fewer monitors of a machine could see than they should."""
+    spots: list[set[int]] = [set() for _ in want.chunks]
+    for tap in usable:
+        bits = tap.shows.get(want.name, 0)
+        own = {spot.number for spot in _at(tap, monitors, machine)} if bits else set()
+        for bit, there in enumerate(spots):
+            if own and bits >> bit & 1 and len(there) < redundancy:
+                there.update(own)
+    return sum(1 << bit for bit, there in enumerate(spots) if len(there) < redundancy)
+
+
+def _at(tap: PortTap, monitors: MonitorPorts, machine: str) -> list[MonitorPort]:
+    """Monitors of a machine beside all of a tap's ports."""
+    each = [
+        [s for s in monitors.on(pair.switch) if s.monitor.machine == machine] for pair in tap.pairs
+    ]
+    return [spot for spots in each for spot in spots] if all(each) else []
+
+
+def _parts(
+    wants: Sequence[CoverageGoal], taps: Sequence[PortTap]
+) -> Iterator[tuple[list[CoverageGoal], list[PortTap]]]:
+    """Rings that share nothing, neither group nor port nor switch, are chosen for by themselves."""
+    above: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while above.setdefault(name, name) != name:
+            name = above[name]
+        return name
+
+    for want in wants:
+        above[root(f"want {want.name}")] = root(f"group {want.group}")
+    for tap in taps:
+        first, *others = [f"want {name}" for name in tap.shows]
+        for other in (*others, *(f"switch {pair.switch}" for pair in tap.pairs)):
+            above[root(other)] = root(first)
+    roots = dict.fromkeys(root(f"want {want.name}") for want in wants)
+    for part in roots:
+        own = [want for want in wants if root(f"want {want.name}") == part]
+        yield own, [tap for tap in taps if root(f"want {next(iter(tap.shows))}") == part]
+
+
+def _too_much(
+    wants: Sequence[CoverageGoal],
+    taps: Sequence[PortTap],
+    monitors: MonitorPorts,
+    homes: Mapping[str, Sequence[str]],
+    redundancy: int,
+    most_steps: int,
+) -> ConfigError:
+    """The sum that found no room, by what the rings need where monitor ports take everything."""
+    free = MonitorPorts(
+        tuple(
+            msgspec.structs.replace(
+                spot, os=None, monitor=msgspec.structs.replace(spot.monitor, gbps=float("inf"))
+            )
+            for spot in monitors.spots
+        )
+    )
+    found = PortSearch(wants, taps, free, homes, redundancy, most_steps).run()
+    rings = ", ".join(want.name for want in wants[:4]) + (", ..." if len(wants) > 4 else "")
+    ends = {pair.switch for tap in taps for pair in tap.pairs}
+    if found is None:
+        why = (
+            f"no choice was found in {most_steps:,} steps or {SEARCH_LIMIT_S:g} s: state "
+            "more monitors at "
+            f"{', '.join(sorted(ends))}, or fewer rings or nodes"
+        )
+        return ConfigError("ring", rings, why)
+    switches = list(dict.fromkeys(pair.switch for pair, _ in found.placed))
+    load = load_of(found.placed)
+    needed = sum(pair.gbps for pair, _ in found.placed)
+    room = sum(s.monitor.gbps / s.growth for s in monitors.spots if s.monitor.switch in ends)
+    refusals = (monitors.refused(switch, load) for switch in switches if needed <= room)
+    total = " + ".join(f"{count} * {gbps:g}" for gbps, count in _by_speed(found.placed))
+    there = [
+        f"{s.name} {s.monitor.gbps:g}"
+        + (
+            f" ({s.monitor.gbps / s.growth:.4g} without the tunnel's headers)"
+            if s.growth > 1
+            else ""
+        )
+        for s in monitors.spots
+        if s.monitor.switch in ends
+    ]
+    told = [
+        f"{len(found.placed)} pairs are needed, {total} = "
+        f"{needed:g} Gb/s; the monitor ports beside them are "
+        f"{', '.join(there)}",
+        *(refusal for refusal in refusals if refusal is not None),
+    ]
+    if needed <= room:
+        told.append(
+            f"no way to share them was found (a search ends by itself after {SEARCH_LIMIT_S:g} s)"
+        )
+    why = f"{'; '.join(told)}: state more or faster monitor ports"
+    return ConfigError("monitor", rings, why)
+
+
+def _by_speed(placed: PlacedPorts) -> list[tuple[float, int]]:
+    speeds = [pair.gbps for pair, _ in placed]
+    return [(gbps, speeds.count(gbps)) for gbps in sorted(set(speeds))]

@@ -1,0 +1,85 @@
+"""Why a PCI device must not be taken from the kernel: routes, ssh session, storage, open files,
+virtual functions."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.node import nic_usage
+from flowcheck.ops.node.sysfs_settings import MachineSettings
+
+PCI_DEVICES = "sys/bus/pci/devices"
+ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+STORAGE, BRIDGE = 0x01, 0x06
+"""Base classes of PCI (pci.ids)."""
+
+
+def checked_address(sysfs: MachineSettings, address: str) -> str:
+    """Raises ConfigError for what is no PCI device here."""
+    if not ADDRESS.fullmatch(address):
+        raise ConfigError("device", address, "state a PCI address as 0000:3b:00.0")
+    if not sysfs.path(f"{PCI_DEVICES}/{address}").exists():
+        raise ConfigError("device", address, "is not there: `show` lists what is")
+    return address
+
+
+def base_class(sysfs: MachineSettings, address: str) -> int:
+    told = sysfs.look(f"{PCI_DEVICES}/{address}/class")
+    return int(told, 16) >> 16 if told else -1
+
+
+def needed_for(
+    sysfs: MachineSettings, address: str, environment: Mapping[str, str] = os.environ
+) -> list[str]:
+    """In words; empty where nothing needs the device."""
+    found = list(nic_usage.use_of(sysfs.root, address).taken)
+    if base_class(sysfs, address) == STORAGE:
+        found.append("it is storage")
+    live = sysfs.look(f"{PCI_DEVICES}/{address}/sriov_numvfs")
+    if live not in ("", "0"):
+        found.append(f"{live} virtual functions of it are in use")
+    for name in nic_usage.interfaces_of(sysfs.root, address):
+        if _ssh_through(sysfs, name, environment):
+            found.append(f"your ssh session comes through {name}")
+    for verbs in sysfs.names(f"{PCI_DEVICES}/{address}/infiniband_verbs/*"):
+        device = "/dev/infiniband/" + verbs.rsplit("/", 1)[1]
+        found += [f"process {pid} has {device} open" for pid in users_of(sysfs, device)]
+    for told in sysfs.names(f"{PCI_DEVICES}/{address}/dma/*/in_use"):
+        if sysfs.look(told) not in ("", "0"):
+            found.append(f"copy channel {told.split('/')[-2]} is in use")
+    for told in sysfs.names(f"{PCI_DEVICES}/{address}/dsa*/state"):
+        if sysfs.look(told) == "enabled":
+            found.append(f"{told.split('/')[-2]} is enabled in the kernel's idxd driver")
+    return found
+
+
+def refuse_device_in_use(sysfs: MachineSettings, address: str) -> None:
+    """Raises ConfigError that says what is lost otherwise."""
+    why = needed_for(sysfs, address)
+    if why:
+        raise ConfigError("device", address, f"is needed here: {'; '.join(why)}")
+
+
+def users_of(sysfs: MachineSettings, device: str) -> list[int]:
+    """Processes that hold a device file open."""
+    found = set()
+    for link in sysfs.root.glob("proc/[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) == device:
+                found.add(int(link.parts[-3]))
+        except (OSError, ValueError):
+            continue
+    return sorted(found)
+
+
+def _ssh_through(sysfs: MachineSettings, interface: str, environment: Mapping[str, str]) -> bool:
+    """Whether the route to the other end of this session leaves through the interface. Through a
+    VLAN or a bridge on top of it is told by those."""
+    client = environment.get("SSH_CONNECTION", environment.get("SSH_CLIENT", "")).split()
+    if not client:
+        return False
+    told = sysfs.ask(["ip", "-o", "route", "get", client[0].partition("%")[0]])
+    return re.search(rf"\bdev {re.escape(interface)}\b", told) is not None

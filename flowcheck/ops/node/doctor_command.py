@@ -1,0 +1,204 @@
+"""`flowcheck doctor`: is this machine ready? Each line is one check and, where it fails, what
+to do.
+
+Only files are read; nothing is started or changed. `root` stands for the file system, so that
+tests can make one up.
+
+Only files are read; nothing is started or changed. `root` stands for the file system, so that
+tests can make one up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flowcheck.ops.node import dpdk_drivers, machine_checks, nic_usage
+from flowcheck.ops.node.machine_checks import Level, MachineCheck
+
+DEFAULT_NEED_BYTES = 1 << 30
+"""A ring of 65,536 slots, DPDK, staging: without a model."""
+
+
+def checks(
+    *, root: Path = Path("/"), need_bytes: int = DEFAULT_NEED_BYTES, run_folder: Path | None = None
+) -> list[MachineCheck]:
+    """All checks in the order of the data's way. need_bytes: memory the job will take."""
+    drivers = dpdk_drivers.installed(dpdk_drivers.folders(root))
+    if not drivers:
+        drivers = built_in_drivers()
+    devices = dpdk_drivers.pci_devices(root / "sys")
+    uses = {device.address: nic_usage.use_of(root, device.address) for device in devices}
+    return [
+        check_dpdk(),
+        *check_drivers(drivers),
+        *check_devices(drivers, devices, uses),
+        check_iommu(root, drivers, [d for d in devices if not uses[d.address].taken]),
+        machine_checks.hugepages(root, need_bytes),
+        machine_checks.mount(root),
+        machine_checks.shm(root, need_bytes),
+        machine_checks.shm_pages(root, need_bytes),
+        machine_checks.memory(root, need_bytes),
+        machine_checks.cpu(root),
+        machine_checks.cores(root),
+        machine_checks.rights(root),
+        machine_checks.real_time(root),
+        *([machine_checks.run_folder(root, run_folder)] if run_folder is not None else []),
+    ]
+
+
+def run(*, need_bytes: int = 0, as_json: bool = False, run_folder: Path | None = None) -> int:
+    """Prints the report; 1 if any line is a failure, else 0. need_bytes 0: without a model."""
+    found = checks(need_bytes=need_bytes or DEFAULT_NEED_BYTES, run_folder=run_folder)
+    if as_json:
+        print(json.dumps([asdict(check) for check in found], indent=1))
+    else:
+        colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for check in found:
+            mark = f"[{colours[check.level]}]{check.level}[/]"
+            table.add_row(mark, check.name, escape(check.found))
+            if check.advice:
+                table.add_row("", "", f"[dim]-> {escape(check.advice)}[/]")
+        Console(soft_wrap=True).print(table)
+    return int(any(check.level == "fail" for check in found))
+
+
+def built_in_drivers() -> list[dpdk_drivers.DpdkDriver]:
+    """The drivers of a capture module linked statically."""
+    folder = Path(__file__).resolve().parents[2]
+    return [driver for path in folder.glob("_dpdk*.so") for driver in dpdk_drivers.drivers_in(path)]
+
+
+def check_dpdk(version: Callable[[], str] | None = None) -> MachineCheck:
+    """version: says DPDK's version or raises ImportError; for tests."""
+    try:
+        return MachineCheck("dpdk", "ok", (version or dpdk_version)())
+    except ImportError as error:
+        return MachineCheck(
+            "dpdk",
+            "warn",
+            f"flowcheck._dpdk is not there: {error}",
+            "capture files work without it; for a NIC install libdpdk-dev (22.11 to 24.11), or "
+            "point PKG_CONFIG_PATH at a DPDK build, and build again",
+        )
+
+
+def dpdk_version() -> str:
+    from flowcheck._dpdk import ffi, lib
+
+    return str(ffi.string(lib.fc_eal_version()).decode())
+
+
+def check_drivers(drivers: list[dpdk_drivers.DpdkDriver]) -> list[MachineCheck]:
+    found = []
+    for kind, what in (("net", "NIC drivers"), ("dma", "copy engines")):
+        names = sorted({driver.library for driver in drivers if driver.kind == kind})
+        ids = sum(len(driver.pci_ids) for driver in drivers if driver.kind == kind)
+        text = f"{len(names)} ({ids} PCI IDs): {', '.join(names)}" if names else "none"
+        lacking = "install librte-net-* (or DPDK's drivers) to capture from a NIC"
+        advice = "" if names or kind == "dma" else lacking
+        found.append(MachineCheck(what, "warn" if advice else "ok", text, advice))
+    return found
+
+
+def check_devices(
+    drivers: list[dpdk_drivers.DpdkDriver],
+    devices: list[dpdk_drivers.PciDevice],
+    uses: dict[str, nic_usage.NicUsage],
+) -> list[MachineCheck]:
+    """One line per device a driver of DPDK knows, and per network device none knows.
+
+    uses: by PCI address, what the machine itself uses a device for.
+    """
+    found = []
+    for device in devices:
+        use = uses[device.address]
+        fits = [d for d in drivers if d.kind in ("net", "dma") and d.drives(device.ids)]
+        if not fits and not device.is_network:
+            continue
+        vendor, product = device.ids[:2]
+        numa = f", NUMA node {device.numa_node}" if device.numa_node >= 0 else ""
+        text = f"{vendor:04x}:{product:04x}, bound to {device.bound_to or 'nothing'}{numa}"
+        if use.taken:
+            said = f"{text}; {', '.join(use.taken)}: this machine needs it, it is no capture port"
+            found.append(MachineCheck(device.address, "ok", said))
+            continue
+        if not fits:
+            advice = "no installed DPDK driver knows it: use it by interface name (af_packet)"
+            found.append(MachineCheck(device.address, "warn", text, advice))
+            continue
+        text += f", driven by {', '.join(sorted({d.library for d in fits}))}"
+        found.append(MachineCheck(device.address, *binding(device, fits, use, text)))
+    ports = [device for device in devices if device.is_network]
+    if ports and all(uses[device.address].taken for device in ports):
+        advice = "the mirror needs a port nothing else uses; or capture from a file"
+        found.append(MachineCheck("NIC", "warn", "this machine needs every one it has", advice))
+    if not ports:
+        found.append(
+            MachineCheck(
+                "NIC", "warn", "no PCI network device", "capture by interface name or from a file"
+            )
+        )
+    return found
+
+
+def binding(
+    device: dpdk_drivers.PciDevice,
+    fits: list[dpdk_drivers.DpdkDriver],
+    use: nic_usage.NicUsage,
+    text: str,
+) -> tuple[Level, str, str]:
+    """Whether the device is bound to a kernel module its DPDK driver works with."""
+    wanted = sorted({word for d in fits for word in re.findall(r"[\w-]+", d.kernel_modules)})
+    bifurcated = any("mlx" in word for word in wanted)
+    if not wanted or bifurcated or device.bound_to.replace("_", "-") in wanted:
+        return "ok", text, ""
+    best = "vfio-pci" if "vfio-pci" in wanted else wanted[0]
+    bind = f"dpdk-devbind.py -b {best} {device.address}"
+    if best == "vfio-pci":
+        script = "bind-nic bind" if device.is_network else "bind-dma reserve"
+        bind = f"scripts/{script} {device.address}"
+    advice = (
+        f"to capture through it: {bind} (the kernel loses the interface), "
+        "or use it by interface name"
+    )
+    if use.up:
+        name = use.up[0]
+        text += f"; {name} is up, without an address"
+        advice = (
+            f"if nothing but the mirror uses {name}: capture by that name, or ip link set {name} "
+            f"down and {bind} (the kernel loses it)"
+        )
+    return "warn", text, advice
+
+
+def check_iommu(
+    root: Path, drivers: list[dpdk_drivers.DpdkDriver], devices: list[dpdk_drivers.PciDevice]
+) -> MachineCheck:
+    groups = len(list((root / "sys/kernel/iommu_groups").glob("*")))
+    vfio = any(
+        (root / path).exists() for path in ("sys/module/vfio_pci", "sys/bus/pci/drivers/vfio-pci")
+    )
+    text = f"{groups} IOMMU groups, vfio-pci {'loaded' if vfio else 'not loaded'}"
+    needs = [
+        device.address
+        for device in devices
+        if any(d.drives(device.ids) and "vfio-pci" in d.kernel_modules for d in drivers)
+    ]
+    if not needs or (groups and vfio):
+        return MachineCheck("IOMMU/VFIO", "ok", text)
+    return MachineCheck(
+        "IOMMU/VFIO",
+        "warn",
+        text,
+        f"{', '.join(needs[:4])} would need it: switch the IOMMU on (intel_iommu=on or "
+        "amd_iommu=on) and modprobe vfio-pci",
+    )

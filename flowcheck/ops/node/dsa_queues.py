@@ -1,0 +1,129 @@
+"""Work queues of Intel's data streaming accelerator (idxd) as DPDK's dma_idxd takes them: of type
+user, dedicated, with a name that begins with dpdk_.
+
+Files and what each wants of the device's state: the kernel's Documentation/ABI/stable/
+sysfs-driver-dma-idxd and drivers/dma/idxd/sysfs.c; the name: DPDK's guides, dmadevs/idxd.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
+
+DEVICES = "sys/bus/dsa/devices"
+DRIVERS = "sys/bus/dsa/drivers"
+NAME = re.compile(r"dsa(\d+)")
+PREFIX = "dpdk_"
+BATCH = "1024"
+
+
+def instances(sysfs: MachineSettings) -> list[str]:
+    names = [path.rsplit("/", 1)[1] for path in sysfs.names(f"{DEVICES}/dsa*")]
+    return [name for name in names if NAME.fullmatch(name)]
+
+
+def dsa_lines(sysfs: MachineSettings, name: str) -> list[str]:
+    """One line for the device and one for each queue that is of any type."""
+    device = f"{DEVICES}/{name}"
+    lines = [f"{name}: {sysfs.look(f'{device}/state')}"]
+    for path in sysfs.names(f"{device}/wq*"):
+        values = [
+            sysfs.look(f"{path}/{what}") for what in ("state", "type", "mode", "name", "size")
+        ]
+        if values[1] not in ("", "none"):
+            lines.append(
+                f"  {path.rsplit('/', 1)[1]}: {' '.join(value or '-' for value in values)}"
+            )
+    return lines
+
+
+def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
+    """Raises ConfigError where somebody has the device, StateError where the kernel refuses; what
+    was done is taken back then."""
+    device, number = f"{DEVICES}/{name}", _number(sysfs, name)
+    if sysfs.look(f"{device}/state") == "enabled":
+        if _ours(sysfs, device):
+            sysfs.say(f"    {name} is ready for DPDK already")
+            return
+        raise ConfigError("device", name, "is enabled for something else: accel-config list says")
+    if sysfs.look(f"{device}/configurable") == "0":
+        raise ConfigError("device", name, "has a fixed configuration (configurable is 0)")
+    most = int(sysfs.look(f"{device}/max_work_queues") or "0")
+    if not 1 <= queues <= most:
+        raise ConfigError("queues", queues, f"{name} has {most} work queues")
+    notes = UndoLog(sysfs, name)
+    try:
+        _configure(sysfs, notes, device, number, queues)
+        _enable(sysfs, notes, device, number, queues)
+    except StateError:
+        sysfs.say("    taking back what was done:")
+        notes.undo()
+        raise
+
+
+def _number(sysfs: MachineSettings, name: str) -> str:
+    matched = NAME.fullmatch(name)
+    if matched is None or not sysfs.path(f"{DEVICES}/{name}").exists():
+        raise ConfigError("device", name, "is no accelerator here: `show` lists what is")
+    return matched[1]
+
+
+def _ours(sysfs: MachineSettings, device: str) -> bool:
+    """Whether queues of DPDK's are all that is enabled."""
+    enabled = [w for w in sysfs.names(f"{device}/wq*") if sysfs.look(f"{w}/state") == "enabled"]
+    return bool(enabled) and all(sysfs.look(f"{w}/name").startswith(PREFIX) for w in enabled)
+
+
+def _configure(
+    sysfs: MachineSettings, notes: UndoLog, device: str, number: str, queues: int
+) -> None:
+    """While the device is disabled: it takes none of these later."""
+    limits = [int(sysfs.look(f"{device}/{of}") or "1") for of in ("max_groups", "max_engines")]
+    groups = min(*limits, queues)
+    size = int(sysfs.look(f"{device}/max_work_queues_size") or "0") // queues
+    for group in range(groups):
+        notes.put(f"{device}/engine{number}.{group}/group_id", str(group))
+    for queue in range(queues):
+        path = f"{device}/wq{number}.{queue}"
+        notes.put(f"{path}/group_id", str(queue % groups))
+        notes.put(f"{path}/mode", "dedicated")
+        # A new type clears the name, also when it is undone: the name's note comes first.
+        if sysfs.look(f"{path}/name"):
+            notes.remember(f"{path}/name")
+        notes.put(f"{path}/type", "user")
+        if not sysfs.look(f"{path}/name").startswith(PREFIX):
+            sysfs.write(f"{path}/name", f"{PREFIX}wq{number}.{queue}")
+        if sysfs.path(f"{path}/driver_name").exists():
+            notes.put(f"{path}/driver_name", "user")
+        notes.put(f"{path}/priority", "1")
+        if sysfs.path(f"{path}/max_batch_size").exists():
+            limit = sysfs.look(f"{device}/max_batch_size")
+            notes.put(f"{path}/max_batch_size", str(min(int(BATCH), int(limit or BATCH))))
+        notes.put(f"{path}/size", str(size))
+
+
+def _enable(sysfs: MachineSettings, notes: UndoLog, device: str, number: str, queues: int) -> None:
+    """First the device, then its queues; before Linux 5.15 one driver, dsa, took both."""
+    split = sysfs.path(f"{DRIVERS}/idxd").exists()
+    whole, single = (f"{DRIVERS}/{n}" for n in (("idxd", "user") if split else ("dsa", "dsa")))
+    name = f"dsa{number}"
+    state = (f"{device}/state", "enabled")
+    notes.tell(f"{whole}/bind", name, (f"{whole}/unbind", name), state)
+    for queue in range(queues):
+        own = f"wq{number}.{queue}"
+        state = (f"{device}/{own}/state", "enabled")
+        notes.tell(f"{single}/bind", own, (f"{single}/unbind", own), state)
+        if sysfs.look(state[0]) != "enabled":
+            raise StateError(f"{own} was not enabled: {device}/cmd_status has the reason")
+
+
+def undo(sysfs: MachineSettings, name: str) -> bool:
+    """Whether anything was to be undone. Raises ConfigError while a queue is in use."""
+    _number(sysfs, name)
+    for path in sysfs.names(f"{DEVICES}/{name}/wq*/clients"):
+        if sysfs.look(path) not in ("", "0"):
+            queue = path.split("/")[-2]
+            raise ConfigError("device", name, f"{queue} of it is in use: end the chain first")
+    return UndoLog(sysfs, name).undo()

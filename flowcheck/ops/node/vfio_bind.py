@@ -1,0 +1,133 @@
+"""A PCI device given to vfio-pci, and back to the driver it had.
+
+To uio_pci_generic where there is no IOMMU and the kernel was built without vfio's mode for that
+(CONFIG_VFIO_NOIOMMU), as Debian's is.
+
+By driver_override and drivers_probe alone (Documentation/ABI/testing/sysfs-bus-pci): new_id would
+make vfio-pci take every device of that kind, and those that are plugged in later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.node.device_in_use import BRIDGE, PCI_DEVICES, base_class, users_of
+from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
+
+DRIVER, UIO = "vfio-pci", "uio_pci_generic"
+DRIVERS = "sys/bus/pci/drivers"
+UNSAFE = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+PROBE = "sys/bus/pci/drivers_probe"
+
+
+def driver_of(sysfs: MachineSettings, address: str) -> str:
+    """Empty: none."""
+    return sysfs.look(f"{PCI_DEVICES}/{address}/driver")
+
+
+def group_of(sysfs: MachineSettings, address: str) -> tuple[str, list[str]]:
+    """The number of its IOMMU group and all devices in it; empty and itself without an IOMMU."""
+    number = sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group")
+    members = sysfs.names(f"sys/kernel/iommu_groups/{number}/devices/*") if number else []
+    return number, [member.rsplit("/", 1)[1] for member in members] or [address]
+
+
+def check_group(
+    sysfs: MachineSettings, address: str, given: Sequence[str], *, no_iommu: bool
+) -> None:
+    """Says what else the group holds. Raises ConfigError where a kernel driver works on another
+    member, for vfio gives out whole groups, and where there is no IOMMU."""
+    number, members = group_of(sysfs, address)
+    if not number or sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu":
+        if not no_iommu:
+            raise ConfigError(
+                "device",
+                address,
+                "has no IOMMU group: switch the IOMMU on (intel_iommu=on or amd_iommu=on, and in "
+                "the firmware), or ask for --no-iommu, where its DMA goes unchecked",
+            )
+        return
+    told = [f"{member} ({driver_of(sysfs, member) or 'no driver'})" for member in members]
+    sysfs.say(f"    IOMMU group {number}: {', '.join(told)}")
+    for member in members:
+        free = driver_of(sysfs, member) in ("", DRIVER) or base_class(sysfs, member) == BRIDGE
+        if member not in given and not free:
+            raise ConfigError(
+                "device",
+                address,
+                f"shares IOMMU group {number} with {member}, which {driver_of(sysfs, member)} "
+                "drives: state both if neither is needed, or move one to another slot",
+            )
+
+
+def bind(sysfs: MachineSettings, address: str, *, no_iommu: bool) -> None:
+    """Raises StateError where the kernel refuses; all is as before then."""
+    notes = UndoLog(sysfs, address)
+    device, was = f"{PCI_DEVICES}/{address}", driver_of(sysfs, address)
+    if was in (DRIVER, UIO):
+        sysfs.say(f"    {address} is with {was} already")
+        return
+    try:
+        driver = _ready_driver(sysfs, notes, address, no_iommu=no_iommu)
+        if was:
+            notes.note({"expect": [f"{device}/driver", was]})
+            without = (f"{device}/driver", "")
+            notes.tell(f"{device}/driver/unbind", address, (PROBE, address), without)
+        notes.put(f"{device}/driver_override", driver)
+        undo = (f"{DRIVERS}/{driver}/unbind", address)
+        notes.tell(PROBE, address, undo, (f"{device}/driver", driver))
+        if driver_of(sysfs, address) != driver:
+            raise StateError(f"{address} was not taken by {driver}: dmesg has the reason")
+    except StateError:
+        sysfs.say("    taking back what was done:")
+        notes.undo()
+        raise
+
+
+def _ready_driver(sysfs: MachineSettings, notes: UndoLog, address: str, *, no_iommu: bool) -> str:
+    """Loads the driver the device is for, and returns its name."""
+    _load(sysfs, DRIVER)
+    if not no_iommu or group_of(sysfs, address)[0]:
+        return DRIVER
+    sysfs.say("    WARNING: without an IOMMU the device reaches all memory")
+    if sysfs.path(UNSAFE).exists():
+        sysfs.say("    WARNING: the kernel says from now on that it is tainted, until a restart")
+        notes.put(UNSAFE, "Y")
+        return DRIVER
+    sysfs.say(f"    this kernel's vfio works with an IOMMU alone: {UIO} takes its place")
+    _load(sysfs, UIO)
+    return UIO
+
+
+def _load(sysfs: MachineSettings, driver: str) -> None:
+    if not sysfs.path(f"{DRIVERS}/{driver}").exists():
+        sysfs.run(["modprobe", driver])
+
+
+def undo(sysfs: MachineSettings, address: str) -> bool:
+    """Whether anything was to be undone. Raises ConfigError while a process uses the device: the
+    kernel would wait for its end."""
+    for file in _files_of(sysfs, address):
+        users = users_of(sysfs, file)
+        if users:
+            raise ConfigError("device", address, f"is in use by process {users[0]}: end it first")
+    return UndoLog(sysfs, address).undo()
+
+
+def _files_of(sysfs: MachineSettings, address: str) -> list[str]:
+    """What a process that works the device itself has open."""
+    if driver_of(sysfs, address) == UIO:
+        return [
+            f"/dev/{name.rsplit('/', 1)[1]}"
+            for name in sysfs.names(f"{PCI_DEVICES}/{address}/uio/*")
+        ]
+    number, _ = group_of(sysfs, address)
+    if not number or driver_of(sysfs, address) != DRIVER:
+        return []
+    prefix = (
+        "noiommu-"
+        if sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu"
+        else ""
+    )
+    return [f"/dev/vfio/{prefix}{number}"]

@@ -1,0 +1,200 @@
+"""The collectives that DistributedDataParallel issues for a model, in order. Pure: no torch, no
+I/O.
+
+Sources: torch/nn/parallel/distributed.py (constructor, _pre_forward, _sync_buffers),
+torch/csrc/distributed/c10d/reducer.cpp (all_reduce_local_used_map, rebuild_buckets,
+sync_bucket_indices, verify_params_across_processes).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.planning.meta_device_model import MetaModel
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.ddp_startup import ddp_messages
+from flowcheck.wire.training_job.gradient_buckets import CAP_BYTES, FIRST_CAP_BYTES
+from flowcheck.wire.training_job.learned_job import MAP_BYTES
+from flowcheck.wire.training_job.operator_statements import StatedTensor
+
+ORDER, USED_MAP = "bucket order", "map of used parameters"
+HOOK_BYTES = {"bf16": 2, "fp16": 2}
+"""Bytes of an element that torch's compression hooks send."""
+REVERSE_ORDER_ASSUMED = (
+    "gradients become ready in the reverse of the registration order: state --loss, a function "
+    "whose backward pass tells"
+)
+
+
+class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Of DistributedDataParallel and of the loop around it."""
+
+    cap_bytes: int | None = None
+    """bucket_cap_mb; None: torch's default, with a smaller first bucket."""
+    first_cap_bytes: int | None = None
+    """Of the first bucket; None: torch's rule."""
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    broadcast_buffers: bool = True
+    hook: str | None = None
+    """bf16 or fp16: gradients are cast before they are reduced."""
+    accumulate: int = 1
+    """Backward passes per step of the optimizer."""
+    sync_each: bool = False
+    """Each of them is all-reduced: accumulation without no_sync."""
+
+    def __post_init__(self) -> None:
+        if self.hook is not None and self.hook not in HOOK_BYTES:
+            raise ConfigError("--hook", self.hook, "is one of bf16, fp16")
+        for key in ("cap_bytes", "first_cap_bytes"):
+            value = getattr(self, key)
+            if value is not None and value < 1:
+                raise ConfigError(key, value, "must be above 0")
+        if self.accumulate < 1:
+            raise ConfigError("--accumulate", self.accumulate, "must be 1 or more")
+        if self.static_graph and self.accumulate > 1 and not self.sync_each:
+            why = "torch itself fails where a first backward pass is under no_sync()"
+            raise ConfigError("--static-graph", True, why)
+
+    @property
+    def caps_bytes(self) -> tuple[int, ...]:
+        """Of the first bucket, and of all others."""
+        rest = CAP_BYTES if self.cap_bytes is None else self.cap_bytes
+        first = FIRST_CAP_BYTES if self.cap_bytes is None else rest
+        return (self.first_cap_bytes or first, rest)
+
+    @property
+    def iterations_per_step(self) -> int:
+        return self.accumulate if self.sync_each else 1
+
+
+class PlannedCollective(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective that will come."""
+
+    kind: CollectiveKind
+    work_bytes: int
+    """The tensor; one rank's block of an all-gather."""
+    what: str
+    element_bytes: int = 1
+    values: tuple[int, ...] = ()
+    """The integers it says, where they are known: the list of shapes, the bucket plan."""
+    value_bytes: int = 0
+    parameters: tuple[str, ...] = ()
+    """Of a bucket: the first and the last one's name."""
+
+
+Collectives = tuple[PlannedCollective, ...]
+
+
+class DdpTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a job: what comes once, and what comes with every later iteration for ever."""
+
+    start_up: Collectives
+    first: tuple[Collectives, ...]
+    """Iterations that are not like the later ones, from iteration 0 on."""
+    each: Collectives
+    assumed: tuple[str, ...]
+
+
+def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
+    """What DDP will ask of NCCL. Collectives of the script's own (metrics, barriers,
+    SyncBatchNorm) are not in it."""
+    trained = tuple(tensor.wire for tensor in model.trained)
+    count = len(trained)
+    buffers = _buffers(model) if options.broadcast_buffers else ()
+    used_map = PlannedCollective(
+        kind=CollectiveKind.ALL_REDUCE,
+        work_bytes=MAP_BYTES * count,
+        element_bytes=MAP_BYTES,
+        what=USED_MAP,
+    )
+    whole = _reduces(model, options, ddp_messages.find_unused_buckets(trained, (sys.maxsize,)))
+    if options.find_unused_parameters and not options.static_graph:
+        capped = _reduces(
+            model, options, ddp_messages.find_unused_buckets(trained, _distinct(options))
+        )
+        each = (*buffers, *capped, used_map)
+        return DdpTraffic(start_up=_start_up(model, options), first=(), each=each, assumed=())
+    ready = model.ready if model.ready is not None and len(model.ready) == count else None
+    later = ddp_messages.rebuilt_buckets(trained, ready, options.caps_bytes)
+    rebuilt = _reduces(model, options, later)
+    rebuild = (
+        _said(CollectiveKind.BROADCAST, [*(i for b in later for i in b), len(later)], 4, ORDER),
+        _said(CollectiveKind.BROADCAST, [len(bucket) for bucket in later], 4, "bucket sizes"),
+    )
+    first = [(*buffers, *whole)]
+    if options.static_graph:
+        # The graph is known after iteration 0, the order of its gradients after iteration 1.
+        first = [(*buffers, used_map, *whole), (*buffers, *whole)]
+    first.append((*rebuild, *buffers, *rebuilt))
+    return DdpTraffic(
+        start_up=_start_up(model, options),
+        first=tuple(first),
+        each=(*buffers, *rebuilt),
+        assumed=(REVERSE_ORDER_ASSUMED,) if ready is None and count > 1 else (),
+    )
+
+
+def _distinct(options: DdpOptions) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(options.caps_bytes))
+
+
+def _start_up(model: MetaModel, options: DdpOptions) -> Collectives:
+    """The constructor's: counts and shapes are compared, then rank 0 gives its weights, frozen
+    ones and buffers too. broadcast_buffers=False leaves buffers out here as well."""
+    trained = model.trained
+    shapes = [n for tensor in trained for n in (*tensor.wire.sizes, *tensor.wire.strides)]
+    states = [*model.tensors, *(model.buffers if options.broadcast_buffers else ())]
+    found = [
+        _said(CollectiveKind.ALL_GATHER, [len(trained)], 8, "parameter count"),
+        _said(CollectiveKind.BROADCAST, shapes, 8, "parameter shapes"),
+        *_pieces(states, "initial weights"),
+    ]
+    return tuple(one for one in found if one.work_bytes)
+
+
+def _pieces(tensors: Sequence[StatedTensor], what: str) -> Collectives:
+    sizes = [tensor.wire.nbytes for tensor in tensors]
+    pieces = ddp_messages.weight_broadcasts(sizes, [tensor.wire.dtype for tensor in tensors])
+    return tuple(
+        PlannedCollective(kind=CollectiveKind.BROADCAST, work_bytes=size, what=what)
+        for _, size in pieces
+        if size
+    )
+
+
+def _buffers(model: MetaModel) -> Collectives:
+    return _pieces(model.buffers, "buffers")
+
+
+def _said(kind: CollectiveKind, values: Sequence[int], width: int, what: str) -> PlannedCollective:
+    return PlannedCollective(
+        kind=kind,
+        work_bytes=width * len(values),
+        what=what,
+        values=tuple(values),
+        value_bytes=width,
+    )
+
+
+def _reduces(model: MetaModel, options: DdpOptions, buckets: ddp_messages.Buckets) -> Collectives:
+    trained = model.trained
+    found = []
+    for number, bucket in enumerate(buckets):
+        own = trained[bucket[0]].wire.element_bytes
+        sent = own if options.hook is None else HOOK_BYTES[options.hook]
+        elements = sum(trained[index].wire.elements for index in bucket)
+        found.append(
+            PlannedCollective(
+                kind=CollectiveKind.ALL_REDUCE,
+                work_bytes=elements * sent,
+                element_bytes=sent,
+                what=f"bucket {number}",
+                parameters=(trained[bucket[0]].name, trained[bucket[-1]].name),
+            )
+        )
+    return tuple(found)

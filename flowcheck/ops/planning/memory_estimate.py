@@ -1,0 +1,134 @@
+"""Estimate of the memory that the FlowCheck machine needs for a planned job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
+from flowcheck.ops.planning.meta_device_model import MetaModel
+from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
+from flowcheck.replica.param_layout import Layout
+
+COPIES_LEAST = 2
+"""The newest step, and the one being made."""
+
+
+class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the account."""
+
+    what: str
+    bytes: int
+    why: str
+
+
+class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it."""
+
+    parts: tuple[MemoryItem, ...]
+    staging_bytes: int
+    """What [staging] size_bytes must be at least."""
+    parameters: int = 0
+    """Numbers that are trained."""
+    step_bytes: int = 0
+    """Of one whole step: parameters and all optimizer states."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def per_parameter(self) -> float:
+        """Bytes of a whole step for each number that is trained."""
+        return self.step_bytes / max(self.parameters, 1)
+
+
+def estimate_memory(
+    model: MetaModel,
+    optimizer: OptimizerConfig,
+    before_proof: Sequence[CollectiveTraffic],
+    ports: int,
+    keep_bytes: int = ReplicaConfig().keep_bytes,
+) -> MemoryEstimate:
+    """before_proof: everything up to the first iteration that is like all later ones, which has to
+    wait in the staging; ports: mirrored ones, each with a ring and a staging of its own."""
+    out, into = total(before_proof)
+    staging = out.bytes + into.bytes
+    ring = RingConfig()
+    held = replica_memory(model, optimizer, keep_bytes)
+    parts = (
+        *held.parts,
+        MemoryItem(what="staging", bytes=ports * staging, why="start-up and first iterations"),
+        MemoryItem(
+            what="rings",
+            bytes=ports * ring.slots * ring.slot_bytes,
+            why=f"{ring.slots:,} slots of {ring.slot_bytes:,} bytes for each mirrored port",
+        ),
+    )
+    return MemoryEstimate(
+        parts=parts,
+        staging_bytes=staging,
+        parameters=held.parameters,
+        step_bytes=held.step_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """What a replica takes."""
+
+    parts: tuple[MemoryItem, ...]
+    parameters: int
+    """Numbers that are trained."""
+    step_bytes: int
+    """Of one whole step."""
+    spare: int
+    """Whole steps beside the newest and the one being made."""
+    gradient_bytes: int
+    """Of all parameters, as they are staged for one step."""
+
+
+def replica_memory(model: MetaModel, optimizer: OptimizerConfig, keep_bytes: int) -> ReplicaMemory:
+    """Of a replica of `model` and of the gradients it is stepped with."""
+    from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS
+    from flowcheck.replica.optimizer.section_names import PARAMETERS
+    from flowcheck.replica.optimizer.state_sections import describe_sections
+    from flowcheck.replica.state_file.file_header import COPIES_MAX
+
+    trained = sum(tensor.wire.nbytes for tensor in model.trained)
+    held = {
+        s.name: s.size_bytes for s in describe_sections(_layout(model), optimizer, leaves_out=False)
+    }
+    names = [name for name in held if name != PARAMETERS]
+    states = sum(held[name] for name in names)
+    copy = trained + states
+    kept = min(COPIES_MAX - COPIES_LEAST, keep_bytes // max(copy, 1))
+    told = ", ".join(names) or "none"
+    parts = (
+        MemoryItem(what="parameters", bytes=trained, why="the replica's newest step"),
+        MemoryItem(
+            what="optimizer states", bytes=states, why=f"{optimizer.name or 'as made'}: {told}"
+        ),
+        MemoryItem(what="the step being made", bytes=copy, why="new state beside the old one"),
+        MemoryItem(
+            what="earlier steps",
+            bytes=kept * copy,
+            why=f"{kept} whole steps, of {keep_bytes:,} bytes (replica.keep_bytes) and at most "
+            f"{COPIES_MAX - COPIES_LEAST}",
+        ),
+        MemoryItem(what="gradients", bytes=GENERATIONS * trained, why="two generations"),
+    )
+    numbers = sum(tensor.wire.nbytes // tensor.wire.element_bytes for tensor in model.trained)
+    return ReplicaMemory(parts, numbers, copy, kept, trained)
+
+
+def _layout(model: MetaModel) -> Layout:
+    wires = [tensor.wire for tensor in model.trained]
+    usual = {2: "bfloat16", 4: "float32", 8: "float64"}
+    return Layout.of(
+        [(wire.sizes, wire.strides) for wire in wires],
+        names=[tensor.name for tensor in model.trained],
+        dtype=[wire.dtype or usual[wire.element_bytes] for wire in wires],
+    )

@@ -1,0 +1,145 @@
+"""Loads the user's model on torch's meta device: parameters, buffers and the order of
+gradients, without memory for weights."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.wire.training_job.learned_job import Parameter
+from flowcheck.wire.training_job.operator_statements import StatedTensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+class MetaModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What DistributedDataParallel sees of a module, in registration order."""
+
+    name: str
+    tensors: tuple[StatedTensor, ...]
+    """Parameters, frozen ones in their places."""
+    buffers: tuple[StatedTensor, ...]
+    keys: tuple[tuple[str, str], ...] = ()
+    """Of the module's state_dict, in its order, and whose name that tensor has here: a tied weight
+    has several keys, a buffer that is not persistent none."""
+    ready: tuple[int, ...] | None = None
+    """Trained parameters in the order in which a backward pass made their gradients; None: no
+    backward pass was made."""
+
+    @property
+    def trained(self) -> tuple[StatedTensor, ...]:
+        return tuple(tensor for tensor in self.tensors if tensor.trains)
+
+
+def load_model(
+    where: str,
+    settings: Sequence[str],
+    *,
+    dtype: str | None,
+    loss: str | None,
+    key: str = "MODEL",
+) -> MetaModel:
+    """The module that the factory at `where` makes on torch's meta device.
+
+    settings: its keyword arguments, "layers=12"; dtype: the module is cast to it; loss: another
+    factory, called with the module, whose result goes backward, so that the order of gradients is
+    known; key: what `where` was given as. Raises ConfigError for whatever of the user's code does
+    not work out.
+    """
+    import torch
+
+    factory = callable_at(key, where)
+    arguments = dict(_setting(text) for text in settings)
+    with torch.device("meta"):
+        module = _called(key, where, factory, **arguments)
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError(key, where, f"gave {type(module).__name__}, not a torch module")
+        if dtype is not None:
+            module = module.to(_type_of(dtype))
+        _refuse(key, where, module)
+        tensors = tuple(_tensor(n, p, p.requires_grad) for n, p in module.named_parameters())
+        buffers = tuple(_tensor(n, b, False, buffer=True) for n, b in module.named_buffers())
+        keys = _keys(module)
+        ready = None if loss is None else _ready_order(loss, module)
+    name = type(module).__name__
+    return MetaModel(name=name, tensors=tensors, buffers=buffers, keys=keys, ready=ready)
+
+
+def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    try:
+        return function(*given, **named)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(key, where, error_text(error)) from error
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """A keyword argument: numbers, True, None and quoted words as Python has them, else a word."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ConfigError("--set", text, "write name=value, an argument of the factory")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _type_of(name: str) -> torch.dtype:
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConfigError("--dtype", name, "is one of float32, bfloat16, float16, float64")
+    return found
+
+
+def _refuse(key: str, where: str, module: torch.nn.Module) -> None:
+    """What DistributedDataParallel would not take, or does not put on the wire as others."""
+    import torch
+
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
+            raise ConfigError(key, where, f"{name} has no shape before its first forward")
+    for name, part in module.named_modules():
+        if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.sparse:
+            raise ConfigError(key, where, f"{name} has sparse gradients: no plan covers them")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError(key, where, "no parameter requires a gradient")
+
+
+def _keys(module: torch.nn.Module) -> tuple[tuple[str, str], ...]:
+    """(key of its state_dict, name of that tensor)."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    of = {id(tensor): name for name, tensor in named}
+    held = module.state_dict(keep_vars=True)
+    return tuple((key, of[id(value)]) for key, value in held.items() if id(value) in of)
+
+
+def _tensor(name: str, tensor: torch.Tensor, trains: bool, *, buffer: bool = False) -> StatedTensor:
+    wire = Parameter(
+        sizes=tuple(tensor.size()),
+        strides=tuple(tensor.stride()),
+        element_bytes=tensor.element_size(),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+    )
+    return StatedTensor(name=name, wire=wire, trains=trains, buffer=buffer)
+
+
+def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:
+    """Of the gradients, as DDP's own hooks on the accumulation of each see it."""
+    import torch
+
+    order: list[int] = []
+    trained: list[Any] = [p for p in module.parameters() if p.requires_grad]
+    for index, parameter in enumerate(trained):
+        parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
+    loss = _called("--loss", where, callable_at("--loss", where), module)
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        raise ConfigError("--loss", where, "must give a loss of no dimensions, called with MODEL")
+    _called("--loss", where, loss.backward)
+    return tuple(order)

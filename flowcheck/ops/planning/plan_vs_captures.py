@@ -1,0 +1,298 @@
+"""Compares planned collectives with those in captures and names the first difference
+(`flowcheck plan --check`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import attrgetter
+
+import msgspec
+
+from flowcheck.ops.planning.ddp_collectives import ORDER, USED_MAP, DdpTraffic, PlannedCollective
+from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    CollectiveKind,
+    Protocol,
+    round_up,
+)
+from flowcheck.wire.learn import Collective
+from flowcheck.wire.training_job.learned_job import MAP_BYTES
+
+
+class ExpectedWire(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the wire is held against the captures as well."""
+
+    ranks: int
+    protocol: Protocol | None = None
+    wire: MirroredPort | None = None
+    """Where the channels were stated: how many of them a collective has."""
+
+
+def difference_from_plan(planned: PlannedCollective, stated: ExpectedWire, seen: Collective) -> str:
+    """Why `seen` is not the planned collective; empty: it is, as far as the wire tells."""
+    if seen.kind != planned.kind:
+        return "another kind"
+    if seen.ranks != stated.ranks:
+        return f"its ring has {seen.ranks} ranks, not {stated.ranks}"
+    if stated.protocol is not None and seen.protocol is not stated.protocol:
+        return f"it is in {seen.protocol}, not in {stated.protocol}"
+    grain = GRAIN_BYTES[seen.protocol]
+    blocks = stated.ranks if planned.kind is CollectiveKind.ALL_GATHER else 1
+    if round_up(seen.bytes // blocks, grain) != round_up(planned.work_bytes, grain):
+        return "another size"
+    if stated.wire is not None:
+        wire = msgspec.structs.replace(stated.wire, protocol=seen.protocol)
+        due = traffic_of_collective(planned, wire).channels
+        if seen.channels != due:
+            return f"it is on {seen.channels} channels, not on {due}"
+    told = integers_in(planned, seen)
+    return "" if told == planned.values else _first_unlike(planned.values, told)
+
+
+def integers_in(planned: PlannedCollective, seen: Collective) -> tuple[int, ...]:
+    """What it says, where all of that was seen; else as planned."""
+    size = planned.work_bytes
+    whole = not seen.conflicts and not any(start < size for start, _ in seen.missing)
+    if not planned.values or not whole or len(seen.result) < size:
+        return planned.values
+    kind = "<i8" if planned.value_bytes == 8 else "<i4"
+    return tuple(seen.result[:size].view(kind).tolist())
+
+
+def _first_unlike(planned: Sequence[int], told: Sequence[int]) -> str:
+    at = next(n for n, pair in enumerate(zip(planned, told, strict=True)) if pair[0] != pair[1])
+    return f"it says {told[at]} at place {at}, not {planned[at]}"
+
+
+def opens(planned: PlannedCollective, seen: Collective) -> bool:
+    """An all-gather of one number of each rank, whatever the number and the ranks."""
+    grain = GRAIN_BYTES[seen.protocol]
+    block = round_up(seen.bytes // seen.ranks, grain)
+    return seen.kind == planned.kind and block == round_up(planned.work_bytes, grain)
+
+
+AS_MAP = "as large as the map that find_unused_parameters or static_graph sends"
+LEFT_BYTES = 64
+"""A barrier or a metric behind the last iteration; more is rather a part of one that differs."""
+TELLING_BYTES = 4096
+"""A bucket of so much is not mistaken for a metric, nor a metric for it."""
+WIDTH = 64
+"""Readings kept at each collective: which ones are the script's own may be open for a while."""
+
+
+_held = attrgetter("held")
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    held: int
+    """Collectives of the captures that are as planned."""
+    iterations: int
+    """Whole ones among them."""
+    from_start: bool
+    """The start-up was held too; False: the captures begin later."""
+    beside: tuple[tuple[str, int], ...]
+    """(what, how often) of the collectives that are in no plan: the script's own."""
+    difference: str = ""
+    """The first collective that is not as planned; empty: there is none."""
+    index: int | None = None
+    """Its number in the captures."""
+    order_told: bool = False
+    """The order in which gradients became ready is the captures' own."""
+
+
+class _PartialMatch(msgspec.Struct, frozen=True):
+    """One way to read the captures so far."""
+
+    began: int
+    at: int
+    """Where in the plan the captures begin, and its next place."""
+    own: tuple[int, ...] = ()
+    """Collectives that are the script's own."""
+    waiting: int = 0
+    waiting_bytes: int = 0
+    """How many of these came since the last planned one, and how much they hold at least."""
+
+    @property
+    def held(self) -> int:
+        return self.at - self.began
+
+
+class _PlanSequence:
+    """The plan as one endless list."""
+
+    def __init__(self, traffic: DdpTraffic) -> None:
+        self.start = len(traffic.start_up)
+        self._once = [*traffic.start_up, *(one for part in traffic.first for one in part)]
+        self._each = traffic.each
+        self.begins = [self.start]
+        for part in traffic.first:
+            self.begins.append(self.begins[-1] + len(part))
+        self.period = len(self._each)
+        every = {one.work_bytes: one for one in (*self._once, *self._each) if _reduces(one)}
+        maps = any(one.what == USED_MAP for one in self._once + list(self._each))
+        self._map_bytes = 0 if maps else MAP_BYTES * traffic.start_up[0].values[0]
+        self._large = [one for size, one in every.items() if size >= TELLING_BYTES]
+        self.round_bytes = sum(one.work_bytes for one in self._each)
+
+    def __getitem__(self, at: int) -> PlannedCollective:
+        once = len(self._once)
+        return self._once[at] if at < once else self._each[(at - once) % self.period]
+
+    def holds_as_large(self, stated: ExpectedWire, seen: Collective) -> bool:
+        """It would do for a bucket: once more than planned."""
+        return any(not difference_from_plan(one, stated, seen) for one in self._large)
+
+    def named(self, seen: Collective) -> str:
+        """What is none of the plan's, with what it may be a sign of."""
+        told = f"{seen.kind} of {seen.bytes:,} bytes"
+        size = round_up(self._map_bytes, GRAIN_BYTES[seen.protocol])
+        alike = seen.kind == CollectiveKind.ALL_REDUCE and seen.bytes == size
+        return f"{told}, {AS_MAP}" if alike and self._map_bytes > LEFT_BYTES // 4 else told
+
+    def iteration(self, at: int) -> int | None:
+        """Which one the place is in; None: the start-up."""
+        if at < self.start:
+            return None
+        last = len(self.begins) - 1
+        if at >= self.begins[last]:
+            return last + (at - self.begins[last]) // self.period
+        return max(n for n, begin in enumerate(self.begins) if begin <= at)
+
+
+def check(
+    traffic: DdpTraffic, stated: ExpectedWire, collectives: Sequence[Collective]
+) -> CheckResult:
+    """collectives: of all communicators, in order; the one that the plan begins in, or that
+    reduces most, is held against it. In the start-up nothing may come between. Afterwards what is
+    not the next planned collective is taken for the script's own, as long as the next one still
+    comes before as much as an iteration has gone by."""
+    plan = _PlanSequence(traffic)
+    own = _communicator(plan[0], collectives)
+    if not own:
+        nothing = "the captures hold no all-reduce"
+        return CheckResult(held=0, iterations=0, from_start=False, beside=(), difference=nothing)
+    first = next((n for n, c in enumerate(own) if opens(plan[0], c)), None)
+    begins = [0]
+    if first is None:
+        begins = [*plan.begins, *range(plan.begins[-1], plan.begins[-1] + plan.period)]
+    before = tuple(range(first or 0))
+    states = [_PartialMatch(began=at, at=at, own=before) for at in dict.fromkeys(begins)]
+    return _followed(plan, stated, own, states, first or 0)
+
+
+def _reduces(planned: PlannedCollective) -> bool:
+    return planned.kind is CollectiveKind.ALL_REDUCE
+
+
+def captured_gradient_order(
+    traffic: DdpTraffic, collectives: Sequence[Collective]
+) -> tuple[int, ...] | None:
+    """The order of parameters in the captures' own bucket plan; None where there is none."""
+    due = next((p for part in traffic.first for p in part if p.what == ORDER), None)
+    count = 0 if due is None else len(due.values) - 1
+    for seen in collectives:
+        if due is not None and seen.kind == due.kind and seen.bytes >= due.work_bytes:
+            values = integers_in(due, seen)
+            if values is not due.values and sorted(values[:-1]) == list(range(count)):
+                return values[:-1]
+    return None
+
+
+def _followed(
+    plan: _PlanSequence,
+    stated: ExpectedWire,
+    own: Sequence[Collective],
+    states: list[_PartialMatch],
+    first: int,
+) -> CheckResult:
+    for number, seen in enumerate(own[first:], first):
+        after: dict[int, _PartialMatch] = {}
+        for state in states:
+            for following in _steps(plan, stated, state, number, seen):
+                best = after.setdefault(following.at, following)
+                if following.held > best.held:
+                    after[following.at] = following
+        if not after:
+            return _differs(plan, stated, own, max(states, key=_held), number)
+        states = sorted(after.values(), key=_held, reverse=True)[:WIDTH]
+    settled = [state for state in states if state.waiting_bytes <= LEFT_BYTES]
+    if not settled:
+        return _differs(plan, stated, own, max(states, key=_held), len(own))
+    return _found(plan, own, max(settled, key=_held))
+
+
+def _steps(
+    plan: _PlanSequence, stated: ExpectedWire, state: _PartialMatch, number: int, seen: Collective
+) -> list[_PartialMatch]:
+    found = []
+    if not difference_from_plan(plan[state.at], stated, seen):
+        found.append(_PartialMatch(state.began, state.at + 1, state.own))
+    # Lines and groups are filled up: so much it holds at least.
+    size = state.waiting_bytes + max(1, seen.bytes - GRAIN_BYTES[seen.protocol] + 1)
+    room = size < plan.round_bytes or size <= LEFT_BYTES
+    if state.at >= plan.start and room and not plan.holds_as_large(stated, seen):
+        own = (*state.own, number)
+        found.append(_PartialMatch(state.began, state.at, own, state.waiting + 1, size))
+    return found
+
+
+def _communicator(
+    opening: PlannedCollective, collectives: Sequence[Collective]
+) -> list[Collective]:
+    ring = [c for c in collectives if c.kind in set(map(str, CollectiveKind))]
+    reduced: Counter[int] = Counter()
+    for c in ring:
+        if c.kind == CollectiveKind.ALL_REDUCE:
+            reduced[c.communicator] += c.bytes
+    opened = (c.communicator for c in ring if opens(opening, c) and c.communicator in reduced)
+    most = next(opened, None)
+    if most is None and reduced:
+        most = reduced.most_common(1)[0][0]
+    return [c for c in ring if c.communicator == most]
+
+
+def _differs(
+    plan: _PlanSequence,
+    stated: ExpectedWire,
+    own: Sequence[Collective],
+    state: _PartialMatch,
+    number: int,
+) -> CheckResult:
+    """At the first collective behind the last one that is as planned."""
+    seen = own[state.own[-state.waiting] if state.waiting else number]
+    planned, iteration = plan[state.at], plan.iteration(state.at)
+    when = "the start-up" if iteration is None else f"iteration {iteration}"
+    blocks = stated.ranks if planned.kind is CollectiveKind.ALL_GATHER else 1
+    sentence = (
+        f"planned in {when}: {planned.what}, {planned.kind} of {planned.work_bytes * blocks:,} "
+        f"bytes; collective #{seen.index} is {seen.kind} of {seen.bytes:,} bytes: "
+        + (
+            difference_from_plan(planned, stated, seen)
+            or "too much comes before the next planned one"
+        )
+    )
+    kept = state.own[: len(state.own) - state.waiting]
+    return _found(plan, own, _PartialMatch(state.began, state.at, kept), sentence, seen.index)
+
+
+def _found(
+    plan: _PlanSequence,
+    own: Sequence[Collective],
+    state: _PartialMatch,
+    difference: str = "",
+    index: int | None = None,
+) -> CheckResult:
+    beside = Counter(plan.named(own[n]) for n in state.own)
+    last = plan.iteration(state.at) or 0
+    return CheckResult(
+        held=state.held,
+        iterations=last - (plan.iteration(state.began) or 0),
+        from_start=state.began == 0,
+        beside=tuple(beside.items()),
+        difference=difference,
+        index=index,
+    )

@@ -1,0 +1,179 @@
+"""Messages, bytes and frames of planned collectives on one port, by NCCL's schedule. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.planning.ddp_collectives import PlannedCollective
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
+from flowcheck.wire.collectives.ring_schedule import Schedule, collective, sends_per_chunk
+
+FRAME_BYTES = 14 + 20 + 8 + 12 + 4
+"""Ethernet, IPv4, UDP, BTH and ICRC, of every frame."""
+MESSAGE_BYTES = 16 + 4
+"""RETH and immediate, once per message."""
+LL_BELOW_BYTES = 256 << 10
+"""What is smaller is taken to go as LL, and the rest as Simple, where nothing is stated."""
+MOST_RANKS = 4096
+"""Eight times the longest ring that was tried."""
+
+
+class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
+    """The ring, and the port of it that is mirrored."""
+
+    ranks: int
+    channels: int = 1
+    protocol: Protocol | None = None
+    """None: by size."""
+    rule: NcclEra = NcclEra.V2_29
+    ring_index: int = 0
+    """Of the rank at the mirrored port, or of the first one of its node; rank 0 is at 0."""
+    gpus: int = 1
+    """Ranks of the node at the port: the first receives from the network, the last sends."""
+    pmtu_bytes: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2:
+            raise ConfigError("--world", self.ranks, "a ring needs 2 ranks or more")
+        if self.ranks > MOST_RANKS:
+            raise ConfigError(
+                "--world", self.ranks, f"{MOST_RANKS:,} ranks are the most that are planned for"
+            )
+        if not 1 <= self.channels <= 64:
+            raise ConfigError("--channels", self.channels, "is 1 to 64")
+        if not 0 <= self.ring_index < self.ranks:
+            raise ConfigError("--ring-index", self.ring_index, f"is 0 to {self.ranks - 1}")
+        if self.gpus < 1 or self.ranks % self.gpus or self.ranks < 2 * self.gpus:
+            right = f"divides the {self.ranks} ranks into two nodes or more"
+            raise ConfigError("--gpus", self.gpus, right)
+        if self.pmtu_bytes not in (256, 512, 1024, 2048, 4096):
+            raise ConfigError("--pmtu", self.pmtu_bytes, "is one of 256, 512, 1024, 2048, 4096")
+
+    @property
+    def last_index(self) -> int:
+        """Of the rank that writes to the next node."""
+        return (self.ring_index + self.gpus - 1) % self.ranks
+
+    def protocol_of(self, planned: PlannedCollective) -> Protocol:
+        if self.protocol is not None:
+            return self.protocol
+        return Protocol.LL if planned.work_bytes < LL_BELOW_BYTES else Protocol.SIMPLE
+
+
+class PortTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """What one direction of the port carries."""
+
+    messages: int = 0
+    bytes: int = 0
+    """Of the payloads: data, and the flags of LL and LL128."""
+    frames: int = 0
+
+    @property
+    def frame_bytes(self) -> int:
+        """Headers included: what a mirror copies. Acknowledgements and clear-to-send messages,
+        one small frame for each message at most, come on top."""
+        return self.bytes + FRAME_BYTES * self.frames + MESSAGE_BYTES * self.messages
+
+    def __add__(self, other: PortTraffic) -> PortTraffic:
+        return PortTraffic(
+            messages=self.messages + other.messages,
+            bytes=self.bytes + other.bytes,
+            frames=self.frames + other.frames,
+        )
+
+    def times(self, count: int) -> PortTraffic:
+        return PortTraffic(
+            messages=self.messages * count, bytes=self.bytes * count, frames=self.frames * count
+        )
+
+
+class CollectiveTraffic(msgspec.Struct, frozen=True, kw_only=True):
+    """One planned collective on the wire."""
+
+    planned: PlannedCollective
+    protocol: Protocol
+    channels: int
+    """In use."""
+    loops: int
+    """Rounds of the ring, on the channel with the most."""
+    chunk_bytes: int
+    """Of the largest chunk."""
+    slices: int
+    """Messages per chunk."""
+    out: PortTraffic
+    """From the rank, or node, at the port to the next one of the ring."""
+    into: PortTraffic = msgspec.field(name="in")
+
+
+def traffic_of_collective(planned: PlannedCollective, wire: MirroredPort) -> CollectiveTraffic:
+    """By the schedule of both edges at the port."""
+    protocol = wire.protocol_of(planned)
+    before = (wire.ring_index - 1) % wire.ranks
+    edges = [
+        _edge(planned.kind, planned.work_bytes, planned.element_bytes, sender, protocol, wire)
+        for sender in (wire.last_index, before)
+    ]
+    (out, *shape), (into, *other) = edges
+    # A broadcast never comes back to its root: the other direction tells its chunks.
+    used, loops, chunk = shape if shape[0] else other
+    return CollectiveTraffic(
+        planned=planned,
+        protocol=protocol,
+        channels=used,
+        loops=loops,
+        chunk_bytes=chunk,
+        slices=sends_per_chunk(planned.kind, protocol),
+        out=out,
+        into=into,
+    )
+
+
+def total(costs: Iterable[CollectiveTraffic]) -> tuple[PortTraffic, PortTraffic]:
+    """(out, in) of all of them."""
+    out = into = PortTraffic()
+    for cost in costs:
+        out, into = out + cost.out, into + cost.into
+    return out, into
+
+
+@lru_cache(maxsize=4096)
+def _edge(
+    kind: CollectiveKind,
+    size: int,
+    element_bytes: int,
+    sender: int,
+    protocol: Protocol,
+    wire: MirroredPort,
+) -> tuple[PortTraffic, int, int, int]:
+    """(what the edge carries, channels in use, loops, bytes of the largest chunk)."""
+    schedule = collective(
+        kind,
+        size,
+        sender=sender,
+        element_bytes=element_bytes,
+        ranks=wire.ranks,
+        channels=wire.channels,
+        protocol=protocol,
+        rule=wire.rule,
+    )
+    sends = [send for channel in schedule for send in channel]
+    carried = PortTraffic(
+        messages=len(sends),
+        bytes=sum(send.wire_bytes for send in sends),
+        frames=sum(max(1, -(-send.wire_bytes // wire.pmtu_bytes)) for send in sends),
+    )
+    loops = max((channel[-1].loop + 1 for channel in schedule if channel), default=0)
+    return carried, sum(map(bool, schedule)), loops, _largest_chunk(schedule)
+
+
+def _largest_chunk(schedule: Schedule) -> int:
+    sizes: dict[tuple[int, int, int, bool], int] = {}
+    for channel in schedule:
+        for send in channel:
+            place = (send.channel, send.loop, send.chunk, send.final)
+            sizes[place] = sizes.get(place, 0) + send.data_bytes
+    return max(sizes.values(), default=0)

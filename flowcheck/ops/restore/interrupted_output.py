@@ -1,0 +1,85 @@
+"""Finds complete outputs of a restore that was killed before it renamed them to their final
+name.
+name. A file has its name first, then its manifest: at no instant does one speak of another file."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.manifest import (
+    Manifest,
+    decode_manifest,
+    load_manifest,
+    manifest_beside,
+    text_at,
+)
+
+_LEFT = re.compile(r"\.\d+(\.old)?\.tmp\Z")
+"""See whole.growing_apart and vault.overwriting.ASIDE."""
+
+
+def interrupted_output_reason(output: Path) -> str:
+    """Why `output` or the manifest of a file is not there and how it gets there, a sentence; empty:
+    nothing whole was left for it."""
+    if output.is_dir():
+        return ""
+    named = manifest_beside(output) if output.is_file() else output
+    found: dict[Path, str] = {}
+    for left in _left_for(named):
+        if _is_written(left):
+            return f"{output}: a restore is writing it just now"
+        manifest = _whole(output, left)
+        if manifest is not None:
+            what = f"as {left.name} says" if output.is_file() else f"in {left.name}"
+            found[left] = f"step {manifest.step} ({manifest.form}) is whole, {what}"
+    if not found:
+        return ""
+    told = "; ".join(
+        f"{what}: mv {quote(str(left))} {quote(str(named))}" for left, what in found.items()
+    )
+    return f"{output}: a restore was killed before it gave {named.name} its name; {told}"
+
+
+def _left_for(named: Path) -> Iterator[Path]:
+    """What was written last comes first, and what it was to replace behind it."""
+    beside = named.parent.glob(f".{glob.escape(named.name)}.*.tmp")
+    found = [path for path in beside if _LEFT.search(path.name.removeprefix(f".{named.name}"))]
+    yield from sorted(found, key=lambda path: (path.name.endswith(".old.tmp"), path.name))
+
+
+def _whole(output: Path, left: Path) -> Manifest | None:
+    """The manifest of what is there as it was written."""
+    try:
+        if left.is_dir():
+            manifest = load_manifest(left)
+            return None if verify_files(left, manifest) else manifest
+        if not output.is_file():
+            return None
+        manifest = decode_manifest(text_at(left, output), str(left))
+    except StateError:
+        return None
+    own = manifest.files.keys() == {output.name}
+    return manifest if own and not verify_files(output.parent, manifest) else None
+
+
+def _is_written(left: Path) -> bool:
+    """By a process that lives: it holds a lock (whole.growing_apart)."""
+    try:
+        descriptor = os.open(left, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

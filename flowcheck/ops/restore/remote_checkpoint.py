@@ -1,0 +1,72 @@
+"""Downloads a checkpoint from a URL into a local folder, verified, while a command uses it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.console_output import bar
+from flowcheck.step_numbers import Step
+from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.serve.step_server import read_token
+
+
+def is_url(where: object) -> bool:
+    """Something that is fetched, not a path."""
+    return isinstance(where, str) and "://" in where
+
+
+@contextmanager
+def checkpoint_of(
+    url: str,
+    step: Step | None,
+    token_file: Path | str | None,
+    beside: Path | None = None,
+    authority: Path | str | None = None,
+) -> Iterator[Path]:
+    """A verified checkpoint folder while the block runs. beside: what is made of it, on whose disk
+    it lies meanwhile; by default in a folder of this user for temporary files. authority: of https,
+    see `fetched`.
+
+    What came stays after a block that failed, for the next call to go on with. Raises ConfigError
+    and StateError as `fetched` does.
+    """
+    token = read_token(str(token_file)).decode() if token_file is not None else None
+    name = f".flowcheck-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+    folder = (beside.parent if beside is not None else _own_temporary()) / name
+    try:
+        with bar(url, 1) as shown:
+
+            def moved(done: int, total: int) -> None:
+                shown.update(shown.task_ids[0], completed=done, total=max(total, 1))
+
+            which = "latest" if step is None else step
+
+            def said(told: str) -> None:
+                shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+            own = None if authority is None else str(authority)
+            yield fetched(url, which, folder, token, authority=own, moved=moved, said=said)
+    except ConfigError:
+        with_nothing = not folder.exists() or not any(folder.iterdir())
+        if with_nothing:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_temporary() -> Path:
+    """A folder that nobody else can write to, the same with each call. Raises StateError where
+    somebody else made it."""
+    folder = Path(tempfile.gettempdir()) / f"flowcheck-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+        raise StateError(f"{folder}: is not this user's alone: set TMPDIR to a folder that is")
+    return folder

@@ -1,0 +1,59 @@
+"""`flowcheck serve`: serves the steps of a run, or a folder of checkpoints, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from threading import Event
+
+from flowcheck.config import ServeConfig
+from flowcheck.errors import ConfigError
+from flowcheck.stages.checkpointing.serve_stage import catalogues_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.service_loop import Signals
+from flowcheck.vault.serve.step_catalog import StepCatalog
+from flowcheck.vault.serve.step_server import StepServer
+
+LOOK_S = 0.5
+PLAIN_TEXT_WARNING = (
+    "who sees the traffic has the word and the steps; --tls-certificate encrypts it"
+)
+
+
+def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_json: bool) -> int:
+    """Serves until a signal. Raises ConfigError where there is nothing to serve, or nowhere."""
+    if (root is None) == (checkpoints is None):
+        right = "give --run DIR, or a folder of checkpoints"
+        raise ConfigError("--run", str(root), right)
+    if root is not None:
+        where = RunDir(root)
+        with tempfile.TemporaryDirectory(prefix="flowcheck-serve-") as own:
+            staging = ServeConfig(host=config.host, staging=own, token_file=config.token_file)
+            return _serve(catalogues_of(where, where.settings(), staging), config, as_json=as_json)
+    assert checkpoints is not None
+    if not checkpoints.is_dir():
+        raise ConfigError("checkpoints", str(checkpoints), "is no folder")
+    return _serve(StepCatalog([checkpoints.resolve()]), config, as_json=as_json)
+
+
+def _serve(
+    catalogue: StepCatalog | dict[str, StepCatalog], config: ServeConfig, *, as_json: bool
+) -> int:
+    server = StepServer(
+        catalogue, config, lambda line: None if as_json else print(line, flush=True)
+    )
+    with Signals() as signals:
+        server.start()
+        try:
+            where = "/jobs" if isinstance(catalogue, dict) else "/steps"
+            told = f"serving {server.url}{where}, until Ctrl-C"
+            if config.tls_certificate is None and config.token_file is not None and not as_json:
+                print(f"not encrypted: {PLAIN_TEXT_WARNING}", flush=True)
+            print(json.dumps({"url": server.url}) if as_json else told, flush=True)
+            while not signals.received:
+                Event().wait(LOOK_S)
+                server.end_leases()
+        finally:
+            server.stop()
+    return 0

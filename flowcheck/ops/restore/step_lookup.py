@@ -1,0 +1,295 @@
+"""Finds the step that a command asks for: in a running chain's replica, or in a checkpoint
+folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+
+from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.messages import parse_audit_record
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
+from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.replica.checkpoint.trainer_state import TrainerState
+from flowcheck.replica.checkpoint_files.checksum_verifier import (
+    NO_EXPECTED_CHECKSUMS,
+    ExpectedChecksums,
+)
+from flowcheck.replica.checkpoint_files.latest_pointer import STEP
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.replica.optimizer.param_groups import optimizer_numbering
+from flowcheck.replica.optimizer.user_code_trust import as_stated
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.extraction.shard_generations import ShardGenerations
+from flowcheck.stages.job_learning.learning_status import unlearned_reasons
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir_checks import is_run
+from flowcheck.step_numbers import Step
+from flowcheck.vault.checkpoint_formats.format_detection import newest_output
+from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+
+CALM_S = 1.0
+"""Nothing moves for so long: what was captured has become steps, as far as it can."""
+READING_S = 60.0
+"""The same while staged messages wait to be read: a reading moves nothing that can be seen."""
+UPDATE_S = 60.0
+"""A whole step the updater has begun may take so long without a sign of life."""
+ARRIVING_S = 5.0
+"""Frames that come for so long without a pause: the job runs, and will not settle."""
+COMING_S = 30.0
+"""The same with pauses, as of a job whose steps take seconds."""
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStep:
+    """A whole step and what it rests on."""
+
+    snapshot: Snapshot
+    names: tuple[str, ...]
+    """The trainer's parameter names, where the job file states them."""
+    assumed: tuple[str, ...]
+    where: str
+    expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
+    """What the sums of its tensors are to be, of one whose files are checked when it is written."""
+    kept: TrainerState | None = None
+    """The step as it was written, of a checkpoint whose code is not run here."""
+    seen: tuple[ObservedFile, ...] = ()
+    """What files of the trainer's showed of the rest of its model."""
+
+
+def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> FoundStep:
+    """The newest step of a run: of its replica, else of the checkpoint its job names.
+
+    settle: first let frames that were captured already become steps, as long as anything moves;
+    of a job that goes on sending, the newest step there is. step: that one instead.
+    Raises ConfigError without a run, StateError without the step.
+    """
+    config = run.settings()
+    if settle and step is None and run.stage_pids():
+        _settle(run, config)
+    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+        return _of_replica(run, step_snapshot.copy_snapshot(run.replica, optimizer_in(run), step))
+    return _of_files(run, config, step)
+
+
+@contextmanager
+def holding(run: RunDir, *, settle: bool, step: Step | None = None) -> Iterator[FoundStep]:
+    """As `newest`, in place: the replica's step stays as it is until the end of the `with`, and
+    nothing is copied where the replica has a version to spare (step_snapshot.py); tensors
+    of a checkpoint are checked by whom writes them (`Found.expected`)."""
+    config = run.settings()
+    if settle and step is None and run.stage_pids():
+        _settle(run, config)
+    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+        with step_snapshot.hold_snapshot(run.replica, optimizer_in(run), step) as taken:
+            yield _of_replica(run, taken)
+        return
+    yield _of_files(run, config, step, lazily=True)
+
+
+def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
+    if taken.step == 0 and incarnation_of(run).step is None:
+        raise StateError(
+            f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
+        )
+    where, names = f"the replica of {run.root}", stated_names(taken.layout)
+    return FoundStep(taken, names, assumptions_of(run), where, seen=seen_in(run))
+
+
+def _of_files(
+    run: RunDir, config: JobConfig, step: Step | None, *, lazily: bool = False
+) -> FoundStep:
+    """A step that the run's replica does not hold."""
+    kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
+    if step is not None:
+        named = [path for path in kept if path.name == f"step-{step}"]
+        if not named:
+            held = sorted({*_steps_of(kept), *_versions(run)})
+            there = ", ".join(map(str, held)) or "none"
+            raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
+        kept = named
+    if not kept:
+        why = f" ({'; '.join(told)})" if (told := unlearned_reasons(run)) else ""
+        if config.checkpoint is None and run.steps.exists():
+            right = "and its settings name no folder of checkpoints: --checkpoint FOLDER names one"
+            raise StateError(f"{run.root}: its replica is gone, {right}{why}")
+        raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
+    by = CodeApproval((config.optimizer,))
+    return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), seen=seen_in(run))
+
+
+def _versions(run: RunDir) -> list[int]:
+    return list(peek_versions(run.replica)[1]) if run.replica.exists() else []
+
+
+def _steps_of(kept: list[Path]) -> list[int]:
+    return [int(path.name.removeprefix(STEP)) for path in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeApproval:
+    """Who states the code that a checkpoint's manifest names."""
+
+    rules: tuple[OptimizerConfig | None, ...] = ()
+    """[optimizer] of job files: what one of them states as well is run."""
+    user: bool = False
+    """Whoever asks vouches for all of it."""
+
+    def stated(self, rule: OptimizerConfig) -> OptimizerConfig:
+        """A checkpoint's rule, whose code is run as far as it is stated."""
+        if self.user:
+            return as_stated(rule, None)
+        for one in filter(None, self.rules):
+            rule = as_stated(rule, one)
+        return rule
+
+
+NO_APPROVAL = CodeApproval()
+
+
+def code_approval_for(checkpoint: Path, run: Path, *, code: bool) -> CodeApproval:
+    """Of a checkpoint that a command names: the run directory that it lies in states its code, and
+    the one that the command names. code: the user vouches for it."""
+    rules = []
+    for root in (run, *checkpoint.absolute().parents):
+        # Somebody else's, or damaged: it states nothing here.
+        with suppress(ConfigError, OSError):
+            if is_run(root):
+                rules.append(RunDir(root).settings().optimizer)
+    return CodeApproval(tuple(rules), code)
+
+
+def from_checkpoint(
+    folder: Path,
+    step: Step | None = None,
+    where: str | None = None,
+    *,
+    lazily: bool = False,
+    by: CodeApproval = NO_APPROVAL,
+) -> FoundStep:
+    """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
+    that one instead; where: what it is called to the user; lazily: its tensors are checked by whom
+    writes them (`Found.expected`); by: who states its code. Raises StateError where there is none,
+    or it is not whole."""
+    if step is not None and (folder / f"step-{step}").is_dir():
+        folder /= f"step-{step}"
+    folder = newest_output(folder)
+    manifest = load_manifest(folder)
+    if step not in (None, manifest.step):
+        raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
+    kept = checkpoint_save.load(folder, lazily=lazily)
+    taken = checkpoint_save.snapshot_in(folder, kept)
+    taken = replace(taken, optimizer=by.stated(taken.optimizer))
+    names, own = stated_names(taken.layout), trainer_state_as_saved(kept, taken, manifest.assumed)
+    return FoundStep(taken, names, manifest.assumed, where or str(folder), kept.expected, own)
+
+
+def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
+    """Files that were held against the run's replica."""
+    lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
+    return tuple(
+        ObservedFile(one.step, one.others)
+        for one in map(parse_audit_record, lines)
+        if one and one.others
+    )
+
+
+def stated_names(layout: Layout) -> tuple[str, ...]:
+    """The trainer's parameter names, registration order; empty where nobody stated them."""
+    own = tuple(p.name for p in layout.parameters)
+    return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Checkpoint folders, the newest step last."""
+    found = [p for p in folder.glob(f"{STEP}*") if p.name.removeprefix(STEP).isdecimal()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix(STEP)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Whatever moves while frames become steps."""
+
+    heads: int
+    tails: int
+    staged: int
+    covered_bytes: int
+    applied: int
+    whole: bool
+    """A whole step waits for the updater."""
+    unread: bool
+    """Staged messages wait for a reading."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long all this may stand still before nothing more is to be expected."""
+        if self.whole or self.heads != self.tails:
+            return UPDATE_S
+        return READING_S if self.unread else CALM_S
+
+
+def _settle(run: RunDir, config: JobConfig) -> None:
+    """Raises StateError where whole steps wait and the updater does not take them."""
+    last = _positions(run, config)
+    began_s = moved_s = arrived_s = since_s = time.monotonic()
+    while time.monotonic() - moved_s < last.patience_s:
+        Event().wait(LOOK_S)
+        now, now_s = _positions(run, config), time.monotonic()
+        if now.heads != last.heads:
+            since_s = now_s if now_s - arrived_s > CALM_S else since_s
+            arrived_s = now_s
+            if now_s - since_s > ARRIVING_S or now_s - began_s > COMING_S:
+                return
+        if now != last:
+            last, moved_s = now, now_s
+    if last.whole or last.heads != last.tails:
+        raise StateError(
+            f"{run.root}: frames or whole steps have waited {UPDATE_S:.0f} s and nobody takes "
+            "them: see flowcheck status, and the logs there"
+        )
+
+
+def _positions(run: RunDir, config: JobConfig) -> _Positions:
+    heads = tails = staged = covered = applied = 0
+    for number in range(len(config.rings)):
+        with FrameRing.open(run.ring(number), reader=run.reader) as ring:
+            heads, tails = heads + ring.head, tails + ring.tail
+        if run.staging(number).exists():
+            with Staging.open(run.staging(number)) as staging:
+                staged += int(staging.handle.header.records_held)
+    whole = False
+    if run.shard.exists():
+        with GradientShard.open(run.shard) as shard:
+            whole = ShardGenerations(shard).waiting
+            applied = shard.applied_iteration
+            covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
+    return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())
+
+
+def with_extra_files(found: FoundStep, files: Sequence[Path]) -> FoundStep:
+    """The step, and what else of the model these files show. Raises StateError where one is no
+    checkpoint of a model of this layout, or does not tell of which step it is."""
+    if not files:
+        return found
+    taken = found.snapshot
+    order = optimizer_numbering(taken.optimizer, taken.layout)
+    more = []
+    for file in files:
+        template = load_template(file, taken.layout, found.names, order=order)
+        more.append(ObservedFile(template.step, buffer_digests(template, template.others)))
+    return replace(found, seen=(*found.seen, *more))

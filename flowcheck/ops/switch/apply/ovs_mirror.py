@@ -1,0 +1,356 @@
+"""Mirrors of Open vSwitch: validates the wanted one against the database, and creates, changes
+and removes ours."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event
+
+import msgspec
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.switch.apply import ovs_state
+from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run
+from flowcheck.ops.switch.apply.ovs_state import (
+    TIMEOUT_S,
+    OvsBridge,
+    OvsDaemon,
+    OvsMirror,
+    OvsPort,
+    OvsState,
+)
+from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
+
+COUNTED_S = 15.0
+"""The daemon writes its counters every 5 s unless told otherwise (vswitch.ovsschema,
+other_config:stats-update-interval)."""
+LOOK_S = 0.2
+
+
+class OvsGoal(msgspec.Struct, frozen=True, kw_only=True):
+    """One mirror. Ports are UUIDs."""
+
+    bridge: str
+    output: str
+    rx: frozenset[str]
+    tx: frozenset[str]
+
+
+class OpenVSwitch:
+    """The mirror of one session name in one database."""
+
+    def __init__(self, name: str, database: str | None) -> None:
+        self._name, self._database = name, database
+        self.daemon = OvsDaemon(database)
+        self._touched: set[str] = set()
+        self._looked_at: dict[str, set[str]] = {}
+
+    def observe(self) -> OvsState:
+        return ovs_state.read(self._database)
+
+    def mine(self, state: OvsState) -> list[OvsMirror]:
+        """Marked with this name, on a bridge: others the database has dropped already."""
+        return [
+            one
+            for one in state.mirrors.values()
+            if one.mark == self._name and state.bridge_of(one.uuid)
+        ]
+
+    def own(self, state: OvsState) -> OvsGoal | None:
+        for one in self.mine(state):
+            bridge = state.bridge_of(one.uuid)
+            if bridge and one.output:
+                return OvsGoal(bridge=bridge.name, output=one.output, rx=one.rx, tx=one.tx)
+        return None
+
+    def possible(self, state: OvsState, goal: OvsGoal | None) -> OvsGoal | None:
+        """No mirror without its output."""
+        if goal is None or goal.output not in state.ports or goal.bridge not in state.bridges:
+            return None
+        there = state.bridges[goal.bridge].ports
+        return msgspec.structs.replace(goal, rx=goal.rx & there, tx=goal.tx & there)
+
+    def steps(self, state: OvsState, goal: OvsGoal | None) -> list[CommandStep]:
+        """One transaction each: the mirror is there with all its ports, or it is not."""
+        steps = []
+        kept = None
+        for one in self.mine(state):
+            bridge = state.bridge_of(one.uuid)
+            assert bridge is not None
+            self._touched.add(bridge.name)
+            if goal and kept is None and bridge.name == goal.bridge:
+                kept = one
+            else:
+                steps.append(self._less(state, one, bridge.name))
+        if goal is None:
+            return steps
+        if kept is None:
+            return [*steps, self._more(state, goal, {step.command[-1] for step in steps})]
+        if not (kept.plain and (kept.output, kept.rx, kept.tx) == (goal.output, goal.rx, goal.tx)):
+            steps.append(self._other(state, kept, goal))
+        return steps
+
+    def run(self, step: CommandStep, *, back: bool) -> None:
+        """Undoing does not wait for a daemon that may be the reason for it."""
+        head, *rest = step.command
+        try:
+            run([head, *(["--no-wait"] if back else []), *rest], limit_s=2 * TIMEOUT_S)
+        except ProgramTimeoutError as error:
+            if self.daemon.answers():
+                self._check_others()
+                raise
+            raise StateError(
+                f"ovs-vswitchd does not answer: its database took the change, and nobody did it "
+                f"within {TIMEOUT_S} s; see that it runs (ovs-appctl version)"
+            ) from error
+        if back:
+            self._look_again_everywhere(self.observe())
+
+    def confirm(self, goal: OvsGoal | None) -> None:
+        """The daemon has opened the ports, counts what it copies, and does it for flows in use."""
+        state = self.observe()
+        for bridge in self._touched | ({goal.bridge} if goal else set()):
+            self._look_again(bridge)
+        if goal is None and not self._touched:
+            self._look_again_everywhere(state)
+        end = time.monotonic() + COUNTED_S
+        while goal is not None:
+            for uuid in (goal.output, *goal.rx, *goal.tx):
+                _opened(state, uuid)
+            slow = state.counts_after_ms > 1000 * COUNTED_S
+            if slow or any(one.counted for one in self.mine(state)):
+                return
+            if time.monotonic() > end:
+                raise StateError(
+                    "the mirror is in the database, and ovs-vswitchd has not counted a copy of it "
+                    f"within {COUNTED_S:g} s: it did not take it; see its log"
+                )
+            Event().wait(LOOK_S)
+            state = self.observe()
+
+    def settle(self, state: OvsState) -> None:
+        """Marks are on the rows."""
+
+    def _look_again(self, bridge: str) -> None:
+        if not self.daemon.remote:
+            self.daemon.look_again(bridge)
+
+    def _look_again_everywhere(self, state: OvsState) -> None:
+        """What a killed run of ours took away may be in use still; a bridge may not be open.
+
+        A daemon that is silent about one is not waited for at each of the others.
+        """
+        with suppress(ProgramTimeoutError):
+            for bridge in state.bridges:
+                try:
+                    self._look_again(bridge)
+                except ProgramTimeoutError:
+                    raise
+                except StateError:
+                    continue
+
+    def _check_others(self) -> None:
+        """Raises StateError where mirrors came or went since a step waits for those looked at."""
+        bridges = self.observe().bridges if self._looked_at else {}
+        for bridge, seen in self._looked_at.items():
+            if bridge not in bridges or seen != bridges[bridge].mirrors:
+                raise StateError(
+                    f"somebody changed the mirrors of {bridge} since they were looked at: they "
+                    "have to be looked at again, so run it once more"
+                )
+
+    def _command(self, *words: str) -> tuple[str, ...]:
+        database = [f"--db={self._database}"] if self._database else []
+        return ("ovs-vsctl", *database, f"--timeout={TIMEOUT_S}", *words)
+
+    def _more(self, state: OvsState, goal: OvsGoal, gone: set[str]) -> CommandStep:
+        """Only onto the mirrors that were looked at: somebody else's new one is looked at first."""
+        seen = self._looked_at[goal.bridge] = set(state.bridges[goal.bridge].mirrors - gone)
+        words = ["--", "wait-until", "bridge", goal.bridge, f"mirrors=[{','.join(sorted(seen))}]"]
+        columns = {"select-src-port": goal.rx, "select-dst-port": goal.tx}
+        local = {}
+        for place, uuid in enumerate(sorted({goal.output, *goal.rx, *goal.tx}), start=1):
+            local[uuid] = f"@p{place}"
+            words += ["--", f"--id=@p{place}", "get", "port", state.ports[uuid].name]
+        words += ["--", "--id=@x", "create", "mirror", f"name={self._name}"]
+        words += [f"external_ids:flowcheck={self._name}", f"output-port={local[goal.output]}"]
+        for column, ports in columns.items():
+            if ports:
+                words.append(f"{column}={','.join(sorted(local[uuid] for uuid in ports))}")
+        return CommandStep(
+            what=f"+ {self._told(state, goal)}",
+            command=self._command(*words, "--", "add", "bridge", goal.bridge, "mirrors", "@x"),
+        )
+
+    def _other(self, state: OvsState, one: OvsMirror, goal: OvsGoal) -> CommandStep:
+        now = OvsGoal(bridge=goal.bridge, output=one.output or "", rx=one.rx, tx=one.tx)
+        return CommandStep(
+            what=f"~ {self._told(state, now)} becomes {self._told(state, goal)}",
+            command=self._command(
+                *("set", "mirror", one.uuid, f"output_port={goal.output}"),
+                f"select_src_port=[{','.join(sorted(goal.rx))}]",
+                f"select_dst_port=[{','.join(sorted(goal.tx))}]",
+                *("select_all=false", "select_vlan=[]", "output_vlan=[]", "snaplen=[]"),
+            ),
+        )
+
+    def _less(self, state: OvsState, one: OvsMirror, bridge: str) -> CommandStep:
+        now = OvsGoal(bridge=bridge, output=one.output or "", rx=one.rx, tx=one.tx)
+        return CommandStep(
+            what=f"- {self._told(state, now)}",
+            command=self._command("remove", "bridge", bridge, "mirrors", one.uuid),
+        )
+
+    def _told(self, state: OvsState, goal: OvsGoal) -> str:
+        def names(ports: frozenset[str], word: str) -> list[str]:
+            return sorted(f"{_called(state, one)}:{word}" for one in ports)
+
+        sources = [*names(goal.rx, "rx"), *names(goal.tx, "tx")]
+        to = _called(state, goal.output) if goal.output else "no port"
+        return f"mirror {self._name} on {goal.bridge}: {', '.join(sources) or 'nothing'} -> {to}"
+
+
+def _called(state: OvsState, uuid: str) -> str:
+    port = state.ports.get(uuid)
+    return port.name if port else "a port that has gone"
+
+
+def _opened(state: OvsState, uuid: str) -> None:
+    port = state.ports.get(uuid)
+    if port is None:
+        raise StateError("a port of the mirror has gone meanwhile")
+    if port.errors or not port.numbers:
+        why = "; ".join(port.errors) or "no number"
+        raise StateError(f"ovs-vswitchd has not opened {port.name}: {why}")
+
+
+TAG_IS_CUT = ("access", "native-untagged", "dot1q-tunnel")
+"""vlan_mode of ports that take tags off or put others on."""
+
+
+def ovs_goal(
+    ovs: OpenVSwitch, session: MirrorSession, state: OvsState, warn: Callable[[str], None]
+) -> OvsGoal:
+    """The mirror `session` asks for.
+
+    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    """
+    if session.tunnel is not None or session.monitor is None or session.bridge is None:
+        right = "a tunnel of Open vSwitch's is not made by apply: use `render` and paste"
+        raise ConfigError("--erspan", str(session.tunnel), right)
+    bridge = state.bridges.get(session.bridge)
+    if bridge is None:
+        known = ", ".join(sorted(state.bridges)) or "no bridge"
+        raise ConfigError("--bridge", session.bridge, f"is not there; there is {known}")
+    monitor = _port(state, bridge, "--monitor", session.monitor)
+    ways: dict[MirrorDirection, set[str]] = {MirrorDirection.RX: set(), MirrorDirection.TX: set()}
+    for source in session.sources:
+        port = _port(state, bridge, "--source", source.port)
+        if port.name == bridge.name:
+            warn(
+                f"{port.name} is the bridge's own port: rx is only what this host itself sends "
+                "through it, tx only what this host gets; frames from one port to another are in "
+                "neither. For a server, take the port it is at"
+            )
+        for way in source.direction.ways():
+            ways[way].add(port.uuid)
+    mine = ovs.mine(state)
+    _names(session.name, bridge, state, mine)
+    _monitor(monitor)
+    for other in state.mirrors.values():
+        if other not in mine and state.bridge_of(other.uuid):
+            _clash(state, other, monitor, ways[MirrorDirection.RX] | ways[MirrorDirection.TX])
+    if not any(one.output == monitor.uuid for one in mine):
+        _talking(ovs, bridge, monitor, warn)
+    if ovs.daemon.remote:
+        warn(
+            "flows in use are copied only when its daemon looks at them again: on its machine, any "
+            f"flow that comes and goes does it (ovs-ofctl add-flow and del-flows {bridge.name})"
+        )
+    if bridge.controlled or state.virtual_network:
+        warn(f"{bridge.name} obeys a controller, which may change or remove mirrors: look again")
+    return OvsGoal(
+        bridge=bridge.name,
+        output=monitor.uuid,
+        rx=frozenset(ways[MirrorDirection.RX]),
+        tx=frozenset(ways[MirrorDirection.TX]),
+    )
+
+
+def _port(state: OvsState, bridge: OvsBridge, option: str, name: str) -> OvsPort:
+    port = state.port(name)
+    if port is None:
+        raise ConfigError(option, name, "is no port of this Open vSwitch")
+    if port.uuid not in bridge.ports:
+        there = state.bridge_of(port.uuid)
+        where = there.name if there else "no bridge"
+        right = f"is on {where}: a mirror's ports are all on its own bridge, {bridge.name}"
+        raise ConfigError(option, name, right)
+    if len(port.kinds) > 1:
+        raise ConfigError(option, name, "is a bond: no mirror of apply's has one; use `render`")
+    if "patch" in port.kinds:
+        raise ConfigError(option, name, "is a patch port: take the port the server is at")
+    return port
+
+
+def _names(name: str, bridge: OvsBridge, state: OvsState, mine: list[OvsMirror]) -> None:
+    for uuid in bridge.mirrors:
+        other = state.mirrors.get(uuid)
+        if other is not None and other not in mine and other.name == name:
+            right = (
+                f"is a mirror of {bridge.name} that is not marked as ours "
+                f"(external_ids:flowcheck={name}): take another name, or have its owner remove it"
+            )
+            raise ConfigError("--session", name, right)
+
+
+def _monitor(port: OvsPort) -> None:
+    if port.tag is not None or port.vlan_mode in TAG_IS_CUT:
+        how = f"vlan_mode={port.vlan_mode}" if port.vlan_mode else f"tag={port.tag}"
+        right = f"has {how}: copies would lose their VLAN tags; it must have neither"
+        raise ConfigError("--monitor", port.name, right)
+    if "internal" in port.kinds:
+        right = "is the host's own port, of type internal: take one a capture card is at"
+        raise ConfigError("--monitor", port.name, right)
+
+
+def _clash(state: OvsState, other: OvsMirror, monitor: OvsPort, sources: set[str]) -> None:
+    whose = f"of session {other.mark} of FlowCheck's" if other.mark else "which is not ours"
+    if other.output == monitor.uuid:
+        right = f"mirror {other.name}, {whose}, has it as its output already"
+        raise ConfigError("--monitor", monitor.name, right)
+    if monitor.uuid in other.rx | other.tx:
+        right = f"mirror {other.name}, {whose}, watches it: copies would be copied again"
+        raise ConfigError("--monitor", monitor.name, right)
+    if other.output in sources:
+        port = state.ports[str(other.output)].name
+        right = f"is the output of mirror {other.name}: its copies would be copied again"
+        raise ConfigError("--source", port, right)
+
+
+def _talking(
+    ovs: OpenVSwitch, bridge: OvsBridge, monitor: OvsPort, warn: Callable[[str], None]
+) -> None:
+    """A mirror's output takes no other traffic: who is reached through it would be cut off."""
+    try:
+        if ovs.daemon.remote:
+            raise StateError("the daemon is on another machine")
+        shown = ovs.daemon.learned(bridge.name)
+    except StateError as error:
+        warn(f"not looked at, whether anybody is reached through {monitor.name}: {error}")
+        return
+    known = [
+        line.split()[2]
+        for line in shown.splitlines()
+        if re.match(r"\s*\d+\s", line) and int(line.split()[0]) in monitor.numbers
+    ]
+    if known:
+        right = (
+            f"{', '.join(known[:3])} is reached through it and would be cut off. Is it the capture "
+            f"card itself, silence it and `ovs-appctl fdb/flush {bridge.name}`"
+        )
+        raise ConfigError("--monitor", monitor.name, right)

@@ -1,0 +1,148 @@
+"""Brings a switch from its present state to the wanted one: observe, run commands, verify, roll
+back on failure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from flowcheck.errors import FlowCheckError, StateError
+
+State = TypeVar("State")
+Goal = TypeVar("Goal")
+
+
+class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One command, and what it does."""
+
+    what: str
+    command: tuple[str, ...]
+    still: Callable[[], bool] | None = None
+    """Looks again at what the command is about: False where there is nothing left to do.
+    Raises StateError where it is no longer what it was."""
+
+    def __str__(self) -> str:
+        return shlex.join(self.command)
+
+
+class MirrorBackend(Protocol[State, Goal]):
+    """One session of one switch. A goal is what of it shall be there; an empty one is nothing."""
+
+    def observe(self) -> State:
+        """What is there now, ours and others'. Raises StateError."""
+
+    def own(self, state: State) -> Goal:
+        """What of this session is there, as far as it can be made again."""
+
+    def possible(self, state: State, goal: Goal) -> Goal:
+        """What of a goal can be there: nothing can of a port that has gone."""
+
+    def steps(self, state: State, goal: Goal) -> list[CommandStep]:
+        """The commands from a state to a goal; none where it is reached."""
+
+    def run(self, step: CommandStep, *, back: bool) -> None:
+        """Runs a step; back: it undoes one. Raises StateError."""
+
+    def confirm(self, goal: Goal) -> None:
+        """Raises StateError where the switch holds the goal but does not do it."""
+
+    def settle(self, state: State) -> None:
+        """Forgets what need not be remembered any more; `state` is the last one seen."""
+
+
+class ApplyOutcome(StrEnum):
+    """How it ended."""
+
+    UNCHANGED = "unchanged"
+    WOULD_CHANGE = "would change"
+    CHANGED = "changed"
+    UNDONE = "undone"
+    LEFT = "left"
+
+
+EXIT_CODES = {ApplyOutcome.UNDONE: 1, ApplyOutcome.LEFT: 2}
+"""Of the command line; 0 for the others."""
+
+
+class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of it."""
+
+    outcome: ApplyOutcome
+    steps: list[CommandStep]
+    why: str = ""
+    """Why it was undone."""
+    left: list[str] = []
+    """Commands that would bring back what was before, where undoing failed too."""
+
+
+def reconcile(
+    target: MirrorBackend[State, Goal],
+    wanted: Callable[[State], Goal],
+    *,
+    dry_run: bool,
+    tell: Callable[[list[CommandStep]], None],
+) -> ApplyResult:
+    """Brings `target` to the goal that `wanted` chooses by what is there.
+
+    tell: is given the difference before anything is done. Raises FlowCheckError where nothing was
+    touched; what fails later is in the result.
+    """
+    before = target.observe()
+    goal = wanted(before)
+    steps = target.steps(before, goal)
+    tell(steps)
+    if dry_run:
+        outcome = ApplyOutcome.WOULD_CHANGE if steps else ApplyOutcome.UNCHANGED
+        return ApplyResult(outcome=outcome, steps=steps)
+    was = target.own(before)
+    try:
+        _run(target, steps, back=False)
+        after = target.observe()
+        if missing := target.steps(after, goal):
+            what = "; ".join(step.what for step in missing)
+            raise StateError(f"every command was taken, and this is still to do: {what}")
+        target.confirm(goal)
+    except (FlowCheckError, OSError, KeyboardInterrupt) as error:
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        if not steps:
+            raise StateError(f"nothing was changed; {why}") from error
+        return _undone(target, was, steps, why)
+    target.settle(after)
+    return ApplyResult(
+        outcome=ApplyOutcome.CHANGED if steps else ApplyOutcome.UNCHANGED, steps=steps
+    )
+
+
+def _run(target: MirrorBackend[State, Goal], steps: list[CommandStep], *, back: bool) -> None:
+    for step in steps:
+        if step.still is None or step.still():
+            target.run(step, back=back)
+
+
+def _undone(
+    target: MirrorBackend[State, Goal], was: Goal, steps: list[CommandStep], why: str
+) -> ApplyResult:
+    """By what is there now, not by what was meant to be: a command that failed may have worked."""
+    back = steps
+    try:
+        state = target.observe()
+        back = target.steps(state, target.possible(state, was))
+        _run(target, back, back=True)
+        state = target.observe()
+        if back := target.steps(state, target.possible(state, was)):
+            raise StateError("what was there before is not there again")
+    except (FlowCheckError, OSError, KeyboardInterrupt) as error:
+        again = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        left = [] if back is steps else [str(step) for step in back]
+        return ApplyResult(
+            outcome=ApplyOutcome.LEFT,
+            steps=steps,
+            why=f"{why}; and undoing failed: {again}",
+            left=left or ["flowcheck switch remove, with the same options, when it answers again"],
+        )
+    target.settle(state)
+    return ApplyResult(outcome=ApplyOutcome.UNDONE, steps=steps, why=why)

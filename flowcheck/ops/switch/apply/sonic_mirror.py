@@ -1,0 +1,220 @@
+"""Mirror sessions of SONiC over ssh: validates the wanted one against CONFIG_DB, and creates
+and removes ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.switch.apply import sonic_state
+from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
+from flowcheck.ops.switch.apply.command_runner import (
+    SSH_LIMIT_S,
+    OutcomeUnknownError,
+    SshShell,
+    run,
+)
+from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.sonic_state import SessionRow, SonicState, normalized_row, ports_of
+from flowcheck.ops.switch.mirror_session import MirrorSession
+
+ACTIVE_S = 10.0
+LOOK_S = 1.0
+CONFIG = ("sudo", "-n", "config", "mirror_session")
+SAVE = ("sudo", "-n", "config", "save", "-y")
+
+
+class SonicSwitch:
+    """The session of one name. A goal is its row in CONFIG_DB, or None."""
+
+    def __init__(self, name: str, shell: SshShell, journal: ApplyJournal, *, save: bool) -> None:
+        self._name, self._shell, self._journal, self._save = name, shell, journal, save
+        self._unheard = False
+
+    def observe(self) -> SonicState:
+        return sonic_state.read(self._shell)
+
+    def noted(self) -> list[SessionRow]:
+        """Rows this machine has made, or was about to."""
+        found: list[SessionRow] = self._journal.read().get("made", [])
+        return found
+
+    def own(self, state: SonicState) -> SessionRow | None:
+        """A session is ours where it is, to the letter, one that was noted."""
+        there = state.sessions.get(self._name)
+        return there if there is not None and there in self.noted() else None
+
+    def possible(self, state: SonicState, goal: SessionRow | None) -> SessionRow | None:
+        return goal
+
+    def steps(self, state: SonicState, goal: SessionRow | None) -> list[CommandStep]:
+        """A session cannot be changed: it goes, and another comes."""
+        there = state.sessions.get(self._name)
+        if there == goal:
+            return []
+        steps = []
+        if self.own(state) is not None:
+            steps.append(self._less(there or {}))
+        elif there is not None and goal is not None:
+            raise StateError(f"session {self._name} is another's now; it is left as it is")
+        if goal is not None:
+            steps.append(self._more(goal))
+        return steps
+
+    def run(self, step: CommandStep, *, back: bool) -> None:
+        """What the switch was told and did not answer, it may do later: that stays noted."""
+        try:
+            run(step.command, limit_s=SSH_LIMIT_S)
+        except OutcomeUnknownError as error:
+            self._unheard = True
+            raise StateError(
+                f"{error}; {self._shell.host} may still do what it was told: look again, and "
+                "`flowcheck switch remove` takes away what came later"
+            ) from error
+
+    def confirm(self, goal: SessionRow | None) -> None:
+        """Configured is not active: the switch says what it made of it. Then, if asked, saves."""
+        end = time.monotonic() + ACTIVE_S
+        while goal is not None:
+            status = self.observe().status.get(self._name)
+            if status == "active":
+                break
+            if time.monotonic() > end:
+                raise StateError(
+                    f"{self._shell.host} holds the session and does not do it: its status is "
+                    f"{status or 'not told'}, {ACTIVE_S:g} s after"
+                )
+            Event().wait(LOOK_S)
+        if self._save:
+            try:
+                self._shell.run(SAVE)
+            except StateError as error:
+                raise StateError(f"what is saved now was not looked at: {error}") from error
+
+    def settle(self, state: SonicState) -> None:
+        there = self.own(state)
+        if there is None and self._unheard:
+            return
+        self._journal.write({} if there is None else {"host": self._shell.host, "made": [there]})
+
+    def _more(self, goal: SessionRow) -> CommandStep:
+        ports, way = goal["src_port"], goal["direction"].lower()
+        if goal["type"] == "ERSPAN":
+            numbers = (goal[key] for key in ("dscp", "ttl", "gre_type", "queue"))
+            where = (goal["src_ip"], goal["dst_ip"], *numbers)
+            words = ("erspan", "add", self._name, *where, ports, way)
+            to = goal["dst_ip"]
+        else:
+            words = ("span", "add", self._name, goal["dst_port"], ports, way)
+            to = goal["dst_port"]
+
+        def still_free() -> bool:
+            if self._name in self.observe().sessions:
+                raise StateError(f"session {self._name} has come meanwhile: somebody else's")
+            made = [*(one for one in self.noted() if one != goal), goal]
+            self._journal.write({"host": self._shell.host, "made": made})
+            return True
+
+        return CommandStep(
+            what=f"+ session {self._name} on {self._shell.host}: {ports} {way} -> {to}",
+            command=self._shell.command((*CONFIG, *words)),
+            still=still_free,
+        )
+
+    def _less(self, there: SessionRow) -> CommandStep:
+        def still_ours() -> bool:
+            now = self.observe().sessions.get(self._name)
+            if now is not None and now != there:
+                raise StateError(f"session {self._name} has been changed meanwhile by another")
+            return now is not None
+
+        ports = ",".join(sorted(ports_of(there)))
+        return CommandStep(
+            what=f"- session {self._name} on {self._shell.host}: {ports}",
+            command=self._shell.command((*CONFIG, "remove", self._name)),
+            still=still_ours,
+        )
+
+
+GRE = "0x88be"
+
+
+def sonic_goal(
+    sonic: SonicSwitch, session: MirrorSession, state: SonicState, warn: Callable[[str], None]
+) -> SessionRow:
+    """The row of CONFIG_DB `session` asks for (sonic-utilities config/main.py, add_span and
+    add_erspan).
+
+    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    """
+    ways = {source.direction for source in session.sources}
+    (way,) = ways
+    ports = frozenset(source.port for source in session.sources)
+    for port in sorted(ports):
+        if port not in state.ports and port not in state.bundles:
+            raise ConfigError("--source", port, "is no port in the switch's CONFIG_DB")
+    common = {"src_port": ",".join(sorted(ports)), "direction": way.upper()}
+    tunnel = session.tunnel
+    if tunnel is not None:
+        where = {"src_ip": str(tunnel.source), "dst_ip": str(tunnel.destination)}
+        numbers = {"dscp": str(tunnel.dscp), "ttl": str(tunnel.ttl), "queue": "0"}
+        wanted = {"type": "ERSPAN", **where, **numbers, "gre_type": GRE, **common}
+    else:
+        assert session.monitor is not None
+        _monitor(state, session.monitor)
+        for one in way.ways():
+            if one in state.incapable:
+                raise ConfigError("--source", str(way), f"this switch's ASIC cannot mirror {one}")
+        wanted = {"type": "SPAN", "dst_port": session.monitor, **common}
+    wanted = normalized_row(wanted)
+    there = state.sessions.get(session.name)
+    if there is not None and there != wanted and sonic.own(state) is None:
+        right = (
+            "is there already and was not made from this machine: take another name, or have its "
+            "owner remove it"
+        )
+        raise ConfigError("--session", session.name, right)
+    for name, other in state.sessions.items():
+        if name != session.name:
+            _clash(name, other, session, way.ways(), warn)
+    return wanted
+
+
+def _monitor(state: SonicState, name: str) -> None:
+    if name not in state.ports:
+        raise ConfigError("--monitor", name, "is no port in the switch's CONFIG_DB")
+    if name in state.members:
+        raise ConfigError("--monitor", name, f"is a member of {state.members[name]}")
+    if name in state.routed:
+        raise ConfigError("--monitor", name, "is a routed port: it has an address")
+
+
+def _clash(
+    name: str,
+    other: SessionRow,
+    session: MirrorSession,
+    ways: tuple[str, ...],
+    warn: Callable[[str], None],
+) -> None:
+    theirs = ports_of(other)
+    if session.monitor and session.monitor == other.get("dst_port"):
+        right = f"is the monitor port of session {name}; a port is that of one session only"
+        raise ConfigError("--monitor", session.monitor, right)
+    if session.monitor in theirs:
+        raise ConfigError("--monitor", session.monitor, f"is watched by session {name}")
+    same_way = other.get("direction", "BOTH").lower() in ("both", *ways) or len(ways) > 1
+    for source in session.sources:
+        if source.port == other.get("dst_port"):
+            raise ConfigError("--source", source.port, f"is the monitor port of session {name}")
+        if not same_way:
+            continue
+        if source.port in theirs:
+            raise ConfigError("--source", str(source), f"session {name} watches it already")
+        begins = sorted(port for port in theirs if port.startswith(source.port))
+        if begins:
+            warn(
+                f"{source.port} is how {begins[0]} of session {name} begins: older releases "
+                "compare port names so and would refuse; then take both into one session"
+            )

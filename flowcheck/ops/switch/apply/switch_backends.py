@@ -1,0 +1,181 @@
+"""`flowcheck switch apply` and `remove`: chooses the backend (Open vSwitch, tc, SONiC) and
+connects to it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.apply import ovs_mirror, sonic_mirror, sonic_state, tc_mirror, tc_state
+from flowcheck.ops.switch.apply.apply_journal import ApplyJournal, apply_lock, default_folder
+from flowcheck.ops.switch.apply.command_runner import SshShell
+from flowcheck.ops.switch.apply.ovs_mirror import OpenVSwitch
+from flowcheck.ops.switch.apply.reconciler import ApplyResult, CommandStep, MirrorBackend, reconcile
+from flowcheck.ops.switch.apply.sonic_mirror import SonicSwitch
+from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
+from flowcheck.ops.switch.apply.tc_state import TcJournal
+from flowcheck.ops.switch.mirror_session import MirrorSession
+from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
+from flowcheck.ops.switch.session_parser import SESSION_NAME_PATTERN
+from flowcheck.ops.switch.session_rules import platform_sessions
+from flowcheck.ops.switch.switch_platforms import Platform, platform_named
+
+APPLY_SYSTEMS = ("openvswitch", "sonic", "tc")
+Warn = Callable[[str], None]
+Tell = Callable[[list[CommandStep]], None]
+
+
+class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the switch is reached, beside its ports."""
+
+    database: str | None = None
+    """Open vSwitch's, as ovs-vsctl's --db; None: this machine's."""
+    form: str | None = None
+    """Of tc; None: what this kernel has."""
+    host: str | None = None
+    """SONiC's, as ssh knows it."""
+    ssh_config: Path | None = None
+    """For ssh, in place of the user's own; None: that."""
+    save: bool = False
+    """SONiC's configuration as well, over a reboot: others' unsaved changes with it."""
+    keep_hooks: bool = False
+    """Of tc: the emptied qdisc clsact stays."""
+    journal: Path | None = None
+    oversubscribe: bool = False
+    """The monitor port may be slower than its sources together."""
+
+
+class ConnectedBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A switch, and its own words for a session and for none."""
+
+    target: MirrorBackend[Any, Any]
+    asked: Callable[[MirrorSession, Any, Warn], Any]
+    nothing: Callable[[Any], Any]
+    gbps: Callable[[Any, str], float | None]
+    """Line rate of a port by name, of a state."""
+    beside: Callable[[Any, str | None], list[str]] = lambda _, __: []
+    """Ports others copy to a monitor port; empty where a monitor port is of one session."""
+
+
+def apply(
+    os: str, session: MirrorSession, where: ApplyOptions, *, dry_run: bool, warn: Warn, tell: Tell
+) -> ApplyResult:
+    """Makes the switch hold `session`. Raises FlowCheckError where nothing was touched."""
+    (session,) = platform_sessions(check_supported(os, where), session)
+    with _reached(os, session.name, where, dry_run=dry_run) as one:
+
+        def wanted(state: Any) -> Any:
+            goal = one.asked(session, state, warn)
+            if not where.oversubscribe:
+                beside = one.beside(state, session.monitor)
+                check_monitor_speed(session, lambda port: one.gbps(state, port), beside)
+            return goal
+
+        return reconcile(one.target, wanted, dry_run=dry_run, tell=tell)
+
+
+def remove(os: str, name: str, where: ApplyOptions, *, dry_run: bool, tell: Tell) -> ApplyResult:
+    """Takes away what apply made under `name`, and nothing else. Raises as apply()."""
+    check_supported(os, where)
+    if not re.fullmatch(SESSION_NAME_PATTERN, name, re.ASCII):
+        raise ConfigError("--session", name, "is no name a session of ours can have")
+    with _reached(os, name, where, dry_run=dry_run) as one:
+        return reconcile(one.target, one.nothing, dry_run=dry_run, tell=tell)
+
+
+def check_supported(os: str, where: ApplyOptions) -> Platform:
+    """The platform. Raises ConfigError for one that has to be pasted to, and for options of
+    another one."""
+    platform = platform_named(os)
+    if os not in APPLY_SYSTEMS:
+        right = (
+            f"is not told directly: `flowcheck switch render --os {os}` prints what to paste "
+            f"({', '.join(APPLY_SYSTEMS)} are)"
+        )
+        raise ConfigError("--os", os, right)
+    for option, value, its in (
+        ("--db", where.database, "openvswitch"),
+        ("--host", where.host, "sonic"),
+        ("--ssh-config", where.ssh_config, "sonic"),
+        ("--save", where.save or None, "sonic"),
+        ("--form", where.form, "tc"),
+        ("--keep-hook", where.keep_hooks or None, "tc"),
+    ):
+        if value is not None and os != its:
+            raise ConfigError(option, value, f"is of --os {its}")
+    if where.form is not None and where.form not in platform.forms:
+        raise ConfigError("--form", where.form, f"is one of {', '.join(platform.forms)}")
+    return platform
+
+
+@contextmanager
+def _reached(
+    os: str, name: str, where: ApplyOptions, *, dry_run: bool
+) -> Iterator[ConnectedBackend]:
+    folder = where.journal or default_folder()
+    if os == "openvswitch":
+        reached, lock = _ovs(name, where), "ovs-lock"
+    else:
+        lock = "lock"
+        reached = _sonic(name, where, folder) if os == "sonic" else _tc(name, where, folder)
+    if dry_run:
+        yield reached
+        return
+    with apply_lock(folder, lock):
+        yield reached
+
+
+def _ovs(name: str, where: ApplyOptions) -> ConnectedBackend:
+    """Its marks are in its database; of two at once one would undo what the other has made."""
+    ovs = OpenVSwitch(name, where.database)
+    return ConnectedBackend(
+        target=ovs,
+        asked=lambda session, state, warn: ovs_mirror.ovs_goal(ovs, session, state, warn),
+        nothing=lambda _: None,
+        gbps=lambda state, name: port.gbps if (port := state.port(name)) else None,
+    )
+
+
+def _tc(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
+    made = TcJournal(ApplyJournal(folder, f"tc-{tc_state.namespace()}"))
+    tc = TcMirrors(name, where.form or "", made, keep_hooks=where.keep_hooks)
+    return ConnectedBackend(
+        target=tc,
+        asked=lambda session, state, warn: tc_mirror.tc_goal(tc, session, state, warn),
+        nothing=lambda _: frozenset(),
+        gbps=lambda _, name: of_device(name),
+        beside=lambda state, monitor: [
+            other.device
+            for other in state.filters
+            if monitor in other.copies_to and other not in tc.filters(state)
+        ],
+    )
+
+
+def _sonic(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
+    shell = SshShell(where.host, where.ssh_config)
+    place = hashlib.sha256(shell.host.encode()).hexdigest()[:16]
+    sonic = SonicSwitch(name, shell, ApplyJournal(folder, f"sonic-{place}-{name}"), save=where.save)
+
+    def nothing(state: Any) -> None:
+        if name in state.sessions and sonic.own(state) is None:
+            right = (
+                f"is on {shell.host} and was not made from this machine, or was changed since: it "
+                "is left; `flowcheck switch render --os sonic --part remove` prints what takes it "
+                "away"
+            )
+            raise ConfigError("--session", name, right)
+
+    return ConnectedBackend(
+        target=sonic,
+        asked=lambda session, state, warn: sonic_mirror.sonic_goal(sonic, session, state, warn),
+        nothing=nothing,
+        gbps=sonic_state.gbps,
+    )

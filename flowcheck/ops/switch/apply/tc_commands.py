@@ -1,0 +1,118 @@
+"""The tc commands that add and delete mirror filters and qdiscs, each with a last look before
+it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from flowcheck.ops.switch.apply import tc_state
+from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.tc_state import TcFilter
+
+MATCHES = {
+    "matchall": ("matchall",),
+    "hardware": ("matchall", "skip_sw"),
+    "u32": ("u32", "match", "u32", "0", "0"),
+}
+STOPS = "what it sends is dropped for some milliseconds"
+"""Putting clsact on a device that is up, or taking it off, gives its queues to the qdisc that drops
+everything meanwhile (net/sched/sch_api.c, qdisc_graft: dev_deactivate); what it receives passes."""
+
+
+class MirrorFilter(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Frames of one direction of a device also leave by the monitor."""
+
+    device: str
+    way: str
+    monitor: str
+    form: str = ""
+    """By which classifier (MATCHES); empty: by any, a new one by what the kernel has."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """All of it but its form."""
+        return self.device, self.way, self.monitor
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.way} -> {self.monitor}"
+
+
+def mirror_filter_of(one: TcFilter) -> MirrorFilter:
+    """What a filter of ours does."""
+    form = "hardware" if one.in_hardware_only else one.kind
+    return MirrorFilter(device=one.device, way=one.way, monitor=one.copies_to[0], form=form)
+
+
+def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
+    """Away with one filter, and none beside it: a pref alone would take all of that pref."""
+    to = one.copies_to[0] if one.copies_to and one.copies_to[0] != "*" else "a device now gone"
+    where = ("tc", "filter", "del", "dev", one.device, one.way)
+    which = ("protocol", one.protocol, "pref", str(one.pref))
+    return CommandStep(
+        what=f"- {one.device} {one.way} -> {to}, pref {one.pref}",
+        command=(*where, *which, "handle", str(one.handle), one.kind),
+        still=still,
+    )
+
+
+def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep:
+    """u32 keeps an emptied table where others of its kind hang on the device."""
+    return CommandStep(
+        what=f"- {device} {way}: the table of pref {pref}, where it stays",
+        command=(
+            *("tc", "filter", "del", "dev", device, way),
+            *("protocol", protocol, "pref", str(pref)),
+        ),
+        still=partial(_empty_table, device, way, pref),
+    )
+
+
+def add_filter(copy: MirrorFilter, pref: int, form: str, cookie: str) -> CommandStep:
+    """A filter that copies, and lets those behind it see the frame too."""
+    return CommandStep(
+        what=f"+ {copy}, pref {pref}, {form}",
+        command=(
+            *("tc", "filter", "add", "dev", copy.device, copy.way),
+            *("protocol", "all", "pref", str(pref), *MATCHES[form]),
+            *("action", "mirred", "egress", "mirror", "dev", copy.monitor, "continue"),
+            *("cookie", cookie),
+        ),
+    )
+
+
+def gone_with_device(step: CommandStep) -> bool:
+    """What a step takes away went with its device (`dev` comes fourth in every command here)."""
+    return step.command[2] == "del" and tc_state.device_gone(step.command[4])
+
+
+def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
+    """noted: has it on disk that the hook is ours, before it is there."""
+    return CommandStep(
+        what=f"+ {device}: the qdisc clsact, which filters hang on; {STOPS}",
+        command=("tc", "qdisc", "add", "dev", device, "clsact"),
+        still=noted,
+    )
+
+
+def delete_clsact(device: str) -> CommandStep:
+    """Only where nothing of anybody is on it."""
+    return CommandStep(
+        what=f"- {device}: the qdisc clsact, made by us and empty; {STOPS}",
+        command=("tc", "qdisc", "del", "dev", device, "clsact"),
+        still=partial(_still_empty, device),
+    )
+
+
+def _empty_table(device: str, way: str, pref: int) -> bool:
+    there = [one for one in tc_state.read_hook(device, way) if one.pref == pref]
+    return bool(there) and not any(one.handle for one in there)
+
+
+def _still_empty(device: str) -> bool:
+    return not any(
+        tc_state.read_hook(device, way) or tc_state.read_chains(device, way)
+        for way in tc_state.WAYS
+    )

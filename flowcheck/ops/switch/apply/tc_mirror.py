@@ -1,0 +1,385 @@
+"""Mirrors of Linux tc: validates the wanted filters against the machine, and adds and deletes
+ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from threading import Event
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.switch.apply import tc_commands, tc_state
+from flowcheck.ops.switch.apply.command_runner import run
+from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.tc_commands import MirrorFilter, mirror_filter_of
+from flowcheck.ops.switch.apply.tc_state import NetDevice, TcFilter, TcJournal, TcState
+from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
+from flowcheck.ops.switch.session_parser import SESSION_NAME_PATTERN
+
+USUAL_PREF = 1000
+"""Ours, where nobody has a lower one. Room is left below: the kernel gives filters added without a
+pref the number below the lowest (net/sched/cls_api.c, tcf_auto_prio)."""
+
+Goal = frozenset[MirrorFilter]
+
+
+class TcMirrors:
+    """The mirrors of one session name in this network namespace."""
+
+    def __init__(self, name: str, form: str, made: TcJournal, *, keep_hooks: bool = False) -> None:
+        self._cookie, self._made = name.encode().hex(), made
+        self.form = form
+        self._keep_hooks = keep_hooks
+
+    def observe(self) -> TcState:
+        return tc_state.read()
+
+    def own(self, state: TcState) -> Goal:
+        return frozenset(mirror_filter_of(one) for one in self.filters(state) if one.copies_to)
+
+    def filters(self, state: TcState) -> list[TcFilter]:
+        """Those with our cookie."""
+        return [one for one in state.filters if self._ours(one)]
+
+    def steps(self, state: TcState, goal: Goal) -> list[CommandStep]:
+        """Away with what is ours and not asked; then the hooks and filters that are missing."""
+        asked = {copy.place: copy for copy in goal}
+        kept: set[MirrorFilter] = set()
+        away = []
+        for one in self.filters(state):
+            copy = asked.get(mirror_filter_of(one).place) if one.copies_to else None
+            if copy and copy not in kept and self._sound(state, one, copy.form):
+                kept.add(copy)
+            else:
+                away.append(one)
+        steps = [tc_commands.delete_filter(one, self._noted(state, one)) for one in away]
+        steps += self._tables(state, away)
+        more = sorted(goal - kept)
+        for device in sorted({copy.device for copy in more}):
+            if device not in state.hooks:
+                steps.append(self._hook(state, device))
+        taken: set[tuple[str, int]] = set()
+        steps += [self._more(state, copy, taken, away) for copy in more]
+        return steps + self._hooks_away(state, goal, away)
+
+    def possible(self, state: TcState, goal: Goal) -> Goal:
+        return frozenset(
+            copy for copy in goal if copy.device in state.links and copy.monitor in state.links
+        )
+
+    def run(self, step: CommandStep, *, back: bool) -> None:
+        try:
+            run(step.command)
+        except StateError:
+            if not tc_commands.gone_with_device(step):
+                raise
+
+    def confirm(self, goal: Goal) -> None:
+        """What tc shows is what the kernel does."""
+
+    def settle(self, state: TcState) -> None:
+        self._made.keep(state, {one.device for one in self.filters(state)})
+
+    def pref(
+        self,
+        state: TcState,
+        device: str,
+        way: str,
+        ignored: list[TcFilter],
+        taken: set[tuple[str, int]] | frozenset[tuple[str, int]] = frozenset(),
+    ) -> int | None:
+        """A free one below all that would take frames from us; None where there is none.
+
+        Free on both hooks: u32 shows the tables of one in the other where the pref is the same.
+        """
+        others = [one for one in state.filters if one.device == device and one not in ignored]
+        before = [
+            one.pref
+            for one in others
+            if one.way == way and one.handle and one.chain == 0 and not one.passes_on()
+        ]
+        used = {one.pref for one in others} | {pref for name, pref in taken if name == device}
+        top = min([*before, USUAL_PREF + 1]) - 1
+        return next((pref for pref in range(top, 0, -1) if pref not in used), None)
+
+    def _ours(self, one: TcFilter) -> bool:
+        return self._cookie in one.cookies
+
+    def _sound(self, state: TcState, one: TcFilter, form: str) -> bool:
+        """As we would make it, and frames reach it: nobody's filter before it decides on them."""
+        alone = one.cookies == (self._cookie,) and len(one.controls) == len(one.copies_to) == 1
+        hooks = {
+            other.way
+            for other in state.filters
+            if (other.device, other.pref, other.handle) == (one.device, one.pref, one.handle)
+        }
+        hidden = any(
+            other.pref < one.pref and not other.passes_on() and not self._ours(other)
+            for other in state.on(one.device, one.way)
+            if other.chain == 0
+        )
+        return (
+            alone
+            and one.passes_on()
+            and one.matches_all
+            and not hidden
+            and form in ("", mirror_filter_of(one).form)
+            and (one.kind != "u32" or len(hooks) == 1)
+        )
+
+    def _tables(self, state: TcState, away: list[TcFilter]) -> list[CommandStep]:
+        """Of the filters that go, and of those a killed run took away."""
+        gone = [one for one in away if one.kind == "u32"]
+        gone += [
+            one
+            for one in state.filters
+            if one.kind == "u32" and self._made.table(state, one) and _bare(state.filters, one)
+        ]
+        places = {(one.device, one.way, one.protocol, one.pref) for one in gone}
+        return [tc_commands.delete_table(*place) for place in sorted(places)]
+
+    def _more(
+        self, state: TcState, copy: MirrorFilter, taken: set[tuple[str, int]], away: list[TcFilter]
+    ) -> CommandStep:
+        pref = self.pref(state, copy.device, copy.way, away, taken)
+        if pref is None:
+            raise StateError(f"{copy.device} {copy.way}: no pref is left for ours")
+        taken.add((copy.device, pref))
+        form = copy.form or ("matchall" if tc_state.has_classifier("matchall") else "u32")
+        return tc_commands.add_filter(copy, pref, form, self._cookie)
+
+    def _hook(self, state: TcState, device: str) -> CommandStep:
+        def noted() -> bool:
+            self._made.hook(state.links[device])
+            return True
+
+        return tc_commands.add_clsact(device, noted)
+
+    def _hooks_away(self, state: TcState, goal: Goal, away: list[TcFilter]) -> list[CommandStep]:
+        """Only where we made it and nothing of anybody hangs on it."""
+        steps = []
+        for device, hook in sorted(state.hooks.items()):
+            link = state.links.get(device)
+            if self._keep_hooks or hook.kind != "clsact" or hook.chains or link is None:
+                continue
+            used = any(copy.device == device for copy in goal) or any(
+                one.device == device and one not in away and not self._emptied(state, one, away)
+                for one in state.filters
+            )
+            if self._made.has_hook(link) and not used:
+                steps.append(tc_commands.delete_clsact(device))
+        return steps
+
+    def _emptied(self, state: TcState, one: TcFilter, away: list[TcFilter]) -> bool:
+        """A table that is empty when our filters are gone."""
+        gone = {(other.way, other.pref) for other in away if other.device == one.device}
+        return one.handle is None and ((one.way, one.pref) in gone or self._made.table(state, one))
+
+    def _noted(self, state: TcState, one: TcFilter) -> Callable[[], bool]:
+        """The table u32 may leave is on disk as ours before its filter goes."""
+
+        def noted() -> bool:
+            if one.kind == "u32":
+                self._made.note_table(state.links[one.device], one.way, one.pref)
+            return self._still_ours(one)
+
+        return noted
+
+    def _still_ours(self, one: TcFilter) -> bool:
+        for now in tc_state.read_hook(one.device, one.way):
+            if (now.pref, now.handle) == (one.pref, one.handle):
+                if not self._ours(now):
+                    raise StateError(
+                        f"{one.device} {one.way} pref {one.pref}: it was ours a moment ago and has "
+                        "another cookie now; left as it is"
+                    )
+                return True
+        return False
+
+
+def _bare(filters: list[TcFilter], table: TcFilter) -> bool:
+    return not any(
+        other.handle
+        for other in filters
+        if (other.device, other.way, other.pref) == (table.device, table.way, table.pref)
+    )
+
+
+WAY = {MirrorDirection.RX: "ingress", MirrorDirection.TX: "egress"}
+HARMLESS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
+"""Root qdiscs that drop nothing while the device keeps up."""
+LOOK_S = 0.5
+MOST_FRAMES = 4
+"""In LOOK_S, one way: what a host says by itself of a device that has come up (IPv6's neighbour and
+multicast reports, LLDP, spanning tree) stays below; more is somebody's traffic."""
+
+
+def tc_goal(
+    tc: TcMirrors, session: MirrorSession, state: TcState, warn: Callable[[str], None]
+) -> Goal:
+    """The copies `session` asks for.
+
+    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    """
+    if session.tunnel is not None or session.monitor is None:
+        right = "a tunnel of tc's is not made by apply: use `render --os tc` and paste"
+        raise ConfigError("--erspan", str(session.tunnel), right)
+    monitor = _present(state, "--monitor", session.monitor)
+    _monitor(state, monitor, warn)
+    _loops(tc, state, session)
+    wanted: list[MirrorFilter] = []
+    for source in session.sources:
+        link = _present(state, "--source", source.port)
+        _sizes(link, monitor)
+        if not link.up:
+            warn(f"{link.name} is down: nothing to copy until it is up")
+        for way in source.direction.ways():
+            _hook(state, source, way)
+            copy = MirrorFilter(device=link.name, way=WAY[way], monitor=monitor.name, form=tc.form)
+            _others(tc, state, copy)
+            wanted.append(copy)
+    if not _taken(tc, state, monitor):
+        _talking(monitor, warn)
+    return frozenset(wanted)
+
+
+def _present(state: TcState, option: str, name: str) -> NetDevice:
+    if name not in state.links:
+        raise ConfigError(option, name, "is no device of this network namespace")
+    return state.links[name]
+
+
+def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[str], None]) -> None:
+    if monitor.master:
+        right = f"belongs to {monitor.master}, which would forward copies or get them back"
+        raise ConfigError("--monitor", monitor.name, right)
+    if monitor.addresses:
+        right = f"has an address ({', '.join(monitor.addresses)}): it is in use"
+        raise ConfigError("--monitor", monitor.name, right)
+    if not monitor.up:
+        raise ConfigError(
+            "--monitor",
+            monitor.name,
+            f"is down, copies would be dropped: ip link set {monitor.name} up",
+        )
+    root = state.root.get(monitor.name, "noqueue")
+    if root not in HARMLESS:
+        warn(f"{monitor.name} has the qdisc {root}, which may drop or delay copies")
+    if state.on(monitor.name, "egress"):
+        warn(f"{monitor.name} has filters of its own on egress, which copies meet")
+
+
+def _loops(tc: TcMirrors, state: TcState, session: MirrorSession) -> None:
+    """A copy that is copied again may come back to where it was copied first, without end."""
+    mine = tc.filters(state)
+    others = [one for one in state.filters if one.copies_to and one not in mine]
+    for one in others:
+        if one.device == session.monitor:
+            right = f"is watched by a filter {_whose(one)}: copies would be copied again"
+            raise ConfigError("--monitor", one.device, right)
+    for source in session.sources:
+        for one in others:
+            if source.port in one.copies_to:
+                right = (
+                    f"is where a filter {_whose(one)} on {one.device} {one.way} copies to: its "
+                    "copies would be copied again"
+                )
+                raise ConfigError("--source", str(source), right)
+
+
+def _taken(tc: TcMirrors, state: TcState, monitor: NetDevice) -> bool:
+    """Whether sessions of FlowCheck's, this one or others, copy there already; somebody else's
+    frames among them would be taken for copies."""
+    mine = tc.filters(state)
+    there = [one for one in state.filters if monitor.name in one.copies_to + one.hands_to]
+    for one in there:
+        if one not in mine and not _session(one):
+            right = (
+                f"is where a filter {_whose(one)} on {one.device} {one.way} sends frames already: "
+                "they would be mixed with ours"
+            )
+            raise ConfigError("--monitor", monitor.name, right)
+    return bool(there)
+
+
+def _talking(monitor: NetDevice, warn: Callable[[str], None]) -> None:
+    """Whether somebody is reached through it: Linux learns no addresses behind a device of no
+    bridge, so its counters are looked at twice. One that never carried a frame is not waited for.
+    """
+    if not any(monitor.frames):
+        return
+    before = tc_state.frames(monitor.name)
+    Event().wait(LOOK_S)
+    got, sent = (now - was for now, was in zip(tc_state.frames(monitor.name), before, strict=True))
+    what = f"received {got} and sent {sent} frames in {LOOK_S:g} s, and no mirror of ours was there"
+    if max(got, sent) > MOST_FRAMES:
+        right = (
+            f"{what}: it carries other traffic, which copies would mix with. Is it the capture "
+            "card that sends, silence it"
+        )
+        raise ConfigError("--monitor", monitor.name, right)
+    if got or sent:
+        warn(f"{monitor.name} {what}: look who else uses it")
+
+
+def _session(one: TcFilter) -> str:
+    """Of FlowCheck's, whose filter it is by its cookie and its form; empty: of none. A cookie alone
+    may spell a name by chance."""
+    if len(one.cookies) == len(one.copies_to) == 1 and one.controls == ("continue",):
+        try:
+            name = bytes.fromhex(one.cookies[0]).decode("ascii")
+        except ValueError:
+            name = ""
+        if re.fullmatch(SESSION_NAME_PATTERN, name):
+            return name
+    return ""
+
+
+def _whose(one: TcFilter) -> str:
+    if name := _session(one):
+        return f"of session {name} of FlowCheck's (pref {one.pref})"
+    return f"that is not ours (pref {one.pref})"
+
+
+def _sizes(source: NetDevice, monitor: NetDevice) -> None:
+    if monitor.mtu < source.mtu:
+        right = (
+            f"its MTU of {monitor.mtu} is below the {source.mtu} of {source.name}: larger copies "
+            "would be dropped in silence"
+        )
+        raise ConfigError("--monitor", monitor.name, right)
+
+
+def _hook(state: TcState, source: MirrorSource, way: MirrorDirection) -> None:
+    hook = state.hooks.get(source.port)
+    if hook is None:
+        return
+    if hook.shared:
+        right = "its filters are in a block it shares with other devices: all would be copied"
+        raise ConfigError("--source", str(source), right)
+    if hook.kind == "ingress" and way is MirrorDirection.TX:
+        right = (
+            "it has somebody's qdisc `ingress`, beside which there is no egress: take rx, or have "
+            "its owner put clsact there"
+        )
+        raise ConfigError("--source", str(source), right)
+
+
+def _others(tc: TcMirrors, state: TcState, copy: MirrorFilter) -> None:
+    mine = tc.filters(state)
+    where = f"{copy.device} {copy.way}"
+    others = [one for one in state.on(copy.device, copy.way) if one not in mine]
+    for one in others:
+        if copy.monitor in one.copies_to:
+            right = (
+                f"{where} is copied there already by a filter {_whose(one)}: "
+                "each frame would come twice"
+            )
+            raise ConfigError("--monitor", copy.monitor, right)
+    if tc.pref(state, copy.device, copy.way, mine) is None:
+        first = min(one.pref for one in others)
+        right = (
+            f"{where} has a filter at pref {first} that decides on frames before any of ours could "
+            "see them: its owner must move it up"
+        )
+        raise ConfigError("--source", copy.device, right)

@@ -1,0 +1,172 @@
+"""Whether copies fit: the monitor port's line rate, and frame size against the tunnel's path
+MTU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
+from flowcheck.ops.switch.session_rules import RuleFinding, RuleVerdict, finding
+from flowcheck.ops.switch.switch_platforms import Platform
+
+ROCE_BYTES = 20 + 8 + 12 + 16 + 4 + 4
+"""IPv4, UDP, BTH, RETH, immediate, ICRC (IB specification vol. 1, chapter 9 and annex A17)."""
+LINK_BYTES = 14 + 4
+"""Ethernet and one 802.1Q tag (IEEE 802.3, 802.1Q): a tunnel carries them, not the checksum."""
+IP_BYTES = 20
+PADDING = {"simple": 1.0, "ll": 2.0, "ll128": 128 / 120}
+"""Bytes on the wire a byte of payload, by NCCL's protocol: LL's flags are half of each line,
+LL128's 8 bytes of 128 (nccl src/include/device.h, NCCL_LL_LINE..., NCCL_LL128_DATAELEMS)."""
+
+
+class LineRates(msgspec.Struct, frozen=True, kw_only=True):
+    """Line rates in Gb/s, one for all sources, one for the monitor port or the tunnel's route."""
+
+    source_gbps: float
+    monitor_gbps: float
+
+
+class JobRates(msgspec.Struct, frozen=True, kw_only=True):
+    """The job's own mean over a step, in Gb/s for one direction of one port, and its formula."""
+
+    direction_gbps: float
+    formula: str
+
+
+def ring_rates(gradient_bytes: int, members: int, step_s: float, protocol: str) -> JobRates:
+    """What one direction of one port of a ring carries: `2 * (R - 1) / R * G` bytes a step (half
+    reduce-scatter, half all-gather), times the protocol's padding."""
+    sent = 2 * (members - 1) / members * gradient_bytes * PADDING[protocol]
+    formula = (
+        f"2*({members}-1)/{members}*{gradient_bytes} bytes * {PADDING[protocol]:.4g} ({protocol}) "
+        f"/ {step_s:g} s"
+    )
+    return JobRates(direction_gbps=sent * 8 / step_s / 1e9, formula=formula)
+
+
+def speed(
+    platform: Platform,
+    session: MirrorSession,
+    speeds: LineRates,
+    figures: JobRates | None,
+    roce_mtu: int,
+) -> list[RuleFinding]:
+    """The sum of the sources against the monitor port, and both directions of one port.
+
+    Line rates decide: an all-reduce runs at line rate in bursts. The job's figures may only turn a
+    refusal into a warning.
+    """
+    count = sum(len(source.direction.ways()) for source in session.sources)
+    growth, grown = 1.0, ""
+    if session.tunnel:
+        inner = LINK_BYTES + ROCE_BYTES + roce_mtu
+        added = 14 + IP_BYTES + platform.tunnel_bytes
+        growth, grown = (inner + added) / inner, f" * ({inner}+{added})/{inner} (tunnel)"
+    total = count * speeds.source_gbps * growth
+    each = "direction" if count == 1 else "directions"
+    formula = f"{count} {each} * {speeds.source_gbps:g}{grown} = {total:.4g} Gb/s"
+    found = [_verdict("speed", formula, total, speeds, count * growth, figures)]
+    if any(source.direction is MirrorDirection.BOTH for source in session.sources):
+        formula = f"rx and tx of one port: 2 * {speeds.source_gbps:g}{grown}"
+        needed = 2 * speeds.source_gbps * growth
+        found.append(_verdict("both ways", formula, needed, speeds, 2 * growth, figures))
+    return found
+
+
+def _verdict(
+    rule: str, formula: str, total: float, speeds: LineRates, times: float, figures: JobRates | None
+) -> RuleFinding:
+    monitor = speeds.monitor_gbps
+    if total <= monitor:
+        return finding(rule, RuleVerdict.OK, f"{formula}, of {monitor:g} Gb/s")
+    why = f"{formula}, over {monitor:g} Gb/s by {total - monitor:.4g}"
+    if figures is None:
+        return finding(
+            rule, RuleVerdict.REFUSE, f"{why}: fewer directions or a faster monitor port"
+        )
+    mean = times * figures.direction_gbps
+    own = f"the job's mean is {times:.4g} * ({figures.formula}) = {mean:.4g} Gb/s"
+    if mean > monitor:
+        return finding(rule, RuleVerdict.REFUSE, f"{why}, and {own}")
+    own += ", which fits only as long as the switch's buffer holds each burst at line rate"
+    return finding(rule, RuleVerdict.WARN, f"{why}; {own}")
+
+
+def truncation(platform: Platform) -> RuleFinding:
+    """Nothing we print cuts copies; whether something else does is told by the switch alone."""
+    why = f"none is asked; on the switch, see that this stays unset: {platform.truncation}"
+    return finding("truncation", RuleVerdict.OK, why)
+
+
+def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
+    """The IP packet a tunnel makes of a whole RoCE frame, bytes, and its parts."""
+    needed = IP_BYTES + platform.tunnel_bytes + LINK_BYTES + ROCE_BYTES + roce_mtu
+    formula = (
+        f"{IP_BYTES} (IP) + {platform.tunnel_bytes} (tunnel) + {LINK_BYTES} (Ethernet, VLAN) + "
+        f"{ROCE_BYTES} (RoCE) + {roce_mtu}"
+    )
+    return needed, formula
+
+
+def path_mtu(
+    platform: Platform, session: MirrorSession, roce_mtu: int, path_bytes: int | None
+) -> RuleFinding | None:
+    """Whether a whole RoCE frame fits a tunnel's route; None without a tunnel."""
+    if session.tunnel is None:
+        return None
+    needed, formula = outer_bytes(platform, roce_mtu)
+    formula = f"{formula} = {needed} bytes"
+    if path_bytes is None:
+        return finding(
+            "path MTU", RuleVerdict.WARN, f"needs {formula}: state --path-mtu to check it"
+        )
+    if path_bytes < needed:
+        return finding(
+            "path MTU", RuleVerdict.REFUSE, f"{formula}, over {path_bytes}: frames are cut"
+        )
+    return finding("path MTU", RuleVerdict.OK, f"{formula}, of {path_bytes}")
+
+
+SYSFS = Path("/sys/class/net")
+
+
+def check_monitor_speed(
+    session: MirrorSession, gbps: Callable[[str], float | None], beside: Sequence[str] = ()
+) -> None:
+    """gbps: line rate of a port, Gb/s; None where nobody knows, as of a virtual one: then nothing
+    is refused. beside: ports that others than this session copy there, one for each direction. An
+    all-reduce runs at line rate in bursts (ops/switch/monitor_capacity.py, speed).
+
+    Raises ConfigError with the sum.
+    """
+    if session.monitor is None or (room := gbps(session.monitor)) is None:
+        return
+    found = [(gbps(source.port), len(source.direction.ways())) for source in session.sources]
+    found += [(gbps(port), 1) for port in beside]
+    known = [(speed, ways) for speed, ways in found if speed is not None]
+    total = sum(speed * ways for speed, ways in known)
+    if total <= room:
+        return
+    parts = " + ".join(f"{speed:g}" if ways == 1 else f"2 * {speed:g}" for speed, ways in known)
+    others = f" and what is copied there already, of {', '.join(beside)}," if beside else ""
+    right = (
+        f"runs at {room:g} Gb/s, its sources{others} at {parts} = {total:g} Gb/s: "
+        "copies of a burst would be dropped. Fewer directions, a faster port, or --oversubscribe, "
+        "where `flowcheck switch check` warns of the job's own figures and does not refuse them"
+    )
+    raise ConfigError("--monitor", session.monitor, right)
+
+
+def of_device(name: str) -> float | None:
+    """Line rate of a network device with hardware behind it, Gb/s (Linux
+    Documentation/ABI/testing/sysfs-class-net: speed, in Mb/s, -1 or an error where unknown)."""
+    place = SYSFS / name
+    try:
+        speed = int((place / "speed").read_text())
+    except (OSError, ValueError):
+        return None
+    return speed / 1000 if speed > 0 and (place / "device").exists() else None

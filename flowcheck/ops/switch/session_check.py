@@ -1,0 +1,129 @@
+"""`flowcheck switch check`: all rules on a mirror session before it is created."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.switch import existing_sessions, monitor_capacity, session_rules
+from flowcheck.ops.switch.config_rendering import CommandPart, render
+from flowcheck.ops.switch.mirror_session import MirrorSession
+from flowcheck.ops.switch.session_rules import RuleFinding, RuleVerdict
+from flowcheck.ops.switch.switch_platforms import Evidence, platform_named, weakest
+
+ROCE_MTUS = (256, 512, 1024, 2048, 4096)
+"""Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
+
+MOST_LINES = 4
+"""Told of those from memory."""
+
+
+class MtuSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes: payload of a RoCE frame, smallest IP MTU on a tunnel's route where it is known."""
+
+    roce_mtu: int
+    path_bytes: int | None
+
+
+def check(
+    os: str,
+    session: MirrorSession,
+    speeds: monitor_capacity.LineRates,
+    figures: monitor_capacity.JobRates | None,
+    sizes: MtuSizes,
+    held: Path | None,
+) -> list[RuleFinding]:
+    """A finding for each rule. Raises ConfigError for a state file that is none."""
+    platform = platform_named(os)
+    there = None if held is None else existing_sessions.read(held)
+    found = session_rules.check_ports(platform, session)
+    if exit_code(found) == 0:
+        found.append(learned(os, session))
+        found += existing_sessions.check_overlaps(
+            platform, session_rules.platform_sessions(platform, session), there
+        )
+    found += monitor_capacity.speed(platform, session, speeds, figures, sizes.roce_mtu)
+    found.append(monitor_capacity.truncation(platform))
+    fits = monitor_capacity.path_mtu(platform, session, sizes.roce_mtu, sizes.path_bytes)
+    return [*found, fits] if fits else found
+
+
+def learned(os: str, session: MirrorSession) -> RuleFinding:
+    """The weakest evidence of the lines this very set-up has, and which lines are from memory."""
+    lines = [
+        line for line in render(os, session, [CommandPart.SETUP]) if line.part is CommandPart.SETUP
+    ]
+    letter = weakest(line.evidence for line in lines)
+    what = "tunnel" if session.tunnel else "monitor port"
+    if letter is not Evidence.M:
+        why = f"one {what}; the lines of its set-up were read, the weakest of them {letter}"
+        return session_rules.finding("evidence", RuleVerdict.OK, why)
+    told = dict.fromkeys(line.command.strip() for line in lines if line.evidence is letter)
+    more = f" and {len(told) - MOST_LINES} more" if len(told) > MOST_LINES else ""
+    first = "; ".join([*told][:MOST_LINES])
+    why = (
+        f"one {what}; of its set-up these are from memory (M): {first}{more}: check them on your "
+        "release"
+    )
+    return session_rules.finding("evidence", RuleVerdict.WARN, why)
+
+
+def exit_code(findings: list[RuleFinding]) -> int:
+    """1 where something is refused."""
+    return int(any(found.verdict is RuleVerdict.REFUSE for found in findings))
+
+
+def speeds(source_gbps: float, monitor_gbps: float) -> monitor_capacity.LineRates:
+    """Raises ConfigError for a speed that is none."""
+    _above("--source-gbps", source_gbps)
+    _above("--monitor-gbps", monitor_gbps)
+    return monitor_capacity.LineRates(source_gbps=source_gbps, monitor_gbps=monitor_gbps)
+
+
+def sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
+    """Raises ConfigError for a payload RoCE does not have."""
+    if roce_mtu not in ROCE_MTUS:
+        raise ConfigError("--roce-mtu", roce_mtu, f"is one of {', '.join(map(str, ROCE_MTUS))}")
+    return MtuSizes(roce_mtu=roce_mtu, path_bytes=path_bytes)
+
+
+def figures(
+    measured_gbps: float | None,
+    gradient_bytes: int | None,
+    members: int | None,
+    step_s: float | None,
+    protocol: str,
+) -> monitor_capacity.JobRates | None:
+    """The job's figures, measured or by its ring's formula; None where none are stated.
+
+    Raises ConfigError where they are half stated.
+    """
+    if protocol not in monitor_capacity.PADDING:
+        raise ConfigError(
+            "--protocol", protocol, f"is one of {', '.join(monitor_capacity.PADDING)}"
+        )
+    if measured_gbps is not None:
+        _above("--measured-gbps", measured_gbps)
+        return monitor_capacity.JobRates(
+            direction_gbps=measured_gbps, formula=f"{measured_gbps:g} measured"
+        )
+    if gradient_bytes is None and members is None and step_s is None:
+        return None
+    if gradient_bytes is None or members is None or step_s is None:
+        right = "--gradient-bytes, --members and --step-s belong together"
+        raise ConfigError("--gradient-bytes", gradient_bytes, right)
+    _above("--gradient-bytes", gradient_bytes)
+    _above("--step-s", step_s)
+    if members < 2:
+        raise ConfigError("--members", members, "a ring has 2 or more")
+    return monitor_capacity.ring_rates(gradient_bytes, members, step_s, protocol)
+
+
+def _above(key: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ConfigError(key, value, "must be a finite number above 0")
+    if value <= 0:
+        raise ConfigError(key, value, "must be above 0")

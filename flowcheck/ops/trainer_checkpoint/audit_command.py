@@ -1,0 +1,224 @@
+"""`flowcheck audit`: compares a step of the replica with the checkpoint that the trainer wrote
+at that step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import StateError, naming_file
+from flowcheck.messages import AuditRecord
+from flowcheck.ops.console_output import print_line
+from flowcheck.ops.restore.step_lookup import stated_names
+from flowcheck.private_files import APPENDING, append_to_open_file, open_private
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
+from flowcheck.replica.optimizer.param_groups import optimizer_numbering
+from flowcheck.replica.state_file.digest_log import digests_at
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.audit.step_settings_check import settings_of
+from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import buffer_digests
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
+
+DIFFERENT = 1
+SHOWN = 8
+CORRECT = "correct [optimizer], and follow the job anew"
+WRONG = (
+    "the replica takes its steps by other settings than the trainer, also from the trainer's bits: "
+    + CORRECT
+)
+NEXT = f"the replica's next step is not the trainer's: {CORRECT}"
+
+
+def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> int:
+    """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
+    the step is not known or the file does not fit."""
+    where = RunDir(root)
+    if len(runs := all_run_dirs(where)) > 1:
+        where = _one_of(runs, file, step)
+    template = template_of(where, file, step)
+    found = compared_with_replica(where, template, file)
+    line = append_audit_line(where, found, file, template)
+    if as_json:
+        result = msgspec.to_builtins(line) | {
+            "differences": [asdict(d) for d in found.differences],
+            "others": found.others,
+            "settings": found.settings.differing,
+            "notes": found.settings.notes,
+        }
+        print(json.dumps(result))
+    else:
+        _print(found, file)
+    return 0 if found.passed else DIFFERENT
+
+
+def append_audit_line(
+    where: RunDir, found: bitwise_audit.Audit, file: Path, template: CheckpointTemplate
+) -> AuditRecord:
+    """Writes down what came of an audit, and what else is in the file, which a restore may need."""
+    line = AuditRecord(
+        step=found.step,
+        passed=found.passed,
+        file=str(file),
+        tensors=found.tensors,
+        first_difference=found.first_difference,
+        # What differs may be of another job.
+        others=buffer_digests(template, found.others) if found.equal else {},
+    )
+    with naming_file(where.audits):
+        log = open_private(where.audits, APPENDING)
+        try:
+            append_to_open_file(log, msgspec.json.encode(line))
+            _belong_beside(where, log)
+        finally:
+            os.close(log)
+    return line
+
+
+def _belong_beside(where: RunDir, descriptor: int) -> None:
+    """A file that root made in a run directory is its owner's, who adds the next line."""
+    owner, made = where.root.stat(), os.fstat(descriptor)
+    if os.geteuid() == 0 == made.st_uid and made.st_nlink == 1:
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
+    """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
+    is equal to none, as then nothing tells, or to several."""
+    passed, why = [], []
+    for number, own in enumerate(runs, 1):
+        try:
+            found = compared_with_replica(own, template_of(own, file, step), file)
+        except StateError as error:
+            why.append(f"job {number}: {error}")
+            continue
+        if found.equal:
+            passed.append(own)
+        else:
+            why.append(f"job {number}: {found.differences[0].name} differs first")
+    if len(passed) == 1:
+        return passed[0]
+    told = "; ".join(why) or "it is equal to several of them"
+    raise StateError(
+        f"{file}: which of the jobs it is of is not told ({told}); "
+        f"--run {runs[0].root}/jobs/N holds it against job N"
+    )
+
+
+def template_of(where: RunDir, file: Path, step: Step | None = None) -> CheckpointTemplate:
+    """A checkpoint of the trainer's, read for the replica of a run. Raises ConfigError without a
+    run, StateError where it does not fit, or neither it nor `step` tells of which step it is."""
+    where.settings()
+    if not where.replica.exists():
+        raise StateError(
+            f"{where.root}: no replica is in memory: none was made yet, or the chain has ended and "
+            "its last step is a checkpoint in the folder that checkpoint, or replay --out, named"
+        )
+    layout, _ = peek_versions(where.replica)
+    order = optimizer_numbering(optimizer_in(where), layout)
+    template = load_template(file, layout, stated_names(layout), step, order)
+    if step is None and not template.tells_step:
+        raise StateError(
+            f"{file}: nothing in it tells at which step it was written: its optimizer keeps no "
+            "state, and it holds no counter of steps; --step N states it"
+        )
+    return template
+
+
+def compared_with_replica(
+    where: RunDir, template: CheckpointTemplate, file: Path
+) -> bitwise_audit.Audit:
+    """The replica's step of it. Raises StateError where that is not known."""
+    found = _stepped_against(where, template, file)
+    told = settings_of(template, optimizer_in(where), peek_versions(where.replica)[0])
+    found = replace(found, settings=told)
+    return bitwise_audit.and_rest(
+        found, template, read_frozen_and_buffers(where.replica, template.step)
+    )
+
+
+def _stepped_against(
+    where: RunDir, template: CheckpointTemplate, file: Path
+) -> bitwise_audit.Audit:
+    if template.step in peek_versions(where.replica)[1]:
+        try:
+            taken = step_snapshot.copy_snapshot(where.replica, optimizer_in(where), template.step)
+            return bitwise_audit.audit_snapshot(template, taken)
+        except StateError:
+            if template.step in peek_versions(where.replica)[1]:
+                raise  # otherwise it was overwritten meanwhile: its digests are still there
+    return _by_digests(where, template, file)
+
+
+def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitwise_audit.Audit:
+    layout, kept = peek_versions(where.replica)
+    digests = digests_at(where.trace, template.step)
+    if digests is None:
+        raise StateError(
+            f"{file}: is of step {template.step}; the replica of {where.root} is at "
+            f"{max(kept, default=0)} and has no record of that step"
+        )
+    return bitwise_audit.audit_digests(template, layout, optimizer_in(where), digests)
+
+
+def _print(found: bitwise_audit.Audit, file: Path) -> None:
+    compared = found.optimizer and not found.parameters_only
+    kinds = "parameters and optimizer tensors" if compared else "parameters"
+    left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"
+    left_out = left if found.others else ""
+    if found.parameters_only:
+        left_out += "; the replica has no optimizer state, only parameters as they are sent"
+    elif not found.optimizer:
+        left_out += "; the file holds no optimizer state, so that of the replica was not compared"
+    if found.equal:
+        print_line(
+            f"step {found.step}: all {found.tensors} {kinds} of {file} equal, bit for bit{left_out}"
+        )
+    else:
+        differ = f"{len(found.differences)} of {found.tensors} {kinds} differ"
+        print_line(f"step {found.step}: {differ}{left_out}")
+    for difference in found.differences[:SHOWN]:
+        print_line(f"  {difference.name}: {_how_far(difference)}")
+    if len(found.differences) > SHOWN:
+        print_line(f"  and {len(found.differences) - SHOWN} more")
+    _print_settings(found, file)
+
+
+def _print_settings(found: bitwise_audit.Audit, file: Path) -> None:
+    if found.settings.differing:
+        print_line("  the optimizer's settings in the file are not those of the replica:")
+    for phrase in found.settings.differing:
+        print_line(f"  {phrase}")
+    for phrase in found.settings.notes:
+        print_line(f"  note: {phrase}")
+    if found.settings.differing:
+        print_line(f"  {_meaning(found)}")
+    elif not found.equal:
+        print_line(
+            f"  a replica that is followed goes on from the trainer's bits: flowcheck base {file}"
+        )
+
+
+def _meaning(found: bitwise_audit.Audit) -> str:
+    if not found.equal:
+        return WRONG
+    if found.step == 0:
+        return f"no step was taken by them yet; {NEXT}"
+    return f"they changed no bit until step {found.step}, or were changed at it; {NEXT}"
+
+
+def _how_far(difference: bitwise_audit.Difference) -> str:
+    if difference.elements is None:
+        return "differs (that step's bytes are no longer kept, only what they were)"
+    far = "a NaN" if difference.ulp is None else f"{difference.ulp:,} ulp"
+    return f"{difference.elements:,} elements differ, by up to {far}"

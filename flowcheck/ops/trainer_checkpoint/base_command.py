@@ -1,0 +1,233 @@
+"""`flowcheck base`: gives a running chain the trainer's checkpoint that its replica has to
+start from."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.ops.console_output import print_line
+from flowcheck.ops.restore.step_lookup import stated_names
+from flowcheck.ops.trainer_checkpoint import gradient_log_position
+from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
+from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer.param_groups import optimizer_numbering
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.replica_update.base_checkpoint import write_base
+from flowcheck.stages.replica_update.gradient_logs import logged_step_range
+from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.vault.audit.param_group_check import check_settings
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
+from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.wire.training_job.learned_job import decode_job
+
+TAKEN_LIMIT_S = 60.0
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Where in the log of a job joined amid its run a base belongs, as far as it is said."""
+
+    then: Path | None = None
+    """A later checkpoint of the trainer's: only the right place leads to it."""
+    after: int | None = None
+    """Steps the job took since it was joined until the base, its own included."""
+
+
+NO_POSITION = LogPosition()
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCheckpoint:
+    """A checkpoint that is proved to be a job's base, or stated to be it."""
+
+    template: CheckpointTemplate
+    sections: dict[str, np.ndarray]
+    file: Path
+    why: str
+    """How that is known."""
+    after: int = 0
+    """Steps of the job that were logged before it, of one joined amid its run."""
+
+
+def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bool) -> int:
+    """Gives the base to a chain that runs, and waits until its updater took it.
+
+    Raises ConfigError without a run, StateError where none waits, where the file is not of the
+    step the job began with, or, of a joined job, where its place in the log is not told, or where
+    it was not taken in TAKEN_LIMIT_S.
+    """
+    where = RunDir(root)
+    if _followed(where, place):
+        step, told = replace_with_checkpoint(where, file)
+        if as_json:
+            print(json.dumps({"step": step, "file": str(file), "run": str(root), "told": told}))
+        else:
+            print_line(f"{file}: {told}")
+        return 0
+    where, found = apply_base(where, file, place)
+    step = found.template.step
+    if as_json:
+        print(json.dumps({"step": step, "file": str(file), "run": str(where.root)}))
+    else:
+        of = "" if where.root == root else f" of {where.root}"
+        print_line(
+            f"step {step} of {file} is the base{of}: {found.why}; what was logged since is being "
+            "taken"
+        )
+    return 0
+
+
+def _followed(where: RunDir, place: LogPosition) -> bool:
+    """The one replica's state is known: the file is to take the place of its own."""
+    where.settings()
+    own = len(all_run_dirs(where)) < 2 and where.replica.exists()
+    return own and incarnation_of(where).step is not None and place == NO_POSITION
+
+
+def apply_base(
+    where: RunDir, file: Path, place: LogPosition = NO_POSITION
+) -> tuple[RunDir, BaseCheckpoint]:
+    """As `run`; the job it is the base of, and the base."""
+    where.settings()
+    runs = all_run_dirs(where)
+    own, found = (where, _of_one(where, file, place)) if len(runs) < 2 else _of(runs, file, place)
+    _put(own, found)
+    _wait(own)
+    return own, found
+
+
+def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir, BaseCheckpoint]:
+    """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
+    if place.then is None and place.after is not None:
+        right = "of several jobs a later checkpoint tells which it is of (--then FILE); --run "
+        raise ConfigError("--after", place.after, right + f"{runs[0].root}/jobs/N names one")
+    found: list[tuple[RunDir, BaseCheckpoint]] = []
+    why = []
+    for number, own in enumerate(runs, 1):
+        try:
+            found.append((own, _of_one(own, file, place)))
+        except StateError as error:
+            why.append(f"job {number}: {error}")
+    if len(found) == 1:
+        return found[0]
+    told = "; ".join(why) if not found else "it is that of several of them"
+    raise StateError(f"{file}: which of the jobs it is the base of is not told ({told})")
+
+
+def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
+    root, config = where.root, where.settings()
+    if not where.replica.exists():
+        raise StateError(f"{root}: no job was learned there yet, so nothing waits for a base")
+    if incarnation_of(where).step is not None:
+        raise StateError(f"{root}: the replica's state is known: nothing waits for a base")
+    if "update" not in where.stage_pids():
+        raise StateError(f"{root}: no updater runs there to take a base: flowcheck up JOB.toml")
+    return verified_base(where, config, file, place)
+
+
+def submit_base(
+    where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
+) -> tuple[CheckpointTemplate, str]:
+    """Puts the state of a checkpoint where the updater takes it, as `proved`; why it is the
+    base."""
+    found = verified_base(where, config, file, place)
+    _put(where, found)
+    return found.template, found.why
+
+
+def _put(where: RunDir, base: BaseCheckpoint) -> None:
+    store_checkpoint_buffers(where, base.template.model, base.template.step)
+    write_base(where, base.template.step, base.sections, str(base.file), after=base.after)
+
+
+def verified_base(
+    where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
+) -> BaseCheckpoint:
+    """The state of a checkpoint, once its parameters are proved to be those the job began with, or
+    its place in the log is told. Raises StateError where they are not."""
+    assert config.optimizer is not None
+    layout, _ = peek_versions(where.replica)
+    order = optimizer_numbering(config.optimizer, layout)
+    template = load_template(file, layout, stated_names(layout), order=order)
+    check_settings(template, config.optimizer, layout, str(file))
+    job = decode_job(where.learned_job.read_bytes())
+    leaves_out = job.mapped or bool(job.never_used)
+    sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
+    if job.joined:
+        after, why = _placed(where, config, layout, (template.step, sections), place)
+        return BaseCheckpoint(template, sections, file, why, after)
+    if place != NO_POSITION:
+        raise StateError(f"{where.root}: the job's start was seen: it tells itself where it began")
+    if not where.weights.exists():
+        raise StateError(f"{where.root}: the job is being joined again just now")
+    began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
+    mine = sections[section_names.PARAMETERS]
+    for p in layout.parameters:
+        if mine[p.start : p.stop].tobytes() != began[p.start : p.stop].tobytes():
+            raise StateError(
+                f"{file}: is not what the job began with: {p.name} of step {template.step} is "
+                "another than its start-up broadcast sent"
+            )
+    why = "its parameters are those the job began with, bit for bit"
+    return BaseCheckpoint(template, sections, file, why)
+
+
+def _placed(
+    where: RunDir,
+    config: JobConfig,
+    layout: Layout,
+    base: tuple[Step, gradient_log_position.Sections],
+    place: LogPosition,
+) -> tuple[int, str]:
+    """(steps since the job was joined until the base, how that is known)."""
+    first, last = logged_step_range(where, config)
+    if place.then is not None:
+        assert config.optimizer is not None
+        order = optimizer_numbering(config.optimizer, layout)
+        later = load_template(place.then, layout, stated_names(layout), order=order)
+        after = gradient_log_position.steps_before(where, config, layout, base, later)
+        how = f"the {later.step - base[0]} steps logged then lead to {place.then}, bit for bit"
+        if place.after in (None, after):
+            return after, how
+        raise StateError(f"{how}: it is the one after {after} logged steps, not {place.after}")
+    if place.after is None:
+        raise StateError(
+            f"{where.root}: the job was joined amid its run, its steps {first} to {last} since are "
+            "logged, and which of them follows this file no frame tells: give the trainer's next "
+            "checkpoint as well (--then FILE), or state after how many it was written (--after N)"
+        )
+    if not first - 1 <= place.after <= last:
+        raise StateError(
+            f"{where.root}: steps {first} to {last} since the job was joined are logged: what "
+            f"follows --after {place.after} is not"
+        )
+    return place.after, f"as stated it was written after {place.after} steps since it was joined"
+
+
+def _wait(where: RunDir) -> None:
+    deadline_s = time.monotonic() + TAKEN_LIMIT_S
+    while where.base.exists():
+        if time.monotonic() > deadline_s:
+            where.base.unlink(missing_ok=True)
+            raise StateError(
+                f"{where.root}: the updater did not take the base within {TAKEN_LIMIT_S:.0f} s; "
+                "it is withdrawn (see flowcheck status)"
+            )
+        Event().wait(LOOK_S)
+    if incarnation_of(where).step is None:
+        raise StateError(f"{where.root}: the updater refused the base: see {where.events}")

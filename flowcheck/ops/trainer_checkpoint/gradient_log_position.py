@@ -1,0 +1,116 @@
+"""Finds the position in the gradient log at which a checkpoint was written, by replaying the
+log up to a later checkpoint.
+ones lead to, bit for bit."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint import step_snapshot
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
+from flowcheck.stages.replica_update.gradient_logs import open_gradient_log, steps_in
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.wire.training_job.learned_job import decode_job
+
+Sections = Mapping[str, np.ndarray]
+
+
+class _TrialReplica:
+    """A replica that is thrown away, for the very arithmetic of the updater's."""
+
+    def __init__(self, where: RunDir, config: JobConfig, layout: Layout, path: Path) -> None:
+        assert config.optimizer is not None
+        job = decode_job(where.learned_job.read_bytes())
+        self._map = UnusedParameterMap(job, config.optimizer.synced_backwards)
+        self._optimizer, self._path = config.optimizer, path
+        self._replica = Replica.create(
+            path,
+            layout,
+            config.optimizer,
+            np.zeros(layout.elements, layout.stored_as),
+            leaves_out=self._map.leaves_out,
+        )
+
+    def leads_to(
+        self,
+        base: tuple[Step, Sections],
+        gradients: Iterable[np.ndarray],
+        later: CheckpointTemplate,
+    ) -> bool:
+        """Whether these, taken in order, make of a state the one of the checkpoint."""
+        step, sections = base
+        self._replica.rebase(step, sections)
+        for at, whole in enumerate(gradients, step + 1):
+            gradient, used = self._map.split(whole)
+            self._replica.apply(Step(at), gradient, used)
+        return bitwise_audit.audit_snapshot(
+            later, step_snapshot.copy_snapshot(self._path, self._optimizer)
+        ).passed
+
+    def close(self) -> None:
+        self._replica.close()
+
+
+def steps_before(
+    where: RunDir,
+    config: JobConfig,
+    layout: Layout,
+    base: tuple[Step, Sections],
+    later: CheckpointTemplate,
+) -> int:
+    """How many steps the job took since it was joined until `base`, its own included, by the only
+    place in the log from which its state becomes that of `later`.
+
+    base: step and sections. Raises StateError where there is none, or more than one.
+    """
+    step = base[0]
+    count = later.step - step
+    if count < 1:
+        raise StateError(
+            f"the later checkpoint is of step {later.step}, which is not behind step {step}"
+        )
+    with GradientShard.open(where.shard) as shard:
+        log = open_gradient_log(where, config, shard.gradient_bytes)
+    try:
+        held = steps_in(where, log)
+        starts = [at - 1 for at in held if all(at + more in held for more in range(count))]
+        if not starts:
+            raise StateError(
+                f"{len(held)} steps are logged, and {count} lie between steps {step} and "
+                f"{later.step}: wait until they are, or give checkpoints that lie closer"
+            )
+        with tempfile.TemporaryDirectory(dir=where.memory) as folder:
+            trial = _TrialReplica(where, config, layout, Path(folder) / "trial")
+            try:
+                fits = [
+                    at
+                    for at in starts
+                    if trial.leads_to(
+                        base, (log.read(held[at + n + 1]) for n in range(count)), later
+                    )
+                ]
+            finally:
+                trial.close()
+    finally:
+        log.close()
+    if len(fits) == 1:
+        return fits[0]
+    if fits:
+        raise StateError(f"{len(fits)} places in the log lead from step {step} to {later.step}")
+    raise StateError(
+        f"no place in the log leads from step {step} to step {later.step}, bit for bit: the base "
+        "is older than what is logged, or the optimizer's settings are not the trainer's, or the "
+        "job is another"
+    )

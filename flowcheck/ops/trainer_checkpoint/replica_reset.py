@@ -1,0 +1,113 @@
+"""`flowcheck base` while the replica is being updated: replaces a step of the replica by the
+trainer's checkpoint."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+from flowcheck.errors import StateError
+from flowcheck.ops.trainer_checkpoint import audit_command as audits
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.anchor_log import anchor_line
+from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.replica_update.anchor_replay import write_anchor
+from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.vault.audit.bitwise_audit import Audit
+from flowcheck.vault.audit.param_group_check import check_settings
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.wire.training_job.learned_job import decode_job
+
+REACHED_LIMIT_S = 60.0
+TAKEN_LIMIT_S = 60.0
+LOOK_S = 0.05
+EQUAL = "all {} tensors of step {} are the replica's, bit for bit: there is nothing to replace"
+SET = (
+    "step {} is the trainer's own now ({}), and the {} steps the replica had taken since are taken "
+    "again"
+)
+
+
+def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, str]:
+    """(step, sentence) of what the updater made of a checkpoint of a step that it has taken.
+
+    Raises StateError where the step is not reached in REACHED_LIMIT_S, the file does not hold all
+    of the state or tells other settings than are stated, or the updater refused it, with its
+    reason, or did not take it in TAKEN_LIMIT_S.
+    """
+    if "update" not in where.stage_pids():
+        raise StateError(
+            f"{where.root}: no updater runs there to take a file: flowcheck up JOB.toml"
+        )
+    template = audits.template_of(where, file)
+    check_settings(template, optimizer_in(where), peek_versions(where.replica)[0], str(file))
+    if not _until(lambda: _at(where) >= template.step, REACHED_LIMIT_S):
+        raise StateError(
+            f"{file}: is of step {template.step}, the replica of {where.root} is at {_at(where)} "
+            f"and did not come there within {REACHED_LIMIT_S:.0f} s"
+        )
+    told = "its record of that step is gone"
+    if (found := _held_against(where, template, file)) is not None:
+        audits.append_audit_line(where, found, file, template)
+        if found.equal:
+            return template.step, EQUAL.format(found.tensors, found.step)
+        differing = len(found.differences)
+        told = f"{differing} of {found.tensors} tensors differed, {found.differences[0].name} first"
+    line = submit_and_wait(where, template, file)
+    store_checkpoint_buffers(where, template.model, template.step)
+    return template.step, SET.format(template.step, told, line - template.step)
+
+
+def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> int:
+    """Gives it to the updater and waits for it; the step at which that was then. Raises StateError
+    as `reanchor`."""
+    request = submit_checkpoint(where, template, file)
+    if not _until(lambda: anchor_line(where, request) is not None, TAKEN_LIMIT_S):
+        where.anchor.unlink(missing_ok=True)
+        raise StateError(
+            f"{where.root}: the updater did not take the file within {TAKEN_LIMIT_S:.0f} s; it is "
+            "withdrawn (see flowcheck status)"
+        )
+    line = anchor_line(where, request)
+    assert line is not None
+    if line.refused:
+        raise StateError(f"{file}: {line.refused}")
+    return line.at
+
+
+def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -> str:
+    """Puts its state where the updater takes it; what the request is called. Raises StateError."""
+    if where.anchor.exists():
+        raise StateError(f"{where.root}: another file is just being taken: try again")
+    layout, _ = peek_versions(where.replica)
+    job = decode_job(where.learned_job.read_bytes())
+    leaves_out = job.mapped or bool(job.never_used)
+    sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)
+    request = uuid.uuid4().hex
+    write_anchor(where, template.step, sections, str(file), request)
+    return request
+
+
+def _held_against(where: RunDir, template: CheckpointTemplate, file: Path) -> Audit | None:
+    try:
+        return audits.compared_with_replica(where, template, file)
+    except StateError:
+        return None
+
+
+def _at(where: RunDir) -> int:
+    return max(peek_versions(where.replica)[1], default=0)
+
+
+def _until(done: Callable[[], bool], limit_s: float) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > deadline_s:
+            return False
+        Event().wait(LOOK_S)
+    return True

@@ -1,0 +1,214 @@
+"""The HTTP server of `flowcheck watch`.
+
+GET /metrics      for Prometheus, as text or as OpenMetrics, as it asks
+GET /healthz      {"word", "reason"}; 200 of exact and behind, 503 of tainted and stale
+GET /state.json   the whole state (state/chain_state.py)
+GET /             the page, for people (page/)
+
+GET /metrics      for Prometheus, as text or as OpenMetrics, as it asks
+GET /healthz      {"word", "reason"}; 200 of exact and behind, 503 of tainted and stale
+GET /state.json   everything (state.py)
+GET /             the page, for people (page/)
+
+A scrape that finds nobody cannot know whether a chain was killed or taken down.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import io
+import json
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from flowcheck.config import WatchConfig
+from flowcheck.errors import ConfigError
+from flowcheck.ops.watch import page, prometheus_metrics
+from flowcheck.ops.watch.state.chain_state import encode_state
+from flowcheck.ops.watch.state.health_rules import HEALTHY
+from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.vault.http_support.bounded_http_server import BoundedHttpServer
+from flowcheck.vault.http_support.socket_deadline import DeadlineReader
+from flowcheck.vault.http_support.tls_context import server_tls
+from flowcheck.vault.serve.step_server import read_token
+
+
+class MonitoringServer(BoundedHttpServer):
+    """Listens once it is made; serves between `start` and `stop`."""
+
+    request_queue_size = 32
+
+    def __init__(
+        self, reader: StateReader, config: WatchConfig, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Raises ConfigError where it cannot listen there, has no word it needs, or a certificate
+        that is none."""
+        self.reader, self.timeout_s = reader, config.timeout_s
+        self.is_loopback, self.scrapes = config.is_loopback, ScrapeInterval()
+        self.token = read_token(config.token_file) if config.token_file is not None else None
+        tls = server_tls(config, "watch", say)
+        try:
+            super().__init__(config.host, config.port, config.connections, MonitoringHandler, tls)
+        except OSError as error:
+            why = f"cannot be listened at: {error.strerror}"
+            raise ConfigError("watch.listen", config.listen, why) from error
+
+
+if TYPE_CHECKING:
+    pass  # MERGED
+
+
+HEAD_S = 5.0
+"""For all of a request's head, and between two requests of a connection."""
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+"""What a browser or a scraper of this machine names it; another name may be a page of somebody
+else's that was made to point here."""
+ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+JSON = "application/json"
+
+
+class MonitoringHandler(BaseHTTPRequestHandler):
+    """Requests of one connection, one after the other."""
+
+    protocol_version = "HTTP/1.1"
+    server: MonitoringServer
+    server_version = "flowcheck"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.timeout_s)
+        self._head_in = DeadlineReader(self.connection, min(HEAD_S, self.server.timeout_s))
+        self.rfile = io.BufferedReader(self._head_in)
+
+    def handle_one_request(self) -> None:
+        self._head_in.again()
+        super().handle_one_request()
+
+    def do_GET(self) -> None:
+        """Answers, whatever happens on the way."""
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # its body is not read
+        try:
+            self._answer()
+        except (TimeoutError, ConnectionError):
+            self.close_connection = True
+
+    def do_HEAD(self) -> None:
+        """As GET, without the bytes."""
+        self.do_GET()
+
+    def _answer(self) -> None:
+        if self.server.token is not None and not self._has_word(self.server.token):
+            told = {"WWW-Authenticate": 'Basic realm="flowcheck", charset="UTF-8"'}
+            self._refuse(HTTPStatus.UNAUTHORIZED, "send this server's word", told)
+        elif self.server.is_loopback and not self._is_local():
+            why = "this server is for its own machine: name it 127.0.0.1 or localhost"
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
+        else:
+            try:
+                path = urlsplit(self.path).path
+            except ValueError:  # http://[
+                self._refuse(HTTPStatus.BAD_REQUEST, "that is no path, and no URL")
+                return
+            self._tell(path)
+
+    def _tell(self, path: str) -> None:
+        state = self.server.reader.state
+        match path:
+            case "/metrics":
+                read = state()
+                text, kind = prometheus_metrics.exposition(read, self.headers.get("Accept", ""))
+                self.server.scrapes.note(over=read.in_order)
+                self._send(HTTPStatus.OK, text, kind)
+            case "/healthz":
+                health = state().health
+                fine = health.word in HEALTHY
+                status = HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE
+                self._json(status, {"word": health.word, "reason": health.reason})
+            case "/state.json":
+                self._send(HTTPStatus.OK, encode_state(state()), JSON)
+            case "/":
+                self._send(HTTPStatus.OK, page.page(), page.KIND, page.HEADERS)
+            case _:
+                self._refuse(HTTPStatus.NOT_FOUND, "there are /, /metrics, /healthz, /state.json")
+
+    def _has_word(self, word: bytes) -> bool:
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        sent = given.strip().encode("latin-1", "replace")
+        if scheme.lower() == "basic":
+            try:
+                sent = base64.b64decode(sent, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(sent, word)
+
+    def _is_local(self) -> bool:
+        host = self.headers.get("Host", "")
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return name.lower() in LOCAL
+
+    def _json(self, status: HTTPStatus, told: Any, more: Mapping[str, str] | None = None) -> None:
+        self._send(status, json.dumps(told).encode() + b"\n", JSON, more)
+
+    def _refuse(self, status: HTTPStatus, why: str, more: Mapping[str, str] | None = None) -> None:
+        self._json(status, {"error": why}, more)
+
+    def _send(
+        self, status: HTTPStatus, text: bytes, kind: str, more: Mapping[str, str] | None = None
+    ) -> None:
+        self.send_response(status)
+        own = {"Content-Type": kind, "Content-Length": str(len(text))}
+        for key, value in (ALWAYS | own | dict(more or {})).items():
+            self.send_header(key, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Of a request that is none: as any other refusal."""
+        self.close_connection = True
+        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A scrape a second would fill the log."""
+
+
+EVERY_MAX_S = 2.5
+"""Who comes less often is not waited for: an end takes 4 s at most (supervisor.py)."""
+
+
+class ScrapeInterval:
+    """Of all who scrape; times are monotonic."""
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._every_s: float | None = None
+        self._told = False
+
+    def note(self, *, over: bool, now_s: float | None = None) -> None:
+        """One was answered; over: that the chain ends, or has ended, in order."""
+        now_s = time.monotonic() if now_s is None else now_s
+        if self._last_s is not None:
+            self._every_s = now_s - self._last_s
+        self._last_s, self._told = now_s, over
+
+    def wait_s(self, now_s: float | None = None) -> float:
+        """For how long to go on, as the next one may come in that time and has to be told; 0: for
+        nobody."""
+        now_s = time.monotonic() if now_s is None else now_s
+        if self._told or self._last_s is None or self._every_s is None:
+            return 0.0
+        if self._every_s > EVERY_MAX_S:
+            return 0.0
+        return max(0.0, self._last_s + 1.5 * self._every_s - now_s)

@@ -1,1 +1,0 @@
-"""What a chain's state is made of, by subject."""

@@ -1,0 +1,211 @@
+"""Reads the state of one job: replica step, lag, losses, audits, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.messages import parse_audit_record
+from flowcheck.ops.watch.state import checkpoint_status
+from flowcheck.ops.watch.state.chain_state import (
+    ANCHORS_MAX,
+    AnchorFile,
+    Health,
+    HealthWord,
+    RingDiagram,
+    StepState,
+)
+from flowcheck.ops.watch.state.chain_state import JobState as State
+from flowcheck.ops.watch.state.diagram_data import diagrams
+from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
+from flowcheck.ops.watch.state.step_history import StepHistory
+from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState as Generation
+from flowcheck.stages.job_learning.job_file_match import addresses_of
+from flowcheck.stages.job_learning.learning_status import unlearned_reasons
+from flowcheck.stages.job_state.anchor_log import anchor_lines
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.run_directory.log_files import is_complete_line, last_complete_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
+
+NOT_READ = Health(word=HealthWord.STALE, reason="it is being read")
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Of a learned job, read once for each file of it."""
+
+    stamp: tuple[int, int]
+    job: LearnedJob
+    diagram: tuple[RingDiagram, ...]
+    addresses: tuple[str, ...]
+
+
+class StepLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of the last line of steps.jsonl."""
+
+    step: int
+    digest: str = ""
+    seconds: float = 0.0
+    time_ns: int = 0
+    older: dict[str, int] = {}
+
+
+class JobReader:
+    """Of one run directory."""
+
+    def __init__(self, run: RunDir, number: int, name: str) -> None:
+        self.run, self.number, self.name = run, number, name
+        self.history = StepHistory(run.events)
+        self._steps = JsonLinesTail(run.steps)
+        self._learned: Learned | None = None
+
+    def read(self, config: JobConfig, each: int, steps_lost: int) -> State:
+        """each: all-reduced backward passes per step. Raises what its files and memory raise;
+        health is judged by who has seen all of the chain."""
+        self.history.look()
+        run, learned, life = self.run, self._known(config), incarnation_of(self.run)
+        line, shard = self._last_line(), _shard(run, each)
+        step = line.step if line is not None else None
+        logged, awaits = _logged(run, config, life, learned), life.step is None
+        timeline, lag = self.history.timeline, shard["whole"]
+        if logged is not None:
+            timeline = tuple(_waiting(one) for one in timeline)
+            lag = max(lag, -(-logged[1] // each))
+        lost = self.history.lost
+        return State(
+            number=self.number,
+            name=self.name,
+            run=str(run.root),
+            health=NOT_READ,
+            learned=learned is not None,
+            why_not=tuple(unlearned_reasons(run)),
+            follows=str(learned.job.kind) if learned is not None else None,
+            life=life.number,
+            step=step,
+            last_step=config.last_step,
+            digest=line.digest if line is not None else "",
+            step_ns=(line.time_ns or None) if line is not None else None,
+            arrived_step=self.history.arrived,
+            lag_steps=lag,
+            lag_ms=self._lag_ms(step or 0, timeline, waits=lag > 0),
+            arrival=None,
+            step_rate=self.history.step_rate(time.time_ns()),
+            update_seconds=line.seconds if line is not None else None,
+            gradient_bytes=shard["gradient_bytes"],
+            under_way=shard["under_way"],
+            lost_step=lost.step if lost is not None else None,
+            lost_why=lost.why if lost is not None else "",
+            steps_lost=steps_lost,
+            awaits_base=awaits,
+            logged=logged,
+            tainted=_tainted(line),
+            assumed=assumptions_of(run),
+            addresses=learned.addresses if learned is not None else (),
+            **_audit(run, life),
+            **_anchors(run),
+            durable=checkpoint_status.read_checkpoint_status(run, config.persist),
+            kept_at=config.checkpoint,
+            served=checkpoint_status.serve_url(run),
+            timeline=timeline,
+            diagram=learned.diagram if learned is not None else (),
+        )
+
+    def _known(self, config: JobConfig) -> Learned | None:
+        path = self.run.learned_job
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            self._learned = None
+            return None
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if self._learned is None or self._learned.stamp != stamp:
+            job = decode_job(path.read_bytes())
+            self._learned = Learned(
+                stamp, job, diagrams(job, config.mirror), tuple(addresses_of(job))
+            )
+        return self._learned
+
+    def _last_line(self) -> StepLine | None:
+        for line in self._steps.new():
+            if b'"older":{"' in line and is_complete_line(line):
+                self.history.taint(msgspec.json.decode(line, type=StepLine).step)
+        found = last_complete_line(self.run.steps)
+        return None if found is None else msgspec.json.decode(found, type=StepLine)
+
+    def _lag_ms(self, step: int, timeline: tuple[StepState, ...], *, waits: bool) -> float:
+        """step: that of the replica; waits: for the first of those behind it, or logged."""
+        logged = [one.arrived_ns for one in timeline if one.logged and one.arrived_ns]
+        waits_ns = min(logged) if logged else self.history.waits_since_ns(step)
+        if waits and waits_ns is not None:
+            return max(0.0, (time.time_ns() - waits_ns) / 1e6)
+        taken = [one for one in timeline if one.arrived_ns and one.applied_ns]
+        if not taken:
+            return 0.0
+        last = taken[-1]
+        assert last.arrived_ns is not None and last.applied_ns is not None
+        return max(0.0, (last.applied_ns - last.arrived_ns) / 1e6)
+
+
+def _waiting(step: StepState) -> StepState:
+    """As it is while its job's base is awaited."""
+    waits = step.arrived_ns is not None and step.applied_ns is None
+    return msgspec.structs.replace(step, logged=True) if waits else step
+
+
+def _shard(run: RunDir, each: int) -> dict[str, Any]:
+    """Of a job's gradients: whole steps that wait, how much is there of the next one."""
+    none = {"whole": 0, "gradient_bytes": None, "under_way": None}
+    if not run.memory.exists() or not run.shard.exists():
+        return none
+    with GradientShard.open(run.shard) as shard:
+        applied, whole, size = shard.applied_iteration, 0, shard.gradient_bytes
+        under_way = None
+        for generation in range(GENERATIONS):
+            state, iteration = shard.state(generation), shard.iteration(generation)
+            whole += state == Generation.COMPLETE and iteration > applied
+            if state == Generation.OPEN and iteration == applied + 1 and size:
+                under_way = round(shard.covered_bytes(generation) / size, 4)
+    steps = -(-whole // each)
+    return {"whole": steps, "gradient_bytes": size, "under_way": under_way}
+
+
+def _tainted(line: StepLine | None) -> tuple[str, ...]:
+    """Of sharded training: what did not come with the step, and which step it is of."""
+    if line is None:
+        return ()
+    return tuple(f"{name}: of step {step}" for name, step in line.older.items())
+
+
+def _logged(
+    run: RunDir, config: JobConfig, life: Incarnation, learned: Learned | None
+) -> tuple[int, int] | None:
+    if life.step is not None or learned is None or not learned.job.joined:
+        return None
+    if not run.memory.exists() or not run.shard.exists():
+        return None
+    from flowcheck.stages.replica_update.gradient_logs import logged_step_range
+
+    return logged_step_range(run, config)
+
+
+def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
+    """Of the last audit; one of before the trainer's own state was taken tells nothing more."""
+    line = last_complete_line(run.audits)
+    last = None if line is None else parse_audit_record(line)
+    if last is None or (not last.passed and life.anchored is not None):
+        return {"audited_step": None, "audit_passed": None, "audit_differs": ""}
+    differs = "" if last.passed else str(last.first_difference or "")
+    return {"audited_step": last.step, "audit_passed": last.passed, "audit_differs": differs}
+
+
+def _anchors(run: RunDir) -> dict[str, Any]:
+    taken = [one for one in anchor_lines(run) if not one.refused]
+    newest = tuple(AnchorFile(step=o.step, file=o.file, at=o.at) for o in taken[-ANCHORS_MAX:])
+    return {"anchors": newest, "anchors_before": len(taken) - len(newest)}

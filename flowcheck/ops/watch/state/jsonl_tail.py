@@ -1,0 +1,59 @@
+"""Reads the new lines of a JSON-lines file, each once, also after rotation or truncation.
+
+append_line (log_files.py) replaces a file that is full by its newer half, and a start sets the
+file of the run before aside: a reader that goes by its place in the file would take old lines for
+new ones, or miss some. This one goes by the last line it has seen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FIRST_BYTES = 4 << 20
+"""Of a file that is met for the first time, its end alone."""
+TURN_BYTES = 16 << 20
+"""Read at a time."""
+
+
+class JsonLinesTail:
+    """`new` gives what was not given before, in order, whole lines alone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self._at = 0
+        self._last = b""
+
+    def new(self) -> list[bytes]:
+        """[] of a file that is not there. Raises OSError where it cannot be read."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            size = file.seek(0, 2)
+            found = self._path.stat()
+            identity = (found.st_dev, found.st_ino)
+            if identity != self._identity or size < self._at:
+                self._at = self._behind_last(file.fileno(), size)
+                self._identity = identity
+            file.seek(self._at)
+            read = file.read(TURN_BYTES)
+        whole = read[: read.rfind(b"\n") + 1]
+        self._at += len(whole)
+        lines = whole.splitlines()
+        self._last = lines[-1] if lines else self._last
+        return lines
+
+    def _behind_last(self, descriptor: int, size: int) -> int:
+        """Where to begin in a file that is another than before: behind the last line that was seen,
+        if it is in it."""
+        begin = max(0, size - (FIRST_BYTES if self._identity is None else size))
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(begin)
+            content = file.read(size - begin)
+        if self._last:
+            place = content.rfind(self._last + b"\n")
+            if place >= 0:
+                return begin + place + len(self._last) + 1
+        return begin + content.find(b"\n") + 1 if begin else 0

@@ -1,0 +1,220 @@
+"""Reads a chain's state from its run directory and shared memory; read errors become problems
+listed in the state.
+
+Whatever a reader of a part raises becomes a sentence of the state: a chain that begins, ends or is
+killed while it is read is what this is for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import DECODE_ERRORS, FlowCheckError
+from flowcheck.ops.watch.state.chain_state import (
+    EVENTS_MAX,
+    ChainEnd,
+    ChainState,
+    Health,
+    HealthWord,
+    JobState,
+    RingState,
+    StageState,
+)
+from flowcheck.ops.watch.state.checkpoint_status import with_final_checkpoint
+from flowcheck.ops.watch.state.health_rules import chain_health, job_health, worst
+from flowcheck.ops.watch.state.job_reader import JobReader
+from flowcheck.ops.watch.state.ring_reader import read_ring
+from flowcheck.ops.watch.state.shutdown_record import end_reason, read_end
+from flowcheck.ops.watch.state.stage_processes import StageProcesses, is_shared
+from flowcheck.ops.watch.state.traffic_silence import with_arrival, with_frame_ages
+from flowcheck.stages.chain_events.event_log import EventKind
+from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+CACHED_S = 0.25
+Read = TypeVar("Read")
+READ_FAILURES = (FlowCheckError, OSError, *DECODE_ERRORS, ValueError, KeyError, AssertionError)
+"""What a file or a memory raises that is torn, gone, or of another version."""
+
+
+class StateReader:
+    """Of one run directory, for any number of threads; of that of a further job, below the
+    chain's own: of this job alone, behind the chain's capture."""
+
+    def __init__(self, root: Path, cached_s: float = CACHED_S) -> None:
+        own = RunDir(root)
+        self._run, self._cached_s = own.port, cached_s
+        self._only = own.reader + 1 if own.port is not own else None
+        """The job that is asked for, by its number; None: all of the chain's."""
+        self._lock = threading.Lock()
+        self._state: ChainState | None = None
+        self._read_s = 0.0
+        self._jobs: dict[Path, JobReader] = {}
+        self._processes = StageProcesses()
+        self._problems: list[str] = []
+
+    def state(self) -> ChainState:
+        """The chain's, no older than `cached_s` and the time a reading takes."""
+        with self._lock:
+            if self._state is None or time.monotonic() - self._read_s >= self._cached_s:
+                self._state = self._read()
+                self._read_s = time.monotonic()
+            return self._state
+
+    def _read(self) -> ChainState:
+        self._problems = []
+        run = self._run
+        if not run.config.exists():
+            return self._absent(None, "no chain was started there: flowcheck up JOB.toml")
+        config = self._try("settings", run.settings)
+        beat = read_beat(run.beat)
+        if config is None:
+            return self._absent(beat, self._problems[-1])
+        end = self._try("the record of its end", lambda: read_end(run))
+        if not (run.holds_memory and run.memory.exists()):
+            return self._over(beat, end)
+        return self._living(config, beat, end)
+
+    def _absent(self, beat: Heartbeat | None, why: str) -> ChainState:
+        self._processes = StageProcesses()
+        return self._made(Health(word=HealthWord.STALE, reason=why), beat, (), (), ())
+
+    def _over(self, beat: Heartbeat | None, end: ChainEnd | None) -> ChainState:
+        """What the files of its run directory tell of a chain whose memory is gone."""
+        self._processes = StageProcesses()
+        jobs = [job for job in map(self._job, self._readers()) if job is not None]
+        events = [event for one in self._jobs.values() for event in one.history.recent]
+        stops = [event.time_ns for event in events if event.kind is EventKind.STOP]
+        why = end_reason(self._run, end, max(stops, default=None))
+        health = Health(word=HealthWord.STALE, reason=why)
+        told = tuple(
+            msgspec.structs.replace(with_final_checkpoint(job, end), health=health, arrival=None)
+            for job in jobs
+        )
+        return self._made(health, beat, (), end.rings if end is not None else (), told, end)
+
+    def _living(
+        self, config: JobConfig, beat: Heartbeat | None, end: ChainEnd | None
+    ) -> ChainState:
+        """end: of a chain that ended, and could not give its memory back."""
+        read = [
+            self._try(f"ring {n}", partial(read_ring, self._run, config, n))
+            for n in range(len(config.rings))
+        ]
+        found = [ring for of in read if of is not None for ring in of[:1]]
+        rings = with_frame_ages(found, config, beat)
+        captured = [found[1] if found is not None else {} for found in read]
+        jobs = [job for job in map(self._job, self._readers()) if job is not None]
+        stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
+        if self._only is not None:
+            read_first = partial(self._processes.read, self._run, rings, captured, 0)
+            first = self._try("processes of the ports", read_first) or []
+            stages = [*(stage for stage in first if is_shared(stage.name)), *stages]
+        ended = bool(captured) and all(one.get("ended") for one in captured)
+        health = chain_health(
+            stages, self._beat_age_s(beat), ending=beat is not None and beat.ending
+        )
+        if end is not None:
+            health = Health(word=HealthWord.STALE, reason=end_reason(self._run, end))
+        told = tuple(
+            msgspec.structs.replace(
+                job, health=health or job_health(job, stages, rings, sources_ended=ended)
+            )
+            for job in jobs
+        )
+        if health is None and (self._problems or not told):
+            health = Health(word=HealthWord.STALE, reason="; ".join(self._problems) or "no job")
+        return self._made(health or worst(told), beat, stages, rings, told, end)
+
+    def _made(
+        self,
+        health: Health,
+        beat: Heartbeat | None,
+        stages: Sequence[StageState],
+        rings: Sequence[RingState],
+        jobs: Sequence[JobState],
+        end: ChainEnd | None = None,
+    ) -> ChainState:
+        beats = [b for b in (read_beat(one.run.beat) for one in self._jobs.values()) if b]
+        counts: Counter[str] = Counter()
+        for own in beats:
+            counts.update(own.events)
+        recent = [one.history.recent for one in self._jobs.values()]
+        # Each in the order it was written: a clock that is set back moves none.
+        events = tuple(heapq.merge(*recent, key=lambda event: event.time_ns))
+        return ChainState(
+            run=str(self._run.root),
+            time_ns=time.time_ns(),
+            health=health,
+            started_ns=beat.started_ns if beat is not None else None,
+            beat_age_s=self._beat_age_s(beat),
+            ending=beat is not None and beat.ending,
+            in_order=end.in_order if end is not None else beat is not None and beat.in_order,
+            ended=end,
+            watched=self._watched(),
+            stages=tuple(stages),
+            rings=tuple(rings),
+            jobs=tuple(jobs),
+            event_counts=dict(counts),
+            packets_came_late=beat.packets_came_late if beat is not None else 0,
+            events=events[-EVENTS_MAX:],
+            problems=(*self._problems, *(why for own in beats for why in own.full if not end)),
+            unwritten_lines=sum(own.unwritten_lines for own in beats),
+        )
+
+    def _watched(self) -> str | None:
+        config = self._try("settings", self._run.settings) if self._run.config.exists() else None
+        if config is None or config.watch is None:
+            return None
+        known = config.watch.port != 0
+        return config.watch.url if known else "a port that its log names"
+
+    def _beat_age_s(self, beat: Heartbeat | None) -> float | None:
+        return None if beat is None else round(beat.age_s, 3)
+
+    def _readers(self) -> list[JobReader]:
+        """One of each job, the same ones as long as their chain is the same."""
+        runs = self._try("jobs", lambda: all_run_dirs(self._run)) or [self._run]
+        named = self._try("names", lambda: job_names(self._run.root)) or ["job-1"]
+        for number, (run, name) in enumerate(zip(runs, named, strict=False), 1):
+            if self._only not in (None, number):
+                continue
+            if run.root not in self._jobs or self._jobs[run.root].name != name:
+                self._jobs[run.root] = JobReader(run, number, name)
+        return [self._jobs[run.root] for run in runs if run.root in self._jobs]
+
+    def _job(self, reader: JobReader) -> JobState | None:
+        def read() -> JobState:
+            config = reader.run.settings()
+            each = config.optimizer.synced_backwards if config.optimizer is not None else 1
+            beat = read_beat(reader.run.beat)
+            job = reader.read(config, each, beat.steps_lost if beat is not None else 0)
+            return with_arrival(job, beat)
+
+        return self._try(reader.name, read)
+
+    def _stages(
+        self, job: JobState, rings: Sequence[RingState], captured: Sequence[Mapping[str, int]]
+    ) -> list[StageState]:
+        run = RunDir(Path(job.run))
+        read = partial(self._processes.read, run, rings, captured, job.step or 0)
+        return self._try(f"processes of {job.name}", read) or []
+
+    def _try(self, what: str, read: Callable[[], Read]) -> Read | None:
+        try:
+            return read()
+        except READ_FAILURES as error:
+            told = str(error) or type(error).__name__
+            self._problems.append(f"{what} cannot be read just now: {told}")
+            return None

@@ -1,0 +1,150 @@
+"""The history of a job's steps from its event file: arrived, applied, lost, saved, audited."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.ops.watch.state.chain_state import EVENTS_MAX, TIMELINE_STEPS, StepState
+from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
+from flowcheck.stages.chain_events.event_log import (
+    BYTES,
+    PACKETS,
+    STEP,
+    Event,
+    EventKind,
+    read_event,
+)
+
+OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
+RATE_STEPS = 10
+RATE_S = 5.0
+"""No step for so long, and for RATE_GAPS times what one took: none is taken any more."""
+RATE_GAPS = 3
+OVERTAKEN_NS = 10**9
+"""Two processes tell of a step, that it is whole and that it was taken: the second line may come
+first, by less than this."""
+
+
+class StepHistory:
+    """Of one run directory; `look` reads what is new."""
+
+    def __init__(self, events: Path) -> None:
+        self._tail = JsonLinesTail(events)
+        self._steps: dict[int, StepState] = {}
+        self._taken = 0
+        """Step that was taken last."""
+        self.recent: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self.lost: Event | None = None
+        """The loss of a step that the replica waits before."""
+        self.arrived: int | None = None
+
+    def look(self) -> None:
+        for line in self._tail.new():
+            event = read_event(line)
+            if event is not None:
+                self._take(event)
+
+    def taint(self, step: int) -> None:
+        """It was taken without all of its bytes."""
+        if step in self._steps:
+            self._change(step, tainted=True)
+
+    @property
+    def timeline(self) -> tuple[StepState, ...]:
+        return tuple(self._steps[step] for step in sorted(self._steps))
+
+    def step_rate(self, now_ns: int) -> float | None:
+        """Steps a second of the last RATE_STEPS; 0 once they are long ago."""
+        times = [one.applied_ns for one in self.timeline if one.applied_ns][-RATE_STEPS:]
+        if len(times) < 2 or times[-1] <= times[0]:
+            return None
+        each_s = (times[-1] - times[0]) / 1e9 / (len(times) - 1)
+        gone = (now_ns - times[-1]) / 1e9 > max(RATE_S, RATE_GAPS * each_s)
+        return 0.0 if gone else 1 / each_s
+
+    def waits_since_ns(self, step: int) -> int | None:
+        """When the first whole step behind `step` was whole; None: there is none."""
+        waiting = [o.arrived_ns for o in self._steps.values() if o.step > step and o.arrived_ns]
+        return min(waiting, default=None)
+
+    def _take(self, event: Event) -> None:
+        if event.kind is EventKind.START:
+            self._forget()
+        if event.kind not in OF_EVERY_STEP:
+            self.recent.append(event)
+        if event.kind is EventKind.HANDOVER:
+            self.arrived = None
+            if event.step is not None:  # else the replica waits as it did, for a base now
+                self.lost = None
+            self._forget_behind(event.step or 0)
+        step = event.step
+        match event.kind:
+            case EventKind.ARRIVED if step is not None:
+                self._arrived(step, event.time_ns)
+            case EventKind.APPLIED if step is not None:
+                self._applied(step, event)
+            case EventKind.LOSS if event.what == STEP and step is not None:
+                self.lost = event if self._taken or self.lost is None else self.lost
+                self._change(step, lost=event.why or "bytes of it never came")
+            case EventKind.LOSS if event.what == BYTES and step is not None:
+                self._change(step, tainted=True)
+            case EventKind.LOSS | EventKind.HEAL:
+                self._count(event)
+            case EventKind.SAVE if step in self._steps and step is not None:
+                self._change(step, durable_ns=event.time_ns)
+            case EventKind.AUDIT if step in self._steps and step is not None:
+                self._change(step, audited=event.passed)
+            case EventKind.ANCHOR if step in self._steps and step is not None and event.passed:
+                self._change(step, anchored=True)
+
+    def _arrived(self, step: int, time_ns: int) -> None:
+        known = self._steps.get(step)
+        if known is not None and known.applied_ns is not None:
+            overtaken = known.arrived_ns is None and time_ns - known.applied_ns < OVERTAKEN_NS
+            if not overtaken:  # of an earlier life of the job: this is another step
+                self._forget_behind(step - 1)
+        self._change(step, arrived_ns=time_ns)
+        self.arrived = step
+
+    def _applied(self, step: int, event: Event) -> None:
+        if not self._taken:  # the first of a life
+            if step not in self._steps:  # a base was given: those before were counted otherwise
+                self._steps = {n: one for n, one in self._steps.items() if one.applied_ns}
+            self.lost = None
+        elif self.lost is not None and step >= (self.lost.step or 0):
+            self.lost = None
+        self._change(step, applied_ns=event.time_ns, seconds=event.seconds)
+        self._taken = step
+
+    def _count(self, event: Event) -> None:
+        """Packets are of the step that they would have been of, where that is known; frames that
+        found no slot show as packets of theirs."""
+        step = event.step
+        if event.kind is EventKind.HEAL and event.what == STEP:
+            if step in self._steps and step is not None:
+                self._change(step, healed=1)
+            return
+        if event.what != PACKETS or step is None:
+            return
+        have = self._steps.get(step, StepState(step=step))
+        if event.kind is EventKind.LOSS:
+            self._change(step, missing=have.missing + event.count)
+        elif step in self._steps:
+            self._change(step, healed=min(have.missing, have.healed + event.count))
+
+    def _forget_behind(self, step: int) -> None:
+        self._steps = {known: marks for known, marks in self._steps.items() if known <= step}
+        self._taken = min(self._taken, step)
+
+    def _change(self, step: int, **marks: object) -> None:
+        have = self._steps.get(step, StepState(step=step))
+        self._steps[step] = msgspec.structs.replace(have, **marks)
+        while len(self._steps) > TIMELINE_STEPS:
+            del self._steps[min(self._steps)]
+
+    def _forget(self) -> None:
+        self._forget_behind(0)
+        self.lost = self.arrived = None

@@ -1,0 +1,120 @@
+"""When traffic last arrived (from the supervisor's heartbeat), and the health of a job whose
+traffic fell silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.ops.watch.state.chain_state import (
+    Health,
+    HealthWord,
+    JobState,
+    RingState,
+    TrafficArrival,
+)
+from flowcheck.stages.chain_events.heartbeat import Heartbeat
+
+QUIET_S, QUIET_STEPS = 5.0, 4
+"""Nothing for so long, and for so many of its steps: said before it is called silent."""
+LEARNS_S = 3.0
+"""Packets of no plan for so long, and none of one: more than a pause of the job's beside others."""
+
+
+def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
+    """Of the job whose supervisor it is."""
+    age_s = None if beat is None or beat.came_ns is None else _age_s(beat.came_ns)
+    if beat is None or age_s is None:
+        return None
+    return TrafficArrival(
+        age_s=age_s,
+        limit_s=round(beat.silence_limit_s, 3),
+        newest_step=beat.newest_step,
+        step_s=round(beat.step_s, 3) or None,
+        unplaced_s=round(beat.unplaced_s, 3),
+    )
+
+
+def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
+    """With what its supervisor counts: steps behind one that lacks packets wait as well."""
+    own = arrival(beat)
+    lag = job.lag_steps
+    if job.awaits_base and job.logged is None:  # counted from 1 since it began again
+        lag = max(lag, job.arrived_step or 0)
+    elif own is not None and own.newest_step is not None and not job.awaits_base:
+        lag = max(lag, own.newest_step - 1 - (job.step or 0))  # that one is under way
+    if beat is not None and beat.full and beat.taken > (job.step or 0):
+        job = msgspec.structs.replace(job, step=beat.taken, digest=beat.digest)
+    return msgspec.structs.replace(job, arrival=own, lag_steps=lag)
+
+
+def with_frame_ages(
+    rings: Sequence[RingState], config: JobConfig, beat: Heartbeat | None
+) -> list[RingState]:
+    """The rings with when each was last given a frame, and since when its port has no link; beat:
+    of the ports' supervisor."""
+    if beat is None:
+        return list(rings)
+    return [
+        msgspec.structs.replace(
+            ring,
+            frame_age_s=_since(beat.frame_ns, ring.number),
+            dark_s=_since(beat.dark_ns, config.rings[ring.number][0]),
+        )
+        for ring in rings
+    ]
+
+
+def _since(each_ns: Sequence[int], number: int) -> float | None:
+    then_ns = each_ns[number] if number < len(each_ns) else 0
+    return _age_s(then_ns) if then_ns else None
+
+
+def _age_s(then_ns: int) -> float | None:
+    """None where this machine was started anew since."""
+    age_ns = time.monotonic_ns() - then_ns
+    return round(age_ns / 1e9, 3) if age_ns >= 0 else None
+
+
+def health_with_silence(health: Health, job: JobState) -> Health:
+    """health: of all but what arrives. A job that is stale anyway stays so for its own reason."""
+    own = job.arrival
+    if own is None or health.word is HealthWord.STALE:
+        return health
+    if own.silent:
+        step = f", and its steps took {own.step_s:,.3g} s" if own.step_s else ""
+        reason = (
+            f"nothing of the job arrived for {own.age_s:.0f} s{step}: it ended or stands still, or "
+            f"the mirror does not bring it any more; frames cannot tell which. As far as they "
+            f"came, it is {health.word}: {health.reason}"
+        )
+        return Health(word=HealthWord.STALE, reason=reason)
+    quiet_s = max(QUIET_S, QUIET_STEPS * (own.step_s or 0.0))
+    if own.step_s and own.age_s > quiet_s and health.word is HealthWord.EXACT:
+        reason = (
+            f"nothing of the job arrived for {own.age_s:.0f} s, and its steps took "
+            f"{own.step_s:,.3g} s; until then {health.reason}"
+        )
+        return Health(word=HealthWord.BEHIND, reason=reason)
+    missing = {
+        one.step: one.missing - one.healed
+        for one in job.timeline
+        if one.step > (job.step or 0) and one.missing > one.healed
+    }
+    if missing and health.word in (HealthWord.EXACT, HealthWord.BEHIND):
+        steps = f"step {min(missing)}" if len(missing) == 1 else f"{len(missing)} steps"
+        reason = (
+            f"{sum(missing.values()):,} packets of {steps} behind step {job.step or 0} are missing "
+            f"so far: the replica waits for them, {job.lag_steps} steps behind the wire"
+        )
+        return Health(word=HealthWord.BEHIND, reason=reason)
+    if own.unplaced_s > LEARNS_S and health.word is HealthWord.EXACT:
+        reason = (
+            "frames arrive that cannot be applied yet: a later life of the job is being learned, "
+            f"or others write there; the replica stays at step {job.step} meanwhile"
+        )
+        return Health(word=HealthWord.BEHIND, reason=reason)
+    return health

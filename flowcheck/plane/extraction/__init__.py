@@ -1,0 +1,1 @@
+"""Parser and extractor of one ring: one C call per span."""

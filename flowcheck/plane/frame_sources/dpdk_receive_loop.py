@@ -1,0 +1,177 @@
+"""A DPDK port, its DMA copy engines and the receive loop into a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flowcheck.plane.frame_sources.dpdk_eal import (
+    MBUF_ROOM_BYTES,
+    Device,
+    check_dpdk,
+    dpdk,
+    pointer,
+)
+from flowcheck.plane.frame_sources.interface_drops import is_promiscuous
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+
+WITHOUT_PROMISCUOUS = ("net_pcap", "net_null", "net_ring")
+"""Files and test devices have no such mode; everything else is a mirror port and needs it."""
+
+SAYS_MORE = "flowcheck doctor tells which driver and which binding the device needs"
+RX_DESCRIPTORS = 1024
+ENGINE_DESCRIPTORS = 1024
+"""Per copy engine: a power of two; what it may have under way."""
+
+
+class DpdkPort:
+    """An Ethernet port, started, promiscuous where there is such a mode. Raises CaptureError."""
+
+    def __init__(self, device: Device, *, queues: int = 1, mbufs: int, frame_bytes: int) -> None:
+        """frame_bytes: the longest frame wanted, without FCS (a slot's room)."""
+        ffi, lib = dpdk()
+        name = ffi.new("char[]", device.name.encode())
+        request = ffi.new(
+            "struct fc_port_request *",
+            {
+                "name": name,
+                "queues": queues,
+                "rx_descriptors": RX_DESCRIPTORS,
+                "mbufs": mbufs,
+                "mbuf_room_bytes": MBUF_ROOM_BYTES,
+                "frame_bytes_max": frame_bytes,
+                "promiscuous": lib.FC_PROMISCUOUS_IF_POSSIBLE
+                if device.driver in WITHOUT_PROMISCUOUS
+                else lib.FC_PROMISCUOUS_REQUIRED,
+            },
+        )
+        self.device = device
+        self.queues = queues
+        self._found_promiscuous = bool(device.interface) and is_promiscuous(device.interface or "")
+        self.handle: Any = ffi.new("struct fc_port *")
+        more = f" ({SAYS_MORE})" if device.is_pci else ""
+        check_dpdk(lib.fc_port_open(request, self.handle), f"open {device.argument}{more}")
+        self.driver = ffi.string(self.handle.driver).decode()
+        self.promiscuous = bool(self.handle.promiscuous)
+        self.link_up = bool(self.handle.link_up)
+
+    def close(self) -> None:
+        """The kernel's promiscuous flag is left as it was found."""
+        dpdk()[1].fc_port_close(self.handle, self._found_promiscuous)
+
+
+def mbufs_needed(queues: int, engines: int) -> int:
+    """Packet buffers: descriptors, bursts, per-thread caches, and what engines hold."""
+    return queues * (RX_DESCRIPTORS + 2 * 512 + 64) + engines * ENGINE_DESCRIPTORS + 512
+
+
+class CopyEngine:
+    """Copy engines that write into one ring. Raises CaptureError."""
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        ring: FrameRing,
+        *,
+        order: str = "forward",
+        by_iova: bool = False,
+    ) -> None:
+        """order ("forward", "reversed", "shuffled") and by_iova are for tests: see fc_dma.h."""
+        ffi, lib = dpdk()
+        # cffi keeps nothing alive that only a C struct points to
+        names = [ffi.new("char[]", device.name.encode()) for device in devices]
+        array = ffi.new("const char *[]", names)
+        request = ffi.new(
+            "struct fc_dma_request *",
+            {
+                "names": array,
+                "devices": len(names),
+                "descriptors": ENGINE_DESCRIPTORS,
+                "order": getattr(lib, f"FC_DMA_{order.upper()}"),
+                "by_iova": by_iova,
+            },
+        )
+        slot = ffi.new("struct fc_dma **")
+        check_dpdk(lib.fc_dma_open(request, pointer(ring.handle), slot), "open copy engine")
+        self.handle: Any = slot[0]
+
+    @property
+    def overtaken(self) -> int:
+        """Copies that had ended while an older one had not."""
+        return int(dpdk()[1].fc_dma_overtaken(self.handle))
+
+    def close(self) -> None:
+        dpdk()[1].fc_dma_close(self.handle)
+        self.handle = None
+
+
+class CaptureTimestamps:
+    """When each frame of a capture file was captured. Raises CaptureError where it is torn."""
+
+    def __init__(self, path: Path) -> None:
+        ffi, lib = dpdk()
+        self.handle: Any = ffi.new("struct fc_timetable *")
+        check_dpdk(lib.fc_timetable_read(str(path).encode(), self.handle), "read capture")
+
+    @property
+    def frames(self) -> int:
+        return int(self.handle.frames)
+
+    def close(self) -> None:
+        dpdk()[1].fc_timetable_free(self.handle)
+
+
+class ReceiveLoop:
+    """The receive loop of one queue into one ring."""
+
+    def __init__(
+        self,
+        port: DpdkPort,
+        queue: int,
+        ring: FrameRing,
+        *,
+        idle_us: int = 50,
+        idle_max_us: int = 0,
+        table: CaptureTimestamps | None = None,
+        speed: float = 0.0,
+        frames_max: int = 0,
+        engine: CopyEngine | None = None,
+    ) -> None:
+        ffi, lib = dpdk()
+        self.ring, self.table, self.engine = ring, table, engine  # C keeps pointers to all three
+        request = ffi.new(
+            "struct fc_capture_request *",
+            {
+                "port": port.handle.id,
+                "queue": queue,
+                "idle_us": idle_us,
+                "idle_max_us": idle_max_us,
+                "table": table.handle if table else ffi.NULL,
+                "speed": speed,
+                "frames_max": frames_max,
+                "engine": engine.handle if engine else ffi.NULL,
+            },
+        )
+        slot = ffi.new("struct fc_capture **")
+        check_dpdk(lib.fc_capture_create(request, pointer(ring.handle), slot), "open capture")
+        self.handle: Any = slot[0]
+
+    def run(self) -> None:
+        """Receives on the calling thread, without the GIL, until stopped or at the end."""
+        check_dpdk(dpdk()[1].fc_capture_run(self.handle), "capture")
+
+    def stop(self) -> None:
+        """From any thread: `run` returns with nothing under way."""
+        dpdk()[1].fc_capture_stop(self.handle)
+
+    def note_missed(self, frames: int, *, settle: bool = False) -> None:
+        """Frames the kernel had no room for; settle: commit now, the loop has ended."""
+        _, lib = dpdk()
+        lib.fc_capture_note_missed(self.handle, frames)
+        if settle:
+            lib.fc_capture_settle(self.handle)
+
+    def close(self) -> None:
+        dpdk()[1].fc_capture_destroy(self.handle)
+        self.handle = None

@@ -1,0 +1,1 @@
+"""What several mirror ports saw, merged into one view."""

@@ -1,0 +1,1 @@
+"""Files in shared memory as Python sees them."""

@@ -1,0 +1,193 @@
+"""The extractor's staging file: payload of messages kept until the plan of their flow is
+proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck._core import ffi, lib
+from flowcheck.closing_context import Closeable
+from flowcheck.errors import RingError, check
+from flowcheck.plane.shared_memory.flow_table import FlowTable, record_dtype
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage, Range
+
+STAGED_DTYPE = record_dtype(ffi.typeof("struct fc_staged"))
+PLAN_DTYPE = record_dtype(ffi.typeof("struct fc_flow_plan"))
+NUMBER_UNKNOWN = 2**64 - 1
+
+
+class Staging(Closeable):
+    """One staging file, mapped. `handle` is the `struct fc_staging *` C takes."""
+
+    def __init__(self, path: Path, handle: Any) -> None:
+        self.path = path
+        self.handle = handle
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        messages: int,
+        data_bytes: int,
+        records: int = 1 << 16,
+        held: int = 1024,
+        sends: int | None = None,
+        segments: int | None = None,
+    ) -> Staging:
+        """A new file, reserved in full.
+
+        messages: records of the flow table's pool; data_bytes: payload staged at once; records:
+        messages staged at once; held: packets without a message; sends, segments: room for plans,
+        by default what messages of 2 KiB would need that fill the data region.
+        """
+        sends = max(1 << 14, data_bytes // 2048) if sends is None else sends
+        segments = max(1 << 17, 4 * sends) if segments is None else segments
+        sizes = ffi.new(
+            "struct fc_staging_sizes *",
+            {
+                "messages": messages,
+                "data_bytes": data_bytes,
+                "records": records,
+                "held": held,
+                "sends": sends,
+                "segments": segments,
+            },
+        )
+        handle = ffi.new("struct fc_staging *")
+        code = lib.fc_staging_create(str(path).encode(), sizes, handle)
+        check(code, f"create staging {path.name}", RingError)
+        return cls(path, handle)
+
+    @classmethod
+    def open(cls, path: Path) -> Staging:
+        """An existing file. Raises RingError on another magic, layout version or size."""
+        handle = ffi.new("struct fc_staging *")
+        code = lib.fc_staging_open(str(path).encode(), handle)
+        check(code, f"open staging {path.name}", RingError)
+        return cls(path, handle)
+
+    @property
+    def data_free_bytes(self) -> int:
+        """Of the data region, between the blocks of staged messages."""
+        return int(self.handle.header.data_bytes - self.handle.header.data_held)
+
+    @property
+    def completions(self) -> int:
+        """Messages that became complete so far; `fc_staged.completed` counts along."""
+        return int(self.handle.header.completions)
+
+    @property
+    def held_packets(self) -> int:
+        """Packets kept now whose message is not known."""
+        return int(self.handle.header.held_used)
+
+    def records(self) -> NDArray[np.void]:
+        """[records ever used] STAGED_DTYPE, a read-only view; `state` 1 marks those in use."""
+        size = int(self.handle.header.records_used) * STAGED_DTYPE.itemsize
+        view = np.frombuffer(ffi.buffer(self.handle.records, size), dtype=STAGED_DTYPE)
+        view.flags.writeable = False
+        return view
+
+    def plans(self) -> NDArray[np.void]:
+        """[flows a table can hold] PLAN_DTYPE, index = flow; a read-only view."""
+        size = lib.FC_FLOWS_MAX * PLAN_DTYPE.itemsize
+        view = np.frombuffer(ffi.buffer(self.handle.plans, size), dtype=PLAN_DTYPE)
+        view.flags.writeable = False
+        return view
+
+    def iteration_at(self, flows: FlowTable, flow: int, psn: int) -> int | None:
+        """The shard's step that a packet is of by the plan of its flow, also where it never came;
+        None: not known. psn: unwrapped, as this ring's table has it."""
+        return int(lib.fc_step_at(flows.handle, self.handle, flow, psn)) or None
+
+    def held(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+        """(flow index, unwrapped PSN, payload) of every packet whose message is not known."""
+        for _, flow, psn, payload in self.held_at():
+            yield flow, psn, payload
+
+    def held_at(self) -> Iterator[tuple[int, int, int, NDArray[np.uint8]]]:
+        """The same with the place of each before it."""
+        left = self.held_packets
+        for index in range(int(self.handle.header.held_max)):
+            if left == 0:
+                return
+            entry = self.handle.held[index]
+            if entry.used:
+                left -= 1
+                at = self.handle.held_data + index * lib.FC_HELD_BYTES
+                payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
+                yield index, int(entry.flow), int(entry.psn), payload
+
+    def held_differs(self, place: int) -> bool:
+        """Copies of the packet held there were not all the same."""
+        return bool(self.handle.held[place].differs)
+
+    @property
+    def held_free(self) -> int:
+        """Packets without a message that still find room."""
+        return int(self.handle.header.held_max) - self.held_packets
+
+    def missing(self, record: int) -> tuple[Range, ...]:
+        """Wire bytes of a staged message that never came, ascending."""
+        return tuple(self._missing(record))
+
+    def _missing(self, record: int) -> Iterator[Range]:
+        bounds = ffi.new("uint64_t[2]")
+        while lib.fc_staged_next_missing(self.handle, record, bounds[1], bounds, bounds + 1):
+            yield int(bounds[0]), int(bounds[1])
+
+    def payload_view(self, record: int) -> NDArray[np.uint8]:
+        """[wire bytes] of a staged message where they lie, read-only; anything where nothing came.
+
+        Valid until the record is freed or the file closed.
+        """
+        kept = self.handle.records[record]
+        at = self.handle.data + kept.block_at + kept.bitmap_bytes
+        view = np.frombuffer(ffi.buffer(at, kept.message.length_bytes), np.uint8)
+        view.flags.writeable = False
+        return view
+
+    def payload(self, record: int) -> NDArray[np.uint8]:
+        """A copy of what a staged message carried: [wire bytes], zero where nothing came."""
+        size = int(self.handle.records[record].message.length_bytes)
+        out = np.empty(size, np.uint8)
+        lib.fc_staged_read(self.handle, record, ffi.from_buffer("uint8_t[]", out))
+        return out
+
+    def message(self, record: int, flow: FlowKey, *, copy: bool = True) -> ObservedMessage:
+        """One staged message as learning wants it. copy: False: the payload is a `payload_view`
+        where the message is whole and its length was told."""
+        m = self.handle.records[record].message
+        kept = self.handle.records[record]
+        differ = (int(kept.conflict_from), int(kept.conflict_stop))
+        flags = int(m.flags)
+        reth = bool(flags & lib.FC_MESSAGE_RETH)
+        missing = self.missing(record)
+        copy = copy or bool(missing) or bool(flags & lib.FC_MESSAGE_INFERRED)
+        return ObservedMessage(
+            flow=flow,
+            first_psn=int(m.first_psn),
+            packets=int(m.packets),
+            number=None if m.number == NUMBER_UNKNOWN else int(m.number),
+            counted=bool(flags & lib.FC_MESSAGE_COUNTED),
+            va=int(m.va) if reth else None,
+            rkey=int(m.rkey) if reth else None,
+            immediate=int(m.immediate) if flags & lib.FC_MESSAGE_IMMEDIATE else None,
+            wire_bytes=int(m.length_bytes),
+            inferred=bool(flags & lib.FC_MESSAGE_INFERRED),
+            line_flag=int(m.line_flag) if flags & lib.FC_MESSAGE_LINE_FLAG else None,
+            payload=self.payload(record) if copy else self.payload_view(record),
+            missing=missing,
+            conflicts=(differ,) if differ[0] < differ[1] else (),
+            first_ns=int(m.first_ns),
+            order=int(m.position),
+        )
+
+    def close(self) -> None:
+        lib.fc_staging_close(self.handle)

@@ -1,0 +1,273 @@
+"""Loads a checkpoint folder that checkpoint_save wrote: checked files, tensors, and the
+trainer's state as it was saved.
+
+its manifest names is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint import frozen_and_buffers as besides
+from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
+from flowcheck.replica.checkpoint.step_snapshot import OptionalState, Snapshot
+from flowcheck.replica.checkpoint.trainer_state import SeveralOptimizers, TrainerState
+from flowcheck.replica.checkpoint_files.checksum_verifier import (
+    NO_EXPECTED_CHECKSUMS,
+    ExpectedChecksums,
+    FileFault,
+    verify_files,
+)
+from flowcheck.replica.checkpoint_files.manifest import (
+    MANIFEST,
+    PARAMETERS_ONLY,
+    Manifest,
+    load_manifest,
+)
+from flowcheck.replica.checkpoint_files.non_tensor_state import NonTensorState, plain_parts
+from flowcheck.replica.checkpoint_files.safetensors_file import read_tensors
+from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.user_code_trust import tells_code
+from flowcheck.replica.param_layout import Layout, Parameter
+
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+BESIDE = "beside.safetensors"
+AVERAGES = "averages.safetensors"
+MASTERS = "masters.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint in memory; tensors have the trainer's strides.
+
+    states: per parameter in registration order, {torch's state name: tensor}; {} where torch has
+    none (before its first step, or SGD without momentum).
+    """
+
+    manifest: Manifest
+    parameters: dict[str, torch.Tensor]
+    states: tuple[dict[str, Any], ...]
+    plain: NonTensorState = field(default_factory=NonTensorState)
+    """What is no tensor."""
+    more: OptionalState = field(default_factory=OptionalState)
+    beside: FrozenAndBuffers = besides.NO_FROZEN_OR_BUFFERS
+    expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
+    """What the sums of its tensors are to be, of one that was loaded lazily."""
+
+    @property
+    def model(self) -> dict[str, torch.Tensor]:
+        """The module's state_dict, as far as it is known."""
+        return self.beside.state_dict(self.parameters)
+
+    def optimizer_state_dict(self) -> Any:
+        """What `torch.optim.Optimizer.load_state_dict` takes; of several optimizers a list of
+        those, or a dictionary by the script's keys. Raises StateError where there is none."""
+        manifest = self.manifest
+        if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
+            raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
+        groups = self.plain.param_groups
+        if groups is None:  # of format 1
+            assert manifest.layout is not None
+            built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
+            groups = built.optimizers[0].state_dict()["param_groups"]
+        found = {"state": self.numbered_states, "param_groups": groups}
+        return found if self.among is None else self.among.parted(found)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The optimizer's number of each parameter that it has."""
+        return self.plain.numbers or {name: n for n, name in enumerate(self.parameters)}
+
+    @property
+    def numbered_states(self) -> dict[int, dict[str, Any]]:
+        """The states there are by the optimizer's numbers. Raises StateError where it numbers
+        others."""
+        own, order = dict(zip(self.parameters, self.states, strict=True)), self.numbers
+        held = {name: state for name, state in own.items() if state}
+        if strangers := held.keys() - order.keys():
+            raise StateError(f"{min(strangers)} has a state, and the optimizer no number of it")
+        return dict(sorted((order[name], state) for name, state in held.items()))
+
+    @property
+    def among(self) -> SeveralOptimizers | None:
+        """Of several optimizers; None: of one."""
+        told = self.plain.several
+        return None if told is None else SeveralOptimizers(told.groups, told.keys)
+
+
+def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
+    """The checkpoint in `folder`, its bytes checked against the manifest; lazily: those of tensors
+    are left to whom reads them, with `Checkpoint.expected`.
+
+    Raises StateError, which names the tensor, where something is missing, differs, or does not fit
+    the layout.
+    """
+    manifest = load_manifest(folder)
+    if manifest.layout is None:
+        raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
+    own = _laid(folder, manifest.layout)
+    plain = plain_parts(manifest.plain, own, f"{folder}/{MANIFEST}")
+    later = manifest.tensors.keys() if lazily else ()
+    _refuse(folder, verify_files(folder, manifest, whole_files=False, later=later))
+    if not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
+        raise StateError(f"{folder}: {MANIFEST} lacks a file: not the checkpoint that was written")
+    values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
+    _refuse_unlike(folder, values, manifest.layout)
+    states: dict[str, dict[str, Any]] = {name: {} for name in own}
+    for label, tensor in kept.items():
+        name, _, kind = label.rpartition("/")
+        if name not in own:
+            raise StateError(f"{folder}: {OPTIMIZER} holds {label}, which is of no parameter")
+        alike = tuple(tensor.shape) == own[name].shape
+        states[name][kind] = _strided(tensor, own[name].stride) if alike else tensor
+    for name, more in plain.state.items():
+        states[name].update(more)
+    parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
+    more_of, beside = _more(folder, manifest, plain), _beside(folder, manifest, plain)
+    found = Checkpoint(manifest, parameters, tuple(states.values()), plain, more_of, beside)
+    return replace(found, expected=_expected(folder, found)) if lazily else found
+
+
+def _refuse(folder: Path, faults: Sequence[FileFault]) -> None:
+    if faults:
+        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
+        raise StateError(f"{folder}: {faults[0]}{more}: not the checkpoint that was written")
+
+
+def _expected(folder: Path, found: Checkpoint) -> ExpectedChecksums:
+    """The sums of what was mapped; all else is checked in the files."""
+    manifest = found.manifest
+    named: dict[str, Any] = {f"model/{name}": value for name, value in found.parameters.items()}
+    named |= {f"beside/{name}": value for name, value in found.beside.tensors.items()}
+    for part, held in ((AVERAGES, found.more.averages), (MASTERS, found.more.masters)):
+        of = part.removesuffix(".safetensors")
+        named |= {f"{of}/{name}": value for name, value in (held or {}).items()}
+    for name, state in zip(found.parameters, found.states, strict=True):
+        named |= {f"optimizer/{name}/{kind}": value for kind, value in state.items()}
+    sums = {
+        (tensor.data_ptr(), tensor.nbytes): (label, manifest.tensors[label].sha256)
+        for label, tensor in named.items()
+        if label in manifest.tensors
+        and isinstance(tensor, torch.Tensor)
+        and tensor.nbytes
+        and tensor.is_contiguous()
+    }
+
+    def rest(met: set[str]) -> None:
+        if met != manifest.tensors.keys():
+            _refuse(folder, verify_files(folder, manifest, whole_files=False, later=met))
+
+    return ExpectedChecksums(sums, str(folder), rest)
+
+
+def snapshot_of(folder: Path) -> Snapshot:
+    """The step a checkpoint folder holds. Raises StateError where it is not whole."""
+    return snapshot_in(folder, load(folder))
+
+
+def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
+    """The step of a checkpoint that was loaded from there."""
+    manifest = kept.manifest
+    assert manifest.layout is not None
+    if manifest.optimizer is None:
+        raise StateError(f"{folder}: its manifest names no optimizer")
+    return Snapshot(
+        manifest.step,
+        manifest.digest,
+        manifest.layout,
+        manifest.optimizer,
+        kept.parameters,
+        kept.states,
+        {name: step for name, step in manifest.older.items() if name in kept.parameters},
+        kept.more,
+        kept.beside,
+    )
+
+
+def _laid(folder: Path, layout: Layout) -> dict[str, Parameter]:
+    """Parameters by name. Raises StateError for a layout that none of ours is."""
+    try:
+        layout.check()
+    except StateError as error:
+        raise StateError(f"{folder}/{MANIFEST}: not a manifest of ours: {error}") from error
+    return {p.name: p for p in layout.parameters}
+
+
+def _refuse_unlike(folder: Path, values: Mapping[str, torch.Tensor], layout: Layout) -> None:
+    """Raises StateError where tensors are not those that the layout tells of."""
+    own = {p.name: (p.shape, layout.dtype_of(p)) for p in layout.parameters}
+    held = {n: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in values.items()}
+    if held != own:
+        raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
+
+
+def _beside(folder: Path, manifest: Manifest, plain: NonTensorState) -> FrozenAndBuffers:
+    if plain.beside is None:
+        return besides.NO_FROZEN_OR_BUFFERS
+    tensors = read_tensors(folder / BESIDE) if BESIDE in manifest.files else {}
+    return FrozenAndBuffers(**msgspec.structs.asdict(plain.beside), tensors=tensors)
+
+
+def _more(folder: Path, manifest: Manifest, plain: NonTensorState) -> OptionalState:
+    def tensors(name: str) -> dict[str, torch.Tensor] | None:
+        return read_tensors(folder / name) if name in manifest.files else None
+
+    numbers: dict[str, float] = {}
+    if plain.scaler is not None:
+        taken = manifest.step if plain.taken is None else plain.taken
+        numbers = {
+            "scale": plain.scaler["scale"],
+            "growth_tracker": plain.scaler["_growth_tracker"],
+            "skipped": manifest.step - taken,
+        }
+    return OptionalState(tensors(MASTERS), tensors(AVERAGES), plain.averaged, numbers)
+
+
+def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """The same values with these strides, which torch's fused kernels take for granted."""
+    if tensor.stride() == stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def trainer_state_as_saved(
+    kept: Checkpoint, taken: Snapshot, assumed: tuple[str, ...]
+) -> TrainerState | None:
+    """The step that `kept` is of; None where its rule names no code but what is stated here, and
+    can be worked out. taken: the same step. Raises StateError where it was not written with its
+    optimizer's groups."""
+    rule, plain = taken.optimizer, kept.plain
+    if taken.parameters_only or not tells_code(rule):
+        return None
+    if plain.param_groups is None:
+        raise StateError(
+            "the checkpoint names code of the training script, and holds no groups of its "
+            "optimizer: --run-code runs that code, for a checkpoint of your own"
+        )
+    numbers = kept.numbers
+    return TrainerState(
+        step=taken.step,
+        digest=taken.digest,
+        rule=rule,
+        model=dict(taken.parameters),
+        optimizer={"state": kept.numbered_states, "param_groups": plain.param_groups},
+        order=tuple(numbers.get(name, -1) for name in taken.parameters),
+        among=kept.among,
+        scheduler=plain.scheduler,
+        scaler=plain.scaler,
+        masters=taken.more.masters,
+        averages=taken.more.averages,
+        averaged=taken.more.averaged,
+        taken=taken.step - taken.more.skipped,
+        older=taken.older,
+        beside=taken.beside,
+        assumed=assumed,
+    )

@@ -1,0 +1,193 @@
+"""Saves a replica as a checkpoint folder of FlowCheck's own format, whole or not at all.
+
+step-N/model.safetensors       every parameter by name, in its shape, contiguous
+step-N/optimizer.safetensors   "<parameter name>/<torch's state name>"; empty before the first step
+step-N/beside.safetensors      frozen parameters and buffers, where a stated model has any
+step-N/averages.safetensors    moving averages, where the trainer keeps any
+step-N/masters.safetensors     what the optimizer steps in their place, where it does
+step-N/manifest.json           what it is, all sums, and what is no tensor; written last
+latest                         the name of the newest one
+
+All is written into a temporary sibling, synced and renamed; then `latest` moves.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from flowcheck.atomic_write import atomic_path_per_process
+from flowcheck.errors import ConfigError, StateError, naming_file
+from flowcheck.private_files import make_folder
+from flowcheck.replica.checkpoint import frozen_and_buffers as besides
+from flowcheck.replica.checkpoint.checkpoint_load import (
+    AVERAGES,
+    BESIDE,
+    MASTERS,
+    MODEL,
+    OPTIMIZER,
+    Checkpoint,
+    load,
+    snapshot_in,
+    snapshot_of,
+)
+from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot, in_place
+from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_state
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.replica.checkpoint_files.latest_pointer import point
+from flowcheck.replica.checkpoint_files.manifest import (
+    FULL,
+    MANIFEST,
+    PARAMETERS_ONLY,
+    Manifest,
+    load_manifest,
+    write_manifest,
+)
+from flowcheck.replica.checkpoint_files.non_tensor_state import to_plain
+from flowcheck.replica.checkpoint_files.safetensors_file import write_tensors
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.param_layout import Layout
+
+__all__ = ["Checkpoint", "load", "save", "save_given", "snapshot_in", "snapshot_of"]
+
+SUFFIX = ".safetensors"
+LEFTOVERS = ".step-*.tmp"
+"""What a killed writer left: the step that comes next is another one."""
+
+
+def save(
+    replica: Replica,
+    directory: Path,
+    *,
+    evidence: Sequence[str] = (),
+    assumed: Sequence[str] = (),
+) -> Path:
+    """Writes `directory`/step-N and returns it. A checkpoint of the same bytes is left as it is;
+    one of the same step that is damaged is written anew.
+
+    Raises StateError where step-N is there with other content; OSError where there is no room.
+    """
+    snapshot = _in_place(replica)
+    try:
+        whole = trainer_state(snapshot, evidence=tuple(evidence), assumed=tuple(assumed))
+    except ConfigError as error:  # a state is kept also where its schedule cannot be had
+        rule = msgspec.structs.replace(snapshot.optimizer, schedule=None)
+        told = (*assumed, f"the learning rate of the next step is not known: {error}")
+        whole = trainer_state(
+            replace(snapshot, optimizer=rule), evidence=tuple(evidence), assumed=told
+        )
+        whole = replace(whole, rule=snapshot.optimizer)
+    return save_given(whole, directory, replica.layout)
+
+
+def save_given(step: TrainerState, directory: Path, layout: Layout) -> Path:
+    """As `save`, of a step that was given; `latest` names it when it is on disk."""
+    final = directory / f"step-{step.step}"
+    if not _is_there(step, final, layout):
+        make_folder(directory)
+        with (
+            naming_file(final),
+            atomic_path_per_process(final, leftovers=LEFTOVERS, folder=True) as place,
+        ):
+            write(step, place, layout)
+            if final.exists():  # damaged: a folder takes the place of none but an empty one
+                shutil.rmtree(final)
+    point(directory, final.name)
+    return final
+
+
+def _is_there(step: TrainerState, final: Path, layout: Layout) -> bool:
+    """Every byte of it. Raises StateError where something else is there."""
+    if not final.exists():
+        return False
+    there = load_manifest(final)
+    if (there.digest, there.layout) != (step.digest, layout):
+        raise StateError(
+            f"{final}: a checkpoint of another run is already here; name another --out"
+        )
+    return not verify_files(final, there)
+
+
+def write(step: TrainerState, folder: Path, layout: Layout) -> Manifest:
+    """The files of a step, each on disk, into an empty folder; the manifest last."""
+    with ChecksummedWriter() as sums:
+        more = write_files(step, folder, layout, sums)
+        manifest = Manifest(
+            step=step.step,
+            digest=step.digest,
+            torch_version=str(torch.__version__),
+            kind=PARAMETERS_ONLY if step.optimizer is None else FULL,
+            older=step.older | step.beside.older(step.step),
+            files=sums.files(),
+            tensors=sums.tensors(),
+            evidence=step.evidence,
+            assumed=step.assumed,
+            **more,
+        )
+    write_manifest(folder / MANIFEST, manifest)
+    return manifest
+
+
+def write_files(
+    step: TrainerState, folder: Path, layout: Layout, sums: ChecksummedWriter
+) -> dict[str, Any]:
+    """The tensors of a step, each file on disk; what of the manifest is of this format alone."""
+    states, odd = _tensors_of(step)
+    write_tensors(folder / MODEL, step.model, sums, part="model/")
+    write_tensors(folder / OPTIMIZER, states, sums, part="optimizer/")
+    for name, held in ((AVERAGES, step.averages), (MASTERS, step.masters)):
+        if held is not None:
+            write_tensors(folder / name, held, sums, part=name.removesuffix(SUFFIX) + "/")
+    if step.beside.tensors:
+        write_tensors(folder / BESIDE, step.beside.tensors, sums, part="beside/")
+    beside = besides.to_plain(step.beside) if step.beside.keys else None
+    groups = None if step.optimizer is None else step.optimizer["param_groups"]
+    rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
+    rest["beside"] = beside
+    counts = {"averaged": step.averaged or None, "taken": step.taken if step.scaler else None}
+    several = step.among and {"groups": list(step.among.groups), "keys": list(step.among.keys)}
+    plain = {"param_groups": groups, "numbers": numbers_of(step), "several": several}
+    plain |= {**rest, **counts}
+    told = {k: to_plain(v, k) for k, v in plain.items() if v is not None}
+    return {"layout": layout, "optimizer": step.rule, "plain": told}
+
+
+def numbers_of(step: TrainerState) -> dict[str, int]:
+    """The optimizer's number of each parameter that is in one of its groups, by name."""
+    order = step.order or range(len(step.model))
+    return {name: n for name, n in zip(step.model, order, strict=True) if n >= 0}
+
+
+def _tensors_of(
+    step: TrainerState,
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
+    """(the optimizer's tensors by "name/state", its other states by name)."""
+    tensors: dict[str, torch.Tensor] = {}
+    odd: dict[str, dict[str, Any]] = {}
+    names = {number: name for name, number in numbers_of(step).items()}
+    for number, states in ((step.optimizer or {}).get("state") or {}).items():
+        for kind, value in states.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{names[number]}/{kind}"] = value
+            else:
+                odd.setdefault(names[number], {})[kind] = value
+    return tensors, odd
+
+
+def _in_place(replica: Replica) -> Snapshot:
+    """The newest step over the replica's own memory: good until it takes the next."""
+    return in_place(
+        replica.commit,
+        replica.description,
+        replica.optimizer,
+        dict(replica.sections()),
+        read_frozen_and_buffers(replica.path, replica.step),
+    )

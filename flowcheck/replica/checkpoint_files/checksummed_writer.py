@@ -1,0 +1,152 @@
+"""Writes an output's files in threads: checksummed, written and synced beside whoever produces
+them.
+makes them (hashing, writing and waiting let go of the GIL)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck.atomic_write import sync
+from flowcheck.closing_context import Closeable
+from flowcheck.replica.checkpoint_files.checksum_verifier import (
+    NO_EXPECTED_CHECKSUMS,
+    ExpectedChecksums,
+)
+from flowcheck.replica.checkpoint_files.direct_io import DirectWrite
+from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.manifest import FileSum, TensorSum
+from flowcheck.replica.checkpoint_files.sha256 import Sha256, hash_two
+
+AHEAD_FILES = 2
+"""Are filled and summed at once: what of them is no tensor's own memory is held as long."""
+DISK_THREADS = 3
+"""Write blocks of them: one always waits at the disk."""
+EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"""sha256 of no bytes."""
+
+_Told = tuple[FileSum, dict[str, str]]
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor in index order; of a contiguous one over the same memory."""
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return raw.numpy().data
+
+
+class ChecksummedWriter(Closeable):
+    """The files of an output that is being written."""
+
+    def __init__(
+        self, expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS, *, reads_back: bool = False
+    ) -> None:
+        """expected: what sums of tensors are to be, where they lie in memory. reads_back: of
+        every block that is written a page is read again."""
+        self._expected, self._reads_back = expected, reads_back
+        self._pool = ThreadPoolExecutor(AHEAD_FILES, "files")
+        self._disk = ThreadPoolExecutor(DISK_THREADS, "disk")
+        self._ahead = ThreadPoolExecutor(AHEAD_FILES, "ahead")
+        self._waiting = ThreadPoolExecutor(AHEAD_FILES, "sync")
+        self._spare: list[np.ndarray] = []
+        self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
+        self._files: dict[str, Future[_Told]] = {}
+        self._given_up = Event()
+        self._begun: list[Future[_Told]] = []
+        """Of each file in turn: its sums, when it is written."""
+        self._synced: list[Future[None]] = []
+        self.names: dict[str, str] = {}
+        """Of files that are written under another name than they will have."""
+        self.more: dict[str, Any] = {}
+        """Fields of the manifest that this format alone has."""
+
+    def close(self) -> None:
+        """Nothing is written and no sum is made any more."""
+        self._given_up.set()
+        self._pool.shutdown(cancel_futures=True)
+        self._disk.shutdown()  # behind those who hand on to it
+        for rest in (self._ahead, self._waiting):
+            rest.shutdown(cancel_futures=True)
+
+    def put(
+        self,
+        name: str,
+        path: Path,
+        pieces: Sequence[FilePiece],
+        tensors: Mapping[str, torch.Tensor],
+    ) -> None:
+        """Begins to write a file, which is whole after `files`; its bytes are not to change before.
+        name: the file's in the manifest; tensors: by the labels of `pieces`, what of them is not
+        there has no bytes.
+
+        Raises OSError where there was no room for one before.
+        """
+        own = self.names.get(name, name)
+        if len(self._begun) >= AHEAD_FILES:
+            self._begun[-AHEAD_FILES].result()
+        pouring = DirectWrite(
+            path,
+            pieces,
+            self._given_up,
+            self._disk,
+            self._ahead,
+            self._spare,
+            expected=self._expected,
+            reads_back=self._reads_back,
+        )
+        self._files[own] = self._pool.submit(self._poured, pouring, path)
+        self._begun.append(self._files[own])
+        at = 0
+        for piece in pieces:
+            if piece.label:
+                self._tensors[piece.label] = (tensors[piece.label], own, at, piece.nbytes)
+            at += piece.nbytes
+        for label, tensor in tensors.items():
+            if label not in self._tensors and not tensor.numel():
+                self.empty(label, tensor)
+
+    def _poured(self, pouring: DirectWrite, path: Path) -> _Told:
+        told = pouring.poured()
+        self._synced.append(self._waiting.submit(sync, path))
+        return told
+
+    def empty(self, label: str, tensor: torch.Tensor) -> None:
+        """A tensor without bytes: it lies in no file."""
+        self._tensors[label] = (tensor, "", 0, 0)
+
+    def file(self, name: str, path: Path) -> None:
+        """Sums and syncs a small file that is whole, without tensors."""
+        self._files[self.names.get(name, name)] = self._pool.submit(_of_small, path)
+        self._synced.append(self._waiting.submit(sync, path))
+
+    def files(self) -> dict[str, FileSum]:
+        """Waits until all files are summed, on disk, and read back. Raises StateError, which names
+        the tensor, where one is not what it is to be or does not read back as it was written;
+        OSError where there is no room."""
+        for poured in self._begun:
+            poured.result()
+        for one in self._synced:
+            one.result()
+        self._expected.end()
+        return {name: found.result()[0] for name, found in self._files.items()}
+
+    def tensors(self) -> dict[str, TensorSum]:
+        """Waits for them."""
+        told: dict[str, TensorSum] = {}
+        for label, (tensor, file, first, count) in self._tensors.items():
+            dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+            at = ((file, first, count),) if count else ()
+            own = self._files[file].result()[1][label] if count else EMPTY
+            told[label] = TensorSum(dtype, shape, own, at)
+        return told
+
+
+def _of_small(path: Path) -> _Told:
+    raw, own = path.read_bytes(), Sha256()
+    hash_two(own, raw)
+    return FileSum(len(raw), own.hexdigest(), own.hexdigest()), {}

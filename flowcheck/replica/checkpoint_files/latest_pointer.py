@@ -1,0 +1,65 @@
+"""The file `latest`: which checkpoint of a folder is the newest whole one.
+
+It moves last: every file of a checkpoint is synced, its folder takes its name, and only then does
+`latest`. A text, not a link: object stores have none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST
+from flowcheck.untrusted_paths import NAME_BYTES_MAX, checked_checkpoint_name
+
+LATEST = "latest"
+STEP = "step-"
+"""Before the number, in the name of a checkpoint."""
+TEXT_BYTES_MAX = NAME_BYTES_MAX + 1
+"""Of the file: a name and the end of its line."""
+
+
+def point(folder: Path, name: str) -> None:
+    """`folder`/`name` is the newest from now on; it is whole and on disk already."""
+    write_atomically(folder / LATEST, name.encode() + b"\n")
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder; None where nothing was ever said, or it is gone."""
+    found = checkpoint_named_by_latest(folder)
+    return found if found is not None and (found / MANIFEST).is_file() else None
+
+
+def checkpoint_named_by_latest(folder: Path) -> Path | None:
+    """What `latest` names, whether it is there or not; None where it names no checkpoint of ours
+    (DeepSpeed has a file of this name as well)."""
+    if not (folder / LATEST).is_file():
+        return None
+    try:
+        with (folder / LATEST).open("rb") as file:
+            return folder / latest_name(file.read(TEXT_BYTES_MAX + 1), str(folder / LATEST))
+    except (OSError, StateError):
+        return None
+
+
+def latest_name(text: bytes, where: str) -> str:
+    """What the text of `latest` names. Raises StateError for anything but a checkpoint of ours."""
+    if len(text) > TEXT_BYTES_MAX:
+        raise StateError(f"{where}: is longer than {TEXT_BYTES_MAX} bytes: it names no checkpoint")
+    told = text.decode(errors="replace").removesuffix("\n")
+    return checked_checkpoint_name(told, where)
+
+
+def why_latest_is_missing(folder: Path) -> str:
+    """What of the checkpoint that `latest` names is not there, a sentence; empty: all is, or it
+    names none of ours."""
+    found = checkpoint_named_by_latest(folder)
+    if found is None or (found / MANIFEST).is_file():
+        return ""
+    if any(found.glob("*_model_states.pt")):
+        return ""
+    lacks = f"holds no {MANIFEST}" if found.is_dir() else "is not there"
+    whole = sorted(path.parent.name for path in folder.glob(f"{STEP}*/{MANIFEST}"))
+    there = f"whole are {', '.join(whole)}" if whole else "nothing whole is there"
+    return f"{folder / LATEST} names {found.name}, which {lacks} ({there})"

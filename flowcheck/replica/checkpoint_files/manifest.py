@@ -1,0 +1,188 @@
+"""The manifest of an output (manifest.json): its step, files, tensors and their sha256; written
+last.
+
+Sums are sha256. A tensor's is of its bytes as they lie in the files, so that whoever can read bytes
+can check it; `around` is of a file's bytes that belong to no tensor (headers, what pickles hold).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.replica.optimizer.user_code_trust import as_told
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.user_code import plain_text
+from flowcheck.step_numbers import Step
+from flowcheck.untrusted_paths import step_number
+
+FORMAT = 2
+READS = (1, 2)
+"""1 had no sums of tensors, and those of files in `sha256`."""
+MANIFEST = "manifest.json"
+MANIFEST_SUFFIX = ".manifest.json"
+"""Behind the name of an output that is one file."""
+MOST_BYTES = 256 << 20
+"""Of a manifest: a tensor takes some 300. What is longer is no manifest, and is not read."""
+FULL = "parameters and optimizer state"
+PARAMETERS_ONLY = "parameters, no optimizer state"
+
+FileSpan = tuple[str, int, int]
+"""File relative to the manifest's folder, first byte, bytes."""
+
+
+class FileSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole file."""
+
+    bytes: int
+    sha256: str
+    around: str
+
+
+class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor; its bytes are those of the pieces, one behind the other."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    at: tuple[FileSpan, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an output is and what it rests on."""
+
+    format: int = FORMAT
+    form: str = "flowcheck"
+    """Which of vault.formats.FORMATS."""
+    step: Step
+    digest: str
+    """`Replica.digest` of this step, see digest.py; empty where no replica gave it."""
+    torch_version: str
+    """Whose arithmetic took the steps."""
+    kind: str = FULL
+    lacks: str = ""
+    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    older: dict[str, int] = {}
+    """Parameters that are of another step than `step`, and which."""
+    layout: Layout | None = None
+    """Of the native form, as `optimizer`."""
+    optimizer: OptimizerConfig | None = None
+    sha256: dict[str, str] = {}
+    """Of format 1: file name to sha256 of its content."""
+    files: dict[str, FileSum] = {}
+    tensors: dict[str, TensorSum] = {}
+    """By part and name: model/NAME, optimizer/NAME/STATE; of torch and dcp by their own keys."""
+    plain: dict[str, Any] = {}
+    """Of the native form: what is no tensor (files/plain.py)."""
+    evidence: tuple[str, ...] = ()
+    """What was seen on the wire that the caller rests on."""
+    assumed: tuple[str, ...] = ()
+    """What no observation could have contradicted."""
+    seal: str = ""
+    """sha256 of this file with zeros here. The last field; format 1 had none."""
+
+
+UNSEALED = "0" * 64
+_SEALED = re.compile(rb'"seal": "([0-9a-f]{64})"\n}\n\Z')
+
+
+def path_of(output: Path) -> Path:
+    """Where the manifest of an output lies."""
+    return output / MANIFEST if output.is_dir() else manifest_beside(output)
+
+
+def manifest_beside(file: Path) -> Path:
+    """Where that of an output lies which is one file, or is to be."""
+    return file.with_name(file.name + MANIFEST_SUFFIX)
+
+
+def load_manifest(output: Path) -> Manifest:
+    """The manifest of a folder or a file. Raises StateError where there is none or it is not
+    ours."""
+    path = path_of(output)
+    manifest = decode_manifest(manifest_text(output), str(path))
+    return manifest if output.is_dir() else _of_file(manifest, output)
+
+
+def manifest_text(output: Path) -> bytes:
+    """What lies there, as it is. Raises StateError where nothing does, or no file of this kind."""
+    return text_at(path_of(output), output)
+
+
+def text_at(path: Path, output: Path) -> bytes:
+    """The text of `output`'s manifest at `path`. Raises StateError as `manifest_text`."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise StateError(f"{output}: no whole checkpoint: {path.name} is no file")
+        if found.st_size > MOST_BYTES:
+            raise StateError(f"{path}: not a manifest of ours: longer than {MOST_BYTES:,} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise StateError(f"{output}: no whole checkpoint: {path.name}: {error.strerror}") from error
+
+
+def decode_manifest(text: bytes, where: str) -> Manifest:
+    """where: of the text, for errors. Raises StateError for what is no manifest of a format that is
+    read here, or not as it was written. Code that its optimizer names is Told: never called."""
+    try:
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except DECODE_ERRORS as error:
+        raise StateError(f"{where}: not a manifest of ours: {error}") from error
+    if manifest.format not in READS:
+        known = " and ".join(map(str, READS))
+        raise StateError(f"{where}: format {manifest.format}, this program reads {known}")
+    if manifest.format > 1 and not _sealed(text):
+        raise StateError(f"{where}: is not the manifest that was written: its own sum differs")
+    step_number(manifest.step, where)
+    if manifest.optimizer is None:
+        return manifest
+    return msgspec.structs.replace(manifest, optimizer=as_told(manifest.optimizer))
+
+
+def _of_file(manifest: Manifest, output: Path) -> Manifest:
+    """What a manifest beside a file says of that file, also where both were renamed: never of one
+    that has the old name. Raises StateError where it is of several."""
+    if manifest.files.keys() == {output.name}:
+        return manifest
+    if len(manifest.files) != 1:
+        several = f"speaks of {len(manifest.files)} files, not of {output.name} alone"
+        raise StateError(f"{path_of(output)}: {several}: name the folder it is of")
+    (own,) = manifest.files.values()
+    tensors = {
+        label: msgspec.structs.replace(
+            one, at=tuple((output.name, first, count) for _, first, count in one.at)
+        )
+        for label, one in manifest.tensors.items()
+    }
+    return msgspec.structs.replace(manifest, files={output.name: own}, tensors=tensors)
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Whole, and on disk when this returns."""
+    write_atomically(path, encode_manifest(manifest))
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Its text, sealed."""
+    unsealed = msgspec.structs.replace(manifest, seal=UNSEALED)
+    text = msgspec.json.encode(unsealed, enc_hook=plain_text)
+    text = msgspec.json.format(text, indent=1) + b"\n"
+    own = hashlib.sha256(text).hexdigest().encode()
+    return _SEALED.sub(b'"seal": "' + own + b'"\n}\n', text)
+
+
+def _sealed(text: bytes) -> bool:
+    found = _SEALED.search(text)
+    if found is None:
+        return False
+    whole = text[: found.start(1)] + UNSEALED.encode() + text[found.end(1) :]
+    return hashlib.sha256(whole).hexdigest().encode() == found[1]

@@ -1,0 +1,136 @@
+"""The part of a trainer's state that is no tensor, as JSON in the manifest, and its checks when
+read back.
+
+included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from flowcheck.errors import StateError
+from flowcheck.step_numbers import Step
+
+TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"
+DEPTH_MAX = 64
+
+
+def to_plain(value: Any, what: str, depth: int = 0) -> Any:
+    """JSON's kinds. Raises StateError for anything that is no plain value, named by `what`."""
+    if depth > DEPTH_MAX:
+        raise StateError(f"{what}: is nested deeper than {DEPTH_MAX}")
+    if isinstance(value, float) and not math.isfinite(value):
+        return {FLOAT: repr(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return {TUPLE: [to_plain(one, f"{what}[{i}]", depth + 1) for i, one in enumerate(value)]}
+    if isinstance(value, list):
+        return [to_plain(one, f"{what}[{i}]", depth + 1) for i, one in enumerate(value)]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) and not key.startswith("__") for key in value):
+            return {k: to_plain(one, f"{what}.{k}", depth + 1) for k, one in value.items()}
+        pairs = [list(pair) for pair in value.items()]
+        return {ITEMS: [to_plain(pair, what, depth + 2) for pair in pairs]}
+    if getattr(value, "dim", None) is not None and value.dim() == 0:
+        return to_plain(value.item(), what, depth + 1)  # a rate kept as a tensor
+    raise StateError(f"{what}: a {type(value).__name__} is no plain value, and cannot be written")
+
+
+def from_plain(value: Any) -> Any:
+    """What `to_plain` was given."""
+    if isinstance(value, list):
+        return [from_plain(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {TUPLE}:
+        return tuple(from_plain(value[TUPLE]))
+    if value.keys() == {FLOAT}:
+        return float(value[FLOAT])
+    if value.keys() == {ITEMS}:
+        return dict(from_plain(value[ITEMS]))
+    return {key: from_plain(one) for key, one in value.items()}
+
+
+class Several(msgspec.Struct, frozen=True):
+    """Which groups are of which of several optimizers (replica/checkpoint/trainer_state.py)."""
+
+    groups: tuple[int, ...]
+    keys: tuple[str, ...]
+
+
+class PlainBeside(msgspec.Struct, frozen=True):
+    """The rest of a module but its tensors (kept/beside.py)."""
+
+    keys: tuple[tuple[str, str], ...]
+    registered: tuple[str, ...]
+    frozen: tuple[str, ...]
+    buffers: tuple[str, ...]
+    still: tuple[str, ...]
+    step: Step
+    sent: int | None = None
+    followed: tuple[str, ...] = ()
+
+
+class SavedParamGroup(msgspec.Struct, frozen=True):
+    """Of one of torch's parameter groups, what is read here."""
+
+    params: tuple[int, ...]
+
+
+class NonTensorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the native form; what is None was not written."""
+
+    param_groups: list[dict[str, Any]] | None = None
+    numbers: dict[str, int] | None = None
+    """By parameter, the optimizer's number of it."""
+    several: Several | None = None
+    scheduler: Any = None
+    scaler: dict[str, int | float] | None = None
+    state: dict[str, dict[str, Any]] = {}
+    """By parameter: states that are no tensors."""
+    beside: PlainBeside | None = None
+    averaged: int = 0
+    taken: int | None = None
+
+
+def plain_parts(plain: dict[str, Any], names: Collection[str], where: str) -> NonTensorState:
+    """Of a manifest's `plain`. names: of its parameters. Raises StateError, which names `where`,
+    for what no checkpoint of ours holds."""
+    try:
+        found = msgspec.convert(from_plain(plain), NonTensorState)
+        groups = [msgspec.convert(group, SavedParamGroup) for group in found.param_groups or ()]
+    except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
+        raise StateError(f"{where}: not a manifest of ours: plain: {error}") from error
+    if (wrong := _unlike(found, groups, names)) is not None:
+        raise StateError(f"{where}: not a manifest of ours: plain: {wrong}")
+    return found
+
+
+def _unlike(
+    found: NonTensorState, groups: Sequence[SavedParamGroup], names: Collection[str]
+) -> str | None:
+    """What of it does not fit the rest; None: nothing."""
+    numbers = found.numbers or {}
+    if strangers := (numbers.keys() | found.state.keys()) - set(names):
+        return f"{min(strangers)!r:.300} is no parameter"
+    if len(set(numbers.values())) < len(numbers):
+        return "two parameters have the same number"
+    held = [number for group in groups for number in group.params]
+    if groups and not set(numbers.values()) <= set(held):
+        return "a parameter's number is in no group"
+    if found.several is not None and not _parts(found.several, len(groups)):
+        return "its groups are not those of its optimizers"
+    if found.scaler is not None and not {"scale", "_growth_tracker"} <= found.scaler.keys():
+        return "the scaler has no scale"
+    return None
+
+
+def _parts(several: Several, groups: int) -> bool:
+    counts, keys = several.groups, several.keys
+    fits = sum(counts) == groups and all(count > 0 for count in counts)
+    return fits and len(keys) in (0, len(counts)) and len(set(keys)) == len(keys)

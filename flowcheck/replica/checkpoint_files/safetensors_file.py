@@ -1,0 +1,114 @@
+"""safetensors files written from memory, without a copy of it.
+
+Format (safetensors' README, "Format"): the header's length as 8 bytes, little-endian; the header,
+JSON of {name: {dtype, shape, data_offsets}} and "__metadata__", padded by spaces; the tensors back
+to back in index order. As its own writer does, larger elements come first: all are aligned then. Of
+them those come first that fill whole blocks of a sum: the file's begin where the tensors' do.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
+from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES
+from flowcheck.untrusted_paths import refuse_special_file
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+ALIGN = BLOCK_BYTES
+"""Of the header's end; the format has it at 8 at least."""
+LENGTH_BYTES = 8
+FOR_TORCH = {"format": "pt"}
+"""What transformers asks a file's metadata for (modeling_utils.py, load_state_dict)."""
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    sums: ChecksummedWriter,
+    *,
+    part: str = "",
+    metadata: Mapping[str, str] = FOR_TORCH,
+    name: str = "",
+) -> None:
+    """Writes the file, see `Sums.put`. part: before each name in the manifest; name: the file's
+    there.
+
+    Raises StateError for a dtype that the format lacks, OSError where there is no room.
+    """
+    ordered = sorted(
+        tensors.items(),
+        key=lambda one: (-one[1].element_size(), one[1].nbytes % BLOCK_BYTES != 0),
+    )
+    pieces = [FilePiece(_header(path, ordered, metadata))]
+    pieces += [FilePiece(bytes_of(tensor), part + own) for own, tensor in ordered if tensor.numel()]
+    sums.put(name or path.name, path, pieces, {part + own: value for own, value in ordered})
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Every tensor, mapped from the file and private: writing to one does not change it. Raises
+    StateError where it is none of this format, or not whole."""
+    refuse_special_file(path)
+    try:
+        found: dict[str, torch.Tensor] = load_file(path)
+    except FileNotFoundError as error:
+        raise StateError(f"{path}: is missing") from error
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise StateError(f"{path}: no whole safetensors file: {error}") from error
+    return found
+
+
+@contextmanager
+def safetensors_errors_as_os_errors(path: Path) -> Iterator[None]:
+    """safetensors' own writer raises OSError where there is no room: by itself, it only names the
+    number in its sentence."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from error
+
+
+def _header(
+    path: Path, ordered: list[tuple[str, torch.Tensor]], metadata: Mapping[str, str]
+) -> bytes:
+    """What comes before the first tensor."""
+    told: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, tensor in ordered:
+        if tensor.dtype not in DTYPES:
+            raise StateError(f"{path}: {name} is of {tensor.dtype}, which safetensors lacks")
+        end = at + tensor.numel() * tensor.element_size()
+        told[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [at, end],
+        }
+        at = end
+    text = json.dumps(told, separators=(",", ":")).encode()
+    text += b" " * (-(LENGTH_BYTES + len(text)) % ALIGN)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text

@@ -1,0 +1,161 @@
+"""sha256 of two streams in the time of one, where this CPU has instructions for it
+(dpdk_ext/core/fc_sha256.c); else by hashlib, one behind the other. Both let go of the GIL."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowcheck._core import ffi, lib
+
+TOGETHER = bool(lib.fc_sha256_here())
+DIGEST_BYTES = 32
+BLOCK_BYTES = 64
+"""Summed at once (FIPS 180-4, 1): of bytes that begin a block in both of two sums the work that
+is the same is done once."""
+READ_BYTES = 1 << 18
+"""Of a file at once: two of them stay in a core's cache until they are summed."""
+
+Buffer = bytes | bytearray | memoryview
+Span = tuple[int, int]
+"""First byte, bytes."""
+
+
+@dataclass(slots=True)
+class Crc:
+    """crc-32 of some bytes, as zip archives have it; goes on."""
+
+    value: int = 0
+
+
+class Sha256:
+    """A sha256 that goes on. One thread adds to it at a time."""
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: Any = hashlib.sha256() if not TOGETHER else ffi.new("struct fc_sha256 *")
+        if TOGETHER:
+            lib.fc_sha256_begin(self.state)
+
+    def hexdigest(self) -> str:
+        """Of all that was added; more may be added behind it."""
+        if not TOGETHER:
+            return str(self.state.hexdigest())
+        out = ffi.new("uint8_t[]", DIGEST_BYTES)
+        ended = ffi.new("struct fc_sha256 *", self.state[0])
+        lib.fc_sha256_end(ended, out)
+        return bytes(ffi.buffer(out)).hex()
+
+
+def hash_two(
+    one: Sha256, data: Buffer, other: Sha256 | None = None, other_data: Buffer | None = None
+) -> None:
+    """Adds `data` to `one`, and as many bytes to `other`: the same ones, or `other_data`."""
+    second = data if other_data is None else other_data
+    if not TOGETHER:
+        one.state.update(data)
+        if other is not None:
+            other.state.update(second)
+        return
+    first = ffi.from_buffer("uint8_t[]", data)
+    if other is None:
+        lib.fc_sha256_add(one.state, first, ffi.NULL, ffi.NULL, len(first))
+        return
+    beside = ffi.from_buffer("uint8_t[]", second)
+    if len(beside) != len(first):
+        raise ValueError(f"{len(first)} bytes beside {len(beside)}")
+    lib.fc_sha256_add(one.state, first, other.state, beside, len(first))
+
+
+def pour(data: np.ndarray, to: np.ndarray, one: Sha256, other: Sha256, crc: Crc | None) -> None:
+    """Copies `data` to the first bytes of `to`, and adds it to both and to `crc`, in one pass."""
+    into = ffi.from_buffer("uint8_t[]", to)
+    so_far = ffi.NULL if crc is None else ffi.new("uint32_t *", crc.value)
+    if TOGETHER:
+        raw = ffi.from_buffer("uint8_t[]", data)
+        lib.fc_sha256_pour(one.state, other.state, raw, into, data.size, so_far)
+    else:
+        to[: data.size] = data
+        one.state.update(data.data)
+        other.state.update(data.data)
+        if crc is not None:
+            so_far[0] = lib.fc_crc32(crc.value, into, data.size)
+    if crc is not None:
+        crc.value = int(so_far[0])
+
+
+def of_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:
+    """The sum of each part of an open file, two at a time; of what there is of it. Read, never
+    mapped: a file that is cut short meanwhile must not end the process."""
+    sums = [Sha256() for _ in spans]
+    buffers = [memoryview(bytearray(READ_BYTES)) for _ in range(2)]
+    left = [(first, first + count) for first, count in spans]
+    waiting = list(range(len(spans)))[::-1]
+    lanes: list[int] = []
+    while waiting or lanes:
+        while len(lanes) < 2 and waiting:
+            lanes.append(waiting.pop())
+        most = min(READ_BYTES, *(left[n][1] - left[n][0] for n in lanes))
+        parts = [
+            _read(descriptor, left[n][0], buffer[:most])
+            for n, buffer in zip(lanes, buffers, strict=False)
+        ]
+        done = min(len(part) for part in parts)
+        if len(lanes) == 2:
+            hash_two(sums[lanes[0]], parts[0][:done], sums[lanes[1]], parts[1][:done])
+        else:
+            hash_two(sums[lanes[0]], parts[0])
+        for n, part in zip(lanes, parts, strict=True):
+            first, end = left[n]
+            left[n] = (first + done, end if len(part) == most else first + done)
+        lanes = [n for n in lanes if left[n][0] < left[n][1]]
+    return [one.hexdigest() for one in sums]
+
+
+def of_joined(descriptor: int, spans: Sequence[Span]) -> str:
+    """The sum of parts of an open file, one behind the other; of what there is of them."""
+    whole = Sha256()
+    for first, count in spans:
+        feed(whole, descriptor, first, count)
+    return whole.hexdigest()
+
+
+def feed(whole: Sha256, descriptor: int, first: int, count: int) -> None:
+    """Adds a part of an open file, of what there is of it."""
+    buffer = memoryview(bytearray(max(1, min(READ_BYTES, count))))
+    for at in range(first, first + count, READ_BYTES):
+        hash_two(whole, _read(descriptor, at, buffer[: min(READ_BYTES, first + count - at)]))
+
+
+def walked(descriptor: int, size_bytes: int, spans: Sequence[Span]) -> tuple[str, list[str]]:
+    """(the sum of a file, of each span), in one reading. spans: ascending, none in another."""
+    whole, sums = Sha256(), list[str]()
+    buffer = memoryview(bytearray(READ_BYTES))
+    at = 0
+    for first, count in (*spans, (size_bytes, 0)):
+        own = Sha256()
+        for begin, end, other in ((at, first, None), (first, first + count, own)):
+            for place in range(begin, end, READ_BYTES):
+                hash_two(
+                    whole, _read(descriptor, place, buffer[: min(READ_BYTES, end - place)]), other
+                )
+        sums.append(own.hexdigest())
+        at = first + count
+    return whole.hexdigest(), sums[:-1]
+
+
+def _read(descriptor: int, first: int, into: memoryview) -> memoryview:
+    """As much of it as there is."""
+    done = 0
+    while done < len(into):
+        got = os.preadv(descriptor, [into[done:]], first + done)
+        if not got:
+            break
+        done += got
+    return into[:done]

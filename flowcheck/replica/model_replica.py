@@ -1,0 +1,384 @@
+"""The CPU replica of the model: reads its committed step in place, applies each training step
+bit for bit, survives kill -9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
+from flowcheck.replica.flat_tensors import FlatValues, elements_of
+from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer.gradient_clipping import gradient_as_stepped
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.optimizer.state_sections import (
+    StoredState,
+    describe_sections,
+    has_state_mask,
+    named_tensors,
+    stored_states,
+)
+from flowcheck.replica.optimizer_step.initial_state import begun
+from flowcheck.replica.optimizer_step.step_executor import StepExecutor, StepInProgress
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.preflight.determinism_check import check_determinism
+from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Description
+from flowcheck.replica.state_file.state_file import StateFile, place_sections
+from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.worker_threads import WorkerThreads
+from flowcheck.step_numbers import Step
+
+
+class CommittedReplica:
+    """The committed step of a state file, and the whole ones before it."""
+
+    def __init__(self, state: StateFile) -> None:
+        self._state: StateFile | None = state
+        self.layout: Layout = state.description.layout
+
+    @property
+    def path(self) -> Path:
+        """Of the state file."""
+        return self._open.path
+
+    @property
+    def commit(self) -> Commit:
+        """The last committed step."""
+        return self._open.commit
+
+    @property
+    def description(self) -> Description:
+        """What the sections are."""
+        return self._open.description
+
+    @property
+    def step(self) -> Step:
+        """The last committed step; 0 before the first."""
+        return self._open.commit.step
+
+    @property
+    def digest(self) -> str:
+        """Hex digest of parameters and optimizer state at `step`."""
+        return self._open.commit.digest.hex()
+
+    @property
+    def has_optimizer_state(self) -> bool:
+        """False until the first step."""
+        return self._open.commit.has_optimizer_state
+
+    def parameters(self) -> np.ndarray:
+        """The committed parameters, flat, [layout.elements], read-only and in place.
+
+        Good until the `apply` that overwrites the oldest version: if none is kept, the one after
+        the next.
+        """
+        return self.sections()[section_names.PARAMETERS]
+
+    def sections(self) -> dict[str, np.ndarray]:
+        """Every flat array of the committed copy by name, read-only and in place."""
+        arrays = self._open.sections(self._open.commit.copy)
+        for array in arrays.values():
+            array.flags.writeable = False
+        return arrays
+
+    def states(self) -> list[dict[str, StoredState]]:
+        """[parameter] what torch keeps of each by torch's names, in place; {} where nothing. Not to
+        be written."""
+        own = stored_states(self.description, self._open.sections(self._open.commit.copy))
+        return [each if has else {} for each, has in zip(own, self.have_state(), strict=True)]
+
+    def have_state(self) -> np.ndarray:
+        """[parameters] bool: those that were ever stepped; torch has no state of the others."""
+        sections = self._open.sections(self._open.commit.copy)
+        return has_state_mask(self.description, sections, stepped=self.has_optimizer_state)
+
+    @property
+    def versions(self) -> tuple[Step, ...]:
+        """Steps that are whole, ascending; the last is `step`."""
+        return tuple(commit.step for commit in self._open.versions)
+
+    def step_of_weights(self, weights: FlatValues) -> Step | None:
+        """The newest whole step whose parameters have these bytes; None if there is none.
+
+        weights: [layout.elements], registration order, memory order.
+        """
+        values = elements_of(weights, self.layout, "weights").view(np.uint8)
+        for commit in reversed(self._open.versions):
+            held = self._open.sections(commit.copy)[section_names.PARAMETERS].view(np.uint8)
+            if np.array_equal(values, held):
+                return commit.step
+        return None
+
+    @property
+    def _open(self) -> StateFile:
+        if self._state is None:
+            raise StateError("the replica is closed")
+        return self._state
+
+
+class PendingStep:
+    """The next step of a replica, from `Replica.begin` on. Nobody sees anything of it before
+    `commit`; one that is abandoned, or left by a kill, costs nothing but its own work."""
+
+    def __init__(
+        self, making: Callable[[], StepInProgress], publish: Callable[[list[bytes]], None]
+    ) -> None:
+        """making: called when first something is taken; publish: with every tensor's digest."""
+        self._make, self._publish = making, publish
+        self._making: StepInProgress | None = None
+        self._open = True
+
+    @property
+    def open(self) -> bool:
+        """Neither committed nor given up, by whoever."""
+        return self._open
+
+    def take(self, parameters: Sequence[int]) -> None:
+        """Steps these, by their number, whose gradients are there and stay as they are. Raises
+        StateError once it is over."""
+        self._now().take(parameters)
+
+    def commit(self, certain: Callable[[], bool] = lambda: True) -> bool:
+        """Steps what is left and makes this the replica's step. certain: asked last of all, whether
+        the gradient may be believed; else the step is given up. Whether it was made. Raises
+        StateError once it is over."""
+        digests = self._now().finish()
+        self._open = False
+        if not certain():
+            return False
+        self._publish(digests)
+        return True
+
+    def abandon(self) -> None:
+        """It will not be committed: the replica stays at its step."""
+        self._open = False
+
+    def _now(self) -> StepInProgress:
+        if not self._open:
+            raise StateError("this step was committed or given up; begin it again")
+        if self._making is None:
+            self._making = self._make()
+        return self._making
+
+
+class Replica(CommittedReplica):
+    """Parameters and optimizer state at one committed step.
+
+    `apply` builds the next step in the copy that is not committed, so that the only good copy is
+    never touched; a reader sees the step before or the step after.
+    """
+
+    def __init__(
+        self, state: StateFile, optimizer: OptimizerConfig, workers: WorkerThreads | None = None
+    ) -> None:
+        """Use `create` or `open`."""
+        super().__init__(state)
+        self.optimizer = optimizer
+        self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
+        """The step a killed process was in the middle of when this one took over; 0 for none."""
+        self._taker = StepExecutor(state, optimizer, workers)
+        self.tensor_digests: list[bytes] = []
+        """Of the newest step, in the order of kept/sections.py, named_tensors; [] where they were
+        not summed: before the first step, behind going back, opened without a look at all bytes."""
+        self._started: PendingStep | None = None
+        self._table: DigestTable | None = None
+        state.in_step = Step(0)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        layout: Layout,
+        optimizer: OptimizerConfig,
+        weights: FlatValues,
+        *,
+        keep_bytes: int = 0,
+        leaves_out: bool = False,
+        workers: WorkerThreads | None = None,
+    ) -> Replica:
+        """A replica at step 0 with these weights and no optimizer state yet, in a new file.
+
+        keep_bytes: for steps kept beside the newest and the one being made; leaves_out: steps may
+        leave out parameters that have no gradient.
+        weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
+        what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
+        """
+        sections = place_sections(describe_sections(layout, optimizer, leaves_out))
+        check_determinism(optimizer, stepped_layout(optimizer, layout))
+        description = Description(layout, sections)
+        first = begun(optimizer, description, elements_of(weights, layout, "weights"))
+        named = named_tensors(description, first)
+        digest = state_digest(named, tensor_digests(array for _, array in named))
+        commit = Commit(1, Step(0), 0, False, digest, section_names.fingerprint(optimizer))
+        each = sum(s.size_bytes for s in sections)
+        copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
+        workers = workers or WorkerThreads()
+        state = StateFile.create(path, description, first, commit, copies=copies, workers=workers)
+        return cls(state, optimizer, workers)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        optimizer: OptimizerConfig,
+        *,
+        verify: bool = True,
+        workers: WorkerThreads | None = None,
+    ) -> Replica:
+        """The replica at `path`, at its last committed step.
+
+        verify: read the committed copy once and compare its digest. Raises RingError where the
+        file is missing or not ours, StateError for another optimizer or a digest that differs.
+        """
+        state = StateFile.open(path)
+        try:
+            expected = section_names.fingerprint(optimizer)
+            leaves_out = any(s.name == section_names.STEPPED for s in state.description.sections)
+            layout = state.description.layout
+            alike = state.commit.fingerprint == expected
+            if not alike or state.description.sections != place_sections(
+                describe_sections(layout, optimizer, leaves_out)
+            ):
+                raise StateError(
+                    f"{path}: this replica was made with other optimizer settings than {optimizer}"
+                )
+            replica = cls(state, optimizer, workers)
+            if verify:
+                replica._verify()
+        except BaseException:
+            state.close()
+            raise
+        return replica
+
+    def _verify(self) -> None:
+        commit = self.commit
+        digests = self._taker.digests(commit.copy)
+        if self._whole(commit.copy, digests) != commit.digest:
+            raise StateError(
+                f"{self.path}: the bytes of step {commit.step} do not have their digest; "
+                "the file was changed or the memory is faulty"
+            )
+        self.tensor_digests = digests
+
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What its arithmetic rests on that nothing seen could contradict, in sentences."""
+        return self._taker.rests_on
+
+    def prepare(self) -> None:
+        """Loads what the first step needs of torch: seconds that need not be that step's."""
+        load_torch(steps=self._taker.unfit is not None)
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether parameters may be stepped before the gradients of the others are there."""
+        return self._taker.takes_parts
+
+    def spares(self, steps: int) -> bool:
+        """Whether a step may be begun without taking a copy that is read, and leaving at least so
+        many earlier steps whole."""
+        return self._open.spares(steps)
+
+    def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
+        """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
+        place with the trainer's strides. Not to be written."""
+        parameters = self._taker.parameters(self._open.commit.copy)
+        return {
+            p.name: {"value": value} | {name: own.tensor for name, own in states.items()}
+            for p, value, states in zip(
+                self.layout.parameters, parameters, self.states(), strict=True
+            )
+        }
+
+    def apply(
+        self, step: Step, gradient: FlatValues, used: section_names.GradientMask = None
+    ) -> None:
+        """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
+        the mean as it was reduced, never written; used: [parameters] bool, those that have one.
+
+        Raises StateError for any other step (a step that a restarted caller brings again is told
+        by `self.step`) and for a gradient of another size; nothing has changed then.
+        """
+        self.begin(step, gradient, used).commit()
+
+    def begin(
+        self, step: Step, gradient: FlatValues, used: section_names.GradientMask = None
+    ) -> PendingStep:
+        """The step after this one, to be made part by part as `apply` makes it whole; another that
+        was begun is given up. Where `takes_parts`, `gradient` is read as parameters are taken."""
+        state = self._open
+        if step != state.commit.step + 1:
+            raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
+        values = gradient_as_stepped(gradient, self.layout, self._taker.inner)
+        self._give_up()
+        had, good, others = state.commit.has_optimizer_state, state.commit.copy, []
+
+        def making() -> StepInProgress:
+            others.append(state.begin())
+            state.in_step = step
+            return self._taker.begin(step, good, others[0], values, had, used)
+
+        def publish(digests: list[bytes]) -> None:
+            state.publish(step, others[0], self._whole(others[0], digests))
+            self.tensor_digests, state.in_step = digests, Step(0)
+
+        self._started = PendingStep(making, publish)
+        return self._started
+
+    def _give_up(self) -> None:
+        if self._started is not None:
+            self._started.abandon()
+            self._started = None
+            self._open.in_step = Step(0)
+
+    def rebase(self, step: Step, sections: Mapping[str, np.ndarray]) -> None:
+        """The state of another past: it is the only step from now on.
+
+        sections: every flat array of a copy by name, as `sections` gives them. Raises StateError
+        where they are not this replica's; nothing has changed then.
+        """
+        state = self._open
+        own = {name: (array.dtype, array.size) for name, array in self.sections().items()}
+        found = {name: (array.dtype, array.size) for name, array in sections.items()}
+        if found != own:
+            raise StateError(f"a base with {sorted(found)} is none for this replica")
+        self._give_up()
+        copy = state.begin()
+        for name, array in state.sections(copy).items():
+            np.copyto(array, sections[name].reshape(-1))
+        digests = self._taker.digests(copy)
+        whole = self._whole(copy, digests)
+        state.publish_alone(step, copy, whole, has_optimizer_state=step > 0)
+        self.tensor_digests = digests
+
+    def go_back(self, step: Step) -> None:
+        """Returns to an older whole step; later ones are gone. Raises StateError without it."""
+        found = [commit for commit in self._open.versions if commit.step == step]
+        if not found:
+            raise StateError(f"step {step} is not kept (steps kept: {list(self.versions)})")
+        self._give_up()
+        if step != self.step:
+            self._open.go_back(found[-1])
+            self.tensor_digests = []
+
+    def close(self) -> None:
+        """Lets go of the file; views handed out stay readable until they are dropped."""
+        if self._state is not None:
+            self._taker.close()
+            self._state.close()
+            self._state = None
+
+    def _whole(self, copy: int, digests: list[bytes]) -> bytes:
+        """Of a copy, by its tensors' digests in the order of kept/sections.py, named_tensors."""
+        if self._table is None:
+            named = named_tensors(self.description, self._open.sections(copy))
+            self._table = DigestTable(named)
+        return self._table.digest(digests)
+
+
+assert DIGEST_BYTES == 16  # the commit slot holds 16

@@ -1,0 +1,61 @@
+"""Steps a stated learning-rate schedule some times before anything starts, to find settings
+that torch refuses. No torch at import.
+made, it may not be able to step with."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+
+if TYPE_CHECKING:
+    from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
+
+ARGUMENTS = "optimizer.schedule_arguments"
+STEPS = 100
+"""Of a class of torch's, a few microseconds each."""
+OWN_STEPS = 1
+"""Of the script's own function, which may be of a table as long as the training is."""
+ENDED = "Tried to step"
+"""What OneCycleLR says behind its last step (torch/optim/lr_scheduler.py, OneCycleLR.get_lr)."""
+NUMBERS = ("int", "float")
+"""Annotations of arguments that are numbers."""
+
+
+def is_user_function(schedule: str) -> bool:
+    """A function of the script's own, no class of torch's."""
+    return ":" in schedule or schedule.endswith(".py")
+
+
+def check_numbers(kind: type, arguments: dict[str, Any]) -> None:
+    """Raises ConfigError where an argument of torch's class must be a number and is none."""
+    for name, parameter in inspect.signature(kind).parameters.items():
+        own = parameter.annotation
+        said = own if isinstance(own, str) else getattr(own, "__name__", "")
+        value = arguments.get(name, 0)
+        if said in NUMBERS and not isinstance(value, int | float):
+            right = f"torch's {kind.__name__} takes a number as {name}"
+            raise ConfigError(f"{ARGUMENTS}.{name}", value, right)
+
+
+def try_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> None:
+    """Steps it. Raises ConfigError for what does not work out."""
+    stated = [part for part in config.parts if part.schedule is not None]
+    own = config.factory is not None or any(
+        is_user_function(part.schedule or "") for part in stated
+    )
+    for events in range(1, (OWN_STEPS if own else STEPS) + 1):
+        try:
+            settings.at(events * config.schedule_every)
+        except ConfigError as error:
+            if str(error.__cause__).startswith(ENDED):
+                return
+            if own or not stated:
+                raise
+            arguments = [part.schedule_arguments for part in stated]
+            told = arguments[0] if len(arguments) == 1 else arguments
+            named = ", ".join(str(part.schedule) for part in stated)
+            right = f"{named} cannot take step {events} with these: {error.right}"
+            raise ConfigError(ARGUMENTS, told, right) from error

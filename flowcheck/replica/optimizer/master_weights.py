@@ -1,0 +1,72 @@
+"""Master weights: wider copies of the parameters that the optimizer steps, and how they are
+rounded back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.step_numbers import Step
+
+KEY = "optimizer.rounding"
+AGAIN = (
+    "gave other bits for the same master, step and name: what is random in it must be seeded from "
+    "its arguments, or no replica can follow it"
+)
+
+
+def stepped_layout(config: OptimizerConfig, layout: Layout) -> Layout:
+    """Of what the optimizer steps: the layout itself, or its parameters in the masters' type."""
+    if config.master_dtype is None or {layout.dtype} == {config.master_dtype}:
+        return layout
+    return layout.relaid(config.master_dtype)
+
+
+class Rounding:
+    """From masters to the model's parameters: to the nearest, or by the script's own function."""
+
+    def __init__(self, config: OptimizerConfig) -> None:
+        self._where = config.rounding
+        self._function: Callable[..., Any] | None = None
+        self._proved = False
+
+    def round(self, parameter: torch.Tensor, master: torch.Tensor, step: Step, name: str) -> None:
+        """Into `parameter`. Raises ConfigError where the function does not work out, or gives other
+        bits each time."""
+        if self._where is None:
+            parameter.copy_(master)
+            return
+        made = self._rounded(self._where, parameter, master, step, name)
+        if not self._proved:
+            again = self._rounded(self._where, parameter, master, step, name)
+            if not torch.equal(_bits(made), _bits(again)):
+                raise ConfigError(KEY, self._where, AGAIN)
+            self._proved = True
+        parameter.copy_(made)
+
+    def _rounded(
+        self, where: str, parameter: torch.Tensor, master: torch.Tensor, step: Step, name: str
+    ) -> torch.Tensor:
+        if self._function is None:
+            self._function = callable_at(KEY, where)
+        try:
+            made: Any = self._function(master.clone(), step, name)
+        except Exception as error:  # the user's code may raise anything
+            raise ConfigError(KEY, where, error_text(error)) from error
+        good = isinstance(made, torch.Tensor) and made.shape == parameter.shape
+        if not good or made.dtype != parameter.dtype:
+            told = f"{made.dtype} {list(made.shape)}" if isinstance(made, torch.Tensor) else made
+            right = f"gave {told}, the parameter is {parameter.dtype} {list(parameter.shape)}"
+            raise ConfigError(KEY, where, right)
+        rounded: torch.Tensor = made.contiguous()
+        return rounded
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)

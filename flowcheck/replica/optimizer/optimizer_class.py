@@ -1,0 +1,114 @@
+"""The trainer's class of torch.optim, by name, and the arguments it is made with."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from flowcheck.config import GroupConfig, OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.torch_startup import skip_compiler_import
+
+skip_compiler_import()
+
+REFUSED = {
+    "lbfgs": "evaluates the model again within a step: of those gradients the wire does not tell",
+    "sparseadam": "takes sparse gradients, which are not reduced as the model's parameters lie",
+    "reducelronplateau": "steps by a metric, which the wire does not carry",
+}
+"""Classes of torch that no replica can follow, and why; schedules as well."""
+TORCHS = {"learning_rate": "lr"}
+"""Keys of ours that torch calls otherwise."""
+KEYS = (
+    *("learning_rate", "momentum", "dampening", "nesterov", "betas", "eps", "weight_decay"),
+    *("amsgrad", "maximize"),
+)
+"""Keys of [optimizer] and of its groups that are arguments of torch's class."""
+CHOSEN = ("foreach", "fused")
+"""Arguments that `implementation` decides."""
+
+
+def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
+    """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
+    name = config.name
+    if name in REFUSED:
+        raise ConfigError("optimizer.name", config.name, REFUSED[name])
+    made = torchs_classes()
+    if name not in made:
+        known = ", ".join(sorted(made.keys() - REFUSED.keys()))
+        right = (
+            f"torch.optim of torch {torch.__version__} has {known}; of another class "
+            "optimizer.factory tells how it is made"
+        )
+        raise ConfigError("optimizer.name", config.name, right)
+    return made[name]
+
+
+def torchs_classes() -> dict[str, type[torch.optim.Optimizer]]:
+    """Every class of torch.optim by its name in lower case."""
+    base = torch.optim.Optimizer
+    return {
+        key.lower(): kind
+        for key, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+    }
+
+
+def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
+    """Keyword arguments of the class, without its groups'. Raises ConfigError for one it does not
+    take."""
+    takes = _takes(config)
+    chosen = {key: config.kernels == key for key in CHOSEN}
+    for key, wanted in chosen.items():
+        if wanted and key not in takes:
+            right = f"torch's {config.name} has no such implementation"
+            raise ConfigError("optimizer.implementation", config.kernels, right)
+    made = {key: wanted for key, wanted in chosen.items() if key in takes}
+    return made | _stated(config, takes, "optimizer")
+
+
+def group_arguments(config: OptimizerConfig, group: GroupConfig) -> dict[str, Any]:
+    """What one of torch's groups says of itself. Raises ConfigError as `arguments_of`."""
+    return _stated(group, _takes(config), "optimizer.groups")
+
+
+def _takes(config: OptimizerConfig) -> frozenset[str]:
+    """torch's names of the arguments that the class has, without the parameters."""
+    signature = inspect.signature(class_of(config).__init__).parameters
+    return frozenset(list(signature)[2:])
+
+
+def _stated(
+    where: OptimizerConfig | GroupConfig, takes: frozenset[str], table: str
+) -> dict[str, Any]:
+    own = {key: getattr(where, key) for key in KEYS}
+    # A manifest of old states what the class does not have: torch's defaults then.
+    made = {
+        TORCHS.get(key, key): value
+        for key, value in own.items()
+        if value is not None and TORCHS.get(key, key) in takes
+    }
+    for key, value in where.arguments.items():
+        if key in CHOSEN:
+            raise ConfigError(f"{table}.arguments", key, "is what optimizer.implementation says")
+        if key not in takes:
+            right = f"is no argument of torch's class; it takes {', '.join(sorted(takes))}"
+            raise ConfigError(f"{table}.arguments", key, right)
+        if key in made:
+            ours = next(mine for mine in KEYS if TORCHS.get(mine, mine) == key)
+            raise ConfigError(f"{table}.arguments", key, f"is stated by {table}.{ours} already")
+        made[key] = tuple(value) if isinstance(value, list) else value
+    return made
+
+
+def check_keys(config: OptimizerConfig) -> None:
+    """Raises ConfigError for a key of [optimizer] that the class does not have, which a checkpoint
+    of old may hold."""
+    takes = _takes(config)
+    for where, table in ((config, "optimizer"), *((g, "optimizer.groups") for g in config.groups)):
+        for key in KEYS:
+            value = getattr(where, key)
+            if value and TORCHS.get(key, key) not in takes:
+                raise ConfigError(f"{table}.{key}", value, f"torch's {config.name} has no {key}")

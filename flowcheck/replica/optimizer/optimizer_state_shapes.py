@@ -1,0 +1,162 @@
+"""Which states the optimizer keeps for each parameter (dtype, shape), found by a trial step of
+torch on stand-in tensors.
+
+A throw-away step over stand-ins makes them: on the meta device where the rule allows it, else over
+one parameter at a time, so that no second copy of the model is needed to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.torch_startup import step_leanly
+from flowcheck.replica.user_code import error_text
+
+NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
+"""Python's own, which some optimizers count steps in."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """One state of one parameter: a tensor, or a number of Python's (shape () then)."""
+
+    dtype: str
+    """torch's word without the prefix, or Python's."""
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerStateShapes:
+    """What torch keeps."""
+
+    kinds: tuple[dict[str, StateShape], ...]
+    """[parameter] by torch's names, in the order it makes them; {}: none, or in no group."""
+    eager: bool
+    """They are there before the first step (Adagrad)."""
+
+
+def optimizer_state_shapes(config: OptimizerConfig, layout: Layout) -> OptimizerStateShapes:
+    """layout: of what is stepped. Raises ConfigError for settings that torch refuses, now or in the
+    first step."""
+    return _states_of(_Keyed(config, layout))
+
+
+class _Keyed:
+    """Settings hold dictionaries, which cannot be looked up by."""
+
+    def __init__(self, config: OptimizerConfig, layout: Layout) -> None:
+        self.config, self.layout = config, layout
+        self._text = repr(config)
+
+    def __hash__(self) -> int:
+        return hash((self._text, self.layout))
+
+    def __eq__(self, other: object) -> bool:
+        own = isinstance(other, _Keyed) and self._text == other._text
+        return own and isinstance(other, _Keyed) and self.layout == other.layout
+
+
+@lru_cache(maxsize=64)
+def _states_of(keyed: _Keyed) -> OptimizerStateShapes:
+    config, layout = keyed.config, keyed.layout
+    if config.name == "none":
+        return OptimizerStateShapes(tuple({} for _ in layout.parameters), False)
+    tensors = [_like(p, layout, torch.empty, "meta") for p in layout.parameters]
+    try:
+        built = build(config, layout, tensors)
+    except ConfigError:  # fused kernels know no meta device
+        tensors = [_flat(p, layout) for p in layout.parameters]
+        built = build(config, layout, tensors)
+    leaves, of = built.leaves, built.of_parameters
+    eager = any(own.state for own in built.optimizers)
+    groups = built.groups
+    kinds: list[dict[str, StateShape]] = [{} for _ in layout.parameters]
+    known: dict[object, dict[str, StateShape]] = {}
+    for index, p in enumerate(layout.parameters):
+        if built.order[index] < 0:
+            continue
+        group = built.group_of[index]
+        key = (group, p.shape, p.stride, layout.dtype_of(p))
+        if key not in known:
+            own = of[index]
+            assert own is not None
+            held = own.state.get(leaves[built.order[index]])
+            known[key] = _made(held, p) if held else _stepped(own, groups[group], p, layout)
+        kinds[index] = known[key]
+    return OptimizerStateShapes(tuple(kinds), eager)
+
+
+SMALL_ELEMENTS = 1 << 18
+"""Of so few a step is taken: torch loads its compiler for tensors without values."""
+
+
+def _stepped(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
+) -> dict[str, StateShape]:
+    """The states of one parameter after a step of its group alone."""
+    failed: Exception | None = None
+    ways = ((torch.empty, "meta"), (torch.zeros, "cpu"))
+    for make, device in reversed(ways) if parameter.elements <= SMALL_ELEMENTS else ways:
+        leaf = torch.nn.Parameter(_like(parameter, layout, make, device))
+        leaf.grad = _like(parameter, layout, make, device)
+        for own in optimizer.param_groups:
+            own["params"] = [leaf] if own is group else []
+        optimizer.state.clear()
+        try:
+            step_leanly(optimizer)
+        except Exception as error:  # what a rule cannot do to tensors without values, or at all
+            failed = error
+            continue
+        return _kinds(optimizer.state[leaf])
+    assert failed is not None
+    right = f"torch refuses these settings: {error_text(failed)}"
+    raise ConfigError("optimizer", type(optimizer).__name__, right) from failed
+
+
+def _made(state: dict[str, Any], parameter: Parameter) -> dict[str, StateShape]:
+    """Of one that was made with the optimizer: it lies as the parameter does."""
+    own = _kinds(state)
+    return {
+        name: replace(kind, stride=parameter.stride) if kind.shape == parameter.shape else kind
+        for name, kind in own.items()
+    }
+
+
+def _kinds(state: dict[str, Any]) -> dict[str, StateShape]:
+    found: dict[str, StateShape] = {}
+    for name, value in state.items():
+        if value is None:
+            continue
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            found[name] = StateShape(dtype, tuple(value.shape), tuple(value.stride()))
+        elif type(value) in NUMBERS:
+            found[name] = StateShape(NUMBERS[type(value)])
+        else:
+            right = f"keeps {name} as {type(value).__name__}, neither a tensor nor a number"
+            raise ConfigError("optimizer", "", right)
+    return found
+
+
+def _like(
+    parameter: Parameter, layout: Layout, make: Callable[..., torch.Tensor], device: str
+) -> torch.Tensor:
+    dtype = getattr(torch, layout.dtype_of(parameter))
+    flat = make(parameter.elements, dtype=dtype, device=device)
+    return torch.as_strided(flat, parameter.shape, parameter.stride)
+
+
+def _flat(parameter: Parameter, layout: Layout) -> torch.Tensor:
+    """In the parameter's shape, without its memory."""
+    one = torch.zeros(1, dtype=getattr(torch, layout.dtype_of(parameter)))
+    return one.expand(parameter.shape) if parameter.shape else one[0].clone()

@@ -1,0 +1,94 @@
+"""Which parameters belong to which param_group, by name patterns, index ranges or number of
+dimensions."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from flowcheck.config import GroupConfig, OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.param_layout import Layout, Parameter
+
+KEY = "optimizer.groups.parameters"
+EACH_KEY = "optimizer.each.parameters"
+OF_NONE = 'is of no [[optimizer.each]]: state which optimizer steps it, as by parameters = "rest"'
+REST = "rest"
+_PLACES = re.compile(r"(\d+)(?:-(\d+))?")
+_NDIM = re.compile(r"ndim\s*(<=|>=|<|>|=)\s*(\d+)")
+_COMPARED = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "=": operator.eq,
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+GroupMembers = tuple[tuple[int, ...], GroupConfig | None]
+"""Parameters by their place in registration order, and their table; None: [optimizer] itself."""
+
+
+def grouped(config: OptimizerConfig, layout: Layout, members: Sequence[int]) -> list[GroupMembers]:
+    """Every parameter of an optimizer in one group, in torch's order of groups. members: those it
+    is of. Raises ConfigError where a pattern names none of them, or two tables one."""
+    if not config.groups:
+        return [(tuple(members), None)]
+    owner = _owners(KEY, config.groups, layout, members)
+    left = tuple(i for i in members if i not in owner)
+    made: list[GroupMembers] = []
+    for number, group in enumerate(config.groups):
+        rest = group.parameters == REST
+        own = left if rest else tuple(i for i in members if owner.get(i) == number)
+        if own:
+            made.append((own, group))
+        if rest:
+            left = ()
+    return [*made, (left, None)] if left else made
+
+
+def shared(config: OptimizerConfig, layout: Layout) -> list[tuple[int, ...]]:
+    """[optimizer] the parameters of each that is stated, by their place in registration order.
+    Raises ConfigError as `grouped`, and for a parameter of none."""
+    every = range(len(layout.parameters))
+    if not config.each:
+        return [tuple(every)]
+    owner = _owners(EACH_KEY, config.each, layout, every)
+    rest = [number for number, own in enumerate(config.each) if own.parameters == REST]
+    left = [i for i in every if i not in owner]
+    if left and not rest:
+        raise ConfigError(EACH_KEY, layout.parameters[left[0]].name, OF_NONE)
+    owner.update(dict.fromkeys(left, rest[0] if rest else 0))
+    made = [tuple(i for i in every if owner[i] == n) for n in range(len(config.each))]
+    if () in made:
+        raise ConfigError(EACH_KEY, config.each[made.index(())].name, "has no parameter left")
+    return made
+
+
+def _owners(
+    key: str, tables: Sequence[GroupConfig], layout: Layout, members: Sequence[int]
+) -> dict[int, int]:
+    """{parameter: its table} of those that patterns name."""
+    owner: dict[int, int] = {}
+    for number, group in enumerate(tables):
+        for pattern in group.parameters if group.parameters != REST else ():
+            found = [i for i in members if _fits(pattern, i, layout.parameters[i])]
+            if not found:
+                first = layout.parameters[members[0]].name
+                right = f"names no parameter of this model (its first is {first!r})"
+                raise ConfigError(key, pattern, right)
+            for index in found:
+                if owner.setdefault(index, number) != number:
+                    name = layout.parameters[index].name
+                    right = f"{name} is of another table already: each is of one group"
+                    raise ConfigError(key, pattern, right)
+    return owner
+
+
+def _fits(pattern: str, index: int, parameter: Parameter) -> bool:
+    if places := _PLACES.fullmatch(pattern):
+        return int(places[1]) <= index <= int(places[2] or places[1])
+    if ndim := _NDIM.fullmatch(pattern):
+        return bool(_COMPARED[ndim[1]](len(parameter.shape), int(ndim[2])))
+    return fnmatchcase(parameter.name, pattern)

@@ -1,0 +1,228 @@
+"""What torch's param_groups hold before each step: learning rate, and whatever else a schedule
+changes.
+
+The trainer's own scheduler object is stepped over an optimizer of one-element stand-ins with the
+same groups, so that rates, momenta and betas are the very numbers of the trainer.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.optimizer.lr_schedule_check import ARGUMENTS, check_numbers, is_user_function
+from flowcheck.replica.optimizer.optimizer_builder import (
+    FACTORY,
+    BuiltOptimizers,
+    ParameterNumber,
+    build,
+)
+from flowcheck.replica.optimizer.optimizer_class import REFUSED
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.user_code import callable_at, error_text
+from flowcheck.step_numbers import Step
+
+KEY = "optimizer.schedule"
+SKIPS = (
+    "of several optimizers a scale skips those alone whose gradients have an inf or NaN: which of "
+    "them the schedules follow is not told; let them step behind every iteration"
+)
+PLAIN = ("sgd", "adam", "adamw")
+
+GroupSettings = dict[str, Any]
+"""Settings of one of torch's groups, without its parameters."""
+
+
+class ParamGroupSettings:
+    """Of one job. `events`: how often the script called scheduler.step() or passed by it, which
+    is once a step (`schedule_every` of them make one)."""
+
+    def __init__(self, config: OptimizerConfig, layout: Layout) -> None:
+        """Raises ConfigError where torch or the user's code does not work out."""
+        self._config, self._layout = config, layout
+        self._begin()
+
+    def _begin(self) -> None:
+        config = self._config
+        self.built = built = _stand_ins(config, self._layout)
+        made = list(built.schedulers)
+        for number, part in enumerate(config.parts):
+            if part.schedule is not None:
+                made[number] = _scheduler_of(part, built.optimizers[number])
+        if len(made) > 1 and config.scaler is not None and not config.schedule_when_skipped:
+            raise ConfigError("optimizer.schedule_when_skipped", False, SKIPS)
+        for optimizer, scheduler in zip(built.optimizers, made, strict=True):
+            if scheduler is not None:
+                _check_kind(scheduler, config)
+                optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._schedulers, self._steps = made, 0
+        self._check()
+
+    def at(self, events: int) -> list[GroupSettings]:
+        """By torch's groups, of the step that follows so many events. Raises ConfigError where the
+        user's schedule gives no number."""
+        self._to(events)
+        groups = self.built.groups
+        return [{k: _own(v) for k, v in group.items() if k != "params"} for group in groups]
+
+    def rate(self, events: int) -> float:
+        """Of the first group."""
+        self._to(events)
+        return float(self.built.groups[0]["lr"])
+
+    def schedulers(self, events: int) -> list[dict[str, Any] | None]:
+        """[optimizer] its scheduler's state_dict(); None without one."""
+        self._to(events)
+        return [None if own is None else own.state_dict() for own in self._schedulers]
+
+    @property
+    def plain(self) -> bool:
+        """A rule that C takes as well as torch: nothing but SGD, Adam or AdamW over the parameters
+        themselves."""
+        c = self._config
+        other = (c.factory, c.scaler, c.average, c.master_dtype, c.clip_value)
+        return c.name in PLAIN and not c.arguments and not any(other)
+
+    def _to(self, events: int) -> None:
+        wanted = events // self._config.schedule_every
+        if not any(self._schedulers):
+            return
+        if wanted < self._steps:
+            self._begin()
+        moved = wanted > self._steps
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            while self._steps < wanted:
+                try:
+                    for own in filter(None, self._schedulers):
+                        own.step()
+                except Exception as error:  # the user's code may raise anything
+                    raise ConfigError(*self._named(), error_text(error)) from error
+                self._steps += 1
+        if moved:
+            self._check()
+
+    def _check(self) -> None:
+        for group in self.built.groups:
+            try:
+                good = math.isfinite(group["lr"])
+            except TypeError:
+                good = False
+            if not good:
+                raise ConfigError(*self._named(), f"gave {group['lr']!r} at {self._steps}")
+
+    def _named(self) -> tuple[str, object]:
+        stated = [part.schedule for part in self._config.parts if part.schedule is not None]
+        if stated:
+            return KEY, ", ".join(stated)
+        return FACTORY, self._config.factory
+
+
+def scheduler_events(config: OptimizerConfig, step: Step, skipped: int) -> int:
+    """How often the script came past its scheduler in `step` steps of the stream."""
+    return step if config.schedule_when_skipped else step - skipped
+
+
+def optimizer_numbering(
+    config: OptimizerConfig, layout: Layout
+) -> tuple[ParameterNumber, ...] | None:
+    """[parameter] torch's number of it; None: all are of one group, in registration order."""
+    if config.factory is None and not config.groups and not config.each:
+        return None
+    return _stand_ins(config, layout).places
+
+
+def _stand_ins(config: OptimizerConfig, layout: Layout) -> BuiltOptimizers:
+    """An optimizer over tensors of one element: of as many dimensions, which Muon asks for; what a
+    factory is given has the parameters' shapes, and no memory either."""
+    tensors = []
+    for p in layout.parameters:
+        one = torch.zeros(1, dtype=getattr(torch, layout.dtype_of(p)))
+        shape = p.shape if config.factory is not None else (1,) * len(p.shape)
+        tensors.append(one.expand(shape) if shape else one[0].clone())
+    built = build(config, layout, tensors)
+    for own in built.optimizers:
+        own.state.clear()  # Adagrad makes its own at once, in the shapes above
+    return built
+
+
+def _scheduler_of(
+    config: OptimizerConfig, optimizer: torch.optim.Optimizer
+) -> lr_scheduler.LRScheduler:
+    assert config.schedule is not None
+    where, arguments = config.schedule, dict(config.schedule_arguments)
+    if is_user_function(where):
+        kind: Any = lr_scheduler.LambdaLR
+        arguments = {"lr_lambda": _factor_of(where, arguments)}
+    else:
+        kind = _torchs(where)
+        check_numbers(kind, arguments)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: lr_scheduler.LRScheduler = kind(optimizer, **arguments)
+    except Exception as error:  # wrong arguments, in as many ways as there are classes
+        if is_user_function(where):
+            raise ConfigError(KEY, where, error_text(error)) from error
+        right = f"torch refuses these arguments of {where}: {error_text(error)}"
+        raise ConfigError(ARGUMENTS, config.schedule_arguments, right) from error
+    return made
+
+
+def _torchs(where: str) -> type[lr_scheduler.LRScheduler]:
+    """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
+    if where.lower() in REFUSED:
+        raise ConfigError(KEY, where, REFUSED[where.lower()])
+    base = lr_scheduler.LRScheduler
+    kinds = {k: v for k, v in vars(lr_scheduler).items() if isinstance(v, type) and k[0] != "_"}
+    known = {k: v for k, v in kinds.items() if issubclass(v, base) and v is not base}
+    if where in known:
+        return known[where]
+    named = ", ".join(sorted(name for name in known if name.lower() not in REFUSED))
+    right = (
+        f"torch {torch.__version__} has no such scheduler; it has {named}; a function of the "
+        'script\'s own is named "file.py:function" or "package.module:function"'
+    )
+    raise ConfigError(KEY, where, right)
+
+
+def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
+    """What the factory at "package.module:function" or "file.py:function" returns: LambdaLR's
+    function, or one for each group."""
+    factory = callable_at(KEY, where)
+    try:
+        factor: object = factory(**arguments)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(KEY, where, error_text(error)) from error
+    each = factor if isinstance(factor, list | tuple) else [factor]
+    for own in each:
+        if not callable(own):
+            raise ConfigError(KEY, where, f"returned {factor!r}, not a function")
+        try:
+            first = own(0)
+        except Exception as error:
+            raise ConfigError(KEY, where, error_text(error)) from error
+        if not isinstance(first, int | float) or not math.isfinite(first):
+            raise ConfigError(KEY, where, f"gave {first!r} at 0")
+    return factor
+
+
+def _check_kind(scheduler: lr_scheduler.LRScheduler, config: OptimizerConfig) -> None:
+    """Raises ConfigError for one that steps by a metric, alone or within another."""
+    own = (scheduler, *getattr(scheduler, "_schedulers", ()))
+    for each in own:
+        name = type(each).__name__
+        if name.lower() in REFUSED:
+            key = KEY if config.factory is None else FACTORY
+            raise ConfigError(key, name, REFUSED[name.lower()])
+
+
+def _own(value: Any) -> Any:
+    """A rate that is a tensor changes in place."""
+    return value.clone() if isinstance(value, torch.Tensor) else value

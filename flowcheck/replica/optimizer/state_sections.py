@@ -1,0 +1,200 @@
+"""Which flat arrays (sections) a copy of the replica has for this optimizer, and which tensor
+lies where in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.digest import NamedArray
+from flowcheck.replica.flat_tensors import flat_tensor, parameter_views
+from flowcheck.replica.optimizer.grad_scaler import check_scaler
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.optimizer.optimizer_state_shapes import (
+    NUMBERS,
+    StateShape,
+    optimizer_state_shapes,
+)
+from flowcheck.replica.optimizer.section_names import (
+    AVERAGE,
+    AVERAGED,
+    MASTER,
+    OURS,
+    PARAMETERS,
+    SCALER,
+    SCALER_NUMBERS,
+    STEP_COUNT,
+    STEPPED,
+)
+from flowcheck.replica.param_layout import STORED_AS, Layout
+from flowcheck.replica.state_file.file_header import Description, EntryPer, Section, TensorPlace
+
+PLACE_ALIGN = 64
+_OF_PYTHON = frozenset(NUMBERS.values())
+_COUNTED = ("adam", "adamw")
+"""Rules whose counter tells which parameters have a state, where no step is ever skipped."""
+
+
+class StoredState(NamedTuple):
+    """One state of one parameter, in place."""
+
+    tensor: torch.Tensor
+    number: str = ""
+    """Python's word where the optimizer keeps a number and no tensor."""
+
+    @property
+    def value(self) -> torch.Tensor | int | float | bool:
+        """As torch has it."""
+        return self.tensor.item() if self.number else self.tensor
+
+
+def describe_sections(layout: Layout, config: OptimizerConfig, leaves_out: bool) -> list[Section]:
+    """The sections of a copy; states in the order in which torch makes them. leaves_out: steps may
+    leave out parameters. Raises ConfigError for settings that torch refuses."""
+    made = [Section(PARAMETERS, layout.stored_as, layout.elements)]
+    if config.name == "none":
+        return [*made, _each(STEPPED, layout, "float32")] if leaves_out else made
+    inner = stepped_layout(config, layout)
+    own = inner.dtype if inner is not layout else ""
+    if own:
+        made.append(Section(MASTER, inner.stored_as, inner.elements, holds=own))
+    kinds = optimizer_state_shapes(config, inner).kinds
+    for name in dict.fromkeys(name for each in kinds for name in each):
+        if name in OURS:
+            raise StateError(f"the optimizer calls a state {name!r}, as the replica does its own")
+        made.append(_section(name, [each.get(name) for each in kinds], inner, own))
+    if config.average is not None:
+        made.append(Section(AVERAGE, layout.stored_as, layout.elements))
+        made.append(Section(AVERAGED, "<i8", 1, per=EntryPer.REPLICA))
+    if config.scaler is not None:
+        check_scaler(config, inner)
+        made.append(Section(SCALER, "<f8", len(SCALER_NUMBERS), per=EntryPer.REPLICA))
+    plain = config.factory is None and not config.skips
+    counted = plain and config.name.lower() in _COUNTED
+    if not counted and (leaves_out or config.name.lower() != "sgd" or not plain):
+        made.append(_each(STEPPED, layout, "float32"))
+    return made
+
+
+def _each(name: str, layout: Layout, holds: str) -> Section:
+    count = len(layout.parameters)
+    return Section(name, STORED_AS[holds], count, per=EntryPer.PARAMETER, holds=holds)
+
+
+def _section(name: str, kinds: Sequence[StateShape | None], layout: Layout, holds: str) -> Section:
+    """Of one state. layout: of what is stepped."""
+    every = [kind for kind in kinds if kind is not None]
+    alike = len(every) == len(kinds) and len({kind.dtype for kind in every}) == 1
+    if alike and not any(kind.shape for kind in every):
+        return _each(name, layout, every[0].dtype)
+    if len(every) == len(kinds) and all(
+        (kind.dtype, kind.shape) == (layout.dtype_of(p), p.shape) and _lies_so(kind, p.stride)
+        for kind, p in zip(every, layout.parameters, strict=True)
+    ):
+        return Section(name, layout.stored_as, layout.elements, holds=holds)
+    places, at = [], 0
+    for index, kind in enumerate(kinds):
+        if kind is None:
+            continue
+        place = TensorPlace(index, at, kind.dtype, kind.shape, kind.stride)
+        places.append(place)
+        at += -(-place.size_bytes // PLACE_ALIGN) * PLACE_ALIGN
+    return Section(name, "|u1", at, per=EntryPer.PLACE, places=tuple(places))
+
+
+def _lies_so(kind: StateShape, stride: tuple[int, ...]) -> bool:
+    """The stride of a dimension of size 1 says nothing, nor of an empty tensor."""
+    pairs = zip(kind.shape, kind.stride, stride, strict=True)
+    return not math.prod(kind.shape) or all(a == b for size, a, b in pairs if size > 1)
+
+
+def named_tensors(description: Description, arrays: Mapping[str, np.ndarray]) -> list[NamedArray]:
+    """Every tensor of a copy: "weight", "weight/exp_avg", ...; then what is one number a parameter,
+    or of the whole, each an array: "step", "stepped", ..."""
+    layout = description.layout
+    tensors: list[NamedArray] = []
+    for section in description.sections:
+        array = arrays[section.name]
+        if section.per is EntryPer.ELEMENT:
+            behind = "" if section.name == PARAMETERS else f"/{section.name}"
+            own = lies(section, layout).parameters
+            tensors += [(f"{p.name}{behind}", array[p.start : p.stop]) for p in own]
+        elif section.per is EntryPer.PLACE:
+            for place in section.places:
+                name = layout.parameters[place.parameter].name
+                part = array[place.start : place.start + place.size_bytes]
+                tensors.append((f"{name}/{section.name}", part))
+    return tensors + [
+        (s.name, arrays[s.name])
+        for s in description.sections
+        if s.per in (EntryPer.PARAMETER, EntryPer.REPLICA)
+    ]
+
+
+def lies(section: Section, layout: Layout) -> Layout:
+    """The layout of a section of elements."""
+    return layout.relaid(section.holds) if section.holds else layout
+
+
+def tensors_of_section(
+    description: Description, arrays: Mapping[str, np.ndarray], name: str
+) -> list[torch.Tensor] | None:
+    """[parameter] of a section of elements, with the trainer's strides; None: there is none."""
+    for section in description.sections:
+        if section.name == name:
+            own = lies(section, description.layout)
+            return parameter_views(flat_tensor(arrays[name], own), own)
+    return None
+
+
+def stored_states(
+    description: Description, arrays: Mapping[str, np.ndarray]
+) -> list[dict[str, StoredState]]:
+    """[parameter] what torch keeps of each by torch's names, in place, whether it was ever stepped
+    or not."""
+    found: list[dict[str, StoredState]] = [{} for _ in description.layout.parameters]
+    for section in description.sections:
+        array = arrays[section.name]
+        if section.name in OURS:
+            continue
+        if section.per is EntryPer.ELEMENT:
+            own = lies(section, description.layout)
+            for index, tensor in enumerate(parameter_views(flat_tensor(array, own), own)):
+                found[index][section.name] = StoredState(tensor)
+        elif section.per is EntryPer.PARAMETER:
+            flat = _typed(array, section.holds)
+            for index in range(len(found)):
+                number = section.holds if section.holds in _OF_PYTHON else ""
+                found[index][section.name] = StoredState(flat[index], number)
+        else:
+            for place in section.places:
+                raw = array[place.start : place.start + place.size_bytes]
+                tensor = torch.as_strided(_typed(raw, place.dtype), place.shape, place.stride)
+                number = place.dtype if place.dtype in _OF_PYTHON else ""
+                found[place.parameter][section.name] = StoredState(tensor, number)
+    return found
+
+
+def _typed(array: np.ndarray, dtype: str) -> torch.Tensor:
+    """An array as a flat tensor of torch's dtype, or of one that holds Python's numbers."""
+    words = {"int": "int64", "float": "float64"}
+    return torch.from_numpy(array.view(np.uint8)).view(getattr(torch, words.get(dtype, dtype)))
+
+
+def has_state_mask(
+    description: Description, arrays: Mapping[str, np.ndarray], *, stepped: bool
+) -> np.ndarray:
+    """[parameters] bool: does torch keep a state of them? stepped: a step was taken at all."""
+    if STEPPED in arrays:
+        return arrays[STEPPED] > 0
+    if not stepped:
+        return np.zeros(len(description.layout.parameters), np.bool_)
+    if STEP_COUNT in arrays:
+        return arrays[STEP_COUNT] > 0
+    return np.ones(len(description.layout.parameters), np.bool_)

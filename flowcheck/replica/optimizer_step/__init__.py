@@ -1,0 +1,1 @@
+"""One optimizer step over the flat state: by our C kernel where the rule fits, else by torch."""

@@ -1,0 +1,245 @@
+"""Which optimizers the C kernel can step, and the arguments (scalars and flags) it gets for
+each tensor.
+it is told of each tensor.
+
+C does what torch's for-loop does on a CPU, operation by operation; foreach runs the same operations
+(torch/optim/sgd.py and adam.py: _single_tensor_*, _multi_tensor_*). Scalars are computed here, in
+Python's doubles, by torch's own expressions; torch rounds each to float32 where it meets a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica.optimizer_step import cuda_arithmetic
+from flowcheck.replica.optimizer_step.cuda_arithmetic import Arithmetic
+from flowcheck.replica.param_layout import Layout
+from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
+
+Groups = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
+"""torch's parameter groups as they stand before the step, and the parameters each is for, by their
+number in registration order."""
+
+ROOTS = (
+    "square roots on the trainers' CPUs are rounded as on this one: torch's library has other "
+    f"ones for another maker's, and for Intel's with AVX-512 {UNTIL_AUDITED}"
+)
+ROOT_NAMES = {
+    int(lib.FC_STEP_ROOT_EXACT): "exact",
+    int(lib.FC_STEP_ROOT_NEWTON): "newton",
+    int(lib.FC_STEP_ROOT_FUSED): "fused",
+}
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+ROW = np.dtype(
+    [("rule", "u4"), ("flags", "u4")]
+    + [
+        (name, "f4")
+        for name in (
+            *("divisor", "scale", "weight_decay", "decay", "rate", "momentum", "undamped"),
+            *("beta1_rest", "beta2", "beta2_rest", "bias2_root", "eps"),
+        )
+    ]
+)
+"""struct fc_step_row."""
+assert ROW.itemsize == ffi.sizeof("struct fc_step_row")
+
+
+def unfit(
+    optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
+) -> str | None:
+    """Why torch itself must take the steps of this optimizer; None where C may."""
+    if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+        return f"{type(optimizer).__name__} has no kernel of its own"
+    if layout.dtype != "float32":
+        return f"parameters are of {layout.dtype}"
+    for group in optimizer.param_groups:
+        others = ("capturable", "differentiable")
+        for key in others if arithmetic.cuda else ("fused", *others):
+            if group.get(key):
+                return f"{key} has another arithmetic"
+        if any(isinstance(value, torch.Tensor) for key, value in group.items() if key != "params"):
+            return "a setting is a tensor"
+        if np.float32(1 - group.get("betas", (0.9, 0.999))[0]) == 1:
+            return "without a first beta, a zero's sign is left to where torch's vectors end"
+    if arithmetic.cuda:
+        return cuda_arithmetic.why_no_cuda_kernel(optimizer)
+    if not fuses():
+        return "torch runs without fused multiply-add here"
+    if not isinstance(optimizer, torch.optim.SGD) and root_kind() is None:
+        return "torch's square root here is of a kind that is not known"
+    return None
+
+
+def rests_on(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """What no frame shows of a CPU's arithmetic, in sentences."""
+    rootless = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop)
+    return () if isinstance(optimizer, rootless) else (ROOTS,)
+
+
+def fuses() -> bool:
+    """Whether torch's CPU kernels contract a multiplication and an addition: those for AVX2 and
+    AVX-512 do, the ones for every x86 do not (ATEN_CPU_CAPABILITY)."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+@cache
+def root_kind() -> int | None:
+    """Which of C's square roots gives the bits of torch's, tried on `_probes`; None: none.
+
+    torch hands them to MKL (aten/src/ATen/cpu/vml.h), which takes Newton's step on an estimate: on
+    that of AVX-512 with fma on Intel's CPUs that have it, one in 170 is a bit off there; on the
+    CPU's own of 12 bits on another maker's, where every seventh is.
+    """
+    values = _probes()
+    own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
+    for kind in ROOT_NAMES:
+        if lib.fc_step_root_runs(kind) and np.array_equal(roots(values, kind).view(np.uint32), own):
+            return kind
+    return None
+
+
+def root_name() -> str:
+    """`root_kind` in a word: what a recording says of the CPUs it was made on."""
+    kind = root_kind()
+    return "unknown" if kind is None else ROOT_NAMES[kind]
+
+
+def _probes() -> np.ndarray:
+    """[n] float32: what is special, the ends of the ranges that are, and every 61st value from 1 up
+    to below 4.
+
+    An exponent's parity and the upper 12 bits of the mantissa choose an estimate (rsqrtps errs by
+    at most 1.5 * 2**-12), so that two binades hold all there are. Each has 4,096 values; 67 of
+    them, at every distance from where the estimate is best, are tried: a library with another
+    estimate or another last step is one bit off in a good part of those. Of the smallest numbers,
+    where a step has too few bits unless a library scales them, every millionth is tried.
+    """
+    infinity, most = 0x7F800000, 0x7F7FF000
+    ends = [
+        0,
+        1,
+        2,
+        0x7FFFFF,
+        0x800000,
+        0x800001,
+        *range(most - 8, most + 8),
+        infinity - 1,
+        infinity,
+    ]
+    small = np.arange(1, 0x10000000, 999_983)
+    bits = np.concatenate([ends, small, np.arange(0x3F800000, 0x40800000, 61)])
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def roots(values: np.ndarray, kind: int) -> np.ndarray:
+    """C's square roots. values: [n] float32."""
+    found = np.empty_like(values)
+    pointers = (ffi.cast("float *", a.ctypes.data) for a in (values, found))
+    lib.fc_step_roots(*pointers, values.size, kind)
+    return found
+
+
+def kernel_args(
+    optimizer: torch.optim.Optimizer,
+    groups: Groups,
+    steps: np.ndarray | None,
+    held: np.ndarray,
+    used: np.ndarray,
+    *,
+    divisor: float = 1.0,
+    scale: float | None = None,
+    arithmetic: Arithmetic = Arithmetic.CPU,
+) -> np.ndarray:
+    """[parameters] of ROW: what the next step does to each.
+
+    steps: [parameters] float32, Adam's counters before it; held: [parameters] bool, those that have
+    an optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before
+    all else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is
+    more than float32 holds.
+    """
+    table = np.zeros(len(used), ROW)
+    kind = _sgd if isinstance(optimizer, torch.optim.SGD) else _adam
+    behind = held.astype(np.float32) if steps is None else steps + np.float32(1)
+    for group, members in groups:
+        every = np.asarray(members, np.intp)
+        taken = every[used[every]]  # of the others it is rule 0: nothing changes
+        at = behind[taken]
+        for number in map(float, np.unique(at)):
+            own = kind(group, number)
+            if arithmetic.cuda:
+                as_cuda = cuda_arithmetic.sgd_args if kind is _sgd else cuda_arithmetic.adam_args
+                own = as_cuda(own, group, number, arithmetic)
+            table[taken[at == number]] = _row(own, divisor, scale)
+    return table
+
+
+def double_kernel_args(
+    groups: Groups, parameters: int, arithmetic: Arithmetic
+) -> np.ndarray | None:
+    """[parameters] of cuda.WIDE: what stays double in the arithmetic that needs it; else None."""
+    if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
+        return None
+    table = np.zeros(parameters, cuda_arithmetic.WIDE)
+    for group, members in groups:
+        table[np.asarray(members, np.intp)] = cuda_arithmetic.double_args(group)
+    return table
+
+
+def _row(own: dict[str, float | int], divisor: float, scale: float | None) -> tuple[Any, ...]:
+    if divisor != 1.0:
+        own |= {"divisor": divisor, "flags": int(own["flags"]) | lib.FC_STEP_DIVIDE}
+    if scale is not None:
+        own |= {"scale": scale, "flags": int(own["flags"]) | lib.FC_STEP_SCALE}
+    for name, value in own.items():
+        if math.isfinite(value) and abs(value) > FLOAT32_MAX:
+            raise OverflowError(f"{name} {value} is more than float32 holds")
+    return tuple(own.get(name, 0) for name in ROW.names or ())
+
+
+def _sgd(group: dict[str, Any], held: float) -> dict[str, float | int]:
+    flags = _common(group)
+    momentum = group["momentum"]
+    if momentum:
+        flags |= 0 if held else lib.FC_STEP_FIRST
+        flags |= lib.FC_STEP_NESTEROV if group["nesterov"] else 0
+    if group["weight_decay"]:
+        flags |= lib.FC_STEP_DECAY_GRADIENT
+    return {
+        "rule": lib.FC_STEP_MOMENTUM if momentum else lib.FC_STEP_SGD,
+        "flags": flags,
+        "weight_decay": group["weight_decay"],
+        "rate": -group["lr"],
+        "momentum": momentum,
+        "undamped": 1 - group["dampening"],
+    }
+
+
+def _adam(group: dict[str, Any], step: float) -> dict[str, float | int]:
+    flags = _common(group)
+    beta1, beta2 = group["betas"]
+    if group["weight_decay"]:
+        apart = group["decoupled_weight_decay"]
+        flags |= lib.FC_STEP_DECAY_PARAMETER if apart else lib.FC_STEP_DECAY_GRADIENT
+    return {
+        "rule": lib.FC_STEP_AMSGRAD if group["amsgrad"] else lib.FC_STEP_ADAM,
+        "flags": flags,
+        "weight_decay": group["weight_decay"],
+        "decay": 1 - group["lr"] * group["weight_decay"],
+        "rate": -(group["lr"] / (1 - beta1**step)),
+        "beta1_rest": 1 - beta1,
+        "beta2": beta2,
+        "beta2_rest": 1 - beta2,
+        "bias2_root": (1 - beta2**step) ** 0.5,
+        "eps": group["eps"],
+    }
+
+
+def _common(group: dict[str, Any]) -> int:
+    return int(lib.FC_STEP_NEGATE) if group["maximize"] else 0

@@ -1,0 +1,162 @@
+"""One pass of the C kernel over the flat state: its tables, its threads, and the digests it
+returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica import digest
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.worker_threads import blocks, owners, thread_number
+
+ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved", "u4")])
+"""struct fc_step_item."""
+assert ITEM.itemsize == ffi.sizeof("struct fc_step_item")
+ELEMENT_BYTES = 4
+ALONE_ELEMENTS = 1 << 15
+"""So few take no longer than it takes to wake a thread: tens of microseconds."""
+_BYTES = digest.DIGEST_BYTES
+
+
+class KernelPlan:
+    """The blocks of a float32 layout's tensors, each of which has a digest of its own."""
+
+    def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
+        """sections: those of one element per element of the layout, parameters first."""
+        self.sections = tuple(sections)
+        cut = blocks(layout, ELEMENT_BYTES, digest.BLOCK_BYTES)
+        self.items = np.array([(*each, 0) for each in cut], ITEM)
+        self.elements = self.items["elements"].copy()
+        first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
+        self._alone = np.flatnonzero(np.diff(first) == 1)
+        """Parameters of one block."""
+        self._of_alone = first[self._alone]
+        self._several = [(int(p), *first[p : p + 2]) for p in np.flatnonzero(np.diff(first) != 1)]
+        self._parameters = len(layout.parameters)
+        self._owners, self._threads = np.empty(0, np.intp), 0
+
+    def begin(
+        self,
+        table: np.ndarray,
+        root: int,
+        source: Mapping[str, np.ndarray],
+        target: Mapping[str, np.ndarray],
+        gradient: np.ndarray,
+        wide: np.ndarray | None = None,
+    ) -> KernelPass:
+        """A pass of which nothing is done yet. table: [parameters] of onepass.ROW; gradient:
+        [elements] float32, whose parameters are read when they are taken; wide: [parameters] of
+        cuda.WIDE, where rows ask for it."""
+        found = np.zeros((len(self.items), len(self.sections), digest.DIGEST_BYTES), np.uint8)
+        job = ffi.new("struct fc_step_job *")
+        job.rows = _at("struct fc_step_row *", table)
+        job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
+        job.items = _at("struct fc_step_item *", self.items)
+        job.gradient = _at("float *", gradient)
+        for place, name in enumerate(self.sections):
+            getattr(job, "from")[place] = _at("float *", source[name])
+            job.to[place] = _at("float *", target[name])
+        job.digests = _at("uint8_t *", found)
+        job.sections, job.root = len(self.sections), root
+        return KernelPass(self, job, found, (table, gradient, source, target, wide))
+
+    def of(self, parameters: Sequence[int]) -> np.ndarray:
+        """[..] the items of parameters."""
+        return np.flatnonzero(np.isin(self.items["row"], parameters))
+
+    def owners(self, threads: int) -> np.ndarray:
+        """[item] the thread that it is of."""
+        if len(self._owners) == 0 or self._threads != threads:
+            self._owners, self._threads = owners(self.elements * ELEMENT_BYTES, threads), threads
+        return self._owners
+
+    def digests(self, found: np.ndarray) -> list[bytes]:
+        """As `Passing.digests`; found: [item][section][16]."""
+        made: list[bytes] = []
+        for place in range(len(self.sections)):
+            own = np.empty((self._parameters, _BYTES), np.uint8)
+            own[self._alone] = found[self._of_alone, place]
+            for parameter, first, last in self._several:
+                blocks = [found[i, place].tobytes() for i in range(first, last)]
+                own[parameter] = np.frombuffer(digest.joined(blocks), np.uint8)
+            flat = own.tobytes()
+            made += [flat[at : at + _BYTES] for at in range(0, len(flat), _BYTES)]
+        return made
+
+
+class KernelPass:
+    """A pass that is being made, some parameters after the other."""
+
+    def __init__(
+        self,
+        flat: KernelPlan,
+        job: Any,
+        found: np.ndarray,
+        alive: tuple[Any, ...],
+    ) -> None:
+        """alive: memory that C reads."""
+        self._flat, self._job, self._found, self._alive = flat, job, found, alive
+        self._left = np.ones(len(flat.items), np.bool_)
+
+    def take(
+        self,
+        items: np.ndarray | None = None,
+        executor: Executor | None = None,
+        threads: int = 1,
+        *,
+        joins: bool = False,
+    ) -> None:
+        """Those items that are not done yet; None: all that are left. joins: the caller is the
+        first of the threads (workers.py)."""
+        wanted = self._left if items is None else self._left & _mask(items, len(self._left))
+        chosen = np.flatnonzero(wanted).astype(np.uint32)
+        if not chosen.size:
+            return
+        alone = threads == 1 or chosen.size == 1
+        if executor is None or alone or self._flat.elements[chosen].sum() <= ALONE_ELEMENTS:
+            _work([self._of(chosen)])
+        else:
+            owner = self._flat.owners(threads)[chosen]
+            jobs = [self._of(chosen[owner == thread]) for thread in range(threads)]
+            others = [executor.submit(_work, jobs) for _ in range(threads - joins)]
+            if joins:
+                _work(jobs)
+            for done in others:
+                done.result()
+        self._left[chosen] = False
+
+    def _of(self, chosen: np.ndarray) -> tuple[Any, np.ndarray]:
+        """The job of these items, and the memory that it reads their numbers from."""
+        job = ffi.new("struct fc_step_job *", self._job[0])
+        job.chosen, job.count, job.next = _at("uint32_t *", chosen), chosen.size, 0
+        return job, chosen
+
+    def digests(self) -> list[bytes]:
+        """Every tensor's, those of the parameters first, as `digest.tensor_digests` gives them;
+        all items are done."""
+        assert not self._left.any()
+        return self._flat.digests(self._found)
+
+
+def _work(jobs: Sequence[tuple[Any, np.ndarray]]) -> None:
+    """The calling thread's own, then what others have left of theirs."""
+    mine = thread_number()
+    for turn in range(len(jobs)):
+        job, _ = jobs[(mine + turn) % len(jobs)]
+        lib.fc_step_work(job)
+
+
+def _mask(items: np.ndarray, count: int) -> np.ndarray:
+    mask = np.zeros(count, np.bool_)
+    mask[items] = True
+    return mask
+
+
+def _at(kind: str, array: np.ndarray) -> Any:
+    assert array.flags.c_contiguous
+    return ffi.cast(kind, ffi.from_buffer(array))

@@ -1,0 +1,250 @@
+"""Executes a step from the committed copy into another: in one pass of C where the optimizer
+fits, else by torch.
+by torch on a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.flat_tensors import Tensors, parameter_views
+from flowcheck.replica.optimizer.gradient_clipping import factor
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
+from flowcheck.replica.optimizer.section_names import (
+    SCALER,
+    SCALER_NUMBERS,
+    STEP_COUNT,
+    STEPPED,
+    GradientMask,
+)
+from flowcheck.replica.optimizer.state_sections import has_state_mask, named_tensors
+from flowcheck.replica.optimizer_step import c_kernel_args
+from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
+from flowcheck.replica.optimizer_step.cuda_arithmetic import (
+    Arithmetic,
+    arithmetic_of,
+    cuda_assumptions,
+)
+from flowcheck.replica.optimizer_step.loss_scale_evidence import SCALE
+from flowcheck.replica.optimizer_step.weights_only_step import WeightsOnlyStepper, stepper_for_copy
+from flowcheck.replica.state_file.file_header import EntryPer
+from flowcheck.replica.state_file.state_file import StateFile
+from flowcheck.replica.worker_threads import WorkerThreads
+from flowcheck.step_numbers import Step
+from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
+
+
+class StepInProgress(Protocol):
+    """A step that is being made in a copy nobody reads."""
+
+    def take(self, parameters: Sequence[int]) -> None:
+        """Those whose gradients are there; where they can be taken alone."""
+
+    def finish(self) -> list[bytes]:
+        """What is left; every tensor's digest, in the order of kept/sections.py, named_tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InOnePass:
+    passing: KernelPass
+    flat: KernelPlan
+    counts: list[np.ndarray]
+    pool: ThreadPoolExecutor
+    threads: int
+    joins: bool
+
+    def take(self, parameters: Sequence[int]) -> None:
+        self._pass(self.flat.of(parameters))
+
+    def finish(self) -> list[bytes]:
+        self._pass(None)
+        return self.passing.digests() + tensor_digests(self.counts)
+
+    def _pass(self, items: np.ndarray | None) -> None:
+        self.passing.take(items, self.pool, self.threads, joins=self.joins)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByTorch:
+    finish: Callable[[], list[bytes]]
+
+    def take(self, parameters: Sequence[int]) -> None:
+        """All at the end."""
+
+
+class StepExecutor:
+    """What takes the steps of one state file."""
+
+    def __init__(
+        self, state: StateFile, optimizer: OptimizerConfig, workers: WorkerThreads | None = None
+    ) -> None:
+        self._optimizer, self._description = optimizer, state.description
+        self._layout = state.description.layout
+        self.inner = stepped_layout(optimizer, self._layout)
+        """The layout of what the optimizer steps, in which gradients are taken."""
+        self._sections = [state.sections(copy) for copy in range(state.copies)]
+        self._whole = [state.whole_copy(copy) for copy in range(state.copies)]
+        self._bound = [
+            stepper_for_copy(optimizer, state.description, each) for each in self._sections
+        ]
+        workers = workers or WorkerThreads()
+        self._threads, self._pool = workers.pool()
+        self._joins = workers.caller_steps
+        self.arithmetic = self._arithmetic()
+        """Whose rounding the trainer's steps have."""
+        self.unfit = self._why_not_one_pass()
+        """Why torch takes the steps, in a few words; None where C does."""
+
+    def _arithmetic(self) -> Arithmetic:
+        first, config = self._bound[0], self._optimizer
+        if isinstance(first, WeightsOnlyStepper):
+            return Arithmetic.CPU
+        return arithmetic_of(config.device, first.optimizer, config.torch)
+
+    def _why_not_one_pass(self) -> str | None:
+        first = self._bound[0]
+        if isinstance(first, WeightsOnlyStepper):
+            return "there is no optimizer"
+        config, sections = self._optimizer, self._description.sections
+        if len(first.optimizers) > 1:
+            return "there are several optimizers"
+        if config.clip_value is not None or config.clip_norm_type != 2.0 or config.scaler:
+            return "gradients are changed otherwise than by a norm"
+        if config.clip_error_if_nonfinite or config.master_dtype or config.average:
+            return "there is more to a step than the rule"
+        if any(s.per is EntryPer.PLACE for s in sections) or not first.steps_all:
+            return "parameters have different states"
+        return c_kernel_args.unfit(first.optimizer, self._layout, self.arithmetic)
+
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What the arithmetic rests on that no frame shows."""
+        first, clips = self._bound[0], self._optimizer.clip_norm is not None
+        if isinstance(first, WeightsOnlyStepper):
+            return ()
+        if self.arithmetic.cuda:
+            own = cuda_assumptions(self.arithmetic, self.unfit, clips=clips)
+        else:
+            sentences = (one for each in first.optimizers for one in c_kernel_args.rests_on(each))
+            own = tuple(dict.fromkeys(sentences))
+        return (*own, f"{SCALE}{UNTIL_AUDITED}") if self._optimizer.scaler is not None else own
+
+    @cached_property
+    def _flat(self) -> KernelPlan:
+        return KernelPlan(self._layout, [s for s in self._sections[0] if s not in _COUNTS])
+
+    @cached_property
+    def _settings(self) -> ParamGroupSettings:
+        """Only steps ask for it: a replica is kept also where its schedule cannot be had."""
+        return ParamGroupSettings(self._optimizer, self.inner)
+
+    def parameters(self, copy: int) -> Tensors:
+        """Of a copy, in place."""
+        return self._bound[copy].parameters
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether parameters may be taken before the gradients of the others are there."""
+        config = self._optimizer
+        alone = config.clip_norm is None and config.gradient_divisor == 1.0
+        return self.unfit is None and alone and self._layout.gradient_dtype is None
+
+    def begin(
+        self,
+        step: Step,
+        good: int,
+        other: int,
+        gradient: torch.Tensor,
+        has_state: bool,
+        used: GradientMask,
+    ) -> StepInProgress:
+        """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
+        it was reduced; has_state: a step was taken before."""
+        taker = self._bound[other]
+        if self.unfit is not None or isinstance(taker, WeightsOnlyStepper):
+            return _ByTorch(lambda: self._by_torch(step, good, other, gradient, has_state, used))
+        taker.set_groups(self._settings.at(step - 1))
+        source, target = self._sections[good], self._sections[other]
+        held = has_state_mask(self._description, source, stepped=has_state)
+        taken = np.ones(len(held), np.bool_) if used is None else np.asarray(used, np.bool_)
+        gradient, divisor, scale = self._reduced(gradient, taken)
+        table = c_kernel_args.kernel_args(
+            taker.optimizer,
+            taker.groups,
+            source.get(STEP_COUNT),
+            held,
+            taken,
+            divisor=divisor,
+            scale=scale,
+            arithmetic=self.arithmetic,
+        )
+        wide = c_kernel_args.double_kernel_args(taker.groups, len(taken), self.arithmetic)
+        for name in _COUNTS & source.keys():
+            np.copyto(target[name], source[name])
+            target[name][taken] = target[name][taken] + 1 if name == STEP_COUNT else 1
+        counts = [target[name] for name in source if name in _COUNTS]
+        root = c_kernel_args.root_kind() or 0
+        passing = self._flat.begin(table, root, source, target, gradient.numpy(), wide)
+        threads, joins = self._threads, self._joins
+        return _InOnePass(passing, self._flat, counts, self._pool, threads, joins)
+
+    def _by_torch(
+        self,
+        step: Step,
+        good: int,
+        other: int,
+        gradient: torch.Tensor,
+        has_state: bool,
+        used: GradientMask,
+    ) -> list[bytes]:
+        taker = self._bound[other]
+        torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
+        if isinstance(taker, WeightsOnlyStepper):
+            taker.place(step, gradient, used)
+        else:
+            groups = self._settings.at(self._events(step, good))
+            taker.step(step, gradient, groups, has_state=has_state, used=used)
+        return self.digests(other)
+
+    def _events(self, step: Step, good: int) -> int:
+        """How often the script came past its scheduler before this step."""
+        numbers = self._sections[good].get(SCALER)
+        skipped = 0 if numbers is None else int(numbers[SCALER_NUMBERS.index("skipped")])
+        return scheduler_events(self._optimizer, Step(step - 1), skipped)
+
+    def _reduced(
+        self, gradient: torch.Tensor, taken: np.ndarray
+    ) -> tuple[torch.Tensor, float, float | None]:
+        """(gradient, what is still to divide it by, what then to multiply it by): a norm is of the
+        quotients, so that they are made first where there is one."""
+        config = self._optimizer
+        if config.clip_norm is None or config.clip_together:
+            return gradient, config.gradient_divisor, None
+        if config.gradient_divisor != 1.0:
+            gradient = gradient / config.gradient_divisor
+        own = [
+            g for g, has in zip(parameter_views(gradient, self._layout), taken, strict=True) if has
+        ]
+        return gradient, 1.0, factor(own, config.clip_norm, threads=config.torch_threads)
+
+    def digests(self, copy: int) -> list[bytes]:
+        """Of every tensor of a copy, read once."""
+        named = named_tensors(self._description, self._sections[copy])
+        return tensor_digests((array for _, array in named), self._pool)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        self._bound, self._sections, self._whole = [], [], []
+
+
+_COUNTS = frozenset((STEP_COUNT, STEPPED))
+"""Sections of one number a parameter."""

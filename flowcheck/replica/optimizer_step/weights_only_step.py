@@ -1,0 +1,59 @@
+"""Steps without an optimizer: weights replaced as they were gathered on the wire; chooses this
+or torch's step for a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.replica.flat_tensors import flat_tensor, parameter_views
+from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer.state_sections import StoredState
+from flowcheck.replica.optimizer_step.torch_step import InPlaceTorchOptimizers
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_file.file_header import Description
+from flowcheck.step_numbers import Step
+
+
+class WeightsOnlyStepper:
+    """The parameters of one copy of the replica, without an optimizer."""
+
+    def __init__(self, layout: Layout, sections: Mapping[str, np.ndarray]) -> None:
+        """sections: `parameters`, and `stepped`: the step that each is of."""
+        self._layout, self._sections = layout, sections
+        self.parameters = parameter_views(
+            flat_tensor(sections[section_names.PARAMETERS], layout), layout
+        )
+        self.states: list[dict[str, StoredState]] = [{} for _ in layout.parameters]
+
+    def place(
+        self, step: Step, values: torch.Tensor, used: section_names.GradientMask = None
+    ) -> None:
+        """values: [layout.elements] of that step; used: [parameters] that came, None: all."""
+        new = parameter_views(values, self._layout)
+        for index, (own, value) in enumerate(zip(self.parameters, new, strict=True)):
+            if used is None or used[index]:
+                own.copy_(value)
+                self._sections[section_names.STEPPED][index] = step
+
+
+def stepper_for_copy(
+    config: OptimizerConfig, description: Description, sections: Mapping[str, np.ndarray]
+) -> InPlaceTorchOptimizers | WeightsOnlyStepper:
+    """What steps one copy."""
+    if config.name == "none":
+        return WeightsOnlyStepper(description.layout, sections)
+    return InPlaceTorchOptimizers(config, description, sections)
+
+
+def parameters_of_other_steps(
+    config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray], step: Step
+) -> dict[str, int]:
+    """{parameter: the step it is of} of those that did not come with `step`."""
+    if config.name != "none":
+        return {}
+    steps = map(int, sections[section_names.STEPPED])
+    return {p.name: of for p, of in zip(layout.parameters, steps, strict=True) if of != step}

@@ -1,0 +1,1 @@
+"""Checks of the stated optimizer and of the user's code before a run starts."""

@@ -1,0 +1,80 @@
+"""Calls the user's optimizer factory once in a process of its own before anything starts. Also
+run as a program.
+
+A training script may train when it is imported, wait for other ranks, or ask for a GPU: none of
+that may happen in a chain that captures. Run as a program it reads a Request and writes a Refusal.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import msgspec
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import ConfigError
+from flowcheck.replica.param_layout import Layout
+
+LIMIT_S = 300.0
+KEY = "optimizer.factory"
+STOOD = (
+    f"did not return within {LIMIT_S:.0f} s: the machine is very busy, or what its file does when "
+    "it is imported (waiting for "
+    'other ranks, training) belongs behind if __name__ == "__main__"'
+)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What is to be tried; without a layout the file is imported only."""
+
+    config: OptimizerConfig
+    layout: Layout | None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A ConfigError's words; all empty: it works out."""
+
+    key: str = ""
+    value: str = ""
+    right: str = ""
+
+
+def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
+    """Raises ConfigError for what does not work out there, or takes too long."""
+    request = msgspec.json.encode(Request(config, layout))
+    own = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", __name__]
+    try:
+        done = subprocess.run(
+            command, input=request, capture_output=True, timeout=LIMIT_S, env=own, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(KEY, config.factory, STOOD) from error
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        told = last[0] if last else f"exit status {done.returncode}"
+        raise ConfigError(KEY, config.factory, f"ended the program that tried it: {told}")
+    refusal = msgspec.json.decode(done.stdout.splitlines()[-1], type=Refusal)
+    if refusal.right:
+        raise ConfigError(refusal.key, refusal.value, refusal.right)
+
+
+def _tried(request: Request) -> Refusal:
+    from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+    from flowcheck.replica.user_code import callable_at
+
+    try:
+        assert request.config.factory is not None
+        callable_at(KEY, request.config.factory)
+        if request.layout is not None:
+            check_optimizer(request.config, request.layout)
+    except ConfigError as error:
+        return Refusal(error.key, str(error.value), error.right)
+    return Refusal()
+
+
+if __name__ == "__main__":
+    refusal = _tried(msgspec.json.decode(sys.stdin.buffer.read(), type=Request))
+    sys.stdout.buffer.write(b"\n" + msgspec.json.encode(refusal) + b"\n")

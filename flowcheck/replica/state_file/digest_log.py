@@ -1,0 +1,143 @@
+"""A log of every tensor's digest at every step (16 bytes each), so that past steps can still be
+audited.
+
+File: a header, then one record per step: step, digests, checksum. A record that a kill tore is cut
+off when the file is opened again. A step whose record found no room has none, nor has it that of
+an earlier time it was taken: what it was is not known.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import xxhash
+
+from flowcheck.atomic_write import atomic_path, put
+from flowcheck.errors import StateError, has_no_room
+from flowcheck.private_files import open_private
+from flowcheck.replica.digest import DIGEST_BYTES
+from flowcheck.step_numbers import Step
+
+MAGIC = b"FCTRACE\n"
+VERSION = 2
+_HEADER = struct.Struct("<8sII")  # magic, version, tensors
+BYTES_MAX = 256 << 20
+"""The newer half is kept beyond it: a month of steps would fill the memory its folder lies in."""
+_STEP = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<Q")
+_NO_STEP = _STEP.pack(2**64 - 1)
+
+
+class DigestLog:
+    """The file of one replica, for its only writer."""
+
+    def __init__(self, path: Path, tensors: int) -> None:
+        """Opens or makes it. Raises StateError where the file is of another replica."""
+        self._path, self._tensors = path, tensors
+        self._newest: int | None = None
+        """Of the steps there are records of; None: nobody has asked yet."""
+        header = _HEADER.pack(MAGIC, VERSION, tensors)
+        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        found = os.pread(self._descriptor, len(header), 0)
+        if found and found != header:
+            os.close(self._descriptor)
+            raise StateError(
+                f"{path}: not the trace of a replica of {tensors} tensors, or of another release "
+                f"(this one writes version {VERSION}): remove it, or use another run directory"
+            )
+        size_bytes = os.fstat(self._descriptor).st_size
+        record = _record_bytes(tensors)
+        whole = max(0, size_bytes - _HEADER.size) // record * record
+        self._end = _HEADER.size + whole if found else 0
+        os.ftruncate(self._descriptor, self._end)
+
+    def append(self, step: Step, digests: Sequence[bytes]) -> None:
+        """One record; digests: [tensors], 16 bytes each. Raises OSError where it finds no room, and
+        none of the step is left."""
+        if len(digests) != self._tensors:
+            raise StateError(f"{self._path}: {len(digests)} digests for {self._tensors} tensors")
+        raw = _STEP.pack(step) + b"".join(digests)
+        raw += _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+        if not self._end:
+            raw = _HEADER.pack(MAGIC, VERSION, self._tensors) + raw
+        try:
+            put(self._descriptor, raw, self._end)
+        except OSError:
+            self._forget(step)
+            raise
+        self._end += len(raw)
+        if self._newest is not None:
+            self._newest = max(self._newest, step)
+        if self._end > BYTES_MAX:
+            try:
+                self._drop_older_half()
+            except OSError as error:
+                if not has_no_room(error):
+                    raise
+
+    def _forget(self, step: Step) -> None:
+        """An earlier record of the step is of another past: `digests_at` would take it for the last
+        one. Written over in place, which takes no room; where even that does (a file system that
+        copies what is written), it is cut off with all behind it."""
+        record = _record_bytes(self._tensors)
+        places = range(_HEADER.size, self._end, record)
+        if self._newest is None:
+            self._newest = max((self._step_at(at) for at in places), default=0)
+        if step > self._newest:
+            return
+        for at in places:
+            if self._step_at(at) != step:
+                continue
+            try:
+                os.pwrite(self._descriptor, _NO_STEP, at)
+            except OSError:
+                os.ftruncate(self._descriptor, at)
+                self._end = at
+                return
+
+    def _step_at(self, at: int) -> int:
+        step: Step = _STEP.unpack(os.pread(self._descriptor, _STEP.size, at))[0]
+        return 0 if step == 2**64 - 1 else step
+
+    def _drop_older_half(self) -> None:
+        record = _record_bytes(self._tensors)
+        kept_bytes = max(1, (self._end - _HEADER.size) // record // 2) * record
+        newest = os.pread(self._descriptor, kept_bytes, self._end - kept_bytes)
+        with atomic_path(self._path, durable=False) as place:
+            place.write_bytes(_HEADER.pack(MAGIC, VERSION, self._tensors) + newest)
+        os.close(self._descriptor)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._end = _HEADER.size + len(newest)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def digests_at(path: Path, step: Step) -> list[bytes] | None:
+    """The digests of a step, as it was taken last; None where no whole record is of it.
+
+    Raises StateError where the file is none of ours.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if not raw:
+        return None  # not even its beginning found room
+    if len(raw) < _HEADER.size or _HEADER.unpack_from(raw)[:2] != (MAGIC, VERSION):
+        raise StateError(f"{path}: not a trace this program reads")
+    record = _record_bytes(_HEADER.unpack_from(raw)[2])
+    for at in reversed(range(_HEADER.size, len(raw) - record + 1, record)):
+        body = raw[at : at + record - _CHECKSUM.size]
+        (stored,) = _CHECKSUM.unpack_from(raw, at + len(body))
+        if _STEP.unpack_from(body) == (step,) and stored == xxhash.xxh3_64_intdigest(body):
+            flat = body[_STEP.size :]
+            return [flat[i : i + DIGEST_BYTES] for i in range(0, len(flat), DIGEST_BYTES)]
+    return None
+
+
+def _record_bytes(tensors: int) -> int:
+    return _STEP.size + tensors * DIGEST_BYTES + _CHECKSUM.size

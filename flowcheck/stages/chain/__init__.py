@@ -1,1 +1,0 @@
-"""The stages as processes: started, watched, restarted, stopped in order."""

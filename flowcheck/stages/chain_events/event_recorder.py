@@ -1,0 +1,253 @@
+"""Records events of a chain as they happen: messages that the supervisor hears, and counters."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import DECODE_ERRORS
+from flowcheck.messages import (
+    AuditRecord,
+    Hello,
+    JobLearned,
+    Message,
+    StepApplied,
+    StepArrived,
+    StepLost,
+    StepShort,
+    Unwritten,
+)
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.packet_counters import (
+    FLOW_TABLE_FULL,
+    LOSS_COUNTERS,
+    flow_table_full_sentence,
+)
+from flowcheck.stages.chain_events.event_log import (
+    FRAMES,
+    PACKETS,
+    Event,
+    EventKind,
+    EventLogWriter,
+    event_of,
+    line_of,
+)
+from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
+from flowcheck.stages.chain_events.link_state import LinkMonitor
+from flowcheck.stages.chain_events.silence_detector import (
+    ARRIVES,
+    SILENT,
+    SilenceChange,
+    SilenceDetector,
+)
+from flowcheck.stages.chain_events.step_losses import StepLosses
+from flowcheck.stages.job_state.anchor_log import AnchorRecord
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.log_files import is_complete_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.zmq_sockets import StageSockets
+
+LOOK_S = 0.5
+"""Between two looks at counters and files, and two beats."""
+
+
+class EventRecorder:
+    """The only writer of a run's events.jsonl and beat.json. Lines that cannot be written for
+    another reason than that there is no room raise OSError; everything else here may fail, and is
+    looked at again."""
+
+    def __init__(
+        self, run: RunDir, config: JobConfig, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """say: of a sentence for the operator, where it cannot be an event."""
+        self._run, self._job = run, run.reader + 1
+        self._room = EventLogWriter(run.events, say)
+        self._each = config.optimizer.synced_backwards if config.optimizer is not None else 1
+        self._started_ns, self._looked_s = time.time_ns(), -LOOK_S
+        self._counts: Counter[str] = Counter()
+        self._restarts: Counter[str] = Counter()
+        self._steps_lost = 0
+        self._digest = ""
+        self._last = config.last_step
+        self._lacking = StepLosses(run, self._each, self._write)
+        self._carrier = LinkMonitor(config.source)
+        self._ending = self._in_order = False
+        self._silence, self._asked = SilenceDetector(), False
+        self._frames: Counter[str] = Counter()
+        """That found no slot, by counter."""
+        self._unfollowed = 0
+        """Packets that found no record in the table of flows."""
+        self._read: dict[str, int] = {}
+        self._life = 1
+
+    def begin(self) -> None:
+        self._write(Event(kind=EventKind.START, why=f"process {os.getpid()}"))
+        self._beat()
+
+    def end(self, *, in_order: bool) -> None:
+        """Its stages are being told to leave. in_order: somebody wanted that, or none is left."""
+        self._ending, self._in_order = True, in_order
+        self._beat()
+
+    def stop(self) -> None:
+        """Its stages have left."""
+        with suppress(OSError):
+            self._write(Event(kind=EventKind.STOP))
+        self._ending = True
+        self._beat()
+        self._lacking.close()
+
+    def heard(self, message: Message) -> None:
+        if isinstance(message, Hello) and message.stage == StageSockets.EVENTS:
+            return  # the supervisor's own: `begin` told it
+        if isinstance(message, Unwritten):
+            self._lack(message)
+            return
+        if isinstance(message, JobLearned | StepArrived | StepApplied):
+            self._look_at_files()  # a later life is told before its steps, which it counts anew
+        event = event_of(message, job=self._job, now_ns=time.time_ns())
+        self._write(event, msgspec.to_builtins(message))
+        if isinstance(message, StepLost):
+            self._steps_lost += not self._ending
+            self._lacking.lost(message.step)
+        elif isinstance(message, JobLearned):
+            self._silence.learned()
+        elif isinstance(message, StepArrived):
+            self._silence.whole(message.time_ns)
+        elif isinstance(message, StepShort):
+            self._lacking.short(message.step)
+        elif isinstance(message, StepApplied):
+            self._lacking.took(message.step)
+            self._digest = message.digest
+
+    def _lack(self, message: Unwritten) -> None:
+        if (ended := self._room.elsewhere(message)) is not None:
+            self._write(ended)
+
+    def restarted(self, stage: str, why: str, code: int | None = None) -> None:
+        self._restarts[stage] += 1
+        more = {"event": "restart"} | ({} if code is None else {"exit_code": code})
+        self._write(Event(kind=EventKind.RESTART, stage=stage, why=why), more)
+
+    def turn(self, rings: Sequence[FrameRing]) -> None:
+        """Called in every turn of the supervisor's loop: does something every LOOK_S."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        self._counts.update([EventKind.NOTE] * self._room.look())
+        if self._job == 1:  # what found no slot is of no job that is known
+            self._look_at_frames(rings)
+            self._look_at_tables(rings)
+            self._look_at_links()
+        self._look_at_files()  # first: a later life counts its steps anew
+        self._lacking.look(len(rings))
+        self._look_for_silence(rings)
+        self._beat()
+
+    def _look_at_frames(self, rings: Sequence[FrameRing]) -> None:
+        """Each frame is told once: the counters only grow."""
+        captured = [ring.counters()["capture"] for ring in rings]
+        lost = Counter({name: sum(one[name] for one in captured) for name in LOSS_COUNTERS})
+        new = lost - self._frames
+        self._frames |= lost
+        if new:
+            each = ", ".join(f"{name.removesuffix('_frames')} {n:,}" for name, n in new.items())
+            why = f"frames reached this machine and found no slot: {each}"
+            self._write(Event(kind=EventKind.LOSS, what=FRAMES, count=new.total(), why=why))
+
+    def _look_at_tables(self, rings: Sequence[FrameRing]) -> None:
+        """A full table is told at once, then each time that twice as many packets missed it."""
+        packets = sum(ring.counters()["parse"][FLOW_TABLE_FULL] for ring in rings)
+        if packets > 2 * self._unfollowed:
+            new, self._unfollowed = packets - self._unfollowed, packets
+            why = flow_table_full_sentence(packets)
+            self._write(Event(kind=EventKind.LOSS, what=PACKETS, count=new, why=why))
+
+    def _look_at_links(self) -> None:
+        for source, interface, lasted_s in self._carrier.look():
+            kind = EventKind.LINK_DOWN if lasted_s is None else EventKind.LINK_UP
+            why = f"{interface} has no link: nothing arrives by it"
+            if lasted_s is not None:
+                why = f"{interface} has a link again; what passed meanwhile never came"
+            stage = f"capture-{source}"
+            self._write(Event(kind=kind, stage=stage, seconds=lasted_s or 0.0, why=why))
+
+    def _look_for_silence(self, rings: Sequence[FrameRing]) -> None:
+        self._asked = self._run.learned_job.exists()
+        self._asked &= any(ring.source_end is None for ring in rings)
+        self._asked &= not (self._last and self._lacking.taken >= self._last)  # else it is over
+        own, unread = self._silence, self._run.unread.exists()
+        turn = own.look(rings, counts=self._asked, unread=unread)
+        if turn is SilenceChange.BEGAN:
+            self._write(Event(kind=EventKind.SILENT, seconds=own.lasted_s, why=SILENT))
+        elif turn is SilenceChange.ENDED and self._asked:
+            self._write(Event(kind=EventKind.ARRIVES, seconds=own.lasted_s, why=ARRIVES))
+
+    def _look_at_files(self) -> None:
+        """What other processes write, also while they are no stages: audits, files of the
+        trainer's, later lives of the job."""
+        with suppress(OSError, *DECODE_ERRORS):
+            for line in self._new_lines("audits"):
+                audit = msgspec.json.decode(line, type=AuditRecord)
+                why = audit.file if audit.passed else f"{audit.file}: {audit.first_difference}"
+                told = Event(kind=EventKind.AUDIT, step=audit.step, passed=audit.passed, why=why)
+                self._write(told)
+            for line in self._new_lines("anchors"):
+                anchor = msgspec.json.decode(line, type=AnchorRecord)
+                why, passed = anchor.refused or anchor.file, not anchor.refused
+                self._write(Event(kind=EventKind.ANCHOR, step=anchor.step, passed=passed, why=why))
+            life = incarnation_of(self._run)
+            if life.number > self._life:
+                why = f"life {life.number} of the job"
+                self._write(Event(kind=EventKind.HANDOVER, step=life.step, why=why))
+                self._lacking.handed_over(life.step)
+                self._silence.learned()
+            self._life = life.number
+
+    def _new_lines(self, name: str) -> list[bytes]:
+        path, at = getattr(self._run, name), self._read.get(name, 0)
+        if not path.exists() or path.stat().st_size == at:
+            return []
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read[name] = len(whole)
+        return [line for line in whole[at:].split(b"\n") if is_complete_line(line)]
+
+    def _write(self, event: Event, more: dict[str, Any] | None = None) -> None:
+        time_ns = event.time_ns or time.time_ns()
+        own = msgspec.structs.replace(event, time_ns=time_ns, job=self._job)
+        self._counts[own.kind] += 1
+        self._counts.update([EventKind.NOTE] * self._room.append(line_of(own, more or {})))
+
+    def _beat(self) -> None:
+        beat = Heartbeat(
+            pid=os.getpid(),
+            started_ns=self._started_ns,
+            beat_ns=time.monotonic_ns(),
+            ending=self._ending,
+            in_order=self._in_order,
+            events=dict(self._counts),
+            restarts=dict(self._restarts),
+            steps_lost=self._steps_lost,
+            packets_came_late=self._lacking.late,
+            frame_ns=tuple(self._silence.frame_ns),
+            came_ns=self._silence.came_ns if self._asked else None,
+            silence_limit_s=self._silence.limit_s,
+            step_s=self._silence.step_s,
+            newest_step=self._lacking.newest,
+            dark_ns=tuple(self._carrier.dark_ns),
+            unplaced_s=self._silence.unplaced_s,
+            unwritten_lines=self._room.lines,
+            full=self._room.full,
+            taken=self._lacking.taken,
+            digest=self._digest,
+        )
+        write_beat(self._run.beat, beat)

@@ -1,0 +1,85 @@
+"""The supervisor's heartbeat file: that it is alive, and what it has counted.
+
+Whoever watches a chain goes by it: a process that stands still lives, and its heart does not beat.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import DECODE_ERRORS
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals are of all since the chain began, however much of events.jsonl is left."""
+
+    pid: int
+    started_ns: int
+    """Since 1970."""
+    beat_ns: int
+    """CLOCK_MONOTONIC, which is one for all processes of this machine."""
+    ending: bool = False
+    """It was told to end: no step more is taken."""
+    in_order: bool = False
+    """And that because somebody wanted it, or its sources ended: nothing failed."""
+    events: dict[str, int] = {}
+    """By kind."""
+    restarts: dict[str, int] = {}
+    """By stage."""
+    steps_lost: int = 0
+    packets_came_late: int = 0
+    """Missing at a look, and there at a later one."""
+    frame_ns: tuple[int, ...] = ()
+    """[ring] CLOCK_MONOTONIC of the last frame captured, to half a second; 0: none came."""
+    dark_ns: tuple[int, ...] = ()
+    """[source] CLOCK_MONOTONIC since when its interface has no link; 0: it has, or is none."""
+    came_ns: int | None = None
+    """CLOCK_MONOTONIC of the last packet of the job's; None: it is not asked (no job is learned,
+    or the sources have ended)."""
+    silence_limit_s: float = 0.0
+    """Nothing of the job for longer is no pause between its steps (silence.py)."""
+    step_s: float = 0.0
+    """Median of its steps; 0: not known."""
+    newest_step: int | None = None
+    """That a packet came of, of those that are not whole; told while packets are missing."""
+    unplaced_s: float = 0.0
+    """For how long packets came that no plan has, since the last one that a plan does."""
+    unwritten_lines: int = 0
+    """Of records, steps' and events', that found no room."""
+    full: tuple[str, ...] = ()
+    """A sentence for each file of records that has no room just now."""
+    taken: int = 0
+    """The last step the replica took; 0: none."""
+    digest: str = ""
+    """Of the replica then."""
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it; infinite where this machine was started anew since."""
+        age_ns = time.monotonic_ns() - self.beat_ns
+        return age_ns / 1e9 if age_ns >= 0 else float("inf")
+
+
+def write_beat(path: Path, beat: Heartbeat) -> None:
+    """A heart that cannot be written is no reason to end a chain. On a full disk it is written over
+    in place, which takes no room: for an instant it may be read torn, which is as none."""
+    encoded = msgspec.json.encode(beat)
+    try:
+        write_atomically(path, encoded, durable=False)
+    except OSError:
+        with suppress(OSError), path.open("r+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            os.pwrite(file.fileno(), encoded.ljust(size), 0)
+
+
+def read_beat(path: Path) -> Heartbeat | None:
+    """None where none is there."""
+    with suppress(OSError, *DECODE_ERRORS):
+        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
+    return None

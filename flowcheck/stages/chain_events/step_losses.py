@@ -1,0 +1,111 @@
+"""Loss and heal events: which packets of which steps are missing, came late or held only
+duplicates."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import msgspec
+
+from flowcheck.errors import RingError
+from flowcheck.stages.chain_events.event_log import ONLY_DUPLICATES, PACKETS, STEP, Event, EventKind
+from flowcheck.stages.chain_events.lost_packets import LostPackets, open_lost_packets
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration, Step
+
+MISSING = "sequence numbers show them, and no mirror brought them"
+CAME = "they came after all"
+
+
+class StepLosses:
+    """Of one job. What it finds is an event, which `write` is given."""
+
+    def __init__(self, run: RunDir, each: int, write: Callable[[Event], None]) -> None:
+        """each: all-reduced backward passes per step."""
+        self._run, self._each, self._write = run, each, write
+        self.newest: int | None = None
+        """Step that a packet came of, told while packets are missing, or a step is lost."""
+        self.late = 0
+        """Packets that were missing at a look, and came after all."""
+        self._lost: int | None = None
+        """A step that the replica waits before."""
+        self._short: int | None = None
+        """The last step that is taken without all of its bytes."""
+        self.taken = 0
+        """The last step that the replica took."""
+        self._missing: Counter[int] = Counter()
+        """{step: packets} that were told missing, and did not come."""
+        self._files = ExitStack()
+        self._losses: LostPackets | None = None
+
+    def lost(self, step: Step) -> None:
+        """It cannot be rebuilt."""
+        self._lost = step
+
+    def short(self, step: Step) -> None:
+        """It is taken without all of its bytes."""
+        self._short = step
+
+    def took(self, step: Step) -> None:
+        """The replica took it: what it lacked by sequence numbers held nothing."""
+        if step >= (self._lost or sys.maxsize):
+            why = f"the replica goes on behind step {self._lost}, which was lost"
+            self._write(Event(kind=EventKind.HEAL, step=step, what=STEP, why=why))
+            self._lost = None
+        self.taken = step
+        if (count := self._missing[step]) and step != self._short:
+            self._write(
+                Event(
+                    kind=EventKind.HEAL, step=step, what=PACKETS, count=count, why=ONLY_DUPLICATES
+                )
+            )
+        self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
+
+    def handed_over(self, step: Step | None) -> None:
+        """A later life of the job is followed; step: what it goes on from, None: not known."""
+        self.taken, self._missing, self.newest = step or 0, Counter(), None
+
+    def look(self, rings: int) -> None:
+        """What stays missing from one look to the next; what came in between was only late."""
+        try:
+            if self._losses is None:
+                self._losses = open_lost_packets(self._run, rings, self._files)
+            change = self._losses.look()
+        except (RingError, OSError):  # not there yet
+            return
+        for iteration, count in change.lost.items():
+            self._packets(EventKind.LOSS, iteration, count, MISSING)
+        for iteration, count in change.healed.items():
+            self.late += count
+            self._packets(EventKind.HEAL, iteration, count, CAME)
+        newest = self._losses.newest() if self._missing else None
+        if newest is not None:
+            self.newest = self._step_of(newest)
+        elif self._lost is None:  # behind a lost step flows are planned anew, and tell none
+            self.newest = None
+
+    def close(self) -> None:
+        self._losses = None
+        self._files.close()
+
+    def _packets(self, kind: EventKind, iteration: Iteration | None, count: int, why: str) -> None:
+        """Those of a step that is taken whole lacked it nothing, as those that come doubtful."""
+        if not count:
+            return
+        step = None if iteration is None else self._step_of(iteration)
+        told = Event(kind=kind, step=step, what=PACKETS, count=count, why=why)
+        self._write(told)
+        if step is None:
+            return
+        if step > self.taken:
+            self._missing[step] += count if kind is EventKind.LOSS else -count
+            self._missing = +self._missing
+        elif kind is EventKind.LOSS and step != self._short:
+            self._write(msgspec.structs.replace(told, kind=EventKind.HEAL, why=ONLY_DUPLICATES))
+
+    def _step_of(self, iteration: Iteration) -> Step:
+        return incarnation_of(self._run).step_within(iteration, self._each)

@@ -1,0 +1,1 @@
+"""Replica steps saved to storage, and served over HTTP."""

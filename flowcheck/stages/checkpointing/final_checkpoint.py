@@ -1,0 +1,80 @@
+"""Saves the last step of a chain that has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from flowcheck.config import JobConfig, PersistConfig
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.checkpointing.persist_stage import saver_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
+from flowcheck.vault.persist.saver import Saver
+
+ATTEMPTS = 3
+BETWEEN_S = (1.0, 4.0)
+LOOK_S = 0.1
+
+
+def save_last(
+    run: RunDir, config: JobConfig, step: Step | None, say: Callable[[str], None]
+) -> LedgerEntry | None:
+    """Makes the last step of a replica that nobody changes any more durable at the target; None
+    where there is none. step: an older one that it holds.
+
+    Raises StateError where that fails ATTEMPTS times, or the target stands still.
+    """
+    assert config.persist is not None
+    if not run.replica.exists():
+        return None
+    wanted = peek_versions(run.replica)[1][-1] if step is None else step
+    if wanted == 0:
+        return None
+    for attempt in range(ATTEMPTS):
+        try:
+            return _saved(run, config.persist, wanted, say)
+        except (FlowCheckError, OSError) as error:
+            last = error
+            if attempt < len(BETWEEN_S):
+                say(f"step {wanted} could not be saved: {error}; it is tried again")
+                threading.Event().wait(BETWEEN_S[attempt])
+    raise StateError(f"no checkpoint in {config.persist.target}: {last}") from last
+
+
+def _saved(
+    run: RunDir, config: PersistConfig, wanted: Step, say: Callable[[str], None]
+) -> LedgerEntry:
+    saver = saver_of(run, config)
+    durable = saver.durable()
+    if durable is None or durable.step != wanted or saver.unfinished():
+        say(f"step {wanted} is being saved to {config.target}")
+    while True:
+        found = _watched(saver, config, wanted)
+        if found.step == wanted:
+            return found
+
+
+def _watched(saver: Saver, config: PersistConfig, wanted: Step) -> LedgerEntry:
+    """`Saver.save` in a thread, given up where nothing moves any more."""
+    made: list[LedgerEntry | BaseException] = []
+
+    def save() -> None:
+        try:
+            made.append(saver.save(wanted))
+        except BaseException as error:
+            made.append(error)
+
+    thread = threading.Thread(target=save, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(LOOK_S)
+        if not config.is_local and saver.stands_still(2 * config.timeout_s):
+            saver.pace.stop()
+            raise StateError(f"{config.target}: nothing moved for {2 * config.timeout_s:.0f} s")
+    (result,) = made
+    if isinstance(result, BaseException):
+        raise result
+    return result

@@ -1,0 +1,196 @@
+"""Stage: makes steps of the replica durable at a target, while the updater goes on.
+
+The save runs in a thread of this process, so that the stage hears and tells meanwhile. Nothing here
+is needed by any other stage: it may fail, hang, be killed and be started again at any instant.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+from flowcheck.config import JobConfig, PersistConfig
+from flowcheck.messages import Message, Note, SaveFailed, StepSaved
+from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.step_numbers import Step
+from flowcheck.vault.persist import save_status_file as tolds
+from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
+from flowcheck.vault.persist.save_schedule import SaveSchedule
+from flowcheck.vault.persist.save_status_file import SaveStatus
+from flowcheck.vault.persist.saver import Saver
+from flowcheck.vault.persist.storage_target import open_place
+
+LOOK_S = 0.2
+TELL_S = 1.0
+RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
+JOIN_S = 2.0
+"""A save that is told to stop ends within so long, or with its process."""
+NICENESS = 10
+HUNG = 3
+"""Exit code of a process whose save stands still: it is started again."""
+
+
+class PersistService:
+    """Reads the replica, writes the target."""
+
+    name = "persist"
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        assert config.persist is not None, "the stage is started where it is stated"
+        self._run, self._config = run, config.persist
+        self._schedule = SaveSchedule(config.persist.every_steps, config.persist.every_minutes)
+        self._told = tolds.read_save_status(run.persisted) or SaveStatus(
+            target=config.persist.target
+        )
+        self._told.phase = ""
+        self._thread: threading.Thread | None = None
+        self._saver: Saver | None = None
+        self._saved: LedgerEntry | None = None
+        self._failed: str | None = None
+        self._began_s = self._looked_s = self._wrote_s = time.monotonic()
+        self._next_s = 0.0
+        self._asked = False
+        """Whether the target was asked what is durable there."""
+
+    def start(self, links: StageSockets) -> None:
+        self._links = links
+        with suppress(OSError):
+            os.nice(NICENESS)
+        self._tell()
+
+    def work(self) -> int:
+        now = time.monotonic()
+        if self._thread is not None:
+            if self._thread.is_alive():
+                self._watch(now)
+                return 0
+            self._thread = None
+            self._end()
+            return 1
+        if now - self._looked_s < LOOK_S or now < self._next_s:
+            return 0
+        self._looked_s = now
+        held = ReplicaSteps(self._run, self._config).versions()
+        last = self._told.durable_step or 0
+        step = self._schedule.due(held, last, now - self._began_s)
+        if step is None and self._told.attempts and held and held[-1] > 0:
+            step = held[-1]  # what failed is still owed
+        if step is not None or (not self._asked and held):
+            self._begin(step)
+        return 0
+
+    def _begin(self, step: Step | None) -> None:
+        """Saves a step; None: asks first what is there."""
+        self._saved = self._failed = None
+        if step is not None:
+            self._began_s = time.monotonic()
+            self._told.step, self._told.began_s = step, time.time()
+            self._told.done_bytes = self._told.total_bytes = self._told.skipped_bytes = 0
+        self._thread = threading.Thread(target=self._save, args=(step,), daemon=True)
+        self._thread.start()
+
+    def _save(self, step: Step | None) -> None:
+        """In a thread of its own: whatever it raises is a sentence."""
+        try:
+            saver = saver_of(self._run, self._config)
+            saver.on_phase = self._phase
+            self._saver = saver
+            if step is None:
+                self._saved = saver.settled()
+                if saver.unfinished():
+                    self._saved = saver.save(Step(0))
+            else:
+                self._saved = saver.save(step)
+        except Exception as error:
+            self._failed = str(error) or type(error).__name__
+
+    def _phase(self, phase: str, step: Step, total_bytes: int) -> None:
+        self._told.phase, self._told.step, self._told.total_bytes = phase, step, total_bytes
+
+    def _watch(self, now: float) -> None:
+        """Tells how far it is; ends this process where nothing moves at the target any more."""
+        saver = self._saver
+        if now - self._wrote_s >= TELL_S:
+            if saver is not None:
+                self._told.done_bytes = saver.pace.moved_bytes + saver.pace.skipped_bytes
+                self._told.skipped_bytes = saver.pace.skipped_bytes
+            self._tell()
+        limit_s = 2 * self._config.timeout_s
+        if saver is not None and saver.stands_still(limit_s):
+            self._failed = f"{self._config.target}: nothing moved for {limit_s:.0f} s"
+            self._end()
+            self._links.flush()
+            os._exit(HUNG)
+
+    def _end(self) -> None:
+        told, saved = self._told, self._saved
+        told.phase = ""
+        if self._failed is None:
+            self._asked = True
+            if saved is not None:
+                fresh = told.durable_name != saved.name or told.durable_step != saved.step
+                told.durable_step, told.durable_name = saved.step, saved.name
+                told.durable_s, told.durable_bytes = saved.saved, saved.bytes
+                if fresh and told.step is not None:
+                    told.count += 1
+                    told.took_s = time.monotonic() - self._began_s
+                    self._report_saved(saved, told.took_s)
+                if told.attempts:
+                    self._say(f"{told.target} takes checkpoints again: {saved.name} is durable")
+            told.error, told.attempts, told.next_try_s = "", 0, 0.0
+            self._next_s = 0.0
+        else:
+            told.attempts += 1
+            wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** (told.attempts - 1))
+            self._next_s, told.next_try_s = time.monotonic() + wait_s, time.time() + wait_s
+            if self._failed != told.error:  # the same again is told by status
+                self._say(f"no checkpoint could be saved: {self._failed}; it is tried again")
+            told.error = self._failed
+            self._links.report(SaveFailed(step=told.step, why=self._failed, attempts=told.attempts))
+        told.step = None
+        self._saver = None
+        self._tell()
+
+    def _report_saved(self, saved: LedgerEntry, took_s: float) -> None:
+        self._links.report(
+            StepSaved(
+                step=saved.step,
+                name=saved.name,
+                bytes=saved.bytes,
+                seconds=round(took_s, 3),
+                time_ns=int(saved.saved * 1e9),
+            )
+        )
+
+    def _tell(self) -> None:
+        self._wrote_s = time.monotonic()
+        with suppress(OSError):  # told again in a second
+            tolds.write(self._run.persisted, self._told)
+
+    def _say(self, sentence: str) -> None:
+        self._links.report(Note(stage=self.name, sentence=sentence))
+
+    def on_message(self, message: Message) -> None:
+        """Every message is a nudge: `work` looks at the replica itself."""
+
+    def drained(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        if self._saver is not None:
+            self._saver.pace.stop()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+            self._told.phase = ""
+            self._tell()
+
+
+def saver_of(run: RunDir, config: PersistConfig) -> Saver:
+    """What saves this run's steps. Raises ConfigError for a target that nothing here can open."""
+    staging = run.staged(config.staging)
+    place = open_place(config, staging)
+    return Saver(config, place, staging, ReplicaSteps(run, config))

@@ -1,0 +1,82 @@
+"""Replica steps pinned in memory while their checkpoint files are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flowcheck.config import PersistConfig
+from flowcheck.errors import RingError
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.wire.training_job.learned_job import decode_job
+
+if TYPE_CHECKING:  # torch stays out until there is a step to write
+    from flowcheck.replica.checkpoint.trainer_state import TrainerState
+    from flowcheck.replica.param_layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedStep:
+    """See vault/persist/saver.py, HeldStep. config: of files in other forms than our own."""
+
+    given: TrainerState
+    layout: Layout
+    config: PersistConfig | None
+
+    @property
+    def step(self) -> Step:
+        return self.given.step
+
+    @property
+    def digest(self) -> str:
+        return self.given.digest
+
+    def write(self, folder: Path) -> None:
+        """In the form that the job file states; its own where none is."""
+        from flowcheck.vault.persist import save_format
+
+        form = "flowcheck" if self.config is None else self.config.format
+        options = {} if self.config is None else self.config.format_options
+        save_format.write(self.given, self.layout, folder, form, options)
+
+
+class ReplicaSteps:
+    """See vault/persist/saver.py, Source, and vault/serve/step_catalog.py, Memory."""
+
+    def __init__(self, run: RunDir, config: PersistConfig | None) -> None:
+        """config: of files in other forms than our own."""
+        self._run, self._config = run, config
+        self.name = str(run.root.resolve())
+
+    def versions(self) -> tuple[Step, ...]:
+        """Whole steps in memory, ascending; () while the job's optimizer state is not known."""
+        with suppress(OSError, RingError):
+            if self._run.replica.exists() and incarnation_of(self._run).step is not None:
+                return peek_versions(self._run.replica)[1]
+        return ()
+
+    @contextmanager
+    def hold(self, step: Step) -> Iterator[PinnedStep]:
+        """A step; where it is gone meanwhile, the newest is saved, and nothing is served."""
+        from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
+        from flowcheck.replica.checkpoint.trainer_state import trainer_state
+        from flowcheck.replica.torch_startup import load_torch
+
+        load_torch()
+        path = self._run.replica
+        gone = self._config is not None and step not in peek_versions(path)[1]
+        wanted = None if gone else step
+        evidence = decode_job(self._run.learned_job.read_bytes()).evidence
+        with hold_snapshot(path, optimizer_in(self._run), wanted) as snapshot:
+            whole = trainer_state(
+                snapshot, evidence=tuple(evidence), assumed=assumptions_of(self._run)
+            )
+            yield PinnedStep(whole, snapshot.layout, self._config)

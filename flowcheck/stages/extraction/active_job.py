@@ -1,0 +1,294 @@
+"""The active job: placement of its bytes, complete steps for the updater, lost steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from flowcheck.messages import (
+    JobLearned,
+    Note,
+    ShardReady,
+    StepArrived,
+    StepDoubtful,
+    StepLost,
+    StepShort,
+)
+from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
+from flowcheck.stages.extraction.gradient_checks import GradientCheck
+from flowcheck.stages.extraction.installed_plans import InstalledPlans
+from flowcheck.stages.extraction.job_restart import JobRestart
+from flowcheck.stages.extraction.shard_generations import IncompleteStep, ShardGenerations
+from flowcheck.stages.job_learning.late_join import STEP_LOST_REJOINING
+from flowcheck.stages.job_state.assumptions import add_assumption
+from flowcheck.stages.job_state.gathered_parameters import CAPTURE_ENDED, NOT_CAME
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
+from flowcheck.stages.staged_messages.staging_space import (
+    held_packets_crowded,
+    rings_drained,
+    staged_message_count,
+    stalled,
+)
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED, FollowedData, LearnedJob
+
+UNBROKEN = (
+    "that no mirror was blind, in a pause of the job, for exactly 16,777,216 packets of a queue "
+    f"pair or a multiple of them {UNTIL_AUDITED}"
+)
+TAKEN_IN_DOUBT = (
+    "step {} was taken, and then a copy came that differs within {} bytes of it: which of the two "
+    f"is right {UNTIL_AUDITED}"
+)
+
+
+class ActiveJob:
+    """One learned job, until a later incarnation takes its place."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        job: LearnedJob,
+        extractors: Sequence[Extractor],
+        shard: GradientShard,
+        links: StageSockets,
+        *,
+        each: int,
+        fresh: bool,
+        joins: bool = False,
+        several: bool = False,
+    ) -> None:
+        """Obeys the job: everything here may have been done before a kill. each: all-reduced
+        backward passes per step of the trainer; fresh: it was learned just now; joins: behind a
+        step that was lost it is joined again; several: so are other jobs on the same ports, by
+        extractors of their own."""
+        self._each, self._several = each, several
+        self._run, self._extractors, self._links = run, extractors, links
+        self._apart = CrossRingReassembly(run.learned_folder / "numbers")
+        self._broken: tuple[int, str] | None = None
+        self._read_out = False  # all that is staged was read once more, as nothing more comes
+        self.why = ""
+        """What kept the replica from more, in one sentence."""
+        self._alone = job.kind is FollowedData.PARAMETERS
+        """Every step is whole by itself: a lost one costs what of it did not come."""
+        self._stopped = False
+        scrutiny = GradientCheck(job, each, run.replica)
+        self.generations = ShardGenerations(
+            shard, scrutiny.problem, takes_lost=self._alone, doubtful=self._tell_doubtful
+        )
+        self.generations.open_free()
+        base = incarnation_of(run).iterations
+        self.planned = InstalledPlans(
+            run, job, extractors, base=base, name=self._name, fresh=fresh, joins=joins
+        )
+        self.planned.restore(lost=self.lost)
+        self.planned.install(lost=self.lost)
+        self.place()
+
+    @property
+    def lost(self) -> bool:
+        short = self.generations.short()
+        return self._stopped or (short is not None and short.lost)
+
+    @property
+    def awaited(self) -> bool:
+        """The updater has steps to take before it is known whether a job is a later life of this
+        one, where several jobs pass the same ports."""
+        return self._several and self.generations.waiting
+
+    def _name(self, iteration: Iteration) -> Step:
+        """The trainer's step that one of the shard's belongs to."""
+        return incarnation_of(self._run).step_within(iteration, self._each)
+
+    def fill(self, succession: JobRestart, *, idle: bool, looks: bool) -> int:
+        """Homes for what is staged, whole steps to the updater, short ones given up.
+
+        idle: nothing new was extracted; looks: what is staged is to be looked at in this turn.
+        """
+        generations = self.generations
+        self.planned.install(lost=self.lost)
+        done = 0
+        if any(self.planned.late) and looks and not self.awaited:
+            done += succession.look(self._extractors, self.planned, at_once=False)
+            if succession.proved:
+                return done
+        if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
+            done += self.place()
+        self._hand_on()
+        short = generations.short()
+        if short is None or self.lost or done:
+            return done
+        if looks and (done := self._recut(short, ended=rings_drained(self._extractors))):
+            return done
+        if short.iteration in self.generations.refused:
+            why = self.generations.refused[short.iteration]
+            # Nothing of it is missing: all that follows is as doubtful.
+            self._broken = (short.iteration, why) if self._alone else self._broken
+            return self._lose(short, why)
+        if short.conflict_bytes or short.doubted:
+            return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
+        over = self._alone and rings_drained(self._extractors) and not short.covered_bytes
+        if self._broken is not None and short.iteration >= self._broken[0] and not over:
+            return self._lose(short, self._broken[1])
+        if stalled(self._extractors) and any(self.planned.late):
+            succession.drop(self.planned)
+            return self.place()
+        if stalled(self._extractors) and not generations.waiting:
+            return self.give_up(short, "staging is full and it is not whole")
+        # A whole step before it frees a generation first: then what waits is read again.
+        if (
+            looks
+            and not generations.waiting
+            and (why := self.planned.passage.passed(short.iteration))
+        ):
+            return self.give_up(short, why)
+        return 0
+
+    def _hand_on(self) -> None:
+        """Whole iterations to the updater; and what was found of those it took."""
+        self.generations.look_back()
+        finished = self.generations.finished()
+        if finished and self.planned.unproven_pauses():
+            add_assumption(self._run, UNBROKEN)
+        for step, generation in finished:
+            self._links.send("update", ShardReady(iteration=step, generation=generation))
+            self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
+
+    def give_up(self, short: IncompleteStep, why: str) -> int:
+        """Nothing more comes of this step; what waits behind a loss may still complete it."""
+        if short.iteration in self.generations.refused:
+            return self._lose(short, self.generations.refused[short.iteration])
+        return self._explain() or self._lose(short, why)
+
+    def _explain(self) -> int:
+        """What is missing in front of what came is as planned, where that can be told; what was
+        done."""
+        passed = self.planned.explain(self._apart.numbers)
+        for sentence in passed:
+            self._note(sentence)
+        return len(passed) + self.place() if passed else 0
+
+    def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
+        """Flows that left their plan: what lies between the steps is told and left out."""
+        self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
+        if self._broken is not None:
+            return 0
+        outcome = self.planned.recuts.look(
+            self._extractors,
+            self._apart.numbers,
+            open_step=short.iteration + GENERATIONS - 1,
+            at_once=self._read_out,
+        )
+        self._broken = outcome.broken
+        for sentence in outcome.notes:
+            self._note(sentence)
+        return outcome.done and outcome.done + self.place()
+
+    def wind_up(self, succession: JobRestart) -> int:
+        """A later incarnation is proved: the last whole steps of this one."""
+        generations = self.generations
+        self.planned.install(lost=self.lost)
+        done = generations.open_free() + self.place()
+        self._hand_on()
+        short = generations.short()
+        if short is not None and not short.lost:
+            done = done or self._recut(short, ended=True)
+            if not done and self.planned.explain(self._apart.numbers):
+                done = self.place()
+        if done or generations.waiting:
+            return done
+        if short is not None and short.covered_bytes and not short.lost:
+            step = self._name(short.iteration)
+            self._note(f"step {step} was in flight when its job ended, and is given up")
+        self.planned.ignore_planned()
+        generations.shard.clear()
+        self.place()
+        succession.commit()
+        self._links.send("update", JobLearned(path=str(self._run.successor)))
+        return 1
+
+    def place(self) -> int:
+        """Gives what is staged the homes it has by now; how many messages moved."""
+        done = self._apart.adopt(self._extractors)
+        self._apart.number(self._extractors)
+        return done + place_staged(self._extractors, self._apart.numbers)
+
+    def _tell_doubtful(self, iteration: Iteration, conflict_bytes: int) -> None:
+        """It cannot be taken back: it is told, and every step since rests on it."""
+        message = StepDoubtful(step=self._name(iteration), conflict_bytes=conflict_bytes)
+        self._links.report(message)
+        sentence = TAKEN_IN_DOUBT.format(message.step, conflict_bytes)
+        add_assumption(self._run, sentence)
+        self._note(sentence)
+
+    def _lose(self, short: IncompleteStep, why: str) -> int:
+        """The replica stops before this step; capture and counting go on. Of sharded training a
+        loss costs no more than itself."""
+        shard = self.generations.shard
+        missing, why = self.generations.missing(short, why)
+        broken = self._broken is not None and short.iteration >= self._broken[0]
+        self._stopped = self._alone and broken
+        if not self._stopped:
+            shard.lose(short.generation)
+        named = self._name(short.iteration)
+        if self._alone and not broken:
+            lacks = sum(b - a for a, b in missing)
+            self._note(f"step {named}: {lacks:,} bytes of it {NOT_CAME}: {why}")
+            self._links.report(StepShort(step=named, missing_bytes=lacks, why=why))
+            self._links.send(
+                "update", ShardReady(iteration=short.iteration, generation=short.generation)
+            )
+            return 1 + self.place()
+        self.why = f"step {named} was lost: {why}"
+        message = StepLost(step=named, missing=missing, why=why)
+        self._links.send("update", message)
+        self._links.report(message)
+        begun = staged_message_count(self._extractors)
+        in_flight = why.startswith(CAPTURE_ENDED) and begun < self.planned.messages_of_iteration
+        if not in_flight and self.planned.join_again():
+            self._note(STEP_LOST_REJOINING.format(named))
+        else:
+            self.planned.ignore_planned()
+        self.place()
+        return 1
+
+    def end(self) -> tuple[int, int | None]:
+        """The last word on every step, every frame being extracted: (what was done, the whole
+        steps once nothing more can be)."""
+        held = staged_message_count(self._extractors)
+        self.generations.look_back()
+        short = self.generations.short()
+        if short is None or self.generations.undecided:
+            return 0, None
+        if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
+            return self._end_alone(short)
+        if held and not short.lost and (self.generations.waiting or not self._read_out):
+            return 0, None
+        if not short.lost and (short.covered_bytes or held):
+            return self.give_up(short, CAPTURE_ENDED), None
+        if short.lost and not self.why:
+            # By this stage, before it was restarted.
+            self.why = f"step {self._name(short.iteration)} was lost"
+        return 0, short.iteration - 1
+
+    def _end_alone(self, short: IncompleteStep) -> tuple[int, int | None]:
+        """What the last step made is gathered no more; a step before it that lacks something is
+        taken as far as it came."""
+        if self._stopped or not (short.covered_bytes or short.conflict_bytes):
+            return 0, short.iteration - 1
+        if done := self._explain():
+            return done, None
+        later = self.generations.shard.generation_of(Iteration(short.iteration + 1))
+        if later is not None and self.generations.shard.covered_bytes(later):
+            return self._lose(short, CAPTURE_ENDED), None
+        self.why = (
+            f"step {self._name(short.iteration)} was not gathered whole when the capture ended"
+        )
+        return 0, short.iteration - 1
+
+    def _note(self, sentence: str) -> None:
+        self._links.report(Note(stage="extract", sentence=sentence))

@@ -1,0 +1,289 @@
+"""Stage: stages messages until they prove a job, then places every byte of every step.
+
+Everything it needs after a kill lies in shared memory and in the learned job's files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowcheck.atomic_write import atomic_path
+from flowcheck.config import JobConfig
+from flowcheck.messages import Drained, JobLearned, Message, Note
+from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.shared_memory.flow_table import FlowTable
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.staging_file import Staging
+from flowcheck.private_files import PRIVATE_FILE_MODE
+from flowcheck.stages.extraction.active_job import ActiveJob
+from flowcheck.stages.extraction.job_restart import JobRestart, promote_successor, restart_verdict
+from flowcheck.stages.job_learning import late_join
+from flowcheck.stages.job_learning.job_learner import JobLearner
+from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
+from flowcheck.stages.job_learning.learning_status import LearningStatus, reasons_with_traffic
+from flowcheck.stages.job_learning.remembered_job import may_join, remember
+from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
+from flowcheck.stages.job_state.job_incarnation import mark_base_awaited
+from flowcheck.stages.job_state.model_layout import optimizer_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
+from flowcheck.stages.staged_messages.staging_space import rings_drained, slots_to_take, stalled
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.wire.learn.jobs.held import without_held
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+
+def open_staging(run: RunDir, number: int, flows: FlowTable, size_bytes: int) -> Staging:
+    """The staging file of one ring, made if it is not there."""
+    path = run.staging(number)
+    if path.exists():
+        return Staging.open(path)
+    with atomic_path(path, durable=False) as place:
+        return Staging.create(place, messages=flows.pool_records, data_bytes=size_bytes)
+
+
+def open_or_create_shard(
+    run: RunDir, job: LearnedJob, shard: GradientShard | None
+) -> tuple[GradientShard, LearnedJob]:
+    """(one for the job's gradients, the job as far as it has room there). shard: of an earlier
+    life; None: there is none yet."""
+    if shard is None:
+        shard = _created(run, job)
+    return shard, job if shard.held_bytes == job.held_bytes else without_held(job)
+
+
+def _created(run: RunDir, job: LearnedJob) -> GradientShard:
+    unit = min(parameter.element_bytes for parameter in job.reduced)
+    with atomic_path(run.shard, durable=False) as place:
+        return GradientShard.create(
+            place,
+            gradient_bytes=job.gradient_bytes,
+            unit_bytes=unit,
+            held_bytes=job.held_bytes,
+        )
+
+
+READING_TURN_S = 0.02
+"""How long a turn with no slot to extract waits for a reading."""
+LOOK_EVERY = 16
+"""Busy turns between two looks at what is staged and at how far the flows are."""
+NOT_ALONE = (
+    "{} more data-parallel jobs pass these ports and are not followed: jobs = {} in the job file "
+    "(replay --jobs) keeps a replica for each"
+)
+
+
+class ExtractService:
+    """The only writer of the rings' tails, the staging files and the shard's generations."""
+
+    name = "extract"
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        self._run, self._config = run, config
+        self._extractors: list[Extractor] = []
+        self._learner = JobLearner(run, config.release, stated=config.stated)
+        self._claims = FlowClaims(run, config)
+        self._wanted = job_selector_of(config, run.reader)
+        self._succession = JobRestart(run, self._learner, self._note, self._wants)
+        self._unlearned = LearningStatus(run, self._note)
+        self._followed: ActiveJob | None = None
+        self._turn = 0
+        self._over = False
+        self._known = NO_KNOWN_JOB
+        """Of a job that may be joined amid its run."""
+
+    def start(self, links: StageSockets) -> None:
+        self._links = links
+        shard = GradientShard.open(self._run.shard) if self._run.shard.exists() else None
+        for number in range(len(self._config.rings)):
+            ring = FrameRing.open(self._run.ring(number), reader=self._run.reader)
+            flows = FlowTable.open(self._run.flows(number))
+            staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
+            self._extractors.append(Extractor(ring, flows, staging, shard))
+        verdict = restart_verdict(self._run)
+        if shard is not None and verdict is not None and verdict.followed:
+            promote_successor(self._run, verdict, shard)
+        job = self._learner.known()
+        if job is not None:
+            self._adopt(job, shard)
+        elif may_join(self._config):
+            self._known = late_join.remembered_job_of(self._run)
+
+    def _adopt(self, job: LearnedJob, shard: GradientShard | None, *, fresh: bool = False) -> None:
+        """Follows a learned job. fresh: it was learned just now."""
+        for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
+            extractor.call(names)
+        shard, job = open_or_create_shard(self._run, job, shard)
+        for extractor in self._extractors:
+            extractor.use_shard(shard)
+        self._followed = ActiveJob(
+            self._run,
+            job,
+            self._extractors,
+            shard,
+            self._links,
+            each=optimizer_of(job, self._config).synced_backwards,
+            fresh=fresh,
+            joins=may_join(self._config) and job.kind is FollowedData.GRADIENTS,
+            several=self._config.several,
+        )
+        remember(self._config, job)
+        self._links.report(JobLearned(path=str(self._run.learned_job)))
+
+    def work(self) -> int:
+        rings = len(self._extractors)
+        done = sum(
+            extractor.extract(slots_to_take(extractor, rings)) for extractor in self._extractors
+        )
+        self._turn += 1
+        if self._followed is None:
+            done += self._learn(wait_s=0.0 if done else READING_TURN_S)
+        elif self._succession.proved:
+            done += self._followed.wind_up(self._succession)
+        elif self._succession.open:
+            done += self._hand_over(self._followed)
+        else:
+            looks = not done or self._turn % LOOK_EVERY == 0
+            done += self._followed.fill(self._succession, idle=not done, looks=looks)
+        if not done and not self._over and rings_drained(self._extractors):
+            done += self._end()
+        return done
+
+    def _learn(self, *, wait_s: float) -> int:
+        if not self._claims.turn(self._extractors):
+            return self._wait_for_turn()
+        waiting = stalled(self._extractors)
+        ended = rings_drained(self._extractors)
+        crowded = bool(self._known) and late_join.staging_nearly_full(self._extractors)
+        proof = self._learner.learn(
+            self._extractors,
+            at_once=bool(waiting) or ended,
+            hurry=crowded,
+            known=self._known,
+            wait_s=wait_s,
+            wanted=self._wants(),
+        )
+        if proof is not None:
+            if proof.job.joined:
+                mark_base_awaited(self._run)
+                self._note(late_join.JOINED)
+            if proof.beside and not self._config.several:
+                self._note(NOT_ALONE.format(proof.beside, proof.beside + 1))
+            if self._config.several:
+                self._claims.make(self._extractors, proof.names, proof.flows)
+            proof.keep(self._run, CrossRingReassembly(self._run.learned_folder / "numbers"))
+            self._adopt(proof.job, None, fresh=True)
+            self._unlearned.over()
+            return 1
+        if left := self._learner.left_out():
+            self._note(f"{left} flows are of no data-parallel job: they are counted and not kept")
+            return 1 + place_staged(self._extractors, {})
+        if self._learner.busy:
+            return 0
+        why_not = self._why_not()
+        if crowded and self._learner.joining:
+            # A job that is known is joined wherever a whole iteration of it is seen.
+            self._unlearned.look((*why_not, late_join.NO_ROOM))
+            self._learner.forget()
+            return late_join.release_staged(self._extractors)
+        for extractor in waiting:
+            extractor.unblock()
+            self._unlearned.keep(why_not)
+            self._note(f"staging is full and no job is proved: {'; '.join(why_not)}")
+        if not ended and any(extractor.ring.tail for extractor in self._extractors):
+            self._unlearned.look(why_not)
+        return len(waiting)
+
+    def _wants(self) -> JobSelector | None:
+        """Which of several jobs; once one is followed here, a later life of it."""
+        if self._wanted is None or not self._config.several:
+            return self._wanted
+        back = self._run if self._followed is not None else None
+        return replace(self._wanted, back=back, pasts=self._claims.others(self._extractors))
+
+    def _wait_for_turn(self) -> int:
+        """Extractors of other jobs have still to say which flows are theirs."""
+        if self._known and late_join.full_of_no_start(self._extractors):
+            return late_join.release_staged(
+                self._extractors
+            )  # a job that is known is joined anywhere
+        waiting = stalled(self._extractors)
+        if not waiting or not self._claims.given_up():
+            return 0
+        for extractor in waiting:
+            extractor.unblock()
+        self._note("staging is full, and no job before this one is proved")
+        return len(waiting)
+
+    def _why_not(self) -> tuple[str, ...]:
+        """Why no job is learned, with what the ports carry instead."""
+        return reasons_with_traffic(
+            self._learner.why_not, self._extractors, first=not self._run.reader
+        )
+
+    def _hand_over(self, followed: ActiveJob) -> int:
+        """The updater's word on the later incarnation, once it is there, is obeyed."""
+        verdict = restart_verdict(self._run)
+        if verdict is None:
+            return 0
+        if not verdict.followed:
+            followed.why = verdict.why
+            followed.planned.install(lost=True)
+            self._succession.drop(followed.planned)
+            return followed.place()
+        shard = followed.generations.shard
+        promote_successor(self._run, verdict, shard)
+        job = self._learner.known()
+        assert job is not None
+        self._adopt(job, shard, fresh=True)
+        return 1
+
+    def _end(self) -> int:
+        """The sources ended and every frame is extracted: the last word on every step."""
+        if self._learner.busy or self._succession.proved:
+            return 0
+        followed = self._followed
+        if followed is None and not self._claims.turn(self._extractors):
+            return 0
+        if followed is None:
+            if self._learner.read_all(self._extractors):
+                self._run.unfound.touch(mode=PRIVATE_FILE_MODE)
+                why = "no job was learned: " + "; ".join(self._why_not())
+                self._say_drained(0, why)
+            return 0
+        if self._succession.open:
+            verdict = restart_verdict(self._run)
+            if verdict is not None and not verdict.followed:
+                self._say_drained(followed.generations.shard.applied_iteration, followed.why)
+            return 0
+        if any(followed.planned.late) and not followed.awaited:
+            looked = self._succession.look(self._extractors, followed.planned, at_once=True)
+            return looked and looked + followed.place()
+        done, steps = followed.end()
+        if steps is not None:
+            self._say_drained(steps, followed.why)
+        return done
+
+    def _say_drained(self, steps: int, why: str) -> None:
+        self._over = True
+        self._links.report(Drained(stage=self.name, steps=steps, why=why))
+
+    def _note(self, sentence: str) -> None:
+        self._links.report(Note(stage=self.name, sentence=sentence))
+
+    def on_message(self, message: Message) -> None:
+        """Every message is a nudge: `work` looks at positions and states itself."""
+
+    def drained(self) -> bool:
+        return self._over
+
+    def stop(self) -> None:
+        self._learner.close()
+        for extractor in self._extractors:
+            extractor.close()
+            extractor.staging.close()
+            extractor.flows.close()
+            extractor.ring.close()
+        if self._followed is not None:
+            self._followed.generations.shard.close()

@@ -1,0 +1,103 @@
+"""How far each flow of the active job is: whether bytes that a step misses may still come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from flowcheck.plane.extraction.cross_ring_packets import staged_unnumbered
+from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
+from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun
+from flowcheck.step_numbers import Iteration
+from flowcheck.wire.traffic.observed_messages import FlowKey
+
+PASSED_STEPS = 2
+"""A step is given up when every flow is so many steps beyond it."""
+SILENT_S = 10.0
+"""A live mirror point from which nothing comes for so long may have died."""
+
+
+class FlowProgress:
+    """The flows of all rings that have plans."""
+
+    def __init__(self, extractors: Sequence[Extractor], clock: Callable[[], float]) -> None:
+        self._extractors, self._clock = extractors, clock
+        self._heads = [(-1, clock()) for _ in extractors]
+        """[ring] its head, and since when it has not moved."""
+
+    def passed(self, iteration: Iteration) -> str:
+        """Why no ring still brings what `iteration` lacks; empty while one may.
+
+        Each flow is as far as the slowest ring that carries it. A ring that ended brings
+        nothing more; one that was silent for SILENT_S is not waited for either.
+        """
+        silent = self._silent()
+        if not silent and self._undecided():
+            return ""
+        beyond = self._beyond_gaps()
+        last: dict[FlowKey, int] = {}
+        ended: dict[FlowKey, int] = {}
+        for number, extractor in enumerate(self._extractors):
+            over = number in silent or extractor.ring.drained
+            plans = extractor.staging.plans()
+            for index, key in enumerate(extractor.keys()):
+                plan = plans[index]
+                if plan["state"] not in (PLAN_ACTIVE, PLAN_SUSPENDED) or not plan["each_sends"]:
+                    continue
+                at = int(plan["last_step"]) + beyond.get((number, index), 0)
+                if over:
+                    ended[key] = max(ended.get(key, 0), at)
+                else:
+                    last[key] = min(last.get(key, at), at)
+        last = ended | last
+        if not last or any(at < iteration + PASSED_STEPS for at in last.values()):
+            return ""
+        full = staging_overrun(self._extractors)
+        why = f"{full}; every flow went on" if full else "every flow went on without it"
+        if silent:
+            total = len(self._extractors)
+            why += f"; {len(silent)} of {total} mirror points, silent for {SILENT_S:g} s, "
+            why += "not waited for"
+        return why
+
+    def _beyond_gaps(self) -> dict[tuple[int, int], int]:
+        """{(ring, flow): iterations' worth of messages behind a gap, as nothing numbers them}. Of
+        several rings one may still tell another's numbers."""
+        if len(self._extractors) > 1:
+            return {}
+        found: dict[tuple[int, int], int] = {}
+        for number, extractor in enumerate(self._extractors):
+            records = extractor.staging.records()
+            staged = records["message"][records["state"] == 1]
+            flows = staged["flow"][staged["number"] == NUMBER_UNKNOWN]
+            for index, count in zip(*np.unique(flows, return_counts=True), strict=True):
+                each = int(extractor.staging.plans()[index]["each_sends"])
+                found[number, int(index)] = int(count) // each if each else 0
+        return found
+
+    def _undecided(self) -> bool:
+        """What is staged on one of several rings may be of any step until all went by it."""
+        if len(self._extractors) < 2 or rings_drained(self._extractors):
+            return False
+        suspended = any(
+            int(extractor.staging.plans()["state"][index]) == PLAN_SUSPENDED
+            for extractor in self._extractors
+            for index in range(len(extractor.keys()))
+        )
+        return suspended or any(map(staged_unnumbered, self._extractors))
+
+    def _silent(self) -> set[int]:
+        """Rings where nothing came for long while others went on, and all that came is taken."""
+        now_s = self._clock()
+        silent = set()
+        for number, extractor in enumerate(self._extractors):
+            ring = extractor.ring
+            head = ring.head
+            if head != self._heads[number][0] or ring.tail != head:
+                self._heads[number] = (head, now_s)
+            elif now_s - self._heads[number][1] >= SILENT_S and not ring.drained:
+                silent.add(number)
+        return silent if len(silent) < len(self._extractors) else set()

@@ -1,0 +1,164 @@
+"""Checks of the content of a complete iteration: model averaging, wrong units, unused
+parameters.
+
+Model averaging (torch's PeriodicModelAverager behind post_localSGD_hook, local SGD, DiLoCo) reduces
+all parameters in place of gradients, and of one bucket it is as large: only what it holds tells.
+
+Units of one size are told apart by their order alone, and a gradient has the size of its parameters
+where both are of one type: a trainer that does once what it never did before would put one in the
+other's place. Parameters change little in a step, so what they hold tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.errors import RingError, StateError
+from flowcheck.replica.param_layout import Layout, numbers, size_of
+from flowcheck.replica.state_file.concurrent_reader import newest_parameters
+from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+AVERAGING_VALUES_COMPARED = 1 << 16
+"""Values, the first ones."""
+AVERAGING_VALUES_MIN = 64
+ALIGNED = 0.95
+"""Cosine of the angle between what was reduced and the parameters. A gradient of so many values
+lies across them; that of a loss with weight decay in it, which does not, is much shorter."""
+SHORTEST = 0.5
+"""Of the parameters' length."""
+AVERAGED = (
+    "what was reduced holds the parameters, not their gradient (cosine {:.3f}): the trainer "
+    "averages models (post_localSGD_hook, local SGD), and what its ranks do between that is not on "
+    "the wire"
+)
+
+
+def model_averaging_found(replica: Path, gradient: NDArray[np.uint8], job: LearnedJob) -> str:
+    """Why the bytes of a step are no gradient; empty: they may be one, or nothing tells.
+
+    replica: its state file; gradient: all parameters', in registration order.
+    """
+    try:
+        layout, flat = newest_parameters(replica)
+    except (RingError, StateError):
+        return ""  # not made yet
+    if layout.gradient_bytes != gradient.nbytes:
+        return ""
+    every = tuple(range(len(layout.parameters)))
+    held = _parameters(layout, flat.view(np.uint8))
+    # Averaged models are sent in registration order, whatever the order in the bucket.
+    for order in dict.fromkeys((every, *(job.buckets if len(job.buckets) == 1 else ()))):
+        cosine = _cosine(held, _reduced(layout, gradient, order))
+        if cosine > ALIGNED:
+            return AVERAGED.format(cosine)
+    return ""
+
+
+def _cosine(held: NDArray[np.float64], reduced: NDArray[np.float64]) -> float:
+    """0 where too little is there, or what was reduced is much shorter."""
+    lengths = float(np.linalg.norm(held)), float(np.linalg.norm(reduced))
+    if not np.isfinite(lengths).all() or np.count_nonzero(held) < AVERAGING_VALUES_MIN:
+        return 0.0
+    if lengths[1] < SHORTEST * lengths[0]:
+        return 0.0
+    return float(held @ reduced) / lengths[0] / lengths[1]
+
+
+def _parameters(layout: Layout, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """[LOOKED_AT or less] the first values."""
+    parts: list[NDArray[np.float64]] = []
+    for parameter in layout.parameters:
+        dtype = layout.dtype_of(parameter)
+        start = parameter.start * (1 if parameter.dtype else layout.element_bytes)
+        looked_at = min(parameter.elements, AVERAGING_VALUES_COMPARED)
+        parts.append(numbers(flat[start : start + looked_at * size_of(dtype)], dtype))
+        if sum(map(len, parts)) >= AVERAGING_VALUES_COMPARED:
+            break
+    return np.concatenate(parts)[:AVERAGING_VALUES_COMPARED]
+
+
+def _reduced(
+    layout: Layout, gradient: NDArray[np.uint8], order: Sequence[int]
+) -> NDArray[np.float64]:
+    """[LOOKED_AT or less] the first values, as they came: parameters in this order."""
+    types = [layout.gradient_dtype or layout.dtype_of(p) for p in layout.parameters]
+    sizes = [p.elements * size_of(t) for p, t in zip(layout.parameters, types, strict=True)]
+    starts = list(accumulate(sizes, initial=0))
+    parts: list[NDArray[np.float64]] = []
+    for index in order:
+        looked_at = min(sizes[index], AVERAGING_VALUES_COMPARED * size_of(types[index]))
+        own = gradient[starts[index] : starts[index] + looked_at]
+        parts.append(numbers(own, types[index]))
+        if sum(map(len, parts)) >= AVERAGING_VALUES_COMPARED:
+            break
+    return np.concatenate(parts)[:AVERAGING_VALUES_COMPARED]
+
+
+UNIT_VALUES_SAMPLED = 1 << 12
+"""Values of each unit, evenly over it."""
+UNIT_VALUES_MIN = 64
+"""That are not zero, before a unit is judged."""
+UNRELATED = 1.0
+"""Of its length, that a unit changes by in a step at most. What is another thing: 1.4."""
+OTHER = (
+    "what was gathered in place of unit {} is nothing like it was a step before (it changed by "
+    "{:.2f} of its length): the trainer gathers in another order than before, or something else"
+)
+
+
+class GatheredUnitCheck:
+    """Remembers a sample of every unit."""
+
+    def __init__(self, job: LearnedJob) -> None:
+        """Judges nothing where the type of the parameters is not told."""
+        own = job.parameters if job.kind is FollowedData.PARAMETERS else ()
+        self._units: list[tuple[slice, str]] = []
+        at = 0
+        for parameter in own:
+            if parameter.dtype is None:
+                self._units = []
+                break
+            self._units.append((slice(at, at + parameter.nbytes), parameter.dtype))
+            at += parameter.nbytes
+        self._before: list[NDArray[np.float64]] = []
+
+    def problem(self, whole: NDArray[np.uint8]) -> str:
+        """Why the bytes of a step must not be taken; empty: they may, and are what the next one is
+        held against."""
+        now = list(self._sampled(whole))
+        for number, (was, new) in enumerate(zip(self._before, now, strict=bool(self._before))):
+            length = float(np.linalg.norm(was))
+            change = float(np.linalg.norm(new - was))
+            judged = np.count_nonzero(was) >= UNIT_VALUES_MIN and np.isfinite(change)
+            if judged and change > UNRELATED * length:
+                return OTHER.format(number, change / length)
+        self._before = now
+        return ""
+
+    def _sampled(self, whole: NDArray[np.uint8]) -> Iterator[NDArray[np.float64]]:
+        for part, dtype in self._units:
+            each = whole[part].reshape(-1, size_of(dtype))
+            taken = each[:: max(1, len(each) // UNIT_VALUES_SAMPLED)]
+            yield numbers(np.ascontiguousarray(taken).reshape(-1), dtype)
+
+
+class GradientCheck:
+    """Judges each iteration of one job by what it holds."""
+
+    def __init__(self, job: LearnedJob, each: int, replica: Path) -> None:
+        """each: all-reduced backward passes per step; replica: the state file they step."""
+        self._job, self._replica = job, replica
+        self._map, self._steady = UnusedParameterMap(job, each), GatheredUnitCheck(job)
+
+    def problem(self, whole: NDArray[np.uint8]) -> str:
+        """Why the bytes of an iteration must not be taken; empty: they may."""
+        if self._job.kind is FollowedData.PARAMETERS:
+            return self._steady.problem(whole)
+        gradient, _ = self._map.split(whole)
+        return self._map.problem(whole) or model_averaging_found(self._replica, gradient, self._job)

@@ -1,0 +1,201 @@
+"""The flow plans of a learned job, installed and restored at every mirror point."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from flowcheck.plane.extraction.flow_plan_install import (
+    PLAN_ACTIVE,
+    PLAN_IGNORE,
+    PLAN_SUSPENDED,
+    PLAN_UNKNOWN,
+)
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow
+from flowcheck.plane.shared_memory.flow_table import flow_key
+from flowcheck.stages.extraction.flow_progress import FlowProgress
+from flowcheck.stages.extraction.lost_messages import pass_lost_messages
+from flowcheck.stages.extraction.plan_deviations import DeviationResolver
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.staged_messages.staging_space import staging_fuller_than
+from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.flow_plan import compile_flow_plans
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+
+class InstalledPlans:
+    """The flows that a job names, of all rings."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        job: LearnedJob,
+        extractors: Sequence[Extractor],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        base: int = 0,
+        name: Callable[[Iteration], Step] = Step,
+        fresh: bool = False,
+        joins: bool = False,
+    ) -> None:
+        """base: the shard's steps before this job's first one; name: what the trainer calls one of
+        them; fresh: the job was learned just now, so that most flows it does not name belong to it
+        all the same; joins: behind a step that was lost it is joined again."""
+        self.job = job
+        self._joins = joins
+        self.rejoins = False
+        """A step was lost: the job's own flows are among `late` now."""
+        self._base, self._fresh = base, fresh
+        self.late: list[set[int]] = [set() for _ in extractors]
+        """[ring] flows that appeared after the job was learned: they stay staged."""
+        self._extractors = extractors
+        self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
+        self._waiting: list[list[int]] = [[] for _ in extractors]
+        """[ring] flows without a plan of which no message came: the other directions of theirs."""
+        self._looked = [0] * len(extractors)
+        self.passage = FlowProgress(extractors, clock)
+        once = job.kind is FollowedData.PARAMETERS and not (job.guarded or job.parted)
+        self.recuts = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
+
+    def restore(self, *, lost: bool) -> None:
+        """Ends what a kill interrupted: every plan gets the cuts that were decided; lost: nothing
+        is placed any more, the job may be joined again."""
+        for extractor in self._extractors:
+            states = extractor.staging.plans()["state"]
+            for index, key in enumerate(extractor.keys()):
+                if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
+                    self.recuts.restore(extractor, index, key)
+        if lost:
+            self.join_again()
+
+    def install(self, *, lost: bool) -> None:
+        """Plans for flows that appeared; what no plan names may be another job's.
+
+        lost: nothing is placed any more.
+        """
+        for number, extractor in enumerate(self._extractors):
+            keys = extractor.keys()
+            beside = self._beside(extractor) if self._fresh else set()
+            wrote = extractor.flows.flows()["write_packets"] > 0
+            new = [*self._waiting[number], *range(self._looked[number], len(keys))]
+            self._waiting[number] = []
+            for index in new:
+                if extractor.staging.plans()["state"][index] != PLAN_UNKNOWN:
+                    continue
+                key = keys[index]
+                plan = self._plans.get(key)
+                if plan is not None and lost and self.rejoins:
+                    self.late[number].add(index)
+                elif plan is None and not wrote[index]:
+                    self._waiting[number].append(index)
+                elif plan is None and index not in beside:
+                    self.late[number].add(index)
+                elif plan is None or lost:
+                    extractor.ignore(index)
+                else:
+                    first = self._base + 1
+                    extractor.install(plan, first_step=first, frontier=plan.connection)
+                    self.recuts.restore(extractor, index, key)
+            self._looked[number] = len(keys)
+        self._fresh = False
+
+    def _beside(self, extractor: Extractor) -> set[int]:
+        """Flows without a plan that began before the first iteration of all others was over:
+        clear-to-send, and what else the job does. Of a job met amid its run every one does."""
+        keys = extractor.keys()
+        if self.job.amid:
+            return set(range(len(keys)))
+        records = extractor.staging.records()
+        staged = records["message"][records["state"] == 1]
+        proved_at = 0
+        begins: dict[int, int] = {}
+        for m in staged[np.argsort(staged["position"])]:
+            plan, position = self._plans.get(keys[int(m["flow"])]), int(m["position"])
+            begins.setdefault(int(m["flow"]), position)
+            if plan is not None:
+                needed = plan.first_number + len(plan.first.sends) + len(plan.each.sends)
+                if plan.number(int(m["number"])) < needed:
+                    proved_at = max(proved_at, position)
+        return {index for index, begin in begins.items() if begin < proved_at}
+
+    def crowded(self, share: float) -> bool:
+        """Later flows fill more than a share of what a ring may stage."""
+        rings = zip(self._extractors, self.late, strict=True)
+        return any(late and staging_fuller_than(extractor, share) for extractor, late in rings)
+
+    def ignore_late(self) -> None:
+        """Nothing of the later flows is kept."""
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            for index in late:
+                extractor.ignore(index)
+            late.clear()
+
+    def forget_ignored(self) -> None:
+        """Later flows of which nothing is kept are none to look at."""
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            states = extractor.staging.plans()["state"]
+            late -= {index for index in late if states[index] == PLAN_IGNORE}
+
+    def ignore_planned(self) -> None:
+        """The job is over: nothing more of it is placed, nor of what else there was by now."""
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            for index in range(len(extractor.keys())):
+                if index not in late:
+                    extractor.ignore(index)
+            extractor.close_homes()
+
+    @property
+    def messages_of_iteration(self) -> int:
+        """On all flows together."""
+        return sum(len(plan.each.sends) for plan in self._plans.values())
+
+    def join_again(self) -> bool:
+        """The job goes on behind what was lost: from now on its flows are `late` ones. False where
+        it may not be joined."""
+        if not self._joins or self.job.kind is FollowedData.PARAMETERS:
+            return False
+        for extractor, late in zip(self._extractors, self.late, strict=True):
+            states = extractor.staging.plans()["state"][: len(extractor.keys())]
+            late |= set(map(int, np.flatnonzero(np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED)))))
+            extractor.forget_plans()
+        self.rejoins = True
+        return True
+
+    def unproven_pauses(self) -> int:
+        """Of the flows that are followed: pauses in which a mirror may have been blind for as many
+        packets as there are PSNs, which nothing shows."""
+        found = 0
+        for extractor in self._extractors:
+            flows = extractor.flows.flows()
+            states = extractor.staging.plans()["state"][: len(flows)]
+            own = np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED))
+            found += int(flows["unproven_pauses"][own].sum())
+        return found
+
+    def goes_on(
+        self, successor: LearnedJob, called: Sequence[Mapping[FlowKey, JoinedFlow]]
+    ) -> bool:
+        """Did a flow of this job begin a message after the successor's first one?
+
+        called: [ring] what its flows are called in the successor.
+        """
+        named = {flow for edge in successor.edges for flow in edge.every_flow}
+        for extractor, late, names in zip(self._extractors, self.late, called, strict=True):
+            flows = extractor.flows.flows()
+            own = [index for index in late if names[flow_key(flows[index])].flow in named]
+            records = extractor.staging.records()
+            staged = records["message"][records["state"] == 1]
+            begins = staged["position"][np.isin(staged["flow"], own)]
+            states = extractor.staging.plans()["state"][: len(flows)]
+            followed = np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED))
+            if len(begins) and np.any(flows["last_message"][followed] > begins.min()):
+                return True
+        return False
+
+    def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[str]:
+        """What was lost and can only have been as planned is waited for no more."""
+        return pass_lost_messages(self._extractors, self._plans, numbers)

@@ -1,0 +1,118 @@
+"""Messages that no mirror point brought: whether sizes prove that they were as planned.
+
+A collective that is in no plan may have lain among them, and then all that follows belongs
+elsewhere. So it waits, until sizes contradict every other place for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck._core import lib
+from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
+from flowcheck.stages.staged_messages.staging_space import staging_overrun
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.flow_plan import FlowPlan
+
+LOST_MAX = 4096
+"""Messages of one gap; what follows more of them is not tried at every other place."""
+FOLLOWING_MAX = 1 << 16
+"""Messages behind a gap that are looked at."""
+
+_Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
+"""An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of
+its connection."""
+
+
+def pass_lost_messages(
+    extractors: Sequence[Extractor],
+    plans: Mapping[FlowKey, FlowPlan],
+    numbers: Mapping[tuple[FlowKey, int], int],
+) -> list[str]:
+    """Passes every gap whose messages can only have been as planned; a sentence for each.
+
+    For when nothing more can come that lies in a gap.
+    """
+    said = []
+    full = staging_overrun(extractors)
+    for extractor, index, plan, waiting in _waiting(extractors, plans, numbers):
+        frontier = extractor.frontier(index)
+        behind = min((number for number in waiting if number > frontier), default=None)
+        if behind is None or frontier in waiting or behind - frontier > LOST_MAX:
+            continue
+        if _only_here(extractor, index, plan, (frontier, behind), waiting):
+            extractor.pass_frontier(index, behind)
+            said.append(
+                f"messages {frontier} to {behind - 1} to QP {plan.flow.dest_qp} "
+                f"{f'are missing ({full})' if full else 'were lost'}; "
+                "those behind them fit no other place, so they were as planned"
+            )
+    return said
+
+
+def _waiting(
+    extractors: Sequence[Extractor],
+    plans: Mapping[FlowKey, FlowPlan],
+    numbers: Mapping[tuple[FlowKey, int], int],
+) -> list[_Behind]:
+    """Connections of which something is staged; without those where a number is not known, for
+    that message may lie in the gap."""
+    found: dict[int, _Behind] = {}
+    unknown: set[int] = set()
+    sizes: dict[int, dict[int, int]] = defaultdict(dict)
+    for extractor in extractors:
+        keys, states = extractor.keys(), extractor.staging.plans()["state"]
+        for number, record, _ in extractor.placeable(numbers):
+            m = extractor.staging.handle.records[record].message
+            key = keys[m.flow]
+            if key not in plans or states[m.flow] != PLAN_ACTIVE:
+                continue
+            plan = plans[key]
+            if number == NUMBER_UNKNOWN:
+                unknown.add(plan.connection)
+            elif not int(m.flags) & lib.FC_MESSAGE_CLOSING:
+                own = sizes[plan.connection]
+                own[number] = int(m.length_bytes)
+                found[plan.connection] = (extractor, int(m.flow), plan, own)
+    return [behind for connection, behind in found.items() if connection not in unknown]
+
+
+def _only_here(
+    extractor: Extractor,
+    index: int,
+    plan: FlowPlan,
+    gap: tuple[int, int],
+    waiting: Mapping[int, int],
+) -> bool:
+    """Does what follows the gap contradict that some of its messages were in no plan?"""
+    lost = gap[1] - gap[0]
+    sizes: list[int] = []
+    places: list[int] = []
+    number = gap[1]
+    while number in waiting and len(sizes) < FOLLOWING_MAX:
+        place = extractor.place_in_plan(index, number)
+        if place is None:
+            break
+        sizes.append(waiting[number])
+        places.append(place)
+        number += 1
+    seen, at = np.array(sizes), np.array(places)
+    return bool(len(seen)) and all(
+        bool(np.any(_planned_sizes(plan, at - shift) != seen)) for shift in range(1, lost + 1)
+    )
+
+
+def _planned_sizes(plan: FlowPlan, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[places] wire bytes of the message at each place of the plan; -1 before its first."""
+    first, each = plan.first.sends["wire_bytes"], plan.each.sends["wire_bytes"]
+    period = max(1, len(each))
+    whole = np.concatenate([first, each, [-1]]).astype(np.int64)
+    beyond = len(first) + (places - len(first)) % period
+    inside = np.where(places < len(first), places, beyond)
+    return whole[np.where(places < 0, len(whole) - 1, inside)]

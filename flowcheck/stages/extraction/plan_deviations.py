@@ -1,0 +1,246 @@
+"""Flows that deviate from their plan are read again, and messages that belong to no step are
+skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.stages.extraction.communicator_messages import CommunicatorMessages, MirroredFlow
+from flowcheck.stages.job_state.assumptions import add_assumption
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.flow_plan import FlowPlan
+from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.unplanned_collectives.step_boundaries import (
+    BucketPosition,
+    NoReading,
+    StepReader,
+    StepReading,
+)
+
+KEPT = 64
+"""Recuts remembered: more than one plan keeps of its own."""
+GROWTH = 1.25
+"""Looked at again once so many more messages wait: all looks together stay linear."""
+MESSAGES_MAX = 4096
+"""Messages of one flow that may wait for a reading; then none is expected."""
+MODULUS = 1 << 64
+
+Skip = tuple[int, int, int]
+"""(from, resume, skipped), as struct fc_cut."""
+
+
+class SkipDecision(msgspec.Struct, frozen=True):
+    """One decision: what was left out, and where the stream goes on as planned."""
+
+    communicator: int
+    step: int
+    at: tuple[int, ...]
+    """[lane] number of the message after the last bucket of `step`."""
+    cuts: tuple[tuple[Skip, ...], ...]
+    """[lane]"""
+    assumed: str = ""
+
+
+@dataclass(slots=True)
+class DeviationOutcome:
+    """What one look at the suspended flows came to."""
+
+    done: int = 0
+    notes: list[str] = field(default_factory=list)
+    broken: tuple[int, str] | None = None
+    """The step that cannot be told, and why."""
+
+
+class DeviationResolver:
+    """Decides where the steps lie where flows deviate, once for all mirror points.
+
+    Decisions are on file before the first plan is changed; a stage that was killed in between
+    makes the rest of the changes when it starts.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        job: LearnedJob,
+        plans: Mapping[FlowKey, FlowPlan],
+        base: int = 0,
+        name: Callable[[Iteration], Step] = Step,
+        *,
+        unbroken: bool = False,
+    ) -> None:
+        """base: the shard's steps before this job's first one; here its own are counted from 1.
+        unbroken: nothing is left out within a step.
+
+        name: what the trainer calls one of the shard's steps.
+        """
+        self._name, self._unbroken = name, unbroken
+        self._run, self._base = run, base
+        self._file = run.learned_folder / "recuts"
+        self._plans = plans
+        self._readers = [StepReader(job, number) for number in range(len(job.communicators))]
+        self._waited = [0] * len(self._readers)
+        self._made: list[SkipDecision] = []
+        if self._file.exists():
+            self._made = msgspec.msgpack.decode(self._file.read_bytes(), type=list[SkipDecision])
+
+    def restore(self, extractor: Extractor, index: int, key: FlowKey) -> None:
+        """Gives one planned flow of one mirror point every cut that was decided."""
+        for recut in self._made:
+            for lane, cuts in zip(self._readers[recut.communicator].lanes, recut.cuts, strict=True):
+                if key in lane.flows:
+                    for cut in cuts:
+                        extractor.cut(index, cut)
+
+    def look(
+        self,
+        extractors: Sequence[Extractor],
+        numbers: Mapping[tuple[FlowKey, int], int],
+        *,
+        open_step: int,
+        at_once: bool,
+    ) -> DeviationOutcome:
+        """Reads communicators again of which a flow is suspended at `open_step` or before.
+
+        at_once: nothing more comes, or there is no room for it.
+        """
+        outcome = DeviationOutcome()
+        for number, reader in enumerate(self._readers):
+            instances = list(_instances(extractors, reader))
+            if not any(instance.state == PLAN_SUSPENDED for instance in instances):
+                self._waited[number] = 0
+                continue
+            view = CommunicatorMessages(reader, self._plans, instances, numbers)
+            step, trailing = view.deviation()
+            waiting = view.waiting
+            due = max(self._waited[number] + 1, int(self._waited[number] * GROWTH))
+            if not at_once and (step > open_step - self._base or waiting < due):
+                continue
+            self._waited[number] = waiting
+            self._read(number, view, step + trailing, outcome, at_once=at_once)
+        return outcome
+
+    def _read(
+        self,
+        number: int,
+        view: CommunicatorMessages,
+        last: int,
+        outcome: DeviationOutcome,
+        *,
+        at_once: bool,
+    ) -> None:
+        reader = self._readers[number]
+        step, trailing = view.deviation()
+        start = self._start(number, view, step, trailing=trailing)
+        if start is None:
+            named = Iteration(step + self._base)
+            outcome.broken = (
+                named,
+                f"step {self._name(named)} has messages the first iteration had not",
+            )
+            return
+        stream = view.stream()
+        steps = max(1, last - start.step + 1)
+        must = at_once or view.longest_wait > MESSAGES_MAX
+        rings = {instance.extractor.ring.path for instance in view.instances}
+        # One queue pair of a connection may be ahead of another.
+        several = any(len(lane.flows) > 1 for lane in reader.lanes)
+        view.gaps_open = (len(rings) > 1 or several) and not must
+        if self._unbroken:
+            skipped = reader.skip(stream, start, most=MESSAGES_MAX)
+            reading = NoReading.WAIT if skipped is None and not must else skipped
+        else:
+            found = reader.read(stream, start, steps, at_once=must)
+            reading = reader.skip(stream, start) if found is NoReading.NONE else found
+        if reading is NoReading.WAIT:
+            return
+        if isinstance(reading, StepReading) and reading.refused:
+            named = Iteration(step + self._base)
+            outcome.broken = (named, f"step {self._name(named)}: {reading.refused}")
+            return
+        cuts = self._cuts(view, start, reading) if isinstance(reading, StepReading) else None
+        if cuts is None or not isinstance(reading, StepReading):
+            named = Iteration(step + self._base)
+            outcome.broken = (
+                named,
+                f"step {self._name(named)} does not lie where the plan has it, and no collectives "
+                "that could be left out explain the messages before it: a deviation, nothing "
+                "was lost",
+            )
+            return
+        recut = SkipDecision(number, reading.buckets[-1].step, reading.end, cuts, reading.assumed)
+        self._keep(recut)
+        self._waited[number] = 0  # what still waits was not read with these cuts
+        outcome.done += self._apply(view, recut)
+        if reading.assumed:
+            add_assumption(self._run, f"where a step lies: {reading.assumed}")
+            named_step = self._name(Iteration(step + self._base))
+            outcome.notes.append(f"assumed where step {named_step} lies: {reading.assumed}")
+
+    def _start(
+        self, number: int, view: CommunicatorMessages, step: int, *, trailing: bool
+    ) -> BucketPosition | None:
+        """Where to begin reading: after the last bucket before `step`; None within iteration 0,
+        of which nothing but the plan is known. trailing: all buckets of `step` came as planned."""
+        made = [recut for recut in self._made if recut.communicator == number]
+        if made and made[-1].step >= step - 1:
+            return BucketPosition(made[-1].step + 1, 0, made[-1].at)
+        if step <= view.first_steps:
+            start = BucketPosition(view.first_steps + 1, 0, view.after_first_buckets())
+            return start if trailing else None
+        return BucketPosition(step, 0, view.after_step(step - 1))
+
+    def _cuts(
+        self, view: CommunicatorMessages, start: BucketPosition, found: StepReading
+    ) -> tuple[tuple[Skip, ...], ...] | None:
+        """[lane] what is left out; None where a suspended flow would go on as it was."""
+        out: list[tuple[Skip, ...]] = []
+        for lane in range(len(start.at)):
+            skipped = view.skipped_at(lane, start.at[lane])
+            before, cuts = start.at[lane], []
+            stuck = view.deviating(lane)
+            for bucket in found.buckets:
+                count = view.messages_of(lane, bucket.op)
+                if not count:
+                    continue
+                at = bucket.at[lane]
+                now = (at - view.number_of_due(lane, bucket.step, bucket.op)) % MODULUS
+                # What is left out may be as many messages as the plan has there of no bucket.
+                if now != skipped or (stuck is not None and before <= stuck < at):
+                    cuts.append((before, at, now))
+                    skipped = now
+                before = at + count
+            if not cuts and stuck is not None and stuck < found.end[lane]:
+                return None
+            out.append(tuple(cuts))
+        return tuple(out)
+
+    def _keep(self, recut: SkipDecision) -> None:
+        """On file, whole or not at all; it need not outlive the machine, as little as the plans."""
+        self._made = [*self._made, recut][-KEPT:]
+        write_atomically(self._file, msgspec.msgpack.encode(self._made), durable=False)
+
+    def _apply(self, view: CommunicatorMessages, recut: SkipDecision) -> int:
+        for instance in view.instances:
+            for cut in recut.cuts[instance.lane]:
+                instance.extractor.cut(instance.index, cut)
+            if instance.state == PLAN_SUSPENDED:
+                instance.extractor.resume(instance.index)
+        return len(view.instances)
+
+
+def _instances(extractors: Sequence[Extractor], reader: StepReader) -> Iterator[MirroredFlow]:
+    """Every mirror point's own plan of every lane."""
+    lanes = {flow: number for number, lane in enumerate(reader.lanes) for flow in lane.flows}
+    for extractor in extractors:
+        states = extractor.staging.plans()["state"]
+        for index, key in enumerate(extractor.keys()):
+            if key in lanes and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
+                yield MirroredFlow(extractor, index, lanes[key])

@@ -1,1 +1,0 @@
-"""Frames into rings, and marked there."""

@@ -1,0 +1,1 @@
+"""A training job learned from staged messages."""

@@ -1,0 +1,269 @@
+"""Reads the staged messages again as they grow until they prove a job; flows of no job are
+ignored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
+from flowcheck.plane.extraction.payload_extractor import Extractor
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView, join, mirror_view
+from flowcheck.plane.shared_memory.flow_table import flow_key
+from flowcheck.private_files import PRIVATE_FILE_MODE
+from flowcheck.stages.job_learning.job_selection import JobSelector
+from flowcheck.stages.job_learning.proved_job import ProvedJob
+from flowcheck.stages.job_learning.reading_process import ReadingProcess
+from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob, ReadingTerms
+from flowcheck.stages.job_state.gathered_parameters import blocks_of, sharded_optimizer_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.staged_messages.staging_space import completed
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
+from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
+from flowcheck.wire.training_job.operator_statements import OperatorStatement
+
+
+def ignore_flows(
+    extractors: Sequence[Extractor],
+    names: Sequence[Mapping[FlowKey, JoinedFlow]],
+    flows: Sequence[FlowKey],
+) -> int:
+    """From now on what comes of these flows is counted and not kept; returns how many they are.
+    What is staged of them may be placed: it has no home. names: [mirror point] what its flows are
+    called among `flows`.
+    """
+    if not flows:
+        return 0
+    unwanted = set(flows)
+    left: set[FlowKey] = set()
+    for extractor, called in zip(extractors, names, strict=True):
+        states = extractor.staging.plans()["state"]
+        for index, record in enumerate(extractor.flows.flows()):
+            own = called.get(flow_key(record))
+            if own is not None and own.flow in unwanted and states[index] == PLAN_UNKNOWN:
+                extractor.ignore(index)
+                left.add(own.flow)
+    return len(left)
+
+
+GROWTH = 1.25
+"""Read again once so many more messages are there: all readings together stay linear."""
+MESSAGES_MIN = 4
+PAUSE = 1
+"""Times the last reading took, before the next one, unless twice as many messages are there."""
+QUIET_S = 5.0
+"""A job that sends nothing for so long may have ended, or died, before it showed all its habits:
+what there is of it is read whatever it is, and with those of its incarnation before."""
+
+
+class JobLearner:
+    """Reads the staged messages again as they grow, until they prove a job."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        release: NcclEra | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        stated: OperatorStatement | None = None,
+    ) -> None:
+        """release: NCCL's, and stated: what else the job file states."""
+        self._stated = stated
+        self._wanted: JobSelector | None = None
+        self._run, self._release, self._clock = run, release, clock
+        self._grew = (-1, clock())
+        """Messages staged, and since when it is so many."""
+        self._told = True
+        self._tell(unread=False)
+        self._read_at = 0
+        self._not_before_s = 0.0
+        self._last_word = False
+        """The last reading took it that nothing more comes."""
+        self._read_quiet = False
+        """The last reading was one of a stream that had paused."""
+        self._reading: ReadingProcess | None = None
+        self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
+        self.joining = False
+        """By the last reading a job that is known runs, and was not joined yet."""
+        self._left_out = 0
+
+    @property
+    def busy(self) -> bool:
+        """A reading has begun whose outcome was not taken yet."""
+        return self._reading is not None
+
+    def read_all(self, extractors: Sequence[Extractor]) -> bool:
+        """What is staged was all there when the last reading began, and it read to the end."""
+        complete = completed(extractors)
+        return not complete or (self._last_word and complete <= self._read_at)
+
+    def known(self) -> LearnedJob | None:
+        """The job an earlier life of this process wrote."""
+        path = self._run.learned_job
+        return decode_job(path.read_bytes()) if path.exists() else None
+
+    def names(self) -> list[dict[FlowKey, JoinedFlow]]:
+        """[mirror point] what its flows are called in the learned job."""
+        path = self._run.learned_folder / "names"
+        if not path.exists():
+            return []
+        kept = msgspec.msgpack.decode(
+            path.read_bytes(), type=list[list[tuple[FlowKey, JoinedFlow]]]
+        )
+        return [dict(own) for own in kept]
+
+    def learn(
+        self,
+        extractors: Sequence[Extractor],
+        *,
+        at_once: bool,
+        hurry: bool = False,
+        only: Sequence[set[int]] | None = None,
+        before: LearnedJob | None = None,
+        known: KnownJob = NO_KNOWN_JOB,
+        wait_s: float = 0.0,
+        wanted: JobSelector | None = None,
+    ) -> ProvedJob | None:
+        """The job once it is proved; None until then.
+
+        at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
+        is little room: read again as soon as anything is new; only: [ring] indices of the flows
+        to read, by default all; before: the job whose next incarnation this may be; known: of one
+        that may be joined amid its run; wait_s: for a reading under way; wanted: which of
+        several jobs.
+        """
+        complete = completed(extractors, only)
+        if self._reading is None:
+            quiet = at_once or self._quiet(extractors)
+            if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
+                self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
+                self._wanted = wanted
+                self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
+        read = complete <= self._read_at and (self._read_quiet or self._last_word)
+        self._tell(unread=self._reading is not None or (complete > 0 and not read))
+        if self._reading is None:
+            return None
+        if not self._reading.wait(wait_s):
+            return None
+        reading, self._reading = self._reading, None
+        found, took_s = reading.outcome()
+        self._not_before_s = self._clock() + PAUSE * took_s
+        if found.job is None or (found.weights is None and not found.job.joined):
+            self.why_not = found.why_not or ("the stream does not tell a training job yet",)
+            self.joining = found.joining
+            self._left_out += ignore_flows(extractors, reading.seen.names, found.others)
+            return None
+        self.forget()
+        return ProvedJob(
+            job=found.job,
+            weights=found.weights,
+            names=reading.seen.names,
+            numbers=found.numbers,
+            messages=reading.seen.messages,
+            flows=found.flows,
+            beside=found.beside,
+            beside_weights=found.beside_weights,
+        )
+
+    def forget(self) -> None:
+        """What was read is over, and may be freed: what is read next is another job."""
+        self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
+        self._read_quiet = False
+        self._tell(unread=False)
+        self.close()
+
+    def left_out(self) -> int:
+        """Flows found since the last call to be of no job, of which nothing more is kept."""
+        left, self._left_out = self._left_out, 0
+        return left
+
+    def close(self) -> None:
+        """No reading goes on."""
+        if self._reading is not None:
+            self._reading.kill()
+        self._reading = None
+
+    def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
+        """Whether enough is new for a reading; readings take half of the time at most."""
+        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        if at_once:
+            due = max(1, self._read_at + self._last_word)
+        elif quiet:
+            due = max(1, self._read_at + self._read_quiet)
+        early = self._clock() < self._not_before_s and complete < 2 * self._read_at
+        if hurry:
+            due = min(due, self._read_at + 1)
+        return complete >= due and (not early or quiet or hurry)
+
+    def _quiet(self, extractors: Sequence[Extractor]) -> bool:
+        """No message came for a while."""
+        staged = completed(extractors)
+        if staged != self._grew[0]:
+            self._grew = (staged, self._clock())
+        return self._clock() - self._grew[1] >= QUIET_S
+
+    def _tell(self, *, unread: bool) -> None:
+        """Leaves word for who waits until what is staged has become steps (ops/steps.py)."""
+        if unread == self._told:
+            return
+        self._told = unread
+        with suppress(OSError):  # without memory there is nobody to wait either
+            if unread:
+                self._run.unread.touch(mode=PRIVATE_FILE_MODE)
+            else:
+                self._run.unread.unlink(missing_ok=True)
+
+    def _begin(
+        self,
+        extractors: Sequence[Extractor],
+        only: Sequence[set[int]] | None,
+        before: LearnedJob | None,
+        known: KnownJob,
+        *,
+        hasty: bool,
+    ) -> None:
+        if only is None:
+            seen = join([mirror_view(extractor, copy=False) for extractor in extractors])
+            flows = seen.flows
+        else:
+            seen, flows = _joined_of(extractors, only)
+        terms = ReadingTerms(
+            ended=self._last_word,
+            quiet=self._read_quiet,
+            hasty=hasty,
+            release=self._release,
+            before=before,
+            stated=self._stated,
+            known=known,
+            blocks=blocks_of(self._run),
+            parted=sharded_optimizer_of(self._run),
+            wanted=self._wanted,
+        )
+        self._reading = ReadingProcess(seen, flows, terms)
+
+
+def _joined_of(
+    extractors: Sequence[Extractor], only: Sequence[set[int]]
+) -> tuple[MergedView, list[ObservedFlow]]:
+    """Some flows' messages, and those flows; names are of all, as each owner of a key counts."""
+    views, chosen = [], []
+    for extractor, indices in zip(extractors, only, strict=True):
+        # An earlier join's names are of what was there then.
+        names = extractor.names
+        extractor.call({})
+        keys = extractor.keys()
+        own = {keys[index] for index in indices}
+        view = mirror_view(extractor, copy=False)
+        messages = [message for message in view.messages if message.flow in own]
+        strays = [stray for stray in view.strays if stray.flow in own]
+        views.append(replace(view, messages=messages, strays=strays))
+        chosen.append(own)
+        extractor.call(names)
+    seen = join(views)
+    wanted = {seen.names[view][key].flow for view, own in enumerate(chosen) for key in own}
+    return seen, [flow for flow in seen.flows if flow.key in wanted]

@@ -1,0 +1,228 @@
+"""Which of several jobs on the same ports this extractor follows, and which flows the others
+claim.
+
+job that replica follows. Of several jobs on the same ports nothing else tells which one comes back.
+
+Where the job file says nothing that tells them apart they are taken by turns: an extractor reads
+only what no one before it has claimed, and only once all of these have claimed theirs. Where it
+does, each takes the job that fits what is stated for it, and for none of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.config import JobConfig, JobTableConfig
+from flowcheck.errors import RingError, StateError
+from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
+from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow
+from flowcheck.plane.shared_memory.flow_table import flow_key
+from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_learning.job_file_match import fits_stated_job, misfit, stated_alike
+from flowcheck.stages.job_state.model_layout import layout_of
+from flowcheck.stages.run_directory.job_run_dirs import job_count
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.learn import FlowReading, Part, Reading
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.learned_job import LearnedJob
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierJob:
+    """A job that is followed, or was."""
+
+    run: RunDir
+    last_ns: int
+    """When its connections were used last."""
+
+
+def past_of(
+    run: RunDir, flows: Sequence[Sequence[int]], extractors: Sequence[Extractor]
+) -> EarlierJob:
+    """flows: [ring] indices of the job's."""
+    used = [
+        int(extractor.flows.flows()["last_ns"][list(own)].max(initial=0))
+        for extractor, own in zip(extractors, flows, strict=True)
+    ]
+    return EarlierJob(run, max(used, default=0))
+
+
+def replica_had_weights(run: RunDir, job: LearnedJob, weights: NDArray[np.uint8]) -> bool:
+    """Whether the run's replica had these parameters, at the beginning or after any step."""
+    with suppress(StateError, RingError, OSError):
+        layout = layout_of(job, run.settings())
+        if not run.replica.exists() or peek_versions(run.replica)[0] != layout:
+            return False
+        if weights.tobytes() == run.weights.read_bytes():
+            return True
+        flat = layout.memory_order(weights.view(layout.stored_as))
+        own = b"".join(tensor_digests(flat[p.start : p.stop] for p in layout.parameters))
+        return run.trace.read_bytes().find(own) >= 0
+    return False
+
+
+NOT_BACK = "a job that appeared began with nothing that the replica ever held"
+ANOTHERS = "a job that appeared began with what the replica of another one held"
+SEVERAL_FIT = "a job fits what is stated for several of the jobs: state hosts that only one uses"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelector:
+    """One of several jobs, by what is stated for it and for the others."""
+
+    own: JobTableConfig
+    others: tuple[JobTableConfig, ...] = ()
+    back: RunDir | None = None
+    """It is a later life of the job that is followed here."""
+    pasts: tuple[EarlierJob, ...] = ()
+    """Of the others that were learned."""
+
+    def unlike(self, job: LearnedJob) -> str:
+        """What is stated and says that it is not this one; empty: nothing."""
+        if other := misfit(self.own, job):
+            return other
+        return SEVERAL_FIT if any(fits_stated_job(other, job) for other in self.others) else ""
+
+    def why_not(self, part: Part) -> str:
+        """Empty: it is this one."""
+        job, weights = part.job, part.weights
+        assert job is not None and weights is not None
+        if why := self.unlike(job):
+            return why
+        if self.back is not None and not replica_had_weights(self.back, job, weights.result):
+            return NOT_BACK
+        later = [p.run for p in self.pasts if self.back or p.last_ns < part.first_ns]
+        return (
+            ANOTHERS if any(replica_had_weights(run, job, weights.result) for run in later) else ""
+        )
+
+
+def job_selector_of(config: JobConfig, reader: int) -> JobSelector | None:
+    """reader: of the rings, from 0. None where but one job is followed, whichever it is."""
+    if not config.several:
+        return JobSelector(JobTableConfig(hosts=config.hosts)) if config.hosts else None
+    own = JobTableConfig(hosts=config.hosts, model=config.model if config.job else None)
+    alike = [
+        each for n, each in enumerate(config.job) if n != reader and not stated_alike(own, each)
+    ]
+    return JobSelector(own, tuple(alike))
+
+
+def select_job(reading: Reading, wanted: JobSelector | None) -> Reading:
+    """The reading with the job that is wanted for its job."""
+    if wanted is None:
+        return reading
+    found: list[str] = []
+    for part in reading.parts:
+        if part.job is None or part.weights is None or not part.weights.complete:
+            continue
+        why = wanted.why_not(part)
+        if not why:
+            return replace(
+                reading, job=part.job, weights=part.weights, why_not=part.why_not, gathered=None
+            )
+        found.append(why)
+    if reading.gathered is not None and reading.job is not None:
+        # Whose units these are is not told.
+        why = NOT_BACK if wanted.back is not None else misfit(wanted.own, reading.job)
+        return replace(reading, job=None, why_not=(why,)) if why else reading
+    why_not = tuple(dict.fromkeys(found)) or reading.why_not
+    return replace(reading, job=None, weights=None, gathered=None, why_not=why_not)
+
+
+def flows_of(job: LearnedJob, readings: Sequence[FlowReading]) -> Iterator[FlowKey]:
+    """Both directions of every connection of a job."""
+    peers = {reading.seen.key: reading.peer for reading in readings}
+    for edge in job.edges:
+        for key in edge.every_flow:
+            yield key
+            peer = peers.get(key)
+            if peer is not None:
+                yield peer
+
+
+class FlowClaims:
+    """Which flows are whose, in files beside what each extractor learned."""
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        self._run, self._config = run, config
+        self._taken: set[int] = set()
+        """Jobs before this one whose flows are not read here any more."""
+
+    @property
+    def _before(self) -> list[RunDir]:
+        """Jobs that have their turn before this one."""
+        reader, config = self._run.reader, self._config
+        own = JobTableConfig(hosts=config.hosts, model=config.model if config.job else None)
+        first = list(range(1, reader + 1))
+        if config.job:
+            first = [n for n in first if stated_alike(own, config.job[n - 1])]
+        return [self._run.port.beside(number) for number in first]
+
+    def turn(self, extractors: Sequence[Extractor]) -> bool:
+        """Whether all that have their turn before have claimed theirs: nothing of that is read."""
+        for number, run in enumerate(self._before):
+            if number in self._taken:
+                continue
+            rings = claimed_flows(run)
+            if rings is None and run.unfound.exists():
+                rings = [[] for _ in extractors]
+            if rings is None:
+                return False
+            for extractor, flows in zip(extractors, rings, strict=True):
+                states = extractor.staging.plans()["state"]
+                for index in flows:
+                    if states[index] == PLAN_UNKNOWN:
+                        extractor.ignore(index)
+            self._taken.add(number)
+            place_staged(extractors, {})  # what is staged of them has no home
+        return True
+
+    def others(self, extractors: Sequence[Extractor]) -> tuple[EarlierJob, ...]:
+        """The jobs beside this one that were learned."""
+        reader, port = self._run.reader, self._run.port
+        numbers = (n for n in range(job_count(self._config)) if n != reader)
+        beside = [port.beside(number + 1) for number in numbers]
+        known = [(run, rings) for run in beside if (rings := claimed_flows(run)) is not None]
+        return tuple(past_of(run, rings, extractors) for run, rings in known)
+
+    def given_up(self) -> bool:
+        """None of those before holds back frames any more for a job it may still learn."""
+        left = [run for n, run in enumerate(self._before) if n not in self._taken]
+        return all(run.unlearned.exists() for run in left)
+
+    def make(
+        self,
+        extractors: Sequence[Extractor],
+        names: Sequence[Mapping[FlowKey, JoinedFlow]],
+        flows: Sequence[FlowKey],
+    ) -> None:
+        """These flows are this job's. names: [ring] what its flows are called among `flows`."""
+        own = set(flows)
+        rings = [
+            [
+                index
+                for index, record in enumerate(extractor.flows.flows())
+                if (name := called.get(flow_key(record))) is not None and name.flow in own
+            ]
+            for extractor, called in zip(extractors, names, strict=True)
+        ]
+        write_atomically(self._run.claimed, msgspec.json.encode(rings))
+
+
+def claimed_flows(run: RunDir) -> list[list[int]] | None:
+    """[ring] indices of the flows that a job has; None before it is learned."""
+    if not run.learned_job.exists():
+        return None  # written before that, but not for good
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(run.claimed.read_bytes(), type=list[list[int]])
+    return None

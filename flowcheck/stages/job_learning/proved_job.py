@@ -1,0 +1,79 @@
+"""A job that was proved, and how it is written to the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.plane.extraction.psn_alignment import JoinedFlow
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Role, encode_job
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedJob:
+    """A learned job and what must be on file with it."""
+
+    job: LearnedJob
+    weights: NDArray[np.uint8] | None
+    """[bytes of all parameters]; None of a job joined amid its run."""
+    names: list[dict[FlowKey, JoinedFlow]]
+    """[mirror point] what its flows are called in the job."""
+    numbers: dict[FlowPsn, int]
+    messages: Sequence[ObservedMessage]
+    flows: Sequence[FlowKey] = ()
+    """Of the job, both directions of each of its connections."""
+    beside: int = 0
+    """Other data-parallel jobs that were read."""
+    beside_weights: NDArray[np.uint8] | None = None
+    """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there
+    are none, or it is not stated."""
+
+    def write(self, folder: Path) -> None:
+        """Into a folder that is no job's yet."""
+        CrossRingReassembly(folder / "numbers").learned(self.numbers, self.messages)
+        self._write_files(folder)
+
+    def keep(self, run: RunDir, apart: CrossRingReassembly) -> None:
+        """As the job that is followed."""
+        apart.learned(self.numbers, self.messages)
+        self._write_files(run.learned_folder)
+
+    def _write_files(self, folder: Path) -> None:
+        named = [list(own.items()) for own in self.names]
+        write_atomically(folder / "names", msgspec.msgpack.encode(named))
+        # The job appears last: where it is, the weights are.
+        if self.weights is not None:
+            write_atomically(folder / "weights.bin", self.weights.data)
+        if self.beside_weights is not None:
+            write_atomically(folder / "beside.bin", self.beside_weights.data)
+        write_atomically(folder / "job.json", encode_job(self.job))
+
+
+def consistent(job: LearnedJob) -> bool:
+    """Every bucket is reduced once an iteration, in its own size.
+
+    It may be otherwise while one of several mirror points lags: what is missing then was read
+    over.
+    """
+    if job.kind is FollowedData.PARAMETERS:
+        return True  # what is gathered is the plan
+    for ops, buckets in ((job.first, job.first_buckets), (job.each, job.buckets)):
+        told = {
+            op.bucket: op.work_bytes
+            for op in ops
+            if op.role is Role.BUCKET and op.kind is CollectiveKind.ALL_REDUCE
+        }
+        sizes = (sum(job.reduced[i].nbytes for i in bucket) for bucket in buckets)
+        if told != dict(enumerate(sizes)):
+            return False
+    return True

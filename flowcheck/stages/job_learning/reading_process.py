@@ -1,0 +1,107 @@
+"""One reading of the staged messages in a forked process, so that extraction goes on meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import select
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_job
+from flowcheck.stages.run_directory.process_liveness import die_with_parent
+from flowcheck.wire.traffic.observed_messages import ObservedFlow
+
+YIELDS = 5
+"""Added to a reading's nice value (sched(7)): on a core it shares with the stages they go first, as
+a ring that overflows is lost for good and a job that is learned later is not."""
+
+
+class ReadingProcess:
+    """A forked child that reads what is staged where it lies, and what it found.
+
+    The child shares the staged payloads, so nothing is copied but the outcome, which it leaves in
+    a file in memory. It may be killed at any instant.
+    """
+
+    def __init__(
+        self, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+    ) -> None:
+        """seen: as joined just now. Raises OSError where no process can be had."""
+        self.seen = seen
+        self._began_s = time.monotonic()
+        self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
+        self._pidfd = -1
+        parent = os.getpid()
+        try:
+            self._pid = os.fork()
+        except OSError:
+            os.close(self._file)
+            raise
+        if not self._pid:
+            _child(self._file, parent, seen, flows, terms)
+        self._pidfd = os.pidfd_open(self._pid)
+
+    def wait(self, limit_s: float) -> bool:
+        """Whether it has ended, within so many seconds."""
+        return bool(select.select([self._pidfd], [], [], limit_s)[0])
+
+    def outcome(self) -> tuple[ReadingOutcome, float]:
+        """Of a child that has ended: what it found, and the seconds it took.
+
+        Raises RuntimeError where the reading itself raised.
+        """
+        took_s = time.monotonic() - self._began_s
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        os.close(self._pidfd)
+        self._pidfd = -1
+        with os.fdopen(self._file, "rb") as file:
+            self._file = -1
+            if code:
+                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+                return ReadingOutcome(why_not=(f"the reading of the stream {how}",)), took_s
+            file.seek(0)
+            found = pickle.load(file)
+        assert isinstance(found, ReadingOutcome)
+        if found.broke:
+            raise RuntimeError(f"a reading of the stream failed:\n{found.broke}")
+        return found, took_s
+
+    def kill(self) -> None:
+        """Ends it if it still runs; nothing of it is left."""
+        if self._pidfd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            os.close(self._pidfd)
+        if self._file >= 0:
+            os.close(self._file)
+        self._pidfd = self._file = -1
+
+
+def _child(
+    file: int, parent: int, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+) -> None:
+    """The child's whole life: no line of the stage, and no handler of its, runs after it."""
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if not die_with_parent(parent):
+            return
+        gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
+        os.nice(YIELDS)
+        try:
+            found = read_job(seen, flows, terms)
+        except Exception:
+            found = ReadingOutcome(broke=traceback.format_exc())
+        with os.fdopen(file, "wb", closefd=False) as out:
+            pickle.dump(found, out, protocol=pickle.HIGHEST_PROTOCOL)
+        code = 0
+    finally:
+        os._exit(code)

@@ -1,0 +1,219 @@
+"""Reads a job from the stream by its start-up, its remembered layout or the stated model; or
+says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
+from flowcheck.stages.job_learning.proved_job import consistent
+from flowcheck.stages.staged_messages.across_rings import FlowPsn
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
+from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
+from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
+from flowcheck.wire.traffic.stream_boundaries import split_jobs, up_to_pause
+from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownJob:
+    """What is known of a job whose start may not be seen."""
+
+    job: LearnedJob | None = None
+    """It was followed before."""
+    model: Expected | None = None
+    """Else its model, as the job file states it."""
+
+    def __bool__(self) -> bool:
+        return self.job is not None or self.model is not None
+
+
+NO_KNOWN_JOB = KnownJob()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingOutcome:
+    """What one reading came to: a job and what must be kept with it, or why there is none."""
+
+    job: LearnedJob | None = None
+    weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    beside_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    """As of `Weights.beside`."""
+    numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
+    why_not: tuple[str, ...] = ()
+    others: tuple[FlowKey, ...] = ()
+    """As of `Reading`."""
+    flows: tuple[FlowKey, ...] = ()
+    """Of the job, both directions of each of its connections."""
+    beside: int = 0
+    """Other data-parallel jobs that were read."""
+    joining: bool = False
+    """A job that is known runs, and cannot be joined yet."""
+    broke: str = ""
+    """The traceback of a reading that raised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingTerms:
+    """How a stream is to be read, as `read_stream` takes it."""
+
+    ended: bool = False
+    quiet: bool = False
+    """Nothing came for a while."""
+    hasty: bool = False
+    release: NcclEra | None = None
+    before: LearnedJob | None = None
+    stated: OperatorStatement | None = None
+    known: KnownJob = NO_KNOWN_JOB
+    """Of a job that may be joined amid its run."""
+    blocks: tuple[int, ...] = ()
+    parted: ShardedTraining | None = None
+    wanted: JobSelector | None = None
+    """Which of several jobs; None: the one that began first."""
+
+
+def read_first_life(
+    seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+) -> Reading:
+    """The first life of a job that proves one: a later one is no part of it."""
+    *over, (flows, messages) = split_jobs(flows, seen.messages)
+    for earlier in over:
+        reading = read_stream(
+            *earlier,
+            release=terms.release,
+            before=terms.before,
+            earlier=terms.before,
+            stated=terms.stated,
+            blocks=terms.blocks,
+            parted=terms.parted,
+        )
+        reading = select_job(reading, terms.wanted)
+        if reading.job is not None and (reading.gathered or reading.weights) is not None:
+            return reading
+    if not terms.quiet:
+        messages = up_to_pause(messages)
+    reading = read_stream(
+        flows,
+        messages,
+        ended=terms.ended,
+        release=terms.release,
+        before=terms.before if terms.quiet else None,
+        earlier=terms.before,
+        blocks=terms.blocks,
+        parted=terms.parted,
+        hasty=terms.hasty,
+        stated=terms.stated,
+    )
+    return select_job(reading, terms.wanted)
+
+
+def reading_outcome(reading: Reading) -> ReadingOutcome:
+    """What a stage needs of a reading. A job without its initial weights starts no replica."""
+    if reading.job is None:
+        return ReadingOutcome(why_not=reading.why_not, others=reading.others)
+    weights = reading.gathered or reading.weights
+    if weights is None or not weights.complete or weights.why_not:
+        told = weights.why_not if weights is not None else ""
+        unseen = "the initial weights were not seen whole, so no replica can start"
+        return ReadingOutcome(why_not=(told or unseen,), others=reading.others)
+    if not consistent(reading.job):
+        return ReadingOutcome(
+            why_not=("the collectives read so far are not those of the bucket plan",)
+        )
+    # Of connections of several queue pairs the flows' own counts alone tell, from their start on.
+    dealt = {
+        flow
+        for edge in reading.job.edges
+        for turns in edge.queue_pairs
+        for flow in turns
+        if len(turns) > 1
+    }
+    numbers = {
+        (placement.flow, placement.first_psn): placement.number
+        for collective in reading.collectives
+        for placement in collective.placements
+        if placement.first_psn is not None and placement.flow not in dealt
+    }
+    others = [part for part in reading.parts if part.job not in (None, reading.job)]
+    return ReadingOutcome(
+        job=reading.job,
+        weights=weights.result,
+        beside_weights=weights.beside,
+        numbers=numbers,
+        flows=tuple(flows_of(reading.job, reading.flows)),
+        beside=len(others),
+    )
+
+
+def read_job(
+    seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+) -> ReadingOutcome:
+    """A job by its start-up, or one that is known and joined amid its run."""
+    known = terms.known.job
+    if known is None or not knows(known, seen.messages):
+        return _new(seen, flows, terms)
+    job, why_not = join_job(known, seen.messages, ended=terms.ended)
+    if job is not None:
+        return ReadingOutcome(job=job, flows=_both_ways(job, flows))
+    others = [m for m in seen.messages if not of_job(known, m.flow)]
+    if any(from_start(message) for message in others):  # it may have been launched anew meanwhile
+        rest = [flow for flow in flows if not of_job(known, flow.key)]
+        outcome = reading_outcome(read_first_life(replace(seen, messages=others), rest, terms))
+        if outcome.job is not None:
+            return outcome
+    return ReadingOutcome(why_not=(why_not,), joining=True)
+
+
+def _new(seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms) -> ReadingOutcome:
+    """A job that was not followed before."""
+    model, several = terms.known.model, terms.wanted is not None
+    begun = {message.flow for message in seen.messages if from_start(message)}
+    if model is None or (begun and not several):
+        return reading_outcome(read_first_life(seen, flows, terms))
+    if not begun:
+        return _stated(model, seen.messages, flows, terms)
+    outcome = reading_outcome(read_first_life(seen, flows, terms))
+    if outcome.job is not None:
+        return outcome
+    # What began between two hosts is no part of what was there before.
+    over = {_ends(flow) for flow in begun}
+    old = [message for message in seen.messages if _ends(message.flow) not in over]
+    joined = _stated(model, old, [flow for flow in flows if _ends(flow.key) not in over], terms)
+    return outcome if joined.job is None else joined
+
+
+def _ends(flow: FlowKey) -> frozenset[str]:
+    return frozenset((flow.source, flow.destination))
+
+
+def _both_ways(job: LearnedJob, flows: Sequence[ObservedFlow]) -> tuple[FlowKey, ...]:
+    return tuple(flows_of(job, sort_flows(flows, ()).readings))
+
+
+def _stated(
+    model: Expected,
+    messages: Sequence[ObservedMessage],
+    flows: Sequence[ObservedFlow],
+    terms: ReadingTerms,
+) -> ReadingOutcome:
+    job, why_not = join_expected(
+        model,
+        flows,
+        messages,
+        ended=terms.ended,
+        release=terms.release,
+        logged=() if terms.stated is None else terms.stated.rings,
+        unlike=(lambda job: "") if terms.wanted is None else terms.wanted.unlike,
+    )
+    if job is None:
+        return ReadingOutcome(why_not=(why_not,), joining=True)
+    return ReadingOutcome(job=job, flows=_both_ways(job, flows))

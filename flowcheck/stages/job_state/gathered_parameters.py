@@ -1,0 +1,102 @@
+"""Parameters of sharded training, taken from the units that were all-gathered in an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.replica.sharding.gather_units import (
+    ShardedModel,
+    UnitSplitter,
+    flat_units,
+    model_units,
+)
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration
+from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.operator_statements import ShardedTraining
+
+DTYPE = (
+    "gathered parameters are float32: in which type they are sent, nothing tells; state "
+    "[model] dtype, or [sharded]"
+)
+CAPTURE_ENDED = "the capture ended before all of it was seen"
+NOT_CAME = "never came, and units that lack some keep those of the step before"
+ALIKE = "units of one size are gathered in the order of the model's modules"
+
+
+LAID = (
+    "where each parameter lies in what is gathered rests on [sharded] and its factory, until an "
+    "audit passes"
+)
+
+
+def wrapped_of(run: RunDir) -> ShardedModel | None:
+    """The sharded model that the job file names; None: it names none."""
+    if not run.units.exists():
+        return None
+    return msgspec.json.decode(run.units.read_bytes(), type=ShardedModel)
+
+
+def blocks_of(run: RunDir) -> tuple[int, ...]:
+    """Bytes of one rank's part of each unit, where the model is known."""
+    model = wrapped_of(run)
+    return () if model is None else tuple(unit.block_bytes for unit in model.units)
+
+
+def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
+    """The trainer whose optimizer is parted, where one is stated."""
+    model = wrapped_of(run)
+    return None if model is None else model.parted
+
+
+def parameter_placement(
+    run: RunDir, job: LearnedJob, config: JobConfig
+) -> tuple[UnitSplitter, tuple[str, ...]]:
+    """Where the parameters lie, and what that rests on. Raises StateError where what the job file
+    says of the model does not fit."""
+    sizes = [parameter.nbytes for parameter in job.parameters]
+    ranks = job.communicators[0].ranks
+    model = wrapped_of(run)
+    if model is not None:
+        placing, alike = model_units(sizes, ranks, model)
+        return placing, (LAID,) if model.parted is not None else (ALIKE,) * alike
+    dtype = config.model.dtype
+    return flat_units(sizes, ranks, dtype or "float32"), () if dtype else (DTYPE,)
+
+
+def is_lost(shard: GradientShard, generation: int) -> bool:
+    """Nothing more comes of it: what is whole is taken, the rest stays of the step before."""
+    return shard.state(generation) == GenerationState.LOST
+
+
+def gathered_parameters(
+    placing: UnitSplitter, shard: GradientShard, generation: int
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """([layout bytes] in registration order, [parameters] those that came whole). Of two copies
+    that differ neither is believed, and nothing tells where they do."""
+    gathered = shard.gradient(generation)
+    if gathered.size != placing.gathered_bytes:
+        raise StateError(f"{gathered.size} bytes are gathered, {placing.gathered_bytes} expected")
+    missing: Sequence[tuple[int, int]] = shard.missing(generation)
+    if shard.conflict_bytes(generation):
+        missing = ((0, gathered.size),)
+    return placing.parameters(gathered), placing.whole(missing)
+
+
+def complete_generation(
+    shard: GradientShard, iteration: Iteration, *, gathered: bool
+) -> int | None:
+    """The generation that holds all of `step`, or, of what is gathered, all that ever comes."""
+    generation = shard.generation_of(iteration)
+    if generation is None:
+        return None
+    if shard.state(generation) == GenerationState.COMPLETE:
+        return generation
+    return generation if gathered and is_lost(shard, generation) else None

@@ -1,0 +1,169 @@
+"""Layout and optimizer of a learned job: what the wire shows and what the job file must state."""
+
+from __future__ import annotations
+
+import msgspec
+
+from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter, decode_job
+
+NO_OPTIMIZER = (
+    "the job reduces whole gradients, and the job file states no optimizer: it never crosses the "
+    "wire, state the trainer's in [optimizer]"
+)
+NO_OPTIMIZER_CONFIG = OptimizerConfig(name="none", learning_rate=0.0)
+"""Of a job whose parameters are followed as they are sent."""
+CLIP_TOGETHER_WRONG_DTYPE = (
+    "[optimizer] clip_together is of gradients of 4 bytes an element, and those of the buckets "
+    "have others: in which type their squares are summed, the wire does not tell"
+)
+DTYPES = {2: None, 4: "float32", 8: "float64"}
+"""What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
+
+
+def optimizer_of(job: LearnedJob, config: JobConfig) -> OptimizerConfig:
+    """What takes the replica's steps. Raises StateError where nobody stated it."""
+    if job.kind is FollowedData.PARAMETERS:
+        return NO_OPTIMIZER_CONFIG
+    optimizer = config.optimizer
+    assert optimizer is not None, "checked when the configuration was read"
+    if optimizer.name == "none":
+        raise StateError(NO_OPTIMIZER)
+    return optimizer
+
+
+def optimizer_in(run: RunDir) -> OptimizerConfig:
+    """Of a run whose job is learned. Raises ConfigError without a run, StateError as
+    `optimizer_of`."""
+    return optimizer_of(decode_job(run.learned_job.read_bytes()), run.settings())
+
+
+def layout_of(job: LearnedJob, config: JobConfig) -> Layout:
+    """The replica's layout. Raises StateError where a dtype must be stated, or is stated and the
+    wire contradicts it."""
+    job = msgspec.structs.replace(job, parameters=_typed(job, config.model))
+    sizes = sorted({parameter.element_bytes for parameter in job.parameters})
+    told = all(parameter.dtype is not None for parameter in job.parameters)
+    meant = {} if told else _dtypes(sizes, config.model)
+    optimizer = optimizer_of(job, config)
+    for part in optimizer.parts:
+        if 2 in sizes and (part.name.lower(), part.kernels) == ("sgd", "fused"):
+            _refuse_momentum(part.momentum or 0.0)
+    if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:
+        raise StateError(CLIP_TOGETHER_WRONG_DTYPE)
+    shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
+    names = list(config.model.names) if names_fit(job, config) else None
+    return Layout.of(
+        shapes,
+        names=names,
+        dtype=[p.dtype or meant[p.element_bytes] for p in job.parameters],
+        gradient_dtype=_gradient_dtype(job, config.model),
+    )
+
+
+def _typed(job: LearnedJob, model: ModelConfig) -> tuple[Parameter, ...]:
+    """The job's parameters, in the types of the stated model where that has the same ones."""
+    same = [(p.sizes, p.element_bytes) for p in job.parameters] == [
+        (p.sizes, p.element_bytes) for p in model.parameters
+    ]
+    if not same or model.dtype is not None or model.dtypes:
+        return job.parameters
+    return tuple(
+        msgspec.structs.replace(own, dtype=own.dtype or stated.dtype)
+        for own, stated in zip(job.parameters, model.parameters, strict=True)
+    )
+
+
+def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
+    """{bytes of an element: dtype}"""
+    stated = (model.dtype,) if model.dtype is not None else model.dtypes
+    told = " and ".join(map(str, sizes))
+    key, value = ("dtype", model.dtype) if model.dtype is not None else ("dtypes", model.dtypes)
+    wrong = [dtype for dtype in stated if ELEMENT_BYTES[dtype] not in sizes]
+    if wrong:
+        raise StateError(
+            f"[model] {key} = {value!r} has elements of {ELEMENT_BYTES[wrong[0]]} bytes, and those "
+            f"of the start-up broadcast have {told}: state the right one, or none"
+        )
+    meant = DTYPES | {ELEMENT_BYTES[dtype]: dtype for dtype in stated}
+    found = {size: dtype for size in sizes if (dtype := meant.get(size)) is not None}
+    if len(found) == len(sizes):
+        return found
+    if len(sizes) == 1:
+        raise StateError(
+            "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell: "
+            'state [model] dtype = "bfloat16" (or "float16")'
+        )
+    others = "".join(f', "{found[size]}"' for size in sizes if size in found)
+    raise StateError(
+        f"parameters of several dtypes, of {told} bytes an element: those of 2 may be bfloat16 or "
+        "float16 and the wire does not tell: state "
+        f'[model] dtypes = ["bfloat16"{others}] (or "float16")'
+    )
+
+
+def _refuse_momentum(momentum: float) -> None:
+    """aten/src/ATen/native/cpu/FusedSGDKernel.cpp of torch 2.13 loads whole vectors of float from
+    the buffer of two-byte numbers: two of them as one, and past its end."""
+    if momentum:
+        raise StateError(
+            "torch's fused SGD on a CPU reads the momentum of parameters of 2 bytes an element as "
+            "numbers of 4, and past its end: it does not give the same bits twice, as they depend "
+            "on memory that is not the optimizer's; train with foreach=True and state "
+            'implementation = "foreach"'
+        )
+
+
+def _gradient_dtype(job: LearnedJob, model: ModelConfig) -> str | None:
+    """Of gradients as they are reduced; None: each has its parameter's."""
+    stated, size = model.gradient_dtype, job.gradient_element_bytes
+    if stated is None and size:
+        raise StateError(
+            f"gradients are reduced in {size} bytes an element, the parameters have others: into "
+            "which type a hook compresses them, the wire does not tell: state "
+            '[model] gradient_dtype = "float16" (fp16_compress_hook) or "bfloat16" '
+            "(bf16_compress_hook)"
+        )
+    sizes = {p.element_bytes for p in job.reduced[: job.map_index]}
+    if stated is not None and sizes != {ELEMENT_BYTES[stated]}:
+        own = " and ".join(map(str, sorted(sizes)))
+        raise StateError(
+            f"[model] gradient_dtype = {stated!r} has elements of {ELEMENT_BYTES[stated]} bytes, "
+            f"and those of the buckets have {own}: no hook compresses them so; state none"
+        )
+    return stated
+
+
+def stated_model_mismatch(job: LearnedJob, stated: tuple[Parameter, ...]) -> str | None:
+    """What a factory's parameters are beside those that the trainers told; None: the same ones."""
+    if job.kind is FollowedData.PARAMETERS:
+        return (
+            "the job's training is sharded, for which [model] says nothing: [sharded] factory does"
+        )
+    own = job.parameters
+    if len(own) != len(stated):
+        return (
+            f"the stated model has {len(stated)} parameters, the trainers told {len(own)}: theirs "
+            "are followed"
+        )
+    for number, (told, ours) in enumerate(zip(own, stated, strict=True)):
+        if (told.sizes, told.element_bytes) != (ours.sizes, ours.element_bytes):
+            return (
+                f"parameter {number} of the stated model is {_shape(ours)}, the trainers told "
+                f"{_shape(told)}: theirs is followed"
+            )
+    return None
+
+
+def _shape(parameter: Parameter) -> str:
+    sizes = "x".join(map(str, parameter.sizes)) or "one number"
+    return f"{sizes} of {parameter.element_bytes} bytes"
+
+
+def names_fit(job: LearnedJob, config: JobConfig) -> bool:
+    """There is a stated name for every parameter. Names are labels: a list of them that does not
+    fit is no reason to lose a start-up broadcast, which comes once."""
+    return len(config.model.names) == len(job.parameters)

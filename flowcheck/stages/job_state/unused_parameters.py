@@ -1,0 +1,94 @@
+"""Which parameters have a gradient in an iteration: the map behind it in the shard says so.
+
+torch/csrc/distributed/c10d/reducer.cpp, copy_bucket_to_grad: what no rank used keeps the gradient
+it had. With zero_grad(set_to_none=True), torch's default, that is none, and every optimizer leaves
+such a parameter out. Its part of the bucket is zero then.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.step_numbers import Step
+from flowcheck.wire.training_job.learned_job import LearnedJob
+
+UsedMask = NDArray[np.bool_] | None
+"""[parameters]: those that have a gradient; None: all."""
+
+NO_MAP = "what lies where the map of used parameters belongs counts no ranks"
+NOT_ZERO = (
+    "no rank used parameter {}, and its gradient is not zero: the trainer does not set gradients "
+    "to None before a backward (zero_grad() does), and which of them the optimizer sees the wire "
+    "does not tell"
+)
+SEVERAL = (
+    "no rank used parameter {} in one of several synchronised backwards of a step "
+    "([optimizer] synced_backwards), whose gradient may be of an earlier one: accumulate under "
+    "no_sync"
+)
+GRADIENTS_KEPT_NONE = (
+    "gradients are None where no rank used a parameter (zero_grad(set_to_none=True), torch's "
+    "default): from step {} on parameters used before were left out (no audit has shown it yet)"
+)
+
+
+class UnusedParameterMap:
+    """How the bytes of an iteration are told apart, for one job."""
+
+    def __init__(self, job: LearnedJob, backwards: int) -> None:
+        """backwards: all-reduced ones per step of the trainer."""
+        own = job.reduced[: job.map_index]
+        self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
+        self._mapped = job.mapped
+        self.joined = job.joined
+        self._never = np.isin(np.arange(len(own)), job.never_used)
+        self._ranks = max((c.ranks for c in job.communicators), default=0)
+        self._backwards = backwards
+        self.gradient_bytes = self._bounds[-1][1]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Iterations may leave out parameters."""
+        return self._mapped or bool(self._never.any())
+
+    def split(self, whole: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], UsedMask]:
+        """(gradient, [parameters] bool) of an iteration's bytes as the shard has them."""
+        if self._mapped:
+            return whole[: self.gradient_bytes], self._counts(whole) > 0
+        return whole, ~self._never if self._never.any() else None
+
+    def problem(self, whole: NDArray[np.uint8]) -> str:
+        """What in an iteration contradicts that unused parameters have no gradient; empty:
+        nothing."""
+        if self._mapped:
+            counts = self._counts(whole)
+            if not counts.any() or counts.min() < 0 or counts.max() > self._ranks:
+                return NO_MAP
+        _, used = self.split(whole)
+        for index in np.flatnonzero(~used) if used is not None else ():
+            start, stop = self._bounds[index]
+            if whole[start:stop].any():
+                return NOT_ZERO.format(index)
+            if self._mapped and self._backwards > 1:
+                return SEVERAL.format(index)
+        return ""
+
+    def _counts(self, whole: NDArray[np.uint8]) -> NDArray[np.int32]:
+        return np.frombuffer(whole[self.gradient_bytes :].tobytes(), "<i4")
+
+
+def note_first_unused_step(path: Path, step: Step) -> None:
+    """The first step that left out a parameter which was used before."""
+    if not path.exists():
+        write_atomically(path, msgspec.json.encode(step))
+
+
+def first_unused_step(path: Path) -> int | None:
+    """As noted; None: there was none."""
+    return msgspec.json.decode(path.read_bytes(), type=int) if path.exists() else None

@@ -1,1 +1,0 @@
-"""Steps made durable, and served."""

@@ -1,1 +1,0 @@
-"""A job read out of what is staged."""

@@ -1,0 +1,1 @@
+"""Packets from a NIC or a capture file into rings, and parsed there."""

@@ -1,0 +1,54 @@
+"""Which capabilities a capture needs, by where its frames come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowcheck.config import SourceConfig
+from flowcheck.plane.frame_sources.dpdk_eal import parse_device
+from flowcheck.stages.privilege import privilege_syscalls
+
+OF_FILES = ("net_pcap", "net_null", "net_ring")
+"""DPDK's devices that are no port of this machine."""
+OF_INTERFACES = frozenset(
+    {
+        privilege_syscalls.CAP_NET_RAW,
+        privilege_syscalls.CAP_NET_ADMIN,
+        privilege_syscalls.CAP_SYS_NICE,
+        privilege_syscalls.CAP_IPC_LOCK,
+    }
+)
+"""A packet socket; the promiscuous flag; to run before ordinary threads; pinned memory."""
+OF_CARDS = OF_INTERFACES | {
+    privilege_syscalls.CAP_DAC_OVERRIDE,
+    privilege_syscalls.CAP_SYS_RAWIO,
+    privilege_syscalls.CAP_SYS_ADMIN,
+}
+"""And the device's files below /dev and /sys, which are root's; its ports; physical addresses."""
+OF_XDP = OF_INTERFACES | {privilege_syscalls.CAP_BPF, privilege_syscalls.CAP_SYS_ADMIN}
+"""And a program in the kernel; CAP_SYS_ADMIN where the kernel is older than CAP_BPF (5.8)."""
+SKELETON = "dma_skeleton"
+
+
+def capture_rights(sources: Sequence[SourceConfig]) -> frozenset[int]:
+    """Of captures of all these sources; none of files."""
+    rights: frozenset[int] = frozenset()
+    for source in sources:
+        rights |= _of_source(source)
+        if any(not engine.startswith(SKELETON) for engine in source.engines):
+            rights |= OF_CARDS
+    return rights
+
+
+def _of_source(source: SourceConfig) -> frozenset[int]:
+    if source.file is not None:
+        return frozenset()
+    if source.pci is not None:
+        return OF_CARDS
+    device = parse_device(source.vdev) if source.vdev is not None else None
+    if device is None:
+        return OF_INTERFACES
+    if device.driver == "net_af_xdp":
+        return OF_XDP
+    named = any(device.values(key) for key in ("iface", "rx_iface", "tx_iface", "rx_iface_in"))
+    return frozenset() if device.driver in OF_FILES and not named else OF_INTERFACES

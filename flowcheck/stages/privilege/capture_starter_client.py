@@ -1,0 +1,111 @@
+"""The supervisor's end of the process that starts captures (starter.py)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from flowcheck.errors import StateError
+from flowcheck.stages.privilege import privilege_syscalls
+from flowcheck.stages.privilege.capture_starter import CHANNEL
+
+ANSWER_LIMIT_S = 60.0
+"""It forks twice; a machine that swaps takes its time."""
+GONE = "the process that starts captures is gone: the chain has to be started again"
+
+
+class ProcessHandle(Protocol):
+    """What a supervisor does with a stage's process: subprocess.Popen does it."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class AdoptedProcess:
+    """A child of this process that another one started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._watched = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative where a signal ended it; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+                os.close(self._watched)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            if not select.select([self._watched], [], [], left_s)[0] and self.poll() is None:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._watched, number)
+
+
+class CaptureStarterClient:
+    """Asks for captures to be started."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        privilege_syscalls.adopt_orphans()
+        channel.settimeout(ANSWER_LIMIT_S)
+        self._channel = channel
+
+    def start(self, source: int, log: int) -> ProcessHandle:
+        """The capture of a source by its number. log: a descriptor for its words. Raises
+        StateError where nobody starts one any more."""
+        try:
+            socket.send_fds(self._channel, [str(source).encode()], [log])
+            answer = self._channel.recv(64)
+        except OSError as error:
+            raise StateError(f"{GONE} ({error.strerror or error})") from error
+        if not answer.isdigit() or not int(answer):
+            raise StateError(GONE)
+        return AdoptedProcess(int(answer))
+
+
+_inherited: list[CaptureStarterClient] = []
+
+
+def inherit(environment: Mapping[str, str] = os.environ) -> None:
+    """Called once, at the start of a command: takes what the command was started with."""
+    descriptor = environment.get(CHANNEL, "")
+    if descriptor.isdecimal():
+        os.environ.pop(CHANNEL, None)
+        os.set_inheritable(int(descriptor), False)
+        _inherited.append(CaptureStarterClient(socket.socket(fileno=int(descriptor))))
+
+
+def capture_starter() -> CaptureStarterClient | None:
+    """None where captures are started like any other stage."""
+    return _inherited[0] if _inherited else None

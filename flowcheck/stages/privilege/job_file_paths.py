@@ -1,0 +1,103 @@
+"""File system paths that a command and its job file name: files to read, folders to write."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import flowcheck
+from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse
+
+WRITTEN = ("run", "checkpoint", "persist.target", "persist.staging", "serve.staging")
+"""Keys of folders of a job file that its chain writes in."""
+LOG = "gradient_log.file"
+
+
+def job_file_tables(job: Path | None) -> dict[str, Any]:
+    """A job file as far as it is one: what is wrong in it, its reader says."""
+    if job is not None:
+        with suppress(OSError, ValueError, RecursionError):
+            return tomllib.loads(job.read_text())
+    return {}
+
+
+def of_python() -> list[PathNeed]:
+    """Of this interpreter and of all that it imports."""
+    folders = {*map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:]))}
+    folders.add(Path(flowcheck.__file__).parents[1])
+    found = [PathNeed(folder, PathUse.FOLDER) for folder in sorted(folders) if folder.is_dir()]
+    return [*found, PathNeed(Path(sys.executable), PathUse.FILE)]
+
+
+def of_job(job: Path | None) -> list[PathNeed]:
+    """The job file, and what it names to be read."""
+    tree = job_file_tables(job)
+    found = [] if job is None else of_file(job)
+    for key, text in texts(tree):
+        if key not in WRITTEN and key != LOG:
+            found += of_text(text)
+    learned = tree.get("learned")
+    if isinstance(learned, str):
+        found += [
+            PathNeed(p.absolute(), PathUse.FILE)
+            for p in Path(learned).parent.glob("*")
+            if p.is_file()
+        ]
+    return found
+
+
+def of_text(text: str) -> list[PathNeed]:
+    """A path, "file.py:function", "package.module:function" or "net_pcap0,rx_pcap=FILE"."""
+    place, colon, _ = text.rpartition(":")
+    if colon and place.endswith(".py"):
+        return [*of_file(Path(place)), *of_code(Path(place).parent)]
+    if colon and all(part.isidentifier() for part in place.split(".")):
+        first = place.split(".")[0]
+        here = Path(first).is_dir() or Path(f"{first}.py").is_file()
+        return of_code(Path()) if here else []
+    words = [text, *(word.partition("=")[2] for word in text.split(",") if "=" in word)]
+    return [need for word in words for need in of_file(Path(word.removeprefix("file://")))]
+
+
+def of_file(path: Path) -> list[PathNeed]:
+    """A file or a folder that is there, for reading."""
+    with suppress(OSError, ValueError):
+        if path.is_dir():
+            return [PathNeed(path.absolute(), PathUse.FOLDER)]
+        if path.exists():
+            return [PathNeed(path.absolute(), PathUse.FILE)]
+    return []
+
+
+def of_code(folder: Path) -> list[PathNeed]:
+    return [PathNeed(folder.absolute(), PathUse.CODE)] if folder.is_dir() else []
+
+
+def folders_of_job(job: Path | None, *, live: bool) -> list[Path]:
+    """That its chain writes in, but for its run directory. live: not that of a replay, of which
+    the job file names the log of gradients alone."""
+    found = []
+    for key, text in texts(job_file_tables(job)):
+        local = text.removeprefix("file://")
+        if key == LOG:
+            found.append(Path(local).parent)
+        elif live and key in WRITTEN and key != "run" and "://" not in local:
+            found.append(Path(local))
+    return found
+
+
+def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, each text) of settings."""
+    if isinstance(tree, str):
+        if tree and "\0" not in tree:
+            yield key, tree
+    elif isinstance(tree, dict):
+        for name, value in tree.items():
+            yield from texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from texts(value, key)

@@ -1,0 +1,261 @@
+"""Which paths the chain's user can access, and a mount namespace in which private ones are
+shown to it.
+
+what a command names although it lies in somebody's private folder, such as root's home.
+
+Nobody's folder gets other rights. The view is a mount namespace of the command's own: a private
+folder is replaced there by one that has nothing in it but what was named.
+
+The run directory is the chain's user's, who could name any file there: what is shown again is read
+from a folder that root alone writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.stages.privilege import privilege_syscalls
+from flowcheck.stages.run_directory.service_account import CACHE, Account
+
+COPY_MAX_BYTES = 16 << 20
+"""Of a file that the user may not read by its own mode: a word, a key, a script, a job file."""
+ENTRIES_MAX = 1024
+SCRATCHES = tuple(map(Path, ("/mnt", "/media", "/srv", "/opt")))
+"""Every system has them (Filesystem Hierarchy Standard); one of which nothing is wanted is hidden
+for a moment."""
+TEMPORARY = tuple(map(Path, ("/run", "/tmp", "/var/tmp")))
+"""Where a folder is made for it on systems that lack those, or want something of each."""
+FLAGS = privilege_syscalls.MS_NOSUID | privilege_syscalls.MS_NODEV
+SKELETON = "mode=0755,size=64m"
+PASSABLE = 0o022
+"""The umask with which folders of the view are made: they lead to what the user is to reach."""
+MNT_DETACH = 2
+"""linux/mount.h"""
+
+
+class PathUse(StrEnum):
+    """What a path is wanted for."""
+
+    FILE = "read"
+    FOLDER = "read, and all below it"
+    CODE = "import Python files from it"
+    OWN = "write in it"
+    PLACE = "be in it"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PathNeed:
+    """A path that is there."""
+
+    path: Path
+    use: PathUse
+
+    @property
+    def words(self) -> str:
+        return f"{self.use} {self.path}"
+
+
+@contextmanager
+def acting_as(account: Account) -> Iterator[None]:
+    """os.access(..., effective_ids=True) is asked for the account; for a process of one thread."""
+    if os.geteuid() != 0:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups(account.groups)
+    os.setegid(account.group)
+    os.seteuid(account.user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def inaccessible(account: Account, needs: Iterable[PathNeed]) -> list[PathNeed]:
+    """Those that the account has no access to."""
+    with acting_as(account):
+        return [need for need in needs if not _granted(need.path, need.use)]
+
+
+def _granted(path: Path, use: PathUse) -> bool:
+    wanted = {PathUse.FILE: os.R_OK, PathUse.OWN: os.W_OK | os.X_OK, PathUse.PLACE: os.X_OK}
+    return os.access(path, wanted.get(use, os.R_OK | os.X_OK), effective_ids=True)
+
+
+def show(account: Account, needs: Sequence[PathNeed]) -> None:
+    """Makes the account reach what it lacks of `needs`, in a mount namespace that this process and
+    its children have from now on. Raises StateError, and leaves all as it was, where that is not
+    possible."""
+    lacks, here = inaccessible(account, needs), Path.cwd()
+    if not lacks:
+        return
+    home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    why, mask = "", os.umask(PASSABLE)
+    try:
+        _View(account).build(lacks)
+        os.chdir(here)
+        lacks = inaccessible(account, needs)
+    except (OSError, StateError) as error:
+        why = f" ({error})"
+    try:
+        os.umask(mask)
+        if lacks:
+            privilege_syscalls.enter_mounts(home)
+            os.chdir(here)
+            told = "; ".join(need.words for need in lacks[:4])
+            raise StateError(f"{account.words} cannot {told}{why}")
+    finally:
+        os.close(home)
+
+
+class _View:
+    """Built once, in this order: everything is opened, private folders are replaced, and what was
+    opened gets its place in them."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._opened: dict[Path, tuple[int, PathUse]] = {}
+        """{absolute path: a descriptor of what lies there, what it is wanted for}"""
+
+    def build(self, lacks: Sequence[PathNeed]) -> None:
+        privilege_syscalls.own_mounts()
+        with ExitStack() as files:  # of these mounts: no other's can be bound
+            for need in lacks:
+                for path in {need.path.absolute(), need.path.resolve()}:
+                    self._open(path, need.use, files)
+            closed, scratch, order = self._closed(), self._scratch(files), self._order()
+            for folder in (scratch, *closed):
+                privilege_syscalls.mount("tmpfs", str(folder), "tmpfs", FLAGS, SKELETON)
+            for number, (path, real) in enumerate(order):
+                if path != real and real in self._opened and path.resolve() == real:
+                    continue  # its links are still there
+                descriptor, use = self._opened[path]
+                if use is PathUse.PLACE:
+                    path.mkdir(parents=True, exist_ok=True)
+                else:
+                    self._place(path, descriptor, scratch / str(number))
+            privilege_syscalls.unmount(str(scratch), MNT_DETACH)
+            for folder in closed:
+                flags = FLAGS | privilege_syscalls.MS_REMOUNT | privilege_syscalls.MS_RDONLY
+                privilege_syscalls.mount("tmpfs", str(folder), "tmpfs", flags)
+
+    def _open(self, path: Path, use: PathUse, files: ExitStack) -> None:
+        if path in self._opened and use is not PathUse.OWN:
+            return
+        if len(self._opened) >= ENTRIES_MAX:
+            raise StateError(f"{path} and what lies beside it are too many files to be shown")
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        files.callback(os.close, descriptor)
+        if use is not PathUse.CODE or self._allows(descriptor, os.R_OK | os.X_OK):
+            self._opened[path] = (descriptor, use)
+            return
+        self._opened[path] = (descriptor, PathUse.PLACE)
+        for entry in sorted(_code_in(path)):
+            with suppress(OSError):  # a link that leads nowhere
+                self._open(entry, PathUse.CODE if entry.is_dir() else PathUse.FILE, files)
+
+    def _closed(self) -> list[Path]:
+        """The outermost folders that the account cannot enter, on the way to what was opened."""
+        found: set[Path] = set()
+        with acting_as(self._account):
+            for path, (_, use) in self._opened.items():
+                way = [*reversed(path.parents), *[path] * (use is PathUse.PLACE)]
+                shut = (w for w in way if not os.access(w, os.X_OK, effective_ids=True))
+                found.update(itertools.islice(shut, 1))
+        real = {folder.resolve() for folder in found}
+        return sorted(folder for folder in real if real.isdisjoint(folder.parents))
+
+    def _order(self) -> list[tuple[Path, Path]]:
+        """(A path that was opened, where it leads). What lies there comes first: behind a private
+        folder that was replaced, a link leads nowhere until then."""
+        led = [(path, path.resolve()) for path in self._opened]
+        return sorted(led, key=lambda one: (one[0] != one[1], one[0]))
+
+    def _scratch(self, files: ExitStack) -> Path:
+        for folder in SCRATCHES:
+            if folder.is_dir() and not any(p.is_relative_to(folder) for p in self._opened):
+                return folder
+        for folder in TEMPORARY:  # gone again when the view stands
+            with suppress(OSError):
+                made = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
+                files.callback(_remove, made)
+                return made
+        several = ", ".join(map(str, (*SCRATCHES, *TEMPORARY)))
+        raise StateError(f"a view is built in a folder, and of {several} none can be had")
+
+    def _allows(self, descriptor: int, wanted: int) -> bool:
+        """What its own mode allows, whatever folders lead to it."""
+        with acting_as(self._account):
+            return os.access(f"/proc/self/fd/{descriptor}", wanted, effective_ids=True)
+
+    def _place(self, path: Path, descriptor: int, copy: Path) -> None:
+        what, found = Path(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                path.touch()
+            if not self._allows(descriptor, os.R_OK) and found.st_size <= COPY_MAX_BYTES:
+                copy.touch(mode=0o400)
+                copy.write_bytes(what.read_bytes())
+                os.chown(copy, self._account.user, self._account.group)
+                what = copy
+        privilege_syscalls.mount(
+            str(what), str(path), None, privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC
+        )
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):  # a system that went read-only meanwhile
+        folder.rmdir()
+
+
+def _code_in(folder: Path) -> Iterator[Path]:
+    """Python files and packages: nothing else of a private folder is shown for its code's sake."""
+    for entry in folder.iterdir():
+        is_package = entry.is_dir() and entry.name[0] != "." and any(entry.glob("*.py"))
+        if is_package or (entry.suffix in (".py", ".so") and entry.is_file()):
+            yield entry
+
+
+FOLDER = CACHE / "flowcheck-shown"
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    path: str
+    use: PathUse
+
+
+def remember_shown_paths(run: Path, needs: Sequence[PathNeed]) -> None:
+    """Of the chain that root starts in `run`; nowhere to keep it is no reason not to start."""
+    with suppress(OSError):
+        FOLDER.mkdir(mode=0o700, exist_ok=True)
+        own = _file(run)
+        own.write_bytes(msgspec.json.encode([_Shown(str(n.path), n.use) for n in needs]))
+
+
+def remembered_paths(run: Path) -> list[PathNeed]:
+    """What of that is there still."""
+    with suppress(OSError, *DECODE_ERRORS):
+        told = msgspec.json.decode(_file(run).read_bytes(), type=list[_Shown])
+        return [PathNeed(Path(one.path), one.use) for one in told if os.path.lexists(one.path)]
+    return []
+
+
+def _file(run: Path) -> Path:
+    return FOLDER / hashlib.sha256(os.fsencode(run.resolve())).hexdigest()

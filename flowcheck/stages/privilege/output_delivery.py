@@ -1,0 +1,137 @@
+"""Output that the chain's user writes and root moves to its place.
+
+It writes in a folder of its own, which it sees in the place of the one that was named. Root waits,
+and puts what it finds there in its place, as files of root's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import StateError
+from flowcheck.stages.privilege import privilege_syscalls
+from flowcheck.stages.privilege.mount_namespace import ENTRIES_MAX
+from flowcheck.stages.run_directory.service_account import Account
+
+BEGIN = b"<svg"
+"""Of every picture that is drawn here."""
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file is one, or holds nothing yet."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(BEGIN)) in (b"", BEGIN)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelivery:
+    """Of one result."""
+
+    out: Path
+    own: Path
+    """The folder that is written in, beside it."""
+    force: bool
+    """It takes the place of an output of ours."""
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Of what is put in its place: the manifest of a file lies beside it."""
+        from flowcheck.replica.checkpoint_files.manifest import manifest_beside
+
+        return self.out.name, manifest_beside(self.out).name
+
+    @classmethod
+    def make(cls, who: Account, out: Path, *, force: bool) -> OutputDelivery:
+        """Raises OSError where root cannot write there either."""
+        folder = out.absolute().parent
+        own = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
+        os.chown(own, who.user, who.group)
+        return cls(out.absolute(), own, force)
+
+    def take_place(self) -> None:
+        """In the process that writes, in mounts of its own: its folder stands for the named one,
+        with what was seen there. Raises StateError where that is too much."""
+        with ExitStack() as files:
+            folder = _opened(self.own, files)
+            seen = {e.name: _opened(e, files) for e in self._shown()}
+            if len(seen) > ENTRIES_MAX:
+                raise StateError(f"{self.out.parent} holds too many files to be shown")
+            privilege_syscalls.mount(
+                folder,
+                str(self.out.parent),
+                None,
+                privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC,
+            )
+            for name, what in seen.items():
+                place = self.out.parent / name
+                place.mkdir() if Path(what).is_dir() else place.touch()
+                privilege_syscalls.mount(
+                    what, str(place), None, privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC
+                )
+
+    def _shown(self) -> Iterator[Path]:
+        """What is to be replaced is not: a mount cannot be. Root looks at that itself."""
+        replaced = self._names if self.force else ()
+        for entry in self.out.parent.iterdir():
+            if entry != self.own and entry.name not in replaced and entry.exists():
+                yield entry
+
+    def delivered(self, writer: int) -> int:
+        """Waits for the process that writes; its exit code."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a whole terminal; the writer has it too
+        signal.signal(signal.SIGTERM, lambda number, _: os.kill(writer, number))
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1])
+            if code == 0:
+                self._deliver()
+        finally:
+            shutil.rmtree(self.own, ignore_errors=True)
+        return code if code >= 0 else 128 - code
+
+    def _deliver(self) -> None:
+        """Raises ConfigError where something lies there by now whose place it may not take."""
+        from flowcheck.vault.overwrite_guard import by_either, replacing_output
+
+        written = [self.own / name for name in self._names if os.path.lexists(self.own / name)]
+        if not written and os.path.lexists(self.out):
+            return  # a writer that had to keep root's rights, as it told
+        if self.own / self.out.name not in written or any(path.is_symlink() for path in written):
+            raise StateError(f"what was to be put at {self.out} was not written")
+        for entry in written:
+            _make_roots(entry)
+        folder = written[0].is_dir()
+        with replacing_output(
+            self.out, force=self.force, folder=folder, listed=by_either
+        ) as make_room:
+            make_room()
+            for entry in written:
+                entry.rename(self.out.parent / entry.name)
+
+
+def _make_roots(entry: Path) -> None:
+    below = [Path(at) / n for at, *names in os.walk(entry) for part in names for n in part]
+    for path in (entry, *below):
+        os.chown(path, 0, 0, follow_symlinks=False)
+
+
+def _opened(path: Path, files: ExitStack) -> str:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    files.callback(os.close, descriptor)
+    return f"/proc/self/fd/{descriptor}"
+
+
+def fork_writer(outbox: OutputDelivery) -> None:
+    """Returns in a process that is to write; this one waits for it and ends with its exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if (writer := os.fork()) != 0:
+        os._exit(outbox.delivered(writer))

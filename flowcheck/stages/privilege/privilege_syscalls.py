@@ -1,0 +1,164 @@
+"""Linux calls to drop privileges for good: capabilities, prctl, mount namespaces.
+
+Python and the C library name few of them. Capabilities belong to a thread: these calls are for a
+process that has one thread, and execs a program behind them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowcheck.errors import StateError
+
+CAP_DAC_OVERRIDE = 1
+CAP_SETGID = 6
+CAP_SETUID = 7
+CAP_SETPCAP = 8
+CAP_NET_ADMIN = 12
+CAP_NET_RAW = 13
+CAP_IPC_LOCK = 14
+CAP_SYS_RAWIO = 17
+CAP_SYS_ADMIN = 21
+CAP_SYS_NICE = 23
+CAP_BPF = 39
+"""linux/capability.h"""
+NAMES = {
+    CAP_DAC_OVERRIDE: "CAP_DAC_OVERRIDE",
+    CAP_NET_ADMIN: "CAP_NET_ADMIN",
+    CAP_NET_RAW: "CAP_NET_RAW",
+    CAP_IPC_LOCK: "CAP_IPC_LOCK",
+    CAP_SYS_RAWIO: "CAP_SYS_RAWIO",
+    CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
+    CAP_SYS_NICE: "CAP_SYS_NICE",
+    CAP_BPF: "CAP_BPF",
+}
+PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
+PR_SET_CHILD_SUBREAPER = 36
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
+"""linux/prctl.h"""
+CAPABILITY_VERSION_3 = 0x20080522
+"""linux/capability.h: two words of 32 bits for each set"""
+CLONE_NEWNS = 0x20000
+"""linux/sched.h"""
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
+"""linux/mount.h"""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Of a process, as /proc/PID/status tells them (proc(5))."""
+
+    users: tuple[int, ...]
+    """Real, effective, saved, of the file system."""
+    permitted: int
+    effective: int
+    inheritable: int
+    ambient: int
+    bounding: int
+    no_new: bool
+
+    @property
+    def above_ordinary(self) -> bool:
+        """More than an ordinary user's."""
+        held = self.permitted | self.effective | self.inheritable | self.ambient
+        return 0 in self.users or held != 0
+
+
+def rights_of(pid: int | str = "self") -> Rights:
+    """Raises OSError of a process that is gone."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    return Rights(
+        users=tuple(map(int, told["Uid"].split())),
+        permitted=int(told["CapPrm"], 16),
+        effective=int(told["CapEff"], 16),
+        inheritable=int(told["CapInh"], 16),
+        ambient=int(told.get("CapAmb", "0"), 16),
+        bounding=int(told["CapBnd"], 16),
+        no_new=told.get("NoNewPrivs", "0").strip() == "1",
+    )
+
+
+def mask(capabilities: Iterable[int]) -> int:
+    """As /proc/PID/status writes a set of them."""
+    return sum(1 << number for number in set(capabilities))
+
+
+def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[int]) -> None:
+    """This process is of another user from now on, with at most the capabilities of `keep`, which
+    the programs that it execs have too; nothing gives it more again. Raises OSError where the
+    kernel refuses, StateError where it has more than that afterwards."""
+    before = rights_of()
+    kept = before.permitted & mask(keep)
+    if before.effective & mask([CAP_SETPCAP]):
+        for number in range(64):
+            if before.bounding & ~kept & mask([number]):
+                _prctl(PR_CAPBSET_DROP, number)
+    if set(before.users) != {user} or os.getresgid() != (group, group, group):
+        _prctl(PR_SET_KEEPCAPS, 1)
+        os.setgroups(groups)
+        os.setresgid(group, group, group)
+        os.setresuid(user, user, user)
+        _prctl(PR_SET_KEEPCAPS, 0)
+    _set_capabilities(kept)
+    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    for number in range(64):
+        if kept & mask([number]):
+            _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number)
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    now = rights_of()
+    sets = now.permitted | now.effective | now.inheritable | now.ambient
+    if set(now.users) != {user} or sets & ~kept or not now.no_new:
+        raise StateError(f"rights could not be given up: {now} is left, wanted user {user}")
+
+
+def adopt_orphans() -> None:
+    """Processes whose parent ends, and who descend from this one, are its children then."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def own_mounts() -> None:
+    """What this process mounts from now on, it and its children see alone; what others mount, they
+    go on to see. Raises OSError where the kernel refuses."""
+    _call(_libc.unshare, CLONE_NEWNS)
+    mount("none", "/", None, MS_REC | MS_SLAVE)
+
+
+def mount(what: str, where: str, kind: str | None, flags: int, options: str = "") -> None:
+    """mount(2). Raises OSError."""
+    told = [None if text is None else text.encode() for text in (what, where, kind)]
+    _call(_libc.mount, *told, ctypes.c_ulong(flags), options.encode())
+
+
+def unmount(where: str, flags: int) -> None:
+    """umount2(2). Raises OSError."""
+    _call(_libc.umount2, where.encode(), flags)
+
+
+def enter_mounts(descriptor: int) -> None:
+    """Back in a mount namespace that was left. Raises OSError."""
+    _call(_libc.setns, descriptor, CLONE_NEWNS)
+
+
+def _set_capabilities(kept: int) -> None:
+    """Permitted, effective and inheritable alike (capset(2))."""
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
+    low, high = kept & 0xFFFFFFFF, kept >> 32
+    _call(_libc.capset, header, (ctypes.c_uint32 * 6)(low, low, low, high, high, high))
+
+
+def _prctl(option: int, first: int, second: int = 0) -> None:
+    _call(_libc.prctl, option, *(ctypes.c_ulong(n) for n in (first, second, 0, 0)))
+
+
+def _call(function: object, *arguments: object) -> None:
+    if function(*arguments) < 0:  # type: ignore[operator]
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

@@ -1,0 +1,1 @@
+"""Complete steps applied to the replica."""

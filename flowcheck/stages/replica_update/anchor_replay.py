@@ -1,0 +1,175 @@
+"""A trainer checkpoint replaces the replica's state of a step, and the steps since are
+replayed.
+that step's place, and the steps since are taken again, of gradients that are kept.
+
+A kill at any instant costs nothing: the file stays until all that it changes is written, and doing
+it again changes nothing more; a replica that is behind what the shard gave back is one whose steps
+are still to be taken again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
+from flowcheck.replica.model_replica import Replica
+from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
+from flowcheck.stages.job_state.assumptions import add_assumption
+from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.replica_update.gradient_logs import AppliedGradientLog
+from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
+
+LINES_BYTES = 1 << 20
+TAKEN = (
+    "the replica goes on from step {} of {}, which differed from its own; {} steps since are taken "
+    "again"
+)
+DIFFERED = (
+    "at step {} the replica was another than the trainer's {}, and goes on from that: what made "
+    f"them differ may do so again {UNTIL_AUDITED}"
+)
+NOT_KEPT = (
+    "the replica is at step {}, and the gradients of steps {} to {} are not all kept, which are "
+    "taken again on this file: [gradient_log] taken_steps = N keeps those of N steps and more; a "
+    "file of the replica's own newest step needs none"
+)
+BEHIND = "the replica is at step {}: step {} was not taken yet"
+BEFORE = "is of step {}, and what is followed of the job began with step {}"
+WAITS = "the job's optimizer state is not known, or its logged steps are being taken: wait for it"
+SHARDED = "the replica holds parameters as they are sent, which the next step sends anew"
+CLIP_TOGETHER_NO_NORMS = "the other rings' norms of the steps since are not kept (clip_together)"
+
+
+def write_anchor(
+    run: RunDir, step: Step, sections: dict[str, np.ndarray], source: str, request: str
+) -> None:
+    """Puts the trainer's state of a step where the updater finds it; it appears whole."""
+    told = {"step": str(step), "source": source, "request": request}
+    with (
+        safetensors_errors_as_os_errors(run.anchor),
+        atomic_path(run.anchor, durable=False) as place,
+    ):
+        save_file(sections, place, metadata=told)
+
+
+class AnchorReplay:
+    """The updater's part."""
+
+    def __init__(self, run: RunDir, config: JobConfig, shard: GradientShard, each: int) -> None:
+        """each: all-reduced backward passes per step."""
+        self._run, self._config, self._shard, self._each = run, config, shard, each
+        self._kept = AppliedGradientLog(run, config, shard.gradient_bytes)
+
+    def keep(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
+        """A gradient that was taken, or, while earlier ones are taken again, is to be; False: there
+        is no room."""
+        if not self._kept.on:
+            return False
+        followed = incarnation_of(self._run)
+        wanted = followed.iteration_of(replica.step, self._each) + 1
+        return self._kept.keep(iteration, gradient, wanted=wanted)
+
+    def next(self, replica: Replica, followed: Incarnation) -> tuple[Step, np.ndarray] | None:
+        """The step that is to be taken again, and the gradient of its iteration; None: all are
+        taken."""
+        if followed.anchored is None or replica.step < followed.anchored:
+            return None  # behind for another reason: its job came back from an older step
+        iteration = followed.iteration_of(Step(replica.step + 1), self._each)
+        if iteration > self._shard.applied_iteration:
+            return None
+        gradient = self._kept.of(iteration)
+        return None if gradient is None else (Step(replica.step + 1), gradient)
+
+    def forget_after(self, iteration: Iteration) -> None:
+        """The job goes on from there with other gradients of the same numbers."""
+        self._kept.forget_after(iteration)
+
+    def of(self, iteration: Iteration) -> np.ndarray | None:
+        """The gradient of an iteration; None where it is not kept."""
+        return self._kept.of(iteration)
+
+    def take(
+        self, replica: Replica, records: StepLog, *, gathered: bool, waits: bool
+    ) -> tuple[Step, str]:
+        """(step, sentence) of what comes of the file that lies there. gathered: parameters are
+        followed as they are sent; waits: steps of the job are logged."""
+        with safe_open(self._run.anchor, framework="numpy") as file:
+            told = file.metadata()
+            step, source, request = Step(int(told["step"])), told["source"], told["request"]
+            at = replica.step if waits else self._last(replica)
+            why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
+            if not why:
+                sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                why = self._put(replica, records, step, sections, source)
+        line = AnchorRecord(step=step, file=source, request=request, at=at, refused=why)
+        if anchor_line(self._run, request) is None:
+            encoded = msgspec.json.encode(line)
+            told = partial(append_line, self._run.anchors, encoded, LINES_BYTES)
+            if not records.unwritten.attempt(told, lines=0):
+                self._run.anchor.unlink()  # makes room: whoever waits for the line is to have it
+                records.unwritten.attempt(told)
+        self._run.anchor.unlink(missing_ok=True)
+        if why:
+            return step, f"{source}: is not taken for the replica: {why}"
+        return step, TAKEN.format(step, source, at - step)
+
+    def _last(self, replica: Replica) -> int:
+        """The last step that was taken, on whatever state: the replica may be behind it, where a
+        file took the place of a step before."""
+        followed = incarnation_of(self._run)
+        ahead = self._shard.applied_iteration - followed.iteration_of(replica.step, self._each)
+        return replica.step + max(0, ahead // self._each)
+
+    def _why_not(self, replica: Replica, step: Step) -> str:
+        """Before anything is changed, or after a kill amid of it."""
+        followed = incarnation_of(self._run)
+        assert followed.step is not None and self._config.optimizer is not None
+        if step > replica.step:
+            return BEHIND.format(replica.step, step)
+        if step < followed.step:
+            return BEFORE.format(step, followed.step)
+        last = self._last(replica)
+        again = [followed.iteration_of(Step(n), self._each) for n in range(step + 1, last + 1)]
+        if again and self._config.optimizer.clip_together:
+            return CLIP_TOGETHER_NO_NORMS
+        if not self._kept.iterations.issuperset(again):
+            return NOT_KEPT.format(last, step + 1, last)
+        return ""
+
+    def _put(
+        self,
+        replica: Replica,
+        records: StepLog,
+        step: Step,
+        sections: dict[str, np.ndarray],
+        source: str,
+    ) -> str:
+        """Makes it the replica's step; why not."""
+        try:
+            replica.rebase(step, sections)
+        except StateError as error:
+            return str(error)
+        records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")
+        records.write(replica, 0.0, None)
+        lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
+        followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)
+        write_atomically(self._run.incarnation, msgspec.json.encode(followed))
+        add_assumption(self._run, DIFFERED.format(step, source))
+        return ""
+
+    def close(self) -> None:
+        self._kept.close()

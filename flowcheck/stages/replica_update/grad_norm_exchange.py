@@ -1,0 +1,196 @@
+"""Exchange of squared gradient norms between rings of one job that clip by a common norm.
+own for the others, in a file beside what it learned, and waits for theirs.
+
+A square is told by the step and by which life of the job it is of. It is on file before the step
+is taken, so that a kill of any side costs nothing: none is more than a step ahead of another. Of a
+step that another ring lost, or did not see whole before its next life, no square comes any more:
+what is whole of it here is given up, and all replicas stay before it. So they do once one of them
+has waited for too long, which is on file as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.config import JobConfig
+from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
+from flowcheck.replica.optimizer.gradient_clipping import (
+    clipped,
+    square,
+    summed,
+    told_by_all_orders,
+)
+from flowcheck.replica.optimizer.section_names import GradientMask
+from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.assumptions import add_assumption
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.job_run_dirs import job_count
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
+
+KEPT = 4
+"""Steps whose squares are on file; the other ring asks for its next one alone."""
+STOOD_S = 10.0
+WAITS = (
+    "step {} waits for job {}: all rings are clipped by one norm (clip_together), and that of its "
+    "own gradients is not known"
+)
+GIVEN_UP = (
+    "step {} is whole, but not in job {}, and all rings are clipped by one norm (clip_together): "
+    "it is given up, and the replica stays before it"
+)
+STOPPED = (
+    "step {} waited {:.0f} s for job {} (clip_wait_s), and all rings are clipped by one norm: it "
+    "is given up, and the replicas of all of them stay before it until the job comes back"
+)
+ENDED = (
+    "step {}: another ring has waited too long for a norm (clip_wait_s), and all are clipped by "
+    "one: the replica stays before it"
+)
+IN_ORDER = (
+    "the trainers sum the squares of the rings' norms in the order of the jobs' numbers: of some "
+    f"steps the last bit depends on it, optimizer.clip_order states it {UNTIL_AUDITED}"
+)
+OVER = "over"
+
+
+class GradNormExchange:
+    """Of one of several rings; of a job that is not clipped so it does nothing."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: JobConfig,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert config.optimizer is not None
+        self._run, self._optimizer = run, config.optimizer
+        self._say, self._clock = say, clock
+        self._own = run.reader + 1
+        self._others = tuple(n for n in range(1, job_count(config) + 1) if n != self._own)
+        self._told: dict[str, str] = _read(_file(run))
+        self._since: tuple[str, float, bool] = ("", 0.0, False)
+        self._over = ""
+        self._assumed = False
+        self.gone = False
+        """The step that was asked for last is never to be taken."""
+
+    def clipped(
+        self, layout: Layout, step: Step, gradient: np.ndarray, used: GradientMask
+    ) -> np.ndarray | None:
+        """What the replica is to take of a step's gradient; None: the square of another ring is
+        not there yet."""
+        optimizer = self._optimizer
+        if not optimizer.clip_together or optimizer.clip_norm is None:
+            return gradient
+        life = incarnation_of(self._run).number
+        name = f"{life}:{step}"
+        self.gone = self._is_over(life, step)
+        if self.gone:
+            return None
+        if name not in self._told:
+            own = square(gradient, layout, used, threads=optimizer.torch_threads)
+            newest = [*self._told.items(), (name, own.hex())][-KEPT:]
+            self._tell(dict(newest))
+        squares = {self._own: float.fromhex(self._told[name])}
+        for number in self._others:
+            other = self._told_by(number, name)
+            if other is None and self._passed(number, step):
+                other = self._told_by(number, name)  # told before it passed on, if at all
+                self.gone = other is None
+            if other is None:
+                self._wait(number, name, step)
+                return None
+            squares[number] = float.fromhex(other)
+        return clipped(gradient, layout, self._total(squares), optimizer.clip_norm)
+
+    def _total(self, squares: dict[int, float]) -> float:
+        """As the trainers' ranks sum them."""
+        optimizer = self._optimizer
+        assert optimizer.clip_norm is not None
+        order = optimizer.clip_order or tuple(sorted(squares))
+        every = [squares[number] for number in order]
+        known = optimizer.clip_order or len(every) == 2 or self._assumed
+        if not known and not told_by_all_orders(every, optimizer.clip_norm):
+            self._assumed = True
+            add_assumption(self._run, IN_ORDER)
+        return summed(every)
+
+    def _tell(self, told: dict[str, str]) -> None:
+        self._told = told
+        write_atomically(_file(self._run), msgspec.json.encode(told), durable=False)
+
+    def _told_by(self, number: int, name: str) -> str | None:
+        return _read(_file(self._beside(number))).get(name)
+
+    def _beside(self, number: int) -> RunDir:
+        return self._run.port.beside(number)
+
+    def _is_over(self, life: int, step: Step) -> bool:
+        """A ring has given this life of the job up."""
+        name = f"{life}:{OVER}"
+        if name in self._told:
+            return True
+        if all(self._told_by(number, name) is None for number in self._others):
+            return False
+        self._tell({name: ""})
+        self._say(ENDED.format(step))
+        return True
+
+    def _passed(self, number: int, step: Step) -> bool:
+        """That ring will not take this step any more."""
+        beside = self._beside(number)
+        own, other = incarnation_of(self._run), incarnation_of(beside)
+        if other.number != own.number or beside.successor.exists():
+            return other.number >= own.number
+        if other.step is None or not beside.shard.exists():
+            return False
+        wanted = other.iteration_of(step, self._optimizer.synced_backwards)
+        with GradientShard.open(beside.shard) as shard:
+            lost = [
+                shard.iteration(n)
+                for n in range(GENERATIONS)
+                if shard.state(n) == GenerationState.LOST
+            ]
+        return any(iteration <= wanted for iteration in lost)
+
+    def _wait(self, number: int, name: str, step: Step) -> None:
+        """Says so once it has stood, and of the first step of a life that is given up; gives it up
+        once it has stood too long."""
+        waits, since_s, said = self._since
+        life = name.partition(":")[0]
+        if self.gone:
+            if self._over != life:
+                self._over = life
+                self._say(GIVEN_UP.format(step, number))
+            return
+        if waits != name:
+            self._since = (name, self._clock(), False)
+            return
+        stood_s, limit_s = self._clock() - since_s, self._optimizer.clip_wait_s
+        if stood_s >= limit_s:
+            self.gone = True
+            self._tell({f"{life}:{OVER}": ""})
+            self._say(STOPPED.format(step, limit_s, number))
+        elif not said and stood_s >= STOOD_S:
+            self._since = (name, since_s, True)
+            self._say(WAITS.format(step, number))
+
+
+def _file(run: RunDir) -> Path:
+    return run.learned_folder / "squares.json"
+
+
+def _read(path: Path) -> dict[str, str]:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    return {}

@@ -1,0 +1,168 @@
+"""A restarted job's initial weights compared with the replica (updater side of the handover).
+
+Everything here may be done again after a kill: the verdict's file, written last, commits it.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.model_replica import Replica
+from flowcheck.stages.extraction.job_restart import RestartVerdict
+from flowcheck.stages.job_state.gathered_parameters import parameter_placement
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.model_layout import layout_of
+from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
+from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
+from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
+
+OTHERWISE_USED = (
+    "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
+    "gradient"
+)
+
+REJOINED_AFTER_GAP = "it went on while some of it was not seen, and was joined again"
+
+
+class Handover:
+    """Compares a successor's initial weights with the replica's whole versions, by bytes."""
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        self._run, self._config = run, config
+
+    @property
+    def due(self) -> bool:
+        """A successor waits for the verdict."""
+        return self._run.successor.exists() and not self._run.verdict.exists()
+
+    def judge(
+        self,
+        replica: Replica,
+        shard: GradientShard,
+        records: StepLog,
+        anchors: AnchorReplay,
+        iterations: int,
+    ) -> str:
+        """Writes the verdict; replica, shard and records are where it says. Returns the sentence
+        for the operator. iterations: per step of the trainer.
+
+        Killed before the replica has gone back, nothing has happened: an updater that starts sets
+        the shard's word by the replica (UpdateService), and the gradients that were forgotten are
+        those this judges away again. Behind that one store all of it has.
+        """
+        followed = incarnation_of(self._run)
+        number = followed.number
+        step, why, waits = self._compared(replica)
+        if step is None:
+            return self._unknown(replica, shard, anchors, iterations, why, waits=waits)
+        newest = replica.step
+        if followed.step is not None:
+            self._hand_over(shard, anchors, followed.iteration_of(step, iterations))
+        replica.go_back(step)
+        records.forget_after(step, number)
+        records.audited(step, number + 1)
+        successor = self._run.successor
+        job = decode_job((successor / self._run.learned_job.name).read_bytes())
+        sent = successor / self._run.beside_weights.name
+        store_broadcast_buffers(self._run, self._config, job, sent, step=step)
+        verdict = RestartVerdict(number=number, step=step, iterations=shard.applied_iteration)
+        write_atomically(self._run.verdict, msgspec.json.encode(verdict))
+        behind = f", back from {newest}" if newest > step else ""
+        return (
+            f"incarnation {number + 1} of the job began with the parameters of step {step}: "
+            f"the replica goes on from there{behind}, with its optimizer state"
+        )
+
+    def _hand_over(self, shard: GradientShard, anchors: AnchorReplay, iteration: Iteration) -> None:
+        """What comes behind this iteration is of another past than what was kept of it."""
+        anchors.forget_after(iteration)
+        shard.apply(iteration)
+
+    def _unknown(
+        self,
+        replica: Replica,
+        shard: GradientShard,
+        anchors: AnchorReplay,
+        iterations: int,
+        why: str,
+        *,
+        waits: bool,
+    ) -> str:
+        """The verdict where no step is known: the job waits for a base, or is not followed."""
+        followed = incarnation_of(self._run)
+        # While its state is not known either, it is that of a past which was kept already.
+        kept = self._set_aside(replica) if followed.step is not None else None
+        if waits and followed.step is not None:
+            self._hand_over(shard, anchors, followed.iteration_of(replica.step, iterations))
+        what = "a later incarnation of the job is not followed"
+        if waits and why == REJOINED_AFTER_GAP:
+            what = "what the job sends since waits for a base (flowcheck base FILE --then LATER)"
+        elif waits:
+            what = (
+                "what a later incarnation of the job sends waits for a base (flowcheck base FILE)"
+            )
+        verdict = RestartVerdict(
+            number=followed.number,
+            step=None,
+            iterations=shard.applied_iteration,
+            why=f"{what}: {why}"
+            + (f"; the replica's step {replica.step} is kept as {kept}" if kept else ""),
+            waits=waits,
+        )
+        write_atomically(self._run.verdict, msgspec.json.encode(verdict))
+        return verdict.why
+
+    def _compared(self, replica: Replica) -> tuple[Step | None, str, bool]:
+        """The step whose parameters the successor began with; or why there is none, and whether a
+        base would help."""
+        folder = self._run.successor
+        job = decode_job((folder / self._run.learned_job.name).read_bytes())
+        known = decode_job(self._run.learned_job.read_bytes())
+        if job.kind is not known.kind:
+            return None, "one of them reduces whole gradients, the other shards them", False
+        gathered = None
+        try:
+            if job.kind is FollowedData.PARAMETERS:
+                gathered, _ = parameter_placement(self._run, job, self._config)
+            layout = layout_of(job, self._config) if gathered is None else gathered.layout
+        except StateError as error:
+            return None, str(error), False
+        if layout != replica.layout:
+            return None, "it has other parameters than the replica", False
+        if (job.mapped, job.never_used) != (known.mapped, known.never_used):
+            return None, OTHERWISE_USED, False
+        if job.joined:
+            return None, REJOINED_AFTER_GAP, True
+        weights = np.fromfile(folder / self._run.weights.name, np.uint8)
+        if gathered is not None:
+            weights = gathered.parameters(weights)
+        weights = weights.view(layout.stored_as)
+        step = replica.step_of_weights(layout.memory_order(weights))
+        kept = ", ".join(map(str, replica.versions))
+        why = (
+            f"it began with parameters of no step that is kept ({kept}), so its optimizer state "
+            "is not known"
+        )
+        return step, why, gathered is None
+
+    def _set_aside(self, replica: Replica) -> str:
+        """A checkpoint of the replica in the run directory; nothing there is overwritten."""
+        for attempt in itertools.count(1):
+            folder = self._run.root / f"kept-{attempt}"
+            try:
+                return str(checkpoint_save.save(replica, folder))
+            except StateError:
+                if not (folder / f"step-{replica.step}").exists():
+                    raise
+        raise AssertionError("count() never ends")

@@ -1,0 +1,106 @@
+"""Buffers and frozen parameters of the model: from start-up, from each forward, or from a
+trainer file.
+
+job's life, or by a file of the trainer's.
+
+torch/nn/parallel/distributed.py (_sync_buffers): rank 0's, as the iteration before left them. A
+step is published without waiting for them; until they come its buffers are of a step before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from flowcheck.config import JobConfig
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.replica.checkpoint.frozen_and_buffers import (
+    forget_sent,
+    frozen_and_buffers_of,
+    read_frozen_and_buffers,
+    write_frozen_and_buffers,
+    write_sent,
+)
+from flowcheck.replica.model_replica import Replica
+from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.model_layout import names_fit
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import START, Iteration, Step
+from flowcheck.wire.training_job.learned_job import LearnedJob
+
+if TYPE_CHECKING:
+    import torch
+
+
+def store_broadcast_buffers(
+    run: RunDir, config: JobConfig, job: LearnedJob, sent: Path, *, step: Step = START
+) -> None:
+    """Of a life that begins with `step`. sent: what was broadcast, where there was anything."""
+    model = config.model
+    if not model.keys or not names_fit(job, config):
+        return
+    held = np.fromfile(sent, np.uint8) if sent.exists() else None
+    forget_sent(run.replica, Step(step + 1))
+    made = frozen_and_buffers_of(model.everything, model.keys, held, job.still)
+    if held is None and step:
+        return  # nothing newer is known
+    write_frozen_and_buffers(run.replica, replace(made, step=step))
+
+
+def store_checkpoint_buffers(run: RunDir, model: Mapping[str, torch.Tensor], step: Step) -> None:
+    """By the state_dict of a file of the trainer's, of `step`."""
+    known = read_frozen_and_buffers(run.replica)
+    named = {key.removeprefix("module."): value for key, value in model.items()}
+    others = {*known.frozen, *known.buffers}
+    found = {name: named[key] for key, name in known.keys if name in others and key in named}
+    if found:
+        tensors = {**known.tensors, **{name: value.clone() for name, value in found.items()}}
+        write_frozen_and_buffers(run.replica, replace(known, tensors=tensors, step=step))
+
+
+class Buffers:
+    """Kept for as long as their steps are."""
+
+    def __init__(
+        self, run: RunDir, job: LearnedJob, replica: Replica, shard: GradientShard, each: int
+    ) -> None:
+        """each: iterations per step."""
+        self._path, self._replica, self._shard, self._each = run.replica, replica, shard, each
+        self._kept: tuple[int, int] | None = None
+        known = read_frozen_and_buffers(run.replica)
+        told = job.held and job.held_bytes == shard.held_bytes and bool(known.keys)
+        numbers = [n for one in job.held if told for n in one.numbers]
+        self._names = [known.buffers[n] for n in numbers]
+        self._like = known.tensors
+        if any(name not in known.tensors for name in self._names):
+            self._names = []
+
+    def look(self, followed: Incarnation) -> None:
+        """Keeps those of the replica's step, if they came by now."""
+        before = self._shard.applied_iteration
+        if not self._names or followed.step is None or before <= followed.iterations:
+            return  # of what a life begins with, its start-up told them
+        step, now = followed.step_of(before, self._each), (followed.number, before)
+        generation = self._shard.generation_of(Iteration(before + 1))
+        if step != self._replica.step or self._kept == now or generation is None:
+            return
+        sent = self._shard.held(generation)
+        if sent is not None:
+            write_sent(self._path, step, self._cut(sent), min(self._replica.versions))
+            self._kept = now
+
+    def _cut(self, sent: np.ndarray) -> dict[str, torch.Tensor]:
+        """{name: tensor}; sent: [bytes] as they were broadcast."""
+        found = {}
+        at = 0
+        for name in self._names:
+            like = self._like[name]
+            raw = torch.from_numpy(sent[at : at + like.nbytes].copy())
+            found[name] = raw.view(like.dtype).reshape(like.shape)
+            at += like.nbytes
+        return found

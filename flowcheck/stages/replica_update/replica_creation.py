@@ -1,0 +1,133 @@
+"""The replica of a learned job: memory checked, then opened or created from the initial
+weights.
+
+taken. Its gradients in the making lie in the extractor's shard already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.state_sections import describe_sections
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.sharding.gather_units import UnitSplitter
+from flowcheck.replica.state_file.concurrent_reader import SPARE_COPIES
+from flowcheck.replica.state_file.file_header import COPIES_MAX
+from flowcheck.replica.state_file.free_space import FreeSpace, check_space, free_space_of
+from flowcheck.replica.worker_threads import WorkerThreads
+from flowcheck.stages.job_state.assumptions import add_assumption
+from flowcheck.stages.job_state.gathered_parameters import parameter_placement
+from flowcheck.stages.job_state.model_layout import (
+    layout_of,
+    names_fit,
+    optimizer_of,
+    stated_model_mismatch,
+)
+from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
+from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.collectives.nccl_debug_log import other_job_sentence
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+COPIES_LEAST = 2
+"""The newest step, and the one being made."""
+
+
+def check_replica_memory(
+    run: RunDir,
+    config: JobConfig,
+    job: LearnedJob,
+    layout: Layout,
+    optimizer: OptimizerConfig,
+    *,
+    leaves_out: bool,
+) -> None:
+    """Raises StateError, with the sum. leaves_out: as Replica.create takes it."""
+    step = max(1, sum(s.size_bytes for s in describe_sections(layout, optimizer, leaves_out)))
+    copies = min(COPIES_MAX, COPIES_LEAST + config.replica.keep_bytes // step)
+    logged = applied_log_bytes(config.gradient_log.taken_steps, job.gradient_bytes)
+    needed, account = copies * step + logged, [f"{copies} steps of {step:,} bytes"]
+    if logged:
+        account.append(f"{logged:,} of gradients of taken steps")
+    space = free_space_of(run.replica.parent)
+    check_space(run.replica.parent, needed, " and ".join(account), space)
+    read = {"saved": config.persist is not None, "served": config.serve is not None}
+    readers = [word for word, asked in read.items() if asked and copies < SPARE_COPIES]
+    if readers and space.memory is not None:
+        # They copy into memory of their own, which the file system's bound is not of.
+        account += [f"a copy of a step that is {word}, {step:,} bytes," for word in readers]
+        whole = needed + len(readers) * step
+        own = FreeSpace(max(space.file_system, whole), space.memory)
+        check_space(run.replica.parent, whole, " and ".join(account), own)
+
+
+WHOLE_GRADIENTS = (
+    "[sharded] is stated, and the trainers sum whole gradients in a ring of {} ranks, as "
+    "DistributedDataParallel does: these are followed, and [sharded] is left aside"
+)
+
+
+def open_replica(
+    run: RunDir, config: JobConfig, job: LearnedJob, *, leaves_out: bool, say: Callable[[str], None]
+) -> tuple[Replica, UnitSplitter | None]:
+    """The replica of a learned job, and of sharded training how its parameters are taken from what
+    is gathered. leaves_out: as Replica.create takes it; say: tells the operator.
+
+    Raises StateError where the job file does not fit the job.
+    """
+    optimizer = optimizer_of(job, config)
+    workers = WorkerThreads(config.replica.threads, config.replica.cpus)
+    placing = None
+    if job.kind is FollowedData.PARAMETERS:
+        placing, rests = parameter_placement(run, job, config)
+        for sentence in rests:
+            add_assumption(run, sentence)
+    if run.replica.exists():
+        return _resting(run, Replica.open(run.replica, optimizer, workers=workers)), placing
+    if config.model.factory and (unlike := stated_model_mismatch(job, config.model.parameters)):
+        say(unlike)
+    if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
+        say(WHOLE_GRADIENTS.format(job.communicators[0].ranks))
+    ranks = [communicator.ranks for communicator in job.communicators]
+    if other := other_job_sentence(config.ring_orders, ranks):
+        say(other)
+    if placing is not None:
+        layout, leaves_out = placing.layout, True
+        gathered = placing.parameters(np.fromfile(run.weights, np.uint8))
+        weights = layout.memory_order(gathered.view(layout.stored_as))
+    else:
+        layout = layout_of(job, config)
+        if config.model.names and not names_fit(job, config):
+            say(
+                f"[model] names has {len(config.model.names)} names for {len(job.parameters)} "
+                "parameters: they are called param.0, param.1, ... instead"
+            )
+        known = not job.joined  # else they are nobody's, and the base takes their place
+        raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
+        weights = layout.memory_order(raw.view(layout.stored_as))
+    check_replica_memory(run, config, job, layout, optimizer, leaves_out=leaves_out)
+    if placing is None:
+        store_broadcast_buffers(
+            run, config, job, run.beside_weights
+        )  # first: who finds a replica finds these
+    made = Replica.create(
+        run.replica,
+        layout,
+        optimizer,
+        weights,
+        keep_bytes=config.replica.keep_bytes,
+        leaves_out=leaves_out,
+        workers=workers,
+    )
+    return _resting(run, made), placing
+
+
+def _resting(run: RunDir, replica: Replica) -> Replica:
+    for sentence in replica.rests_on:
+        add_assumption(run, sentence)
+    replica.prepare()
+    return replica

@@ -1,0 +1,182 @@
+"""steps.jsonl, tensor digests and audits: what is recorded of each step of the replica.
+
+`steps.jsonl` says what the replica rests on; a line that a kill tore is cut off.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from flowcheck import messages
+from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.config import JobConfig
+from flowcheck.errors import DECODE_ERRORS, has_no_room
+from flowcheck.messages import AuditRecord
+from flowcheck.private_files import append_private
+from flowcheck.replica.digest import sha256
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.optimizer.state_sections import named_tensors
+from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
+from flowcheck.replica.state_file.digest_log import DigestLog
+from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.stages.run_directory.log_files import STEPS_BYTES, append_line
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of steps.jsonl."""
+
+    step: Step
+    digest: str
+    """Of parameters and optimizer state (replica/digest.py)."""
+    seconds: float
+    time_ns: int = 0
+    """When it was taken, since 1970; 0: a line of before this was written."""
+    gradient_sha256: str | None = None
+    """Of the mean gradient, flat in registration order."""
+    parameters_sha256: str | None = None
+    """Of the parameters after the step, flat in registration order."""
+    states_sha256: dict[str, str] = {}
+    """Of each optimizer state after the step, likewise, by torch's name."""
+    older: dict[str, int] = {}
+    """Of sharded training: parameters that did not come with the step, and which they are of."""
+
+
+class StepLog:
+    """The only writer of a run's steps.jsonl, its trace, and the audits the wire gives. What finds
+    no room is left out, and counted."""
+
+    def __init__(self, run: RunDir, config: JobConfig, replica: Replica) -> None:
+        self._run, self._digests = run, config.digests
+        self._tensors = len(replica.layout.parameters)
+        count = len(named_tensors(replica.description, replica.sections()))
+        self._trace = DigestLog(run.trace, count)
+        self.unwritten = DiskFullCounter(run.steps)
+
+    def write(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> None:
+        """The replica's newest step. gradient: it was taken with; None: it was given whole."""
+        line = msgspec.json.encode(self._line(replica, seconds, gradient))
+
+        def both() -> None:
+            try:
+                if replica.tensor_digests:
+                    self._trace.append(replica.step, replica.tensor_digests)
+            finally:
+                append_line(self._run.steps, line, STEPS_BYTES)
+
+        self.unwritten.attempt(both)
+
+    def _line(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> StepRecord:
+        told = parameters = None
+        states: dict[str, str] = {}
+        if self._digests:
+            placed = replica.optimizer.name == "none"
+            told = None if gradient is None or placed else sha256(gradient)
+            parameters = sha256(replica.layout.registration_order(replica.parameters()))
+            states = _states(replica)
+        return StepRecord(
+            step=replica.step,
+            digest=replica.digest,
+            seconds=round(seconds, 6),
+            time_ns=time.time_ns(),
+            gradient_sha256=told,
+            parameters_sha256=parameters,
+            states_sha256=states,
+            older=parameters_of_other_steps(
+                replica.optimizer, replica.layout, replica.sections(), replica.step
+            ),
+        )
+
+    def lack(self) -> messages.Unwritten | None:
+        """What found no room since this was asked last, or that there is room again."""
+        if (news := self.unwritten.news()) is None:
+            return None
+        lines, full = news
+        file = str(self._run.steps)
+        return messages.Unwritten(stage="update", file=file, lines=lines, full=full)
+
+    def last_step(self) -> Step:
+        """The step of the last whole line, which ends the file from now on; 0 without one."""
+        text = self._run.steps.read_bytes() if self._run.steps.exists() else b""
+        whole = _whole(text)
+        kept = b"".join(line + b"\n" for line, _ in whole)
+        if kept != text:
+            self._keep(kept, durable=False)
+        return whole[-1][1] if whole else Step(0)
+
+    def forget_after(self, step: Step, past: int | str) -> None:
+        """Lines of later steps are of another past: kept in a file beside. past: what it is called,
+        the number of the incarnation that took them."""
+        file = self._run.steps
+        lines = _whole(file.read_bytes()) if file.exists() else []
+        kept = [line for line, of in lines if of <= step]
+        if len(kept) == len(lines):
+            return
+        before = file.with_name(f"steps-{past}.jsonl")
+        if not before.exists():
+            gone = len(lines) - len(kept)
+            self.unwritten.attempt(lambda: _copy(file, before), lines=gone)
+        self._keep(b"".join(line + b"\n" for line in kept), durable=True)
+
+    def _keep(self, lines: bytes, *, durable: bool) -> None:
+        """Of what steps.jsonl holds; where there is no room for a new file, the old one is cut."""
+        file = self._run.steps
+        try:
+            write_atomically(file, lines, durable=durable)
+        except OSError as error:
+            if not has_no_room(error):
+                raise
+            with file.open("r+b") as old:
+                if old.read(len(lines)) == lines:
+                    old.truncate(len(lines))
+
+    def audited(self, step: Step, number: int) -> None:
+        """The trainer's own parameters, off the wire, were equal bit for bit."""
+        file = f"the start-up broadcast of incarnation {number}"
+        line = AuditRecord(step=step, passed=True, file=file, tensors=self._tensors)
+        encoded = msgspec.json.encode(line)
+        log = self._run.audits
+        lines = log.read_bytes().splitlines() if log.exists() else []
+        if encoded not in lines:
+            self.unwritten.attempt(lambda: _append(log, encoded))
+
+    def close(self) -> None:
+        self._trace.close()
+
+
+def _whole(text: bytes) -> list[tuple[bytes, Step]]:
+    """(line, its step) of those that are whole: a torn one may well end in a brace."""
+    found = []
+    for line in text.split(b"\n"):
+        with suppress(*DECODE_ERRORS):
+            found.append((line, msgspec.json.decode(line, type=StepRecord).step))
+    return found
+
+
+def _copy(file: Path, to: Path) -> None:
+    with atomic_path(to) as place:
+        shutil.copy2(file, place)
+
+
+def _append(log: Path, line: bytes) -> None:
+    """To a file that others write as well."""
+    append_private(log, line)
+
+
+def _states(replica: Replica) -> dict[str, str]:
+    """Of what torch keeps, by its names, in registration order and as it lies in memory: a
+    parameter that was never stepped has no state."""
+    found: dict[str, list[np.ndarray]] = {}
+    for states in replica.states():
+        for name, state in states.items():
+            flat = torch.as_strided(state.tensor, (state.tensor.numel(),), (1,))
+            found.setdefault(name, []).append(flat.view(torch.uint8).numpy())
+    return {name: sha256(np.concatenate(parts)) for name, parts in found.items()}

@@ -1,0 +1,335 @@
+"""Stage: applies complete steps to the replica, in order, each exactly once.
+
+The order that makes a kill harmless: the replica commits the step; its line is written to
+steps.jsonl while the gradient is still in the shard or the log; only then is that given back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.config import JobConfig
+from flowcheck.messages import Message, Note, StepApplied
+from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.replica.sharding.gather_units import UnitSplitter
+from flowcheck.replica.torch_startup import load_torch
+from flowcheck.stages.job_state.gathered_parameters import complete_generation, gathered_parameters
+from flowcheck.stages.job_state.job_incarnation import (
+    Incarnation,
+    incarnation_of,
+    mark_base_awaited,
+)
+from flowcheck.stages.job_state.model_layout import optimizer_of
+from flowcheck.stages.job_state.unused_parameters import (
+    UnusedParameterMap,
+    UsedMask,
+    note_first_unused_step,
+)
+from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
+from flowcheck.stages.replica_update.base_checkpoint import BaseWait
+from flowcheck.stages.replica_update.early_step import EarlyStep
+from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
+from flowcheck.stages.replica_update.handover import Handover
+from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
+from flowcheck.stages.replica_update.model_buffers import Buffers
+from flowcheck.stages.replica_update.replica_creation import open_replica
+from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.training_job.learned_job import decode_job
+
+
+@dataclass(frozen=True, slots=True)
+class UpdaterState:
+    """The replica, where its gradients come from, and what is written down of its steps."""
+
+    replica: Replica
+    shard: GradientShard
+    records: StepLog
+    waiting: BaseWait
+    map: UnusedParameterMap
+    placing: UnitSplitter | None  # of sharded training
+    ahead: EarlyStep
+    anchors: AnchorReplay
+    buffers: Buffers
+
+    def taken(self, generation: int) -> tuple[np.ndarray, UsedMask]:
+        """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
+        if self.placing is not None:
+            return gathered_parameters(self.placing, self.shard, generation)
+        return self.map.split(self.shard.gradient(generation))
+
+    @property
+    def next_iteration(self) -> Iteration:
+        """The one to be applied next."""
+        return Iteration(self.shard.applied_iteration + 1)
+
+    def whole(self, iteration: Iteration) -> int | None:
+        """The generation that holds all of `iteration`; of sharded training, all that ever comes.
+        None also where two copies differ."""
+        generation = self.holds(iteration)
+        return generation if generation is not None and self.certain(generation) else None
+
+    def holds(self, iteration: Iteration) -> int | None:
+        """As `whole`, whether or not a copy that differs came behind it."""
+        return complete_generation(self.shard, iteration, gathered=self.placing is not None)
+
+    def certain(self, generation: int) -> bool:
+        """No two copies of it differ by now, so that its step may be taken; else it never is, and
+        the extractor is told so in the shard."""
+        shard = self.shard
+        if shard.state(generation) != GenerationState.COMPLETE:
+            return True  # of a lost one nothing is taken where two copies differ (gathered.taken)
+        if shard.conflict_bytes(generation):
+            shard.doubt(generation)
+        return not shard.doubted(generation)
+
+    def iteration(self, followed: Incarnation, each: int) -> Iteration | None:
+        """The shard's number of the iteration that ended the replica's step; None: it waits. each:
+        iterations per step."""
+        return None if followed.step is None else followed.iteration_of(self.replica.step, each)
+
+    def close(self) -> None:
+        self.waiting.close()
+        self.anchors.close()
+        self.shard.close()
+        self.records.close()
+        self.replica.close()
+
+
+class UpdateService:
+    """The only writer of the replica and of the shard's applied step."""
+
+    name = "update"
+
+    def __init__(self, run: RunDir, config: JobConfig) -> None:
+        assert config.optimizer is not None, "checked when the configuration was read"
+        self._run, self._config = run, config
+        self._each = config.optimizer.synced_backwards
+        """All-reduced backward passes per step of the trainer."""
+        self._open: UpdaterState | None = None
+        self._judge = Handover(run, config)
+        self._squares = GradNormExchange(run, config, self._say)
+        self._scales = LossScaleCheck(run, config, self._say)
+
+    def start(self, links: StageSockets) -> None:
+        self._links = links
+        load_torch()
+        assert self._config.optimizer is not None
+        check_optimizer(self._config.optimizer)  # refused now, not in a step
+        if self._config.replica.awaits_base:
+            mark_base_awaited(self._run)
+        self._opened()
+
+    def _opened(self) -> UpdaterState | None:
+        """Opens or creates the replica once the job is learned; None until then."""
+        run = self._run
+        if self._open is not None or not run.learned_job.exists() or not run.shard.exists():
+            return self._open
+        job = decode_job(run.learned_job.read_bytes())
+        self._each = optimizer_of(job, self._config).synced_backwards
+        known = UnusedParameterMap(job, self._each)
+        replica, placing = open_replica(
+            run, self._config, job, leaves_out=known.leaves_out, say=self._say
+        )
+        if placing is not None and incarnation_of(run).step is None:
+            write_atomically(run.incarnation, msgspec.json.encode(Incarnation()))  # needs no base
+        shard = GradientShard.open(run.shard)
+        records = StepLog(run, self._config, replica)
+        waiting = BaseWait(run, self._config, shard.gradient_bytes)
+        alone, behind = placing is None and not known.leaves_out, int(bool(self._config.together))
+        ahead = EarlyStep(replica, shard, alone=alone, earlier_steps=behind)
+        anchors = AnchorReplay(run, self._config, shard, self._each)
+        buffers = Buffers(run, job, replica, shard, self._each)
+        given = waiting, known, placing, ahead, anchors, buffers
+        self._open = UpdaterState(replica, shard, records, *given)
+        self._finish_interrupted(self._open)
+        return self._open
+
+    def _finish_interrupted(self, o: UpdaterState) -> None:
+        """A kill after the commit: the line and the release of the generation are still owed."""
+        iteration, last = o.iteration(incarnation_of(self._run), self._each), o.records.last_step()
+        if iteration is None:
+            return
+        generation = o.holds(iteration)  # it was committed: what differs since is told as that
+        own = o.taken(generation)[0] if generation is not None else None
+        if own is None:
+            logged = o.waiting.of(iteration)
+            logged = o.anchors.of(iteration) if logged is None else logged
+            own = None if logged is None else o.map.split(logged)[0]
+        if last < o.replica.step:
+            o.records.write(o.replica, 0.0, own)
+        if iteration > o.shard.applied_iteration:
+            if generation is not None:
+                o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
+            o.shard.apply(iteration)
+            self._tell(o, 0.0)
+
+    def work(self) -> int:
+        o = self._opened()
+        if o is None:
+            return 0
+        if self._run.base.exists():
+            return self._take_base(o)
+        if self._run.anchor.exists():
+            return self._take_anchor(o)
+        followed = incarnation_of(self._run)
+        o.buffers.look(followed)
+        iteration = o.next_iteration
+        generation = self._whole(o, iteration)
+        if followed.step is None or o.waiting.used:
+            return self._wait(o, followed, iteration, generation)
+        if (again := o.anchors.next(o.replica, followed)) is not None:
+            return self._take_again(o, *again)
+        step = followed.step_of(iteration, self._each)
+        if generation is None:
+            return self._look_at_successor(o) or o.ahead.look(step, iteration)
+        took: float | None = 0.0
+        if step is not None:
+            took = self._step(o, step, *o.taken(generation), partial(o.certain, generation))
+            if o.shard.doubted(generation) or (took is None and not self._squares.gone):
+                return 0
+            o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
+        # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
+        o.shard.apply(iteration)
+        if step is not None and took is not None:
+            self._tell(o, took)
+        return 1
+
+    def _whole(self, o: UpdaterState, iteration: Iteration) -> int | None:
+        """The generation to be taken. Once a later life is on file all whole steps of this one were
+        taken: what an extractor that starts finds of it since is behind what was handed over."""
+        return None if self._run.successor.exists() else o.whole(iteration)
+
+    def _step(
+        self,
+        o: UpdaterState,
+        step: Step,
+        gradient: np.ndarray,
+        used: UsedMask,
+        certain: Callable[[], bool] = lambda: True,
+    ) -> float | None:
+        """Takes it and writes it down; the seconds it took. None: it waits for another's, or
+        `certain` said at the very end that the gradient is not to be believed."""
+        began = time.perf_counter()
+        own = self._squares.clipped(o.replica.layout, step, gradient, used)
+        if own is None:
+            return None
+        left_out = used if o.placing is None else None
+        if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
+            note_first_unused_step(self._run.left_out, step)
+        self._scales.before(o.replica)
+        if not o.ahead.finish(step, own, used, certain):
+            return None
+        self._scales.behind(o.replica, own)
+        seconds = time.perf_counter() - began
+        o.records.write(o.replica, seconds, gradient)
+        return seconds
+
+    def _wait(
+        self, o: UpdaterState, followed: Incarnation, iteration: Iteration, generation: int | None
+    ) -> int:
+        """Logs what is whole; with a base, takes what was logged, before more than finds room."""
+        at = o.iteration(incarnation_of(self._run), self._each)
+        if generation is not None and (at is None or o.waiting.closed or not o.waiting.full):
+            if (iteration - followed.iterations) % self._each == 0:
+                own, any_base = o.shard.gradient(generation), followed.step is None and o.map.joined
+                self._say(o.waiting.keep(iteration, own, any_base=any_base))
+            o.shard.apply(iteration)
+        logged = o.waiting.after(at) if at is not None else None
+        if logged is not None:
+            step = followed.step_of(logged[0], self._each)
+            assert step is not None
+            took = self._step(o, step, *o.map.split(logged[1]))
+            if took is None:
+                return 0
+            o.anchors.keep(o.replica, *logged)
+            self._tell(o, took)
+        elif at is not None and not o.waiting.closed:
+            o.waiting.forget()
+        elif generation is None:
+            return self._look_at_successor(o)
+        return 1
+
+    def _take_base(self, o: UpdaterState) -> int:
+        """The wait is over. Done again after a kill before the base is gone."""
+        if incarnation_of(self._run).step is not None:
+            self._run.base.unlink()  # a kill came before this
+            return 1
+        self._say(o.waiting.settle(o.replica, o.records, joined=o.map.joined))
+        return 1
+
+    def _take_anchor(self, o: UpdaterState) -> int:
+        waits = incarnation_of(self._run).step is None or o.waiting.used
+        gathered = o.placing is not None
+        step, sentence = o.anchors.take(o.replica, o.records, gathered=gathered, waits=waits)
+        self._say(sentence)
+        if o.replica.step == step:
+            self._tell(o, 0.0)
+        return 1
+
+    def _take_again(self, o: UpdaterState, step: Step, gradient: np.ndarray) -> int:
+        """A step behind one that the trainer's file took the place of; new ones are kept until it
+        is their turn, so that no generation waits for it."""
+        iteration = o.next_iteration
+        generation = self._whole(o, iteration)
+        if generation is not None and o.anchors.keep(
+            o.replica, iteration, o.shard.gradient(generation)
+        ):
+            o.shard.apply(iteration)
+        if self._step(o, step, *o.map.split(gradient)) is not None:
+            self._tell(o, 0.0)
+        return 1
+
+    def _look_at_successor(self, o: UpdaterState) -> int:
+        """Every whole step of the job is taken: a later incarnation of it may wait."""
+        if not self._judge.due:
+            return 0
+        o.waiting.forget()
+        self._say(self._judge.judge(o.replica, o.shard, o.records, o.anchors, self._each))
+        return 1
+
+    def _tell(self, o: UpdaterState, seconds: float) -> None:
+        message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
+        self._links.send("extract", message)
+        self._links.report(message)
+        if (lack := o.records.lack()) is not None:
+            self._links.report(lack)
+
+    def _say(self, sentence: str | None) -> None:
+        if sentence is not None:
+            self._links.report(Note(stage=self.name, sentence=sentence))
+
+    def on_message(self, message: Message) -> None:
+        """Every message is a nudge: `work` looks at the shard itself."""
+
+    def drained(self) -> bool:
+        """No finished step waits, in the shard or, where its base is there, in the log."""
+        o = self._open
+        if o is None:
+            return True
+        at = o.iteration(incarnation_of(self._run), self._each)
+        replaying = at is not None and (
+            o.waiting.after(at) is not None or (o.waiting.used and not o.waiting.closed)
+        )
+        if at is not None and not replaying:
+            replaying = o.anchors.next(o.replica, incarnation_of(self._run)) is not None
+        given = self._run.base.exists() or self._run.anchor.exists()
+        if self._judge.due or replaying or given:
+            return False
+        return self._whole(o, o.next_iteration) is None
+
+    def stop(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None

@@ -1,0 +1,49 @@
+"""The run directories, folders and names of the jobs that one chain follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import ConfigError
+from flowcheck.stages.run_directory.run_dir import RunDir
+
+
+def job_count(config: JobConfig) -> int:
+    """Jobs that are followed."""
+    return max(config.jobs, len(config.job))
+
+
+def all_run_dirs(run: RunDir) -> list[RunDir]:
+    """The run directories of all jobs that the chain in `run` follows, the first one's first."""
+    if not run.config.exists() or run.port is not run:
+        return [run]
+    return [run.beside(number) for number in range(1, job_count(run.settings()) + 1)]
+
+
+def job_folder_name(config: JobConfig, number: int) -> str:
+    """What the folder of a job's checkpoints is called where there are several."""
+    name = config.job[number - 1].name if len(config.job) >= number else None
+    return name or f"job-{number}"
+
+
+def job_names(root: Path) -> list[str]:
+    """Of the jobs that the chain in a run directory follows; one of one."""
+    run = RunDir(root)
+    config = run.settings() if run.config.exists() else None
+    if config is None or run.port is not run:
+        return ["job-1"]
+    return [job_folder_name(config, number) for number in range(1, job_count(config) + 1)]
+
+
+def job_run_root(root: Path, job: str) -> Path:
+    """The run directory of one of several jobs, by its number from 1 or its name. Raises
+    ConfigError."""
+    known = job_names(root)
+    if job in known:
+        number = known.index(job) + 1
+    elif job.isascii() and job.isdigit() and 0 < int(job[:9]) <= len(known):
+        number = int(job)
+    else:
+        raise ConfigError("--job", job, f"is one of {', '.join(known)}, or its number from 1")
+    return root if number == 1 else RunDir(root).beside(number).root

@@ -1,0 +1,1 @@
+"""Messages that wait in staging files until their place is known."""

@@ -1,0 +1,80 @@
+"""How far the rings are read, and how much space is left in their staging files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flowcheck.plane.extraction.payload_extractor import Extractor
+
+SPAN_SLOTS = 4096
+"""Slots per ring and turn: a few hundred microseconds."""
+SPAN_SLOTS_LEAST = 256
+"""Where little room is left for packets whose message another ring may know."""
+
+
+def slots_to_take(extractor: Extractor, rings: int) -> int:
+    """How much to take at once: what one of several rings holds for another must find room."""
+    if rings == 1:
+        return SPAN_SLOTS
+    return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.held_free))
+
+
+def rings_drained(extractors: Sequence[Extractor]) -> bool:
+    """Every source has ended and every frame of it is extracted."""
+    return all(extractor.ring.drained for extractor in extractors)
+
+
+OVERRUN = (
+    "staging ran full before the job was learned: {:,} packets found no room in {:,} bytes and "
+    "were dropped, none of them by the mirror: raise [staging] size_bytes (of each ring) in the "
+    "job file"
+)
+
+
+def staging_overrun(extractors: Sequence[Extractor]) -> str:
+    """What staging, once full, could not take; empty: it took everything."""
+    dropped = size = 0
+    for extractor in extractors:
+        commit = extractor.ring.extract_commit()
+        dropped += int(commit.counters.unlearned_full_packets)
+        size = max(size, int(extractor.staging.handle.header.data_bytes))
+    return OVERRUN.format(dropped, size) if dropped else ""
+
+
+def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:
+    """Those whose source waits until staging has room again."""
+    return [extractor for extractor in extractors if extractor.stalled]
+
+
+def staged_message_count(extractors: Sequence[Extractor]) -> int:
+    """Messages without a home."""
+    return sum(int(x.staging.handle.header.records_held) for x in extractors)
+
+
+def completed(extractors: Sequence[Extractor], only: Sequence[set[int]] | None = None) -> int:
+    """Whole messages staged so far. only: [ring] indices of the flows that count; None: all, those
+    of messages that were let go since, too."""
+    if only is None:
+        return sum(extractor.staging.completions for extractor in extractors)
+    return sum(map(_completed_of, extractors, only))
+
+
+def _completed_of(extractor: Extractor, flows: set[int]) -> int:
+    records = extractor.staging.records()
+    whole = records["message"][(records["state"] == 1) & (records["completed"] > 0)]
+    return int(np.count_nonzero(np.isin(whole["flow"], list(flows))))
+
+
+def held_packets_crowded(extractors: Sequence[Extractor]) -> bool:
+    """Packets whose message is not known yet fill two thirds of what any ring may hold of them."""
+    return any(2 * x.staging.held_free < x.staging.held_packets for x in extractors)
+
+
+def staging_fuller_than(extractor: Extractor, share: float) -> bool:
+    """Messages fill more than `share` of what one ring may stage, in bytes or in records."""
+    header = extractor.staging.handle.header
+    if extractor.staging.data_free_bytes < (1 - share) * int(header.data_bytes):
+        return True
+    return int(header.records_held) > share * int(header.records_max)

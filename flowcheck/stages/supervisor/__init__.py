@@ -1,0 +1,1 @@
+"""Stages as processes: started, watched, restarted, stopped in order."""

@@ -1,0 +1,79 @@
+"""What a chain has done so far, as its messages report: steps, losses, notes, restarts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flowcheck.messages import Drained, Hello, Message, Note, SourceEnded, StepApplied, StepLost
+
+MOST_NOTES = 1000
+"""Of a chain that runs for months the last ones; all are in events.jsonl, as far as that goes."""
+
+
+class OperatorNotes:
+    """Sentences for the operator: the last MOST_NOTES, and how many there were."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=MOST_NOTES)
+        self.count = 0
+        """Of all, also those that are gone."""
+
+    def append(self, sentence: str) -> None:
+        self._last.append(sentence)
+        self.count += 1
+
+    def since(self, count: int) -> list[str]:
+        """Those after the first `count`, as far as they are kept."""
+        new = min(self.count - count, len(self._last))
+        return list(self._last)[len(self._last) - new :]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._last)
+
+
+@dataclass
+class ChainProgress:
+    """What the chain has done so far, as its events told."""
+
+    steps: int = 0
+    digest: str = ""
+    lost: StepLost | None = None
+    in_flight: StepLost | None = None
+    """A step that was not whole when the chain was told to end: no loss."""
+    ended: set[str] = field(default_factory=set)
+    """Capture stages whose source has ended."""
+    complete_steps: int | None = None
+    """Steps the whole stream held, once it is extracted to its end."""
+    why: str = ""
+    """What kept the extractor from more."""
+    notes: OperatorNotes = field(default_factory=OperatorNotes)
+    up: set[str] = field(default_factory=set)
+    """Stages that have come up."""
+    restarts: int = 0
+
+    def note_restart(self, sentence: str) -> None:
+        """A stage of the chain died, and is started again."""
+        self.notes.append(sentence)
+        self.restarts += 1
+
+    def hear(self, message: Message, *, ending: bool, captures: Sequence[str]) -> None:
+        """ending: the chain was told to end; captures: the capture stage of each ring."""
+        match message:
+            case Hello(stage=stage):
+                self.up.add(stage)
+            case StepApplied(step=step, digest=digest):
+                self.steps, self.digest = max(self.steps, step), digest
+            case StepLost() if ending:
+                self.in_flight = self.in_flight or message
+            case StepLost():
+                self.lost = self.lost or message
+            case SourceEnded(ring=ring):
+                self.ended.add(captures[ring])
+            case Drained(stage="extract", steps=steps, why=why):
+                self.complete_steps, self.why = steps, why
+            case Note(stage=stage, sentence=sentence):
+                self.notes.append(f"{stage}: {sentence}")
+            case _:
+                pass

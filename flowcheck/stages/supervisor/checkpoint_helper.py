@@ -1,0 +1,135 @@
+"""The updater process after its stage has ended: writes checkpoints for the supervisor, as
+torch is loaded.
+who writes checkpoints, and nobody loads torch for seconds to write one.
+
+A line each way over a socket whose other end the process was started with: first an empty one from
+it, then a Wanted and an Answer, as often as is asked. It ends when the socket is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.stages.supervisor.process_progress import LOOK_S, ProgressTimeout
+from flowcheck.step_numbers import Step
+
+STILL_LIMIT_S = 600.0
+"""A disk may stand still for long, and a step is being written to it."""
+END_LIMIT_S = 5.0
+"""For an interpreter that has nothing more to do."""
+
+
+class CheckpointRequest(msgspec.Struct, frozen=True):
+    """A replica's step as a checkpoint: of a run directory, in a folder."""
+
+    run: str
+    directory: str
+    step: Step | None
+    """None: the last one."""
+
+
+class CheckpointReply(msgspec.Struct, frozen=True):
+    """What was written, or why nothing was."""
+
+    folder: str | None = None
+    refused: str = ""
+    """A StateError's words."""
+    failed: tuple[int | None, str, str | None] | None = None
+    """An OSError's errno, words and file."""
+
+
+class HelperGone(Exception):
+    """The process that was lent has ended, or stands still."""
+
+
+class CheckpointHelper:
+    """The supervisor's end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        self.process, self._channel = process, channel
+        self._lines = channel.makefile("rb")
+        self._lent = False
+
+    @property
+    def lent(self) -> bool:
+        """Whether its stage has ended and it waits to be asked; never waits itself."""
+        if not self._lent and select.select([self._channel], [], [], 0)[0]:
+            with suppress(OSError):
+                self._lent = self._lines.readline() == b"\n"
+        return self._lent
+
+    def save(self, run: Path, directory: Path, step: Step | None) -> Path | None:
+        """The folder of the checkpoint; None where there is no replica. Raises StateError and
+        OSError as who writes it, Gone where the process is no help any more."""
+        wanted = CheckpointRequest(str(run.resolve()), str(directory.resolve()), step)
+        try:
+            self._channel.sendall(msgspec.json.encode(wanted) + b"\n")
+            answer = msgspec.json.decode(self._answer(), type=CheckpointReply)
+        except (HelperGone, OSError, *DECODE_ERRORS) as error:
+            self._end()
+            raise HelperGone from error
+        if answer.refused:
+            raise StateError(answer.refused)
+        if answer.failed is not None:
+            raise OSError(*answer.failed)
+        return directory / Path(answer.folder).name if answer.folder is not None else None
+
+    def _answer(self) -> bytes:
+        patience = ProgressTimeout(self.process.pid, still_s=STILL_LIMIT_S, limit_s=float("inf"))
+        while not select.select([self._channel], [], [], LOOK_S)[0]:
+            if patience.over():
+                raise HelperGone
+        return self._lines.readline()
+
+    def _end(self) -> None:
+        """The kernel closes the socket of a killed process before it lets go of what that has
+        locked."""
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):  # a disk that stands still
+            self.process.wait(END_LIMIT_S)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._lines.close()
+        self._channel.close()
+        try:
+            self.process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def serve_checkpoints(descriptor: int, save: Callable[[CheckpointRequest], Path | None]) -> None:
+    """The process's end, until it is let go. What `save` raises beside StateError and OSError ends
+    it, and is found in its log. A signal does not, be it for a whole group of processes, as long as
+    who asks lives: a supervisor that has to write by itself loads torch first. One that was killed
+    is let go without a word."""
+    from flowcheck.stages.service_loop import Signals
+
+    with (
+        Signals(os.getppid()),
+        suppress(BrokenPipeError, ConnectionResetError),
+        socket.socket(fileno=descriptor) as channel,
+        channel.makefile("rb") as lines,
+    ):
+        channel.sendall(b"\n")
+        for line in lines:
+            try:
+                saved = save(msgspec.json.decode(line, type=CheckpointRequest))
+                answer = CheckpointReply(folder=str(saved) if saved is not None else None)
+            except StateError as error:
+                answer = CheckpointReply(refused=str(error))
+            except OSError as error:
+                name = error.filename
+                path = None if name is None else str(name)
+                answer = CheckpointReply(failed=(error.errno, error.strerror or str(error), path))
+            channel.sendall(msgspec.json.encode(answer) + b"\n")

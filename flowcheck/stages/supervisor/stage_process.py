@@ -1,0 +1,233 @@
+"""One stage process as the supervisor sees it: started, restarted, deaths counted."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.private_files import open_private
+from flowcheck.stages.privilege.capture_starter import SINGLE_BLAS_THREAD
+from flowcheck.stages.privilege.capture_starter_client import ProcessHandle, capture_starter
+from flowcheck.stages.run_directory.disk_full import is_full
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
+from flowcheck.stages.supervisor.process_progress import ProgressTimeout
+
+FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
+"""A stage that dies so often without having moved its position is not started again."""
+OPTIONAL_STAGES = ("persist", "serve", "watch")
+"""Stages that no other one needs: whatever becomes of them, the chain goes on."""
+WATCH = "watch"
+"""A verb of its own: it reads what any other process may, and hears nothing."""
+STILL_LIMIT_S = 60.0
+"""A stage that comes up may stand still for so long: loading torch takes seconds of processor time,
+on a machine that gives it a tenth of one many of the clock."""
+HELLO_LIMIT_S = 1800.0
+"""Longest start of a stage that moves all the time."""
+REST_MAX_S = 60.0
+"""Longest wait before one of these is started again; one that lived longer begins at once."""
+
+
+@dataclass
+class StageProcess:
+    """One stage's process."""
+
+    stage: str
+    arguments: tuple[str, ...]
+    process: ProcessHandle | None = None
+    greeted: bool = False
+    """Whether this process has said Hello."""
+    patience: ProgressTimeout | None = None
+    """With its start."""
+    started_s: float = 0.0
+    reached: int = 0
+    """Where its position was when it last died."""
+    fruitless_s: deque[float] = field(default_factory=lambda: deque(maxlen=FRUITLESS_MAX))
+    """Deaths since it last moved."""
+    deaths: int = 0
+    """In a row, of a stage beside the chain."""
+    rests_until_s: float = 0.0
+    lends: bool = False
+    """Whether its process writes checkpoints once the stage has ended."""
+    lender: CheckpointHelper | None = None
+
+    @property
+    def is_beside(self) -> bool:
+        return self.stage in OPTIONAL_STAGES
+
+    @property
+    def is_capture(self) -> bool:
+        return self.stage.startswith("capture")
+
+    @property
+    def number(self) -> int:
+        """Of the source, or the ring."""
+        return int(self.stage.rpartition("-")[2])
+
+    @property
+    def takes_frames(self) -> bool:
+        """From a ring; an updater takes steps from the shard, long after."""
+        return self.stage.startswith(("parse", "extract"))
+
+    def may_start(self, everyone: Sequence[StageProcess]) -> bool:
+        """Frames are captured before an updater has loaded torch, for seconds: a job's start-up
+        comes once, and its gradients wait in the shard. What is beside the chain comes last."""
+        if self.is_beside:
+            return self.stage == WATCH or all_greeted(everyone)
+        return not self.is_capture or all(c.greeted for c in everyone if c.takes_frames)
+
+    def spawn(self, run: RunDir) -> None:
+        """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
+        if self.lender is not None:
+            self.lender.close()  # of one that died
+        with ExitStack() as files:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            log = files.enter_context(os.fdopen(open_private(run.log(self.stage), flags), "ab"))
+            if self.is_capture and (starter := capture_starter()) is not None:
+                self._started(run, starter.start(self.number, log.fileno()))
+                return
+            verb = [] if self.stage == WATCH else ["stage"]
+            command = [sys.executable, "-m", "flowcheck", *verb, *self.arguments]
+            command += ["--run", str(run.root), "--parent", str(os.getpid())]
+            passed: tuple[int, ...] = ()
+            if self.lends:
+                own, other = socket.socketpair()
+                passed = (files.enter_context(other).fileno(),)
+                command += ["--lend", str(passed[0])]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=SINGLE_BLAS_THREAD | os.environ,
+                start_new_session=True,
+                pass_fds=passed,
+            )
+        if self.lends:
+            self.lender = CheckpointHelper(process, own)
+        self._started(run, process)
+
+    def _started(self, run: RunDir, process: ProcessHandle) -> None:
+        self.process = process
+        self.greeted, self.started_s = False, time.monotonic()
+        pid = process.pid
+        self.patience = ProgressTimeout(pid, still_s=STILL_LIMIT_S, limit_s=HELLO_LIMIT_S)
+        run.note_pid(self.stage, pid)
+
+    def ask_to_leave(self) -> bool:
+        """Whether there is a process that can be asked."""
+        if self.process is not None:
+            self.process.terminate()
+        return self.process is not None
+
+    def has_left(self) -> bool:
+        """Whether its stage has ended, be it that the process lives on."""
+        assert self.process is not None
+        lent = self.lender is not None and self.lender.lent
+        return lent or self.process.poll() is not None
+
+    def end(self, run: RunDir) -> None:
+        """At once, but for a process that is lent: it is no stage of the run any more."""
+        assert self.process is not None
+        if self.process.poll() is None and self.lender is not None and self.lender.lent:
+            (run.pids / self.stage).unlink(missing_ok=True)
+            return
+        self.process.kill()
+        self.process.wait()
+        if self.lender is not None:
+            self.lender.close()
+            self.lender = None
+
+    def check_start(self, run: RunDir) -> None:
+        """Raises StateError where it lives and does not come up."""
+        if self.greeted or self.patience is None or not self.patience.over():
+            return
+        waited_s = time.monotonic() - self.started_s
+        still = "" if waited_s >= HELLO_LIMIT_S else f", and stood still for {STILL_LIMIT_S:.0f} s"
+        raise StateError(
+            f"stage {self.stage} did not come up within {waited_s:.0f} s{still}"
+            f"{self.last_words(run)}"
+        )
+
+    def note_death(self, run: RunDir, code: int, reached: int) -> str:
+        """How it ended, as a sentence; reached: slots, or steps, it has finished so far.
+
+        Raises StateError when it keeps dying without getting on: it would for ever.
+        """
+        now = time.monotonic()
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if reached != self.reached:
+            self.reached = reached
+            self.fruitless_s.clear()
+        full = len(self.fruitless_s) == FRUITLESS_MAX
+        if full and now - self.fruitless_s[0] < FRUITLESS_WITHIN_S:
+            raise StateError(
+                f"stage {self.stage} died {FRUITLESS_MAX + 1} times within "
+                f"{FRUITLESS_WITHIN_S:.0f} s and never got on; the last time it "
+                f"{ended}{self.last_words(run)}"
+            )
+        self.fruitless_s.append(now)
+        return f"{self.stage} {ended} and was restarted"
+
+    def nurse(self, run: RunDir) -> str | None:
+        """Of a stage beside the chain: starts it again once it has died, later each time. A
+        sentence when it has."""
+        assert self.process is not None
+        code, now = self.process.poll(), time.monotonic()
+        if code is None:
+            return None
+        if self.rests_until_s:
+            if now >= self.rests_until_s:
+                self.rests_until_s = 0.0
+                self.spawn(run)
+            return None
+        self.deaths = 1 if now - self.started_s > REST_MAX_S else self.deaths + 1
+        rest_s = 0.0 if self.deaths == 1 else min(REST_MAX_S, 2.0 ** (self.deaths - 1))
+        self.rests_until_s = now + rest_s
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        again = f"again in {rest_s:.0f} s" if rest_s else "again"
+        return f"{self.stage} {ended} and is started {again}{self.last_words(run)}"
+
+    def last_words(self, run: RunDir) -> str:
+        """The last line of its log, to end a sentence with."""
+        log = run.log(self.stage)
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        said = [line.strip() for line in lines if line.strip()]
+        if said:
+            return f": {said[-1]} (log: {log})"
+        room = (
+            f": there is no room left on the file system of {run.root}" if is_full(run.root) else ""
+        )
+        return f"; it said nothing (log: {log}){room}"
+
+
+def all_greeted(everyone: Sequence[StageProcess]) -> bool:
+    return all(child.greeted for child in everyone if not child.is_beside)
+
+
+def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, ...]]:
+    """{stage name: words behind `flowcheck stage`; of WATCH, `flowcheck`}, in the order they are
+    started. reader: a further job on the same ports has no capture of its own."""
+    stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
+    if config.persist is not None:
+        stages["persist"] = ("persist",)
+    if config.serve is not None:
+        stages["serve"] = ("serve",)
+    if reader:
+        return stages
+    if config.watch is not None:
+        stages[WATCH] = (WATCH,)
+    for ring in range(len(config.rings)):
+        stages[f"parse-{ring}"] = ("parse", "--number", str(ring))
+    for source in range(len(config.source)):
+        stages[f"capture-{source}"] = ("capture", "--number", str(source))
+    return stages

@@ -1,0 +1,249 @@
+"""The supervisor: starts the stages, restarts them when they die, stops them in order of data
+flow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from flowcheck._core import lib
+from flowcheck.config import JobConfig
+from flowcheck.errors import StateError
+from flowcheck.messages import Fault, Hello, Message
+from flowcheck.plane.shared_memory.frame_ring import FrameRing
+from flowcheck.plane.shared_memory.gradient_shard import applied_iteration
+from flowcheck.stages.chain_events.event_recorder import EventRecorder
+from flowcheck.stages.run_directory.log_files import LogTrimmer
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
+from flowcheck.stages.supervisor.stage_process import StageProcess, all_greeted, stage_arguments
+from flowcheck.stages.zmq_sockets import StageSockets
+
+GRACE_S = 4.0
+"""Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
+OPERATOR_ERROR = 2
+"""Exit code of a stage whose Fault the operator can mend; restarting would not."""
+
+MIXED = "stage {} speaks layout version {}, this supervisor {}: two installations are mixed"
+
+
+class Supervisor:
+    """A service like the others: its inbox is where every stage reports."""
+
+    name = StageSockets.EVENTS
+
+    def __init__(
+        self,
+        run: RunDir,
+        config: JobConfig,
+        *,
+        watch: Callable[[ChainProgress], None] | None = None,
+        hurried: Callable[[], bool] = lambda: False,
+        beside: Sequence[RunDir] = (),
+        lends: bool = False,
+    ) -> None:
+        """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
+        run directories of further jobs on the same ports; lends: its updater may be asked for
+        checkpoints afterwards, by who closes `lender`."""
+        self.run, self.config = run, config
+        self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
+        self.progress = ChainProgress()
+        self.fault: Fault | None = None
+        self._watch, self._hurried = watch, hurried
+        self._children = [
+            StageProcess(name, arguments, lends=lends and name == "update")
+            for name, arguments in stage_arguments(config, run.reader).items()
+        ]
+        self._rings: list[FrameRing] = []
+        self._healthy = True
+        self._logs = LogTrimmer([run.log(child.stage) for child in self._children])
+        self._ending = False
+        self._passed_on, self._lost_told = 0, False
+        self._recorder = EventRecorder(run, config, self.progress.notes.append)
+
+    def start(self, links: StageSockets) -> None:
+        self._links = links
+        self._record(self._recorder.begin)
+        paths = [self.run.ring(number) for number in range(len(self.config.rings))]
+        self._rings = [FrameRing.open(path, reader=self.run.reader) for path in paths]
+        self._spawn()
+        for own in self.beside:
+            own.start(StageSockets(own.run.sockets, StageSockets.EVENTS))
+
+    def _spawn(self) -> None:
+        for child in self._children:
+            if child.process is None and child.may_start(self._everyone()):
+                child.spawn(self.run)
+
+    def all_up(self) -> bool:
+        """Whether every stage has greeted."""
+        return all_greeted(self._everyone())
+
+    def _everyone(self) -> list[StageProcess]:
+        return [child for one in (self, *self.beside) for child in one._children]
+
+    def work(self) -> int:
+        try:
+            if self.beside:
+                self._hear()
+            for child in self._children:
+                self._look_after(child)
+            self._logs.look()
+            self._record(self._recorder.turn, self._rings)
+            for own in self.beside:
+                own.work()
+                self._pass_on(own)
+            if self._watch is not None:
+                self._watch(self.progress)
+        except StateError:
+            self._healthy = False
+            raise
+        self._spawn()
+        return 0
+
+    def _pass_on(self, own: Supervisor) -> None:
+        """What a further job's stages said, for whoever watches this chain."""
+        notes, own._passed_on = own.progress.notes.since(own._passed_on), own.progress.notes.count
+        if own.progress.lost is not None and not own._lost_told:
+            own._lost_told = True
+            notes.append(f"step {own.progress.lost.step} was lost: {own.progress.lost.why}")
+        for note in notes:
+            self.progress.notes.append(f"job {own.run.root.name}: {note}")
+
+    def _look_after(self, child: StageProcess) -> None:
+        if child.process is None:
+            return
+        if child.is_beside:
+            if (sentence := child.nurse(self.run)) is not None:
+                self.progress.notes.append(sentence)
+                self._record(self._recorder.restarted, child.stage, sentence)
+            return
+        code = child.process.poll()
+        if code is None:
+            child.check_start(self.run)
+        if code is None or (code == 0 and child.is_capture and child.stage in self.progress.ended):
+            return
+        if code == OPERATOR_ERROR:
+            raise StateError(self._sentence_of(child))
+        self._restart(child, code)
+
+    def _sentence_of(self, child: StageProcess) -> str:
+        for message in self._links.inbox.drain(limit=64, wait_ms=200):
+            self.on_message(message)
+        if self.fault is not None and self.fault.stage == child.stage:
+            return f"{child.stage}: {self.fault.sentence}"
+        return f"stage {child.stage} gave up{child.last_words(self.run)}"
+
+    def _restart(self, child: StageProcess, code: int) -> None:
+        sentence = child.note_death(self.run, code, self._reached(child))
+        self.progress.note_restart(sentence)
+        self._record(self._recorder.restarted, child.stage, sentence, code)
+        child.spawn(self.run)
+
+    def _reached(self, child: StageProcess) -> int:
+        """Slots, or steps, that a stage has finished; 0 without its files."""
+        if child.stage == "update":
+            return self._applied()
+        position = "head" if child.is_capture else "parsed" if "parse" in child.stage else "tail"
+        return sum(getattr(ring, position) for ring in self._rings)
+
+    def on_message(self, message: Message) -> None:
+        assert self._links.broadcast is not None
+        self._links.broadcast.send(message)
+        self._record(self._recorder.heard, message)
+        if isinstance(message, Hello):
+            self._greet(message)
+        elif isinstance(message, Fault):
+            self.fault = message
+        captures = [f"capture-{sources[0]}" for sources in self.config.rings]
+        self.progress.hear(message, ending=self._ending, captures=captures)
+
+    def _greet(self, hello: Hello) -> None:
+        if hello.layout_version != lib.FC_LAYOUT_VERSION:
+            self._healthy = False
+            raise StateError(MIXED.format(hello.stage, hello.layout_version, lib.FC_LAYOUT_VERSION))
+        for child in self._children:
+            child.greeted |= child.stage == hello.stage
+
+    def _record(self, write: Callable[..., None], *told: object) -> None:
+        try:
+            write(*told)
+        except OSError:
+            if self._healthy and not self._ending:  # an end goes on without its records
+                self._healthy = False
+                raise
+
+    def drained(self) -> bool:
+        """The stream was extracted to its end and the replica took every whole step of it.
+
+        The shard tells, not a message: an updater may be killed before it could send one.
+        """
+        optimizer, every = self.config.optimizer, [self, *self.beside]
+        if any(c.stage not in o.progress.up for o in every for c in o._children if not c.is_beside):
+            return False  # what has not come up may yet refuse
+        whole = [one.progress.complete_steps for one in every]
+        if optimizer is not None and optimizer.clip_together and None not in whole:
+            whole = [min(steps for steps in whole if steps is not None)] * len(whole)
+        return all(n is not None and o._applied() >= n for o, n in zip(every, whole, strict=True))
+
+    def _applied(self) -> int:
+        return applied_iteration(self.run.shard)
+
+    def stop(self) -> None:
+        """Capture first, so that nothing new comes; then along the flow of data, each after what
+        it has in hand. Done within GRACE_S and a little, at once when hurried."""
+        until_s = time.monotonic() + GRACE_S
+        self._recorder.end(in_order=self._healthy)
+        if self._healthy:
+            self._drain(until_s - GRACE_S / 2)
+        everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]
+        running = [c for c in everyone if c.ask_to_leave()]
+        self._wait(lambda: all(c.has_left() for c in running), until_s)
+        for child in running:
+            child.end(self.run)
+        self._close()
+        for own in self.beside:
+            own._close()
+            if own._rings:
+                own._links.close()
+
+    @property
+    def lender(self) -> CheckpointHelper | None:
+        """Once it has stopped, who writes checkpoints."""
+        return next((c.lender for c in self._children if c.lender is not None), None)
+
+    def _close(self) -> None:
+        self._recorder.stop()
+        for ring in self._rings:
+            ring.close()
+
+    def _drain(self, until_s: float) -> None:
+        self._hear()
+        self._ending = True
+        for own in self.beside:
+            own._ending = True
+        captures = [c.process for c in self._children if c.is_capture and c.process]
+        for process in captures:
+            process.terminate()
+        if not self._wait(lambda: all(p.poll() is not None for p in captures), until_s):
+            return
+        for ring in self._rings:
+            if ring.source_end is None:
+                ring.end_source()  # its one writer is gone, and we were the ones to end it
+        self._wait(self.drained, until_s)
+
+    def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Until `done`, the time, or a second signal; whether it was `done`."""
+        while not done():
+            if self._hurried() or time.monotonic() >= until_s:
+                return False
+            self._hear(wait_ms=20)
+        return True
+
+    def _hear(self, wait_ms: int = 0) -> None:
+        for message in self._links.inbox.drain(limit=64, wait_ms=wait_ms):
+            self.on_message(message)
+        for own in self.beside:
+            if own._rings:
+                own._hear()

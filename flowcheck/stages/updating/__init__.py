@@ -1,1 +1,0 @@
-"""Whole steps onto the replica."""

@@ -1,0 +1,163 @@
+"""File and checkpoint names that come from outside (manifests, listings, HTTP): validated once,
+and opened without following links.
+answers over HTTP. Nothing else in the tree decides what such a name may be.
+
+A name is checked once, where it comes in, and opened by `opened_below`, which follows no link: what
+was checked as a name stays below its folder also where somebody swaps a folder for a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from flowcheck.errors import StateError
+from flowcheck.private_files import PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE
+from flowcheck.step_numbers import Step
+
+NAME_BYTES_MAX = 255
+"""Of one part between two slashes (limits.h, NAME_MAX)."""
+PATH_BYTES_MAX = 1024
+"""Of a whole name, with room for the folder before it (limits.h, PATH_MAX, is 4096)."""
+DEPTH_MAX = 16
+STEP_MAX = 10**18
+"""A step has fewer digits than its neighbours in a signed word of 64 bits."""
+_CHECKPOINT = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{1,64}))?", re.ASCII)
+FETCH_LISTING, FETCH_DONE = ".fetch.json", ".fetch.done"
+"""What a fetch notes in the folder that it fills: no file of a checkpoint has these names."""
+
+
+def checked_checkpoint_name(told: object, where: str) -> str:
+    """The name of a checkpoint's folder: step-N, or step-N-DIGEST. Raises StateError, which names
+    `where` it came from, for anything else."""
+    if not isinstance(told, str) or _CHECKPOINT.fullmatch(told) is None:
+        raise StateError(f"{where}: names {told!r:.300}, which is no checkpoint of ours (step-N)")
+    return told
+
+
+def step_in_name(name: str) -> int:
+    """The step that the name of a checkpoint tells. Raises StateError where it is none."""
+    found = _CHECKPOINT.fullmatch(name)
+    if found is None:
+        raise StateError(f"{name!r:.300}: is no name of a checkpoint (step-N)")
+    return int(found[1])
+
+
+def digest_in_name(name: str) -> str:
+    """The begin of a digest behind the step in a checkpoint's name; empty without one."""
+    found = _CHECKPOINT.fullmatch(name)
+    return (found[2] or "") if found is not None else ""
+
+
+def step_number(told: object, where: str) -> Step:
+    """A step that was told as a number. Raises StateError for any other value."""
+    if type(told) is not int or not 0 <= told < STEP_MAX:
+        raise StateError(f"{where}: tells step {told!r:.60}, which is no number of steps")
+    return Step(told)
+
+
+def single_name(told: object, where: str) -> str:
+    """The name of something that lies in a folder itself, not below another one. Raises
+    StateError."""
+    if not is_relative(told) or "/" in str(told):
+        raise StateError(f"{where}: names {told!r:.300}, which is no name of a file in its folder")
+    return str(told)
+
+
+def relative_name(told: object, where: str) -> str:
+    """The name of a file below a folder, / between folders, each file in one way only. Raises
+    StateError."""
+    if not is_relative(told):
+        raise StateError(f"{where}: names {told!r:.300}, which is no file of a checkpoint")
+    return str(told)
+
+
+def is_relative(told: object) -> bool:
+    """Whether it names a file below a folder: text that every file system here takes, without
+    control characters, none of whose parts is empty, "." or ".."."""
+    if not isinstance(told, str) or not told.isprintable():
+        return False
+    try:
+        parts = [part.encode() for part in told.split("/")]
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    if len(parts) > DEPTH_MAX or sum(map(len, parts)) + len(parts) > PATH_BYTES_MAX:
+        return False
+    return all(part not in (b"", b".", b"..") and len(part) <= NAME_BYTES_MAX for part in parts)
+
+
+def refuse_unlike_files(names: Iterable[str], where: str) -> None:
+    """Names of all files of one checkpoint. Raises StateError where one is told twice, is a folder
+    of another one, or is of a file that a fetch keeps for itself."""
+    seen: set[str] = set()
+    folders: set[str] = set()
+    for name in names:
+        relative_name(name, where)
+        if name in (FETCH_LISTING, FETCH_DONE) or name in seen:
+            why = "twice" if name in seen else "which a fetch keeps its own notes in"
+            raise StateError(f"{where}: names {name!r}, {why}")
+        seen.add(name)
+        parts = name.split("/")
+        folders.update("/".join(parts[:count]) for count in range(1, len(parts)))
+    if both := sorted(seen & folders):
+        raise StateError(f"{where}: names {both[0]!r} as a file and as a folder")
+
+
+def open_below(
+    folder: Path | int,
+    name: str,
+    flags: int = os.O_RDONLY,
+    *,
+    make: bool = False,
+) -> int:
+    """A descriptor of the regular file `name` below `folder` (a path, or a descriptor of it), which
+    is opened part by part and through no link. make: folders on the way are made; what is made is
+    for its owner alone.
+
+    Raises StateError for what is no such name, or no regular file; OSError otherwise.
+    """
+    parts = relative_name(name, str(folder)).split("/")
+    way = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+    if isinstance(folder, int):
+        at = os.dup(folder)
+    else:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts[:-1]:
+            if make:
+                _made(part, at)
+            below = os.open(part, way, dir_fd=at)
+            os.close(at)
+            at = below
+        # A pipe that somebody put there must not be waited for.
+        own = flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        found = os.open(parts[-1], own, PRIVATE_FILE_MODE, dir_fd=at)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StateError(f"{folder}: {name!r} is a link, and is not followed") from error
+        raise OSError(error.errno, os.strerror(error.errno or 0), f"{folder}/{name}") from error
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise StateError(f"{folder}: {name!r} is no regular file")
+    return found
+
+
+def refuse_special_file(path: Path) -> None:
+    """Raises StateError for a pipe, a socket or a device: reading one waits, or never ends."""
+    with suppress(OSError):  # of what is not there its reader says more
+        if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
+            raise StateError(f"{path}: is no regular file, and is not read")
+
+
+def _made(part: str, at: int) -> None:
+    try:
+        os.mkdir(part, PRIVATE_FOLDER_MODE, dir_fd=at)
+    except FileExistsError:
+        return

@@ -1,0 +1,1 @@
+"""The trainer's checkpoint against the replica and the job file: tensors bit for bit,"""

@@ -1,0 +1,258 @@
+"""Compares a replica with a checkpoint of the trainer, tensor by tensor, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.optimizer.state_sections import describe_sections, named_tensors
+from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.state_file.file_header import Description
+from flowcheck.step_numbers import Step
+from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
+from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.auxiliary_state import averages_in, masters_in, scaler_in
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.flat_state import flat_sections, in_memory_order
+
+_BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tensor that is not the trainer's."""
+
+    name: str
+    """Of the parameter; "/exp_avg" and its like behind it for optimizer state."""
+    elements: int | None = None
+    """How many differ; None where only the digest of that step is kept."""
+    ulp: int | None = None
+    """Largest distance in units in the last place; None where a NaN is involved, or as above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What comparing one step gave."""
+
+    step: Step
+    tensors: int
+    """Compared, optimizer state included."""
+    differences: tuple[Difference, ...]
+    """In registration order, parameters before their state."""
+    others: tuple[str, ...]
+    """Tensors of the file's model that no replica has, so that nothing was compared: buffers."""
+    optimizer: bool
+    """The file holds an optimizer's state."""
+    parameters_only: bool = False
+    """The replica holds none, and none was compared."""
+    settings: SettingDifferences = NO_DIFFERENCES
+    """What the file says otherwise of the optimizer."""
+
+    @property
+    def equal(self) -> bool:
+        """Every tensor that was compared is."""
+        return not self.differences
+
+    @property
+    def passed(self) -> bool:
+        """Equal, and the replica goes on by the settings that the file has."""
+        return self.equal and not self.settings.differing
+
+    @property
+    def first_difference(self) -> str | None:
+        """The name of a tensor, else of a setting."""
+        names = [d.name for d in self.differences]
+        names += [phrase.partition(" = ")[0] for phrase in self.settings.differing]
+        return names[0] if names else None
+
+
+@structure_errors_as_state_errors("the file")
+def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
+    """Every parameter and optimizer state at the same step. Raises StateError for another step."""
+    if template.step != snapshot.step:
+        raise StateError(
+            f"the trainer's checkpoint is of step {template.step}, the replica at {snapshot.step}"
+        )
+    pairs = [*_pairs(template, snapshot), *_beside(template, snapshot)]
+    found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
+    return _audit(template, len(pairs), found, snapshot.optimizer)
+
+
+@structure_errors_as_state_errors("the file")
+def audit_digests(
+    template: CheckpointTemplate,
+    layout: Layout,
+    optimizer: OptimizerConfig,
+    digests: Sequence[bytes],
+) -> Audit:
+    """As `compare`, for a step of which only the tensors' digests are kept (digest_log.py).
+
+    digests: in the order of kept/sections.py, named_tensors. Raises StateError where the
+    checkpoint does not hold the same tensors.
+    """
+    sent = [
+        in_memory_order(_as_sent(value, p, layout, optimizer), p, layout)
+        for value, p in zip(template.parameters, layout.parameters, strict=True)
+    ]
+    own = list(zip(template.names, sent, strict=True))
+    theirs = list(digests[: len(own)])
+    if template.optimizer is not None and optimizer.name != "none":
+        description = _described(layout, optimizer, len(digests))
+        named = named_tensors(description, flat_sections(template, description))
+        any_state = any(s.name not in section_names.OURS for s in description.sections)
+        mine = [
+            n for n, (name, _) in enumerate(named) if n >= len(own) and any_state and _told(name)
+        ]
+        theirs += [digests[n] for n in mine]
+        own += [(_renamed(named[n][0], layout, template), named[n][1]) for n in mine]
+    found = tensor_digests([array for _, array in own])
+    differ = [
+        Difference(name) for (name, _), a, b in zip(own, found, theirs, strict=True) if a != b
+    ]
+    return _audit(template, len(own), differ, optimizer)
+
+
+@structure_errors_as_state_errors("the file")
+def and_rest(found: Audit, template: CheckpointTemplate, beside: FrozenAndBuffers) -> Audit:
+    """The same audit, and what takes no steps beside it: frozen parameters, buffers that are taken
+    to be the same for ever, and those of this very step."""
+    fixed = {*beside.frozen, *beside.still}
+    pairs = []
+    for name in template.others:
+        plain = name.removeprefix("module.")
+        own = dict(beside.keys).get(plain, plain)
+        if own in beside.tensors and (own in fixed or beside.step_of(own) == template.step):
+            pairs.append((name, template.model[name], beside.tensors[own]))
+    differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
+    held = {name for name, _, _ in pairs}
+    return replace(
+        found,
+        tensors=found.tensors + len(pairs),
+        differences=(*found.differences, *differ),
+        others=tuple(name for name in found.others if name not in held),
+    )
+
+
+def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Description:
+    """Of a replica that has so many."""
+    for leaves_out in (False, True):
+        description = Description(layout, tuple(describe_sections(layout, optimizer, leaves_out)))
+        flat = {s.name: np.empty(0, s.dtype) for s in description.sections}
+        if len(named_tensors(description, flat)) == tensors:
+            return description
+    raise StateError(f"a record of {tensors} tensors is none of a replica of these settings")
+
+
+def _told(name: str) -> bool:
+    """A tensor of the replica's that torch's own optimizer keeps, or who has a state."""
+    kind = name.rpartition("/")[2]
+    return kind == section_names.STEPPED or kind not in section_names.OURS
+
+
+def _renamed(name: str, layout: Layout, template: CheckpointTemplate) -> str:
+    """By the trainer's name of the parameter."""
+    of, slash, kind = name.rpartition("/")
+    places = {p.name: n for n, p in enumerate(layout.parameters)}
+    return f"{template.names[places[of]]}{slash}{kind}" if slash else name
+
+
+def _audit(
+    template: CheckpointTemplate,
+    tensors: int,
+    differences: Sequence[Difference],
+    config: OptimizerConfig,
+) -> Audit:
+    alone = config.name == "none"
+    optimizer = template.optimizer is not None
+    return Audit(template.step, tensors, tuple(differences), template.others, optimizer, alone)
+
+
+def _as_sent(
+    own: torch.Tensor, parameter: Parameter, layout: Layout, config: OptimizerConfig
+) -> torch.Tensor:
+    """Parameters are followed in the type they are gathered in: the trainer's own, rounded to it
+    as torch does before it sends them."""
+    sent = getattr(torch, layout.dtype_of(parameter))
+    return own.to(sent) if config.name == "none" and own.is_floating_point() else own
+
+
+def _pairs(
+    template: CheckpointTemplate, snapshot: Snapshot
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    values = snapshot.parameters.values()
+    for index, (name, own, new) in enumerate(
+        zip(template.names, template.parameters, values, strict=True)
+    ):
+        parameter = snapshot.layout.parameters[index]
+        yield name, _as_sent(own, parameter, snapshot.layout, snapshot.optimizer), new
+        if snapshot.parameters_only:
+            continue
+        held = {k: v for k, v in template.states(index).items() if v is not None}
+        if template.optimizer is not None and held.keys() != snapshot.states[index].keys():
+            raise StateError(
+                f"{name}: the trainer's optimizer keeps {sorted(held)}, the replica's "
+                f"{sorted(snapshot.states[index])}"
+            )
+        for kind, value in held.items():
+            mine = snapshot.states[index][kind]
+            yield f"{name}/{kind}", torch.as_tensor(value), torch.as_tensor(mine)
+
+
+def _beside(
+    template: CheckpointTemplate, snapshot: Snapshot
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Masters, averages and the loss scale, as far as both have them."""
+    more = snapshot.more
+    if more.masters is not None:
+        inner = stepped_layout(snapshot.optimizer, snapshot.layout)
+        theirs = masters_in(template, inner) or ()
+        for (name, own), their in zip(more.masters.items(), theirs, strict=bool(theirs)):
+            yield f"{name}/{section_names.MASTER}", their, own
+    averages = averages_in(template) if more.averages is not None else None
+    if more.averages is not None and averages is not None:
+        for (name, own), their in zip(more.averages.items(), averages[0], strict=True):
+            yield f"{name}/{section_names.AVERAGE}", their, own
+        counts = torch.tensor(float(averages[1])), torch.tensor(float(more.averaged))
+        yield section_names.AVERAGED, *counts
+    scaler = scaler_in(template.tree) if more.scaler else None
+    if scaler is not None:
+        for key, own_key in (("scale", "scale"), ("_growth_tracker", "growth_tracker")):
+            own = torch.tensor(more.scaler[own_key], dtype=torch.float64)
+            yield f"{section_names.SCALER}/{key}", torch.tensor(scaler[key], dtype=own.dtype), own
+
+
+def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:
+    if own.shape != new.shape or own.dtype != new.dtype:
+        raise StateError(f"{name}: {own.dtype} {list(own.shape)} against {new.dtype} {new.shape}")
+    one, other = _bits(own), _bits(new)
+    differ = one != other
+    if not differ.any():
+        return None
+    nan = bool((torch.isnan(own) | torch.isnan(new)).any())
+    a, b = _ordered(one[differ]), _ordered(other[differ])
+    apart = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
+    return Difference(name, int(differ.sum()), None if nan else int(apart.max()))
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    """The elements' bits as integers, flat, index order."""
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return raw.view(_BITS[tensor.element_size()])
+
+
+def _ordered(bits: np.ndarray) -> np.ndarray:
+    """IEEE 754 bits as int64 that ascend with the value, so that a difference counts ulps."""
+    lowest = np.int64(np.iinfo(bits.dtype).min)
+    wide = bits.astype(np.int64)
+    return np.where(wide < 0, lowest - wide, wide)

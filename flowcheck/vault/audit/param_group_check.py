@@ -1,0 +1,149 @@
+"""Compares the param_groups in a trainer's file of any step with those that the job file
+states.
+
+What a file says of its own optimizer is evidence that costs nothing: a setting that differs proves
+the stated one wrong, or the file another job's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.optimizer.optimizer_class import torchs_classes
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+
+RATE, INITIAL = "lr", "initial_lr"
+"""torch/optim/lr_scheduler.py, LRScheduler.__init__: the rate that a schedule began with."""
+FLAGS = frozenset(("params", "foreach", "fused", "capturable", "differentiable"))
+"""Of a group: which code computes, not what."""
+LATER = frozenset(("maximize", "decoupled_weight_decay"))
+"""What torch's classes were given one after the other: a file of an older torch has none."""
+DECIMAL = 1e-12
+"""Relative: 0.1 * 3 in a script is the 0.3 of a job file but for the last bit."""
+SINGLE = 2**-23
+"""Of a number that is kept as a tensor: float32's."""
+OTHERS = (
+    "{}: its optimizer is not the one that is stated: {}. Where the file is of this job, the "
+    "replica takes its steps by wrong settings: correct [optimizer] and follow the job anew"
+)
+
+
+def check_settings(
+    template: CheckpointTemplate, config: OptimizerConfig, layout: Layout, what: str
+) -> None:
+    """As `check_groups`; `what` names the file. Rules without an optimizer have nothing to hold
+    against."""
+    if config.name != "none":
+        check_groups(template, config, ParamGroupSettings(config, layout), what)
+
+
+@structure_errors_as_state_errors("the file")
+def check_groups(
+    template: CheckpointTemplate, config: OptimizerConfig, settings: ParamGroupSettings, what: str
+) -> None:
+    """Raises StateError that names every setting of every group of the template's which
+    contradicts the stated one, and keys of another class. Keys that the file does not have, and
+    those of the trainer's own, contradict nothing; what a schedule changes is left alone. A
+    file without an optimizer's state passes."""
+    if template.optimizer is None:
+        return
+    groups = template.optimizer["param_groups"]
+    began = settings.at(0)
+    if len(groups) != len(began):
+        raise StateError(
+            f"{what}: its optimizer has {len(groups)} parameter groups, the job file states "
+            f"{len(began)}"
+        )
+    moving, begun = moving_keys(template, config, settings), _begun(template)
+    told = []
+    for number, (group, own) in enumerate(zip(groups, began, strict=True)):
+        kind = type(settings.built.of_group(number)).__name__
+        phrases = foreign_keys(group, own, kind) or _differing(
+            group, own, moving[number], begun=begun
+        )
+        told += [f"group {number}: {phrase}" for phrase in phrases]
+    if told:
+        raise StateError(OTHERS.format(what, "; ".join(told)))
+
+
+def _begun(template: CheckpointTemplate) -> bool:
+    """The file says itself that no step was taken yet; without a counter, SGD's never tells."""
+    counts = [node[key] for node, key, _ in template.counters]
+    counts += [scheduler["last_epoch"] for scheduler in template.schedulers]
+    return template.step == 0 and bool(counts) and not any(counts)
+
+
+def moving_keys(
+    template: CheckpointTemplate, config: OptimizerConfig, settings: ParamGroupSettings
+) -> list[frozenset[str]]:
+    """[group] settings that the stated schedule changes, as OneCycleLR does momentum and betas:
+    at its first step, or until the template's."""
+    began = settings.at(0)
+    events = {config.schedule_every, scheduler_events(config, template.step, template.skipped)}
+    later = [settings.at(event) for event in sorted(events)]
+    return [
+        frozenset(key for key in own for at in later if at[number].get(key) != own[key])
+        for number, own in enumerate(began)
+    ]
+
+
+def foreign_keys(group: Mapping[str, Any], own: Mapping[str, Any], stated: str) -> list[str]:
+    """What there is to say of a file's group whose keys are another class's; own: the stated
+    group, stated: its class. One that the trainer's script added to a group of the stated class may
+    be called alike: the others of that class are not with it."""
+    known = {*group, *FLAGS, *LATER, RATE, INITIAL}
+    lacks = [key for key in own if key not in known and not isinstance(own[key], bool)]
+    kinds = {kind.__name__: _keys_of(kind) for kind in torchs_classes().values()}
+    whole = [name for name, keys in kinds.items() if keys <= group.keys() and keys - own.keys()]
+    theirs = {key for name in (kinds if lacks else whole) for key in kinds[name] - own.keys()}
+    keys = [key for key in group if key in theirs]
+    if not keys:
+        return []
+    has = ", ".join(f"{key} = {plain(group[key])!r}" for key in keys)
+    of = f", as {' or '.join(whole)} has" if whole else ""
+    return [f"{has}{of}{', and no ' * bool(lacks)}{', '.join(lacks)}: stated is {stated}"]
+
+
+def _keys_of(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
+    return frozenset(list(inspect.signature(kind.__init__).parameters)[2:]) - FLAGS - LATER
+
+
+def _differing(
+    group: Mapping[str, Any], own: Mapping[str, Any], moving: frozenset[str], *, begun: bool
+) -> list[str]:
+    left = {*FLAGS, *moving, RATE}
+    if begun and (INITIAL in group) == (INITIAL in own):  # made by a schedule in both, or in none
+        left -= {RATE}
+    return [
+        f"{key} = {plain(group[key])!r}, stated is {plain(own[key])!r}"
+        for key in group
+        if key in own and key not in left and not same(group[key], own[key])
+    ]
+
+
+def same(one: Any, other: Any) -> bool:
+    """One setting, but for the last bits of how it was computed or kept."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    near = SINGLE if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor) else DECIMAL
+    one, other = plain(one), plain(other)
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=near)
+    return bool(one == other) or not (one or other)  # None is False
+
+
+def plain(value: Any) -> Any:
+    """As JSON and older torch have it: tensors as numbers, lists as tuples."""
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    return tuple(map(plain, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,183 @@
+"""torch.distributed.checkpoint folders, written by its own writer in one process for any world
+size.
+
+there, under the names of the modules, and DCP itself hands each rank of any world its shards.
+
+The keys are those of {"model": get_model_state_dict(), "optimizer": get_optimizer_state_dict(),
+...} (torch/distributed/checkpoint/state_dict.py): states and groups by names, not numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError, naming_file
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    tree_of,
+)
+from flowcheck.vault.checkpoint_formats.dcp_reader import read_tree
+from flowcheck.vault.checkpoint_formats.format_detection import DCP_METADATA
+from flowcheck.vault.checkpoint_formats.tensor_storage import (
+    by_address,
+    labelled_tensors,
+    with_own_storage,
+)
+from flowcheck.vault.checkpoint_formats.torch_save_archive import (
+    PieceRecorder,
+    TensorArchives,
+    joined,
+    uncollected,
+)
+
+DATA_SUFFIX = ".distcp"
+"""torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
+FILES = 2
+"""Summed at once."""
+
+
+def writer_of(
+    folder: Path,
+    at: Mapping[tuple[int, int], str],
+    done: Callable[[str, list[FilePiece]], None],
+) -> Any:
+    """A storage writer of DCP's. at: labels of tensors by where they lie in memory; done: has the
+    name and the pieces of every file of data."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
+    from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
+    from torch.distributed.checkpoint.storage import WriteResult
+    from torch.futures import Future
+
+    class Writer(FileSystemWriter):
+        def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+            archives, met = TensorArchives(), set[str]()
+            results: list[WriteResult] = []
+            for number, items in enumerate(_shares(plan.items)):
+                name = f"{plan.storage_data.prefix}{number}{DATA_SUFFIX}"
+                recorder = PieceRecorder(at, met)
+                for item in items:
+                    first = recorder.aligned()
+                    data: Any = planner.resolve_data(item)
+                    if item.type == WriteItemType.BYTE_IO:
+                        recorder.write(data.getbuffer())
+                    else:
+                        archives.put(data, recorder)
+                    place = _StorageInfo(name, first, recorder.tell() - first)
+                    results.append(WriteResult(item.index, place.length, place))
+                done(name, list(joined(recorder.pieces)))
+            told: Future[list[WriteResult]] = Future()
+            told.set_result(results)
+            return told
+
+    return Writer(folder, sync_files=False)
+
+
+def _shares(items: Sequence[Any]) -> list[list[Any]]:
+    """Of each file, in order and as equal as their tensors are."""
+    shares: list[list[Any]] = [[] for _ in range(FILES)]
+    held = [0] * FILES
+    for item in items:
+        least = held.index(min(held))
+        shares[least].append(item)
+        if item.tensor_data is not None:
+            of = item.tensor_data
+            held[least] += prod(of.chunk.sizes) * of.properties.dtype.itemsize
+    return shares
+
+
+STEPPED = ("adam", "adamw")
+"""Count steps, and begin with zeros."""
+
+
+def write(
+    parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """Writes the folder. Raises StateError where the process is a rank of a job itself."""
+    import torch.distributed as dist
+    from torch.distributed.checkpoint import state_dict_saver
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    if dist.is_available() and dist.is_initialized():
+        raise StateError(f"{folder}: a rank of a process group cannot write it alone")
+    whole, missing = _complete(parts)
+    tree = with_own_storage(_contiguous(tree_of(whole, options.keys, named=True)))
+    held = dict(labelled_tensors(tree))
+    at = by_address(held)
+    rest = dict(held)
+
+    def done(name: str, pieces: list[FilePiece]) -> None:
+        own = {piece.label: rest.pop(piece.label) for piece in pieces if piece.label}
+        sums.put(name, folder / name, pieces, own)
+
+    with warnings.catch_warnings(), naming_file(folder), uncollected():
+        warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
+        try:
+            state_dict_saver.save(tree, storage_writer=writer_of(folder, at, done))
+        except CheckpointException as error:  # of all ranks, which is this one
+            for failure, _ in error.failures.values():
+                if isinstance(failure, OSError | StateError):
+                    raise failure from None
+            raise
+    for label, tensor in rest.items():
+        if not tensor.numel():
+            sums.empty(label, tensor)
+    sums.file(DCP_METADATA, folder / DCP_METADATA)
+    told = [parts.lacks] if parts.lacks else []
+    if missing:
+        told.append(
+            f"{missing} parameters have no optimizer state yet: a loader that makes one before it "
+            "reads must allow it to be missing (DefaultLoadPlanner(allow_partial_load=True))"
+        )
+    return "; ".join(told)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What any world of ranks saved there, whole; see dcp_read."""
+    return read_tree(folder)
+
+
+def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:
+    """(the step with a state for every parameter, for how many there is none).
+
+    DCP's loader lets the optimizer make its states before it reads (torch/distributed/checkpoint/
+    state_dict.py, _init_optim_state) and asks for those of all parameters. Where torch would make
+    zeros at a parameter's first step, zeros are what it goes on from; SGD's first momentum is the
+    gradient, which is what zeros give as well, undamped.
+    """
+    given, rule = parts.given, parts.given.rule
+    if given.optimizer is None:
+        return parts, 0
+    kinds: tuple[str, ...] = ()
+    if rule.name in STEPPED:
+        kinds = ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) * bool(rule.amsgrad)))
+    elif rule.name == "sgd" and rule.momentum and not rule.dampening:
+        kinds = ("momentum_buffer",)
+    stateless = rule.name == "sgd" and not rule.momentum
+    held = dict(given.optimizer["state"])
+    stepped = (n for n, name in parts.numbers.items() if name in given.model)
+    without = [n for n in stepped if n not in held and not stateless]
+    for number in without if kinds else ():
+        like = given.model[parts.numbers[number]]
+        zeros = {kind: torch.zeros_like(like) for kind in kinds if kind != "step"}
+        held[number] = {**({"step": torch.tensor(0.0)} if "step" in kinds else {}), **zeros}
+    optimizer = {**given.optimizer, "state": dict(sorted(held.items()))}
+    return replace(parts, given=replace(given, optimizer=optimizer)), 0 if kinds else len(without)
+
+
+def _contiguous(node: Any) -> Any:
+    """DCP saves a tensor as it lies, and reads shards of it in index order."""
+    if isinstance(node, torch.Tensor):
+        return node.detach().contiguous()
+    if isinstance(node, dict):
+        return {key: _contiguous(value) for key, value in node.items()}
+    return node

@@ -1,0 +1,410 @@
+"""torch.distributed.checkpoint folders of any world size, read whole and without running code.
+
+.metadata is a pickle of a few classes of torch's; no other is let in. Every shard is a small
+archive of torch.save at an offset of a file, read by torch's own reader of tensors and plain
+values. Sources: torch/distributed/checkpoint/{metadata,filesystem,_nested_dict}.py.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.untrusted_paths import refuse_special_file, single_name
+from flowcheck.vault.checkpoint_formats.format_detection import DCP_METADATA
+from flowcheck.vault.safe_torch_load import (
+    load_bytes,
+    refuse_grown,
+    structure_errors_as_state_errors,
+)
+
+_CHECKPOINT = "torch.distributed.checkpoint"
+_KNOWN = {
+    (f"{_CHECKPOINT}.metadata", name)
+    for name in (
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorStorageMetadata",
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "TensorProperties",
+        "_MEM_FORMAT_ENCODING",
+    )
+} | {
+    (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("pathlib", "Path"),
+    ("pathlib._local", "PosixPath"),
+}
+METADATA_MAX_BYTES = 256 << 20
+"""Of 100 bytes a shard: two million shards. What a pickle makes, and how long that takes, grows
+with its bytes."""
+KEY_PARTS_MAX = 64
+"""Texts and numbers in one key of a dictionary."""
+VALUES_MAX = 64
+"""That an object is made with, or has by name, and dimensions of a tensor: what is met again by a
+few bytes of a pickle must not cost more than they do."""
+NUMBER_BYTES_MAX = 40
+"""Of one whole number, in bytes or in digits."""
+
+
+class _Kept:
+    """What a pickle says of an object: values, in place of an instance of torch's class."""
+
+    def __new__(cls, *args: Any) -> _Kept:
+        self = super().__new__(cls)
+        self.__dict__["made_with"] = args
+        return self
+
+    def __init__(self, *args: Any) -> None:
+        """All is done in `__new__`, which a pickle may call alone."""
+
+
+def _anything(*_: Any) -> None:
+    """In place of what is not looked at."""
+
+
+def _dictionary(*args: Any) -> dict[Any, Any]:
+    if args:
+        raise pickle.UnpicklingError("a dictionary is made of something")
+    return {}
+
+
+def _size(*args: Any) -> tuple[int, ...]:
+    (sizes,) = args
+    if not isinstance(sizes, tuple | list) or len(sizes) > VALUES_MAX:
+        raise pickle.UnpicklingError("a shape is of no dimensions, or of too many")
+    if any(type(one) is not int for one in sizes):
+        raise pickle.UnpicklingError("a shape is not of whole numbers")
+    return tuple(sizes)
+
+
+def _key(key: Any) -> Any:
+    """What a dictionary may have as a key: nothing that takes long to compare."""
+    if type(key).__name__ == "MetadataIndex" and isinstance(key, _Kept):
+        offset = key.__dict__.get("offset")
+        return _key((key.__dict__.get("fqn"), *(() if offset is None else offset)))
+    plain = key if type(key) is tuple else (key,)
+    if len(plain) > KEY_PARTS_MAX or any(type(one) not in (str, int, type(None)) for one in plain):
+        raise pickle.UnpicklingError(f"a {type(key).__name__} is a key")
+    return key
+
+
+class _Plain(pickle._Unpickler):
+    """Imports nothing and calls nothing of torch's: each known class is one that is made for this
+    reading and holds values, each dtype torch's constant, on which nothing is built. The one
+    written in Python: that in C makes room for as many objects as a torn file says."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self._kinds: dict[str, Any] = {
+            "Size": _size,
+            "OrderedDict": _dictionary,
+            "_get_layout": _anything,
+            "_MEM_FORMAT_ENCODING": _anything,
+            "PosixPath": _anything,
+            "Path": _anything,
+        }
+
+    def load_newobj(self) -> None:
+        self._refuse_many(self.stack[-1])  # type: ignore[attr-defined]
+        super().load_newobj()  # type: ignore[misc]
+
+    def load_reduce(self) -> None:
+        self._refuse_many(self.stack[-1])  # type: ignore[attr-defined]
+        super().load_reduce()  # type: ignore[misc]
+
+    def _refuse_many(self, values: Any) -> None:
+        """Each call copies what it is called with."""
+        if type(values) is not tuple or len(values) > VALUES_MAX:
+            raise pickle.UnpicklingError(f"an object is made with a {type(values).__name__}")
+
+    def load_long4(self) -> None:
+        """One long number would be hashed, or added up, again and again."""
+        (size,) = struct.unpack("<i", self.read(4))  # type: ignore[attr-defined]
+        if not 0 <= size <= NUMBER_BYTES_MAX:
+            raise pickle.UnpicklingError(f"it holds a number of {size} bytes")
+        self.append(pickle.decode_long(self.read(size)))  # type: ignore[attr-defined]
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _KNOWN:
+            if name not in self._kinds:
+                self._kinds[name] = type(name, (_Kept,), {})
+            return self._kinds[name]
+        found = getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
+        if isinstance(found, torch.dtype):
+            return found
+        raise pickle.UnpicklingError(f"it holds {module}.{name}, which would run code to be read")
+
+    def get_extension(self, code: int) -> None:
+        raise pickle.UnpicklingError(f"it holds extension {code}")
+
+    def load_build(self) -> None:
+        """A state becomes values of a record, and is put on nothing else."""
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        state = stack.pop()
+        held = stack[-1]
+        if not isinstance(held, _Kept):
+            raise pickle.UnpicklingError(f"it builds on a {type(held).__name__}")
+        if type(held).__name__ == "TensorProperties" and type(state) is tuple and state:
+            state = {"dtype": state[0]}
+        if (
+            type(state) is not dict
+            or len(state) > VALUES_MAX
+            or any(type(key) is not str for key in state)
+        ):
+            raise pickle.UnpicklingError("the state of an object is not values by name")
+        held.__dict__.update(state)
+
+    def load_setitem(self) -> None:
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        value, key = stack.pop(), stack.pop()
+        self._put([key, value])
+
+    def load_setitems(self) -> None:
+        self._put(self.pop_mark())  # type: ignore[attr-defined]
+
+    def _put(self, items: list[Any]) -> None:
+        held = self.stack[-1]  # type: ignore[attr-defined]
+        if type(held) is not dict:
+            raise pickle.UnpicklingError(f"it puts items into a {type(held).__name__}")
+        for at in range(0, len(items), 2):
+            held[_key(items[at])] = items[at + 1]
+
+    def load_dict(self) -> None:
+        items = self.pop_mark()  # type: ignore[attr-defined]
+        self.append({})  # type: ignore[attr-defined]
+        self._put(items)
+
+    def refuse(self) -> None:
+        raise pickle.UnpicklingError("it holds what torch puts into no metadata")
+
+    dispatch[pickle.NEWOBJ[0]] = load_newobj
+    dispatch[pickle.REDUCE[0]] = load_reduce
+    dispatch[pickle.LONG4[0]] = load_long4
+    for _code in (pickle.INT, pickle.LONG, pickle.NEWOBJ_EX):  # of protocols that torch never used
+        dispatch[_code[0]] = refuse
+    dispatch[pickle.BUILD[0]] = load_build
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+    for _code in (pickle.ADDITEMS, pickle.FROZENSET):
+        dispatch[_code[0]] = refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One saved thing: some bytes of a file."""
+
+    path: Path
+    name: str
+    first: int
+    size_bytes: int
+
+    @contextmanager
+    def opened(self) -> Iterator[io.BytesIO]:
+        """The bytes. Raises StateError where the file does not hold them."""
+        with io.BytesIO(self.read()) as file:
+            yield file
+
+    def read(self) -> bytes:
+        refuse_special_file(self.path)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.first)
+                raw = file.read(self.size_bytes)
+        except OSError as error:
+            raise StateError(f"{self.path}: cannot be read: {error.strerror}") from error
+        if len(raw) != self.size_bytes:
+            raise StateError(f"{self.path}: is cut off")
+        return raw
+
+
+def metadata_of(folder: Path) -> Any:
+    """The Metadata of a folder. Raises StateError where it is none."""
+    path = folder / DCP_METADATA
+    refuse_special_file(path)
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > METADATA_MAX_BYTES:
+            raise StateError(f"{path}: is larger than {METADATA_MAX_BYTES:,} bytes")
+        with path.open("rb") as file:
+            found = _Plain(file).load()
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    except StateError:
+        raise
+    except Exception as error:  # a torn pickle raises whatever its bytes say
+        raise StateError(f"{path}: no metadata of torch.distributed.checkpoint: {error}") from error
+    refuse_grown(found, size_bytes, str(path))
+    if type(found).__name__ != "Metadata" or not isinstance(
+        getattr(found, "state_dict_metadata", None), dict
+    ):
+        raise StateError(f"{path}: no metadata of torch.distributed.checkpoint")
+    return found
+
+
+def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | None) -> Item:
+    """Where a shard, or with None a plain value, was saved. Raises StateError."""
+    info = (metadata.storage_data or {}).get((key, *(() if offset is None else offset)))
+    if info is None:
+        raise StateError(f"{folder}: {key}: its shard at {offset} was saved nowhere")
+    if getattr(info, "transform_descriptors", None):
+        raise StateError(f"{folder}: {key}: is saved through {info.transform_descriptors}")
+    name, first, size_bytes = info.relative_path, info.offset, info.length
+    single_name(name, f"{folder}: {key}")
+    if not (isinstance(first, int) and isinstance(size_bytes, int)) or min(first, size_bytes) < 0:
+        raise StateError(f"{folder}: {key}: lies nowhere in {name}")
+    return Item(folder / name, name, first, size_bytes)
+
+
+def read_tree(folder: Path) -> dict[str, Any]:
+    """The nested dictionary that was saved, its tensors whole. Raises StateError, which names the
+    tensor, where a shard is missing or torn, and for what is no tensor or plain value."""
+    metadata = metadata_of(folder)
+    with structure_errors_as_state_errors(str(folder / DCP_METADATA)):
+        return _whole(folder, metadata)
+
+
+def _whole(folder: Path, metadata: Any) -> dict[str, Any]:
+    held_bytes = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    _refuse_overlaps(folder, (metadata.storage_data or {}).values())
+    flat: dict[str, Any] = {}
+    for key, told in metadata.state_dict_metadata.items():
+        kind = type(told).__name__
+        if kind == "BytesStorageMetadata":
+            flat[key] = _loaded(item_at(folder, metadata, key, None), key)
+        elif kind == "TensorStorageMetadata":
+            flat[key] = _tensor(folder, metadata, key, told, held_bytes)
+        else:
+            raise StateError(f"{folder}: {key}: is a {kind}")
+    paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
+    return _nested(folder, flat, paths)
+
+
+def _refuse_overlaps(folder: Path, infos: Iterable[Any]) -> None:
+    """Raises StateError where shards are told to lie within each other: each is read by itself, and
+    a file of one may be told as thousands."""
+    sums: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for info in infos:
+        name, end = info.relative_path, info.offset + info.length
+        sums[name] = sums.get(name, 0) + info.length
+        ends[name] = max(ends.get(name, 0), end)
+    if within := [name for name, told in sums.items() if told > ends[name]]:
+        raise StateError(f"{folder}: {within[0]!r:.300}: its shards lie within each other")
+
+
+def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -> torch.Tensor:
+    shape, dtype = tuple(told.size), told.properties.dtype
+    if len(shape) > VALUES_MAX:
+        raise StateError(f"{folder}: {key}: is of {len(shape)} dimensions")
+    if not isinstance(dtype, torch.dtype) or any(not isinstance(n, int) or n < 0 for n in shape):
+        raise StateError(f"{folder}: {key}: {dtype} {shape} is no tensor")
+    elements = 1
+    for size in shape:
+        elements *= size
+    if elements * dtype.itemsize > held_bytes:
+        raise StateError(f"{folder}: {key}: {list(shape)} are more than all files hold")
+    whole: torch.Tensor | None = None
+    filled = 0
+    met: set[tuple[int, ...]] = set()
+    for chunk in told.chunks:
+        if (at := tuple(chunk.offsets)) in met:
+            raise StateError(f"{folder}: {key}: its shard at {list(at)} is told twice")
+        met.add(at)
+        part = _loaded(item_at(folder, metadata, key, at), key)
+        if not isinstance(part, torch.Tensor) or part.dtype != dtype:
+            raise StateError(f"{folder}: {key}: a shard of it is no tensor of {dtype}")
+        if tuple(part.shape) != tuple(chunk.sizes):
+            raise StateError(f"{folder}: {key}: a shard of it is of {list(part.shape)}")
+        ends = [o + n for o, n in zip(chunk.offsets, chunk.sizes, strict=True)]
+        if len(ends) != len(shape) or any(
+            o < 0 or end > n for o, end, n in zip(chunk.offsets, ends, shape, strict=True)
+        ):
+            raise StateError(f"{folder}: {key}: a shard of it lies outside of {list(shape)}")
+        filled += part.numel()
+        if tuple(part.shape) == shape and len(told.chunks) == 1:
+            return part
+        whole = torch.empty(shape, dtype=dtype) if whole is None else whole
+        whole[tuple(slice(o, e) for o, e in zip(chunk.offsets, ends, strict=True))] = part
+    if filled != elements:
+        raise StateError(f"{folder}: {key}: {filled} of {elements} elements were saved")
+    return torch.empty(shape, dtype=dtype) if whole is None else whole
+
+
+def _loaded(item: Item, key: str) -> Any:
+    raw = item.read()
+    return load_bytes(raw, f"{item.path}: {key}")
+
+
+def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """planner_data tells the path of each flattened key; without it the keys are the paths."""
+    tree: dict[Any, Any] = {}
+    for key, value in flat.items():
+        path = paths.get(key, (key,))
+        if not isinstance(path, tuple) or not path:
+            raise StateError(f"{folder}: {key}: {path!r} is no path")
+        node = tree
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise StateError(f"{folder}: {key}: lies within another value")
+        node[path[-1]] = value
+    listed: dict[str, Any] = _listed(tree)
+    return {key: _optimizer_in(value) for key, value in listed.items()}
+
+
+def _optimizer_in(node: Any) -> Any:
+    """An optimizer's state that was saved flat, "state.NAME.KIND" and "param_groups.NAME.KEY" as
+    get_optimizer_state_dict gives it with flatten_optimizer_state_dict, as it is otherwise."""
+    begins = ("state.", "param_groups.")
+    if (
+        not isinstance(node, dict)
+        or not node
+        or not all(isinstance(key, str) and key.startswith(begins) for key in node)
+    ):
+        return node
+    parts: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
+    for key, value in node.items():
+        part, _, rest = key.partition(".")
+        name, _, kind = rest.rpartition(".")
+        parts[part].setdefault(name, {})[kind] = value
+    groups: list[dict[str, Any]] = []
+    for name, own in parts["param_groups"].items():
+        for group in groups:
+            if {k: v for k, v in group.items() if k != "params"} == own:
+                group["params"].append(name)
+                break
+        else:
+            groups.append({**own, "params": [name]})
+    return {"state": parts["state"], "param_groups": groups}
+
+
+def _listed(node: Any) -> Any:
+    """Dictionaries that were lists: their keys are 0, 1, 2 ..."""
+    if not isinstance(node, dict):
+        return node
+    inside = {key: _listed(value) for key, value in node.items()}
+    if (
+        inside
+        and all(isinstance(k, int) for k in inside)
+        and sorted(inside) == list(range(len(inside)))
+    ):
+        return [inside[place] for place in range(len(inside))]
+    return inside

@@ -1,0 +1,321 @@
+"""DeepSpeed folders, without ZeRO and of stages 1 and 2: written for any number of ranks, read
+without DeepSpeed.
+
+parameters, as its own utils/zero_to_fp32.py does.
+
+Of its classes that its files hold, stand-ins that do nothing are let in; no other.
+
+latest                                         the tag
+TAG/mp_rank_00_model_states.pt                 module, counters; without ZeRO the optimizer as well
+TAG/zero_pp_rank_N_mp_rank_00_optim_states.pt  rank N's part of each group's flat state
+
+Sources: runtime/engine.py (_common_checkpoint_state, _load_checkpoint, _get_rank_zero_ckpt_name),
+runtime/zero/stage_1_and_2.py (state_dict, _load_legacy_checkpoint), checkpoint/constants.py.
+Stage 3 cuts every parameter by itself, tensor parallelism by rules of each layer: neither is
+written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.private_files import PRIVATE_FOLDER_MODE
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.untrusted_paths import single_name
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    refuse_several_optimizers,
+)
+from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
+from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
+from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
+
+LATEST = "latest"
+MODEL_STATES = "mp_rank_00_model_states.pt"
+OPTIM_STATES = "zero_pp_rank_{}_mp_rank_00_optim_states.pt"
+
+
+_SHARD = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
+
+
+class Standin:
+    """In place of an object of DeepSpeed's own: what it holds is not looked at."""
+
+
+STANDINS = (
+    (int, "deepspeed.runtime.zero.config.ZeroStageEnum"),
+    (Standin, "deepspeed.runtime.fp16.loss_scaler.LossScaler"),
+    (Standin, "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler"),
+    (Standin, "deepspeed.utils.tensor_fragment.fragment_address"),
+)
+
+
+def read_folder(folder: Path) -> dict[str, Any]:
+    """{"model", "optimizer", "scheduler", "masters", "step"}, as far as there are any. Raises
+    StateError for tensor parallelism, stage 3, and shards that do not fit together."""
+    place = _place(folder)
+    if len(list(place.glob("*_model_states.pt"))) > 1:
+        raise StateError(f"{place}: is of several model-parallel ranks or of ZeRO's stage 3")
+    told = _loaded(place / MODEL_STATES)
+    module = told.get("module")
+    if not isinstance(module, dict) or not isinstance(told.get("global_steps"), int):
+        raise StateError(f"{place / MODEL_STATES}: holds no module, or no global_steps")
+    found: dict[str, Any] = {"model": dict(module), "step": told["global_steps"]}
+    if isinstance(told.get("lr_scheduler"), dict):
+        found["scheduler"] = told["lr_scheduler"]
+    if isinstance(told.get("optimizer"), dict):
+        return {**found, "optimizer": told["optimizer"]}
+    if parts := _ranks(place):
+        masters, optimizer = _whole(place, told.get("param_shapes"), parts)
+        found["optimizer"] = optimizer
+        if any(module[name].dtype != torch.float32 for name in masters if name in module):
+            found["masters"] = masters
+    return found
+
+
+def _place(folder: Path) -> Path:
+    if (folder / MODEL_STATES).is_file():
+        return folder
+    try:
+        tag = text_of(folder / LATEST).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{folder}: holds no {MODEL_STATES}, and no {LATEST} that names a tag"
+        raise StateError(what) from error
+    return folder / single_name(tag, str(folder / LATEST))
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    tree = safe_torch_load(path, STANDINS)
+    if not isinstance(tree, dict):
+        raise StateError(f"{path}: holds no dictionary")
+    return tree
+
+
+def _ranks(place: Path) -> list[dict[str, Any]]:
+    """Every rank's optimizer_state_dict, in order."""
+    named = {}
+    for file in place.glob("*_optim_states.pt"):
+        told = _SHARD.fullmatch(file.name)
+        if told is None:
+            raise StateError(f"{file}: is of several model-parallel ranks")
+        named[int(told[1])] = file
+    if sorted(named) != list(range(len(named))):
+        raise StateError(f"{place}: of ranks {sorted(named)} some are missing")
+    parts: list[dict[str, Any]] = []
+    for rank in range(len(named)):
+        part = _loaded(named[rank]).get("optimizer_state_dict")
+        if not isinstance(part, dict) or part.get("zero_stage") not in (1, 2):
+            raise StateError(f"{named[rank]}: is not of ZeRO's stage 1 or 2")
+        counts = part.get("partition_count")
+        ranks = max(counts) if isinstance(counts, list) and counts else counts
+        if ranks != len(named):
+            raise StateError(f"{place}: {len(named)} of {ranks} ranks' shards are there")
+        parts.append(part)
+    return parts
+
+
+def _whole(
+    place: Path, shapes: Any, parts: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """(float32 parameters by name, an optimizer's state_dict by name)."""
+    try:
+        masters: dict[str, torch.Tensor] = {}
+        states: dict[str, dict[str, Any]] = {}
+        groups = []
+        for number, own in enumerate(shapes):
+            flat = torch.cat([part["single_partition_of_fp32_groups"][number] for part in parts])
+            masters |= _split(place, flat, own)
+            held = [_state(part, number) for part in parts]
+            for kind, first in held[0].items():
+                if isinstance(first, torch.Tensor) and first.dim() > 0:
+                    whole = torch.cat([state[kind] for state in held])
+                    split: Mapping[str, Any] = _split(place, whole, own)
+                else:
+                    split = dict.fromkeys(own, first)
+                for name, value in split.items():
+                    states.setdefault(name, {})[kind] = value
+            base = parts[0]["base_optimizer_state"]
+            group = base["param_groups"][number] if isinstance(base, dict) else {}
+            groups.append({**group, "params": list(own)})
+    except (KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
+        raise StateError(f"{place}: its shards do not fit together: {error}") from error
+    return masters, {"state": states, "param_groups": groups}
+
+
+def _state(part: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+    """Of one group: of a rank's own optimizer, or, as elastic checkpoints have it, of a list."""
+    base = part["base_optimizer_state"]
+    whole = base["state"] if isinstance(base, dict) else dict(enumerate(base))
+    found: Mapping[str, Any] = whole.get(number, {})
+    return found
+
+
+def _split(
+    place: Path, flat: torch.Tensor, shapes: Mapping[str, Sequence[int]]
+) -> dict[str, torch.Tensor]:
+    found, at = {}, 0
+    for name, shape in shapes.items():
+        count = math.prod(shape)
+        if at + count > flat.numel():
+            raise StateError(f"{place}: {name}: the shards hold {flat.numel()} elements, too few")
+        found[name] = flat[at : at + count].reshape(tuple(shape))
+        at += count
+    return found
+
+
+VERSION = "0.14.0"
+"""Of DeepSpeed, whose layout this is: later ones read it, and all ask for one above 0.3.17."""
+ALIGN = 2
+"""A flat group is a whole number of so many elements a rank (nccl_start_alignment_factor)."""
+
+
+def write(
+    parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """Writes the folder. Raises ConfigError for another stage, StateError for what ZeRO's flat
+    groups cannot hold, the parameter named."""
+    if options.stage not in (0, 1, 2):
+        raise ConfigError("--zero", options.stage, "is 0, 1 or 2: stage 3 is not written")
+    refuse_several_optimizers(parts, "DeepSpeed")
+    step = parts.given.step
+    place = folder / f"global_step{step}"
+    place.mkdir(mode=PRIVATE_FOLDER_MODE)
+    own = "" if options.stage == 0 else "bf16_" * _in_bfloat16(parts)
+    shapes = _shapes(parts) if options.stage else None
+    module = _module(parts, options, shapes)
+    name = f"{place.name}/{MODEL_STATES}"
+    write_tree(with_own_storage(module), folder / name, name, sums)
+    for rank in range(options.ranks if options.stage else 0):
+        name = f"{place.name}/{own}{OPTIM_STATES.format(rank)}"
+        tree = {
+            "optimizer_state_dict": _part(parts, options, rank),
+            "ds_config": {},
+            "ds_version": VERSION,
+        }
+        write_tree(with_own_storage(tree), folder / name, name, sums, part=f"{rank}/")
+    (folder / LATEST).write_text(place.name)
+    sums.file(LATEST, folder / LATEST)
+    return parts.lacks
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Module, optimizer, scheduler and step, of any number of ranks."""
+    return read_folder(folder)
+
+
+def _module(parts: CheckpointContents, options: FormatOptions, shapes: Any) -> dict[str, Any]:
+    given, frozen = parts.given, parts.frozen
+    owned = given.model.keys() | frozen
+    first = {id(value): name for name, value in reversed(list(parts.model.items()))}
+    tied = {n: first[id(v)] for n, v in parts.model.items() if first[id(v)] != n}
+    return {
+        "module": OrderedDict(parts.model),
+        "buffer_names": [name for name in parts.own if name not in owned],
+        "optimizer": given.optimizer if options.stage == 0 else None,
+        "param_shapes": shapes,
+        "frozen_param_shapes": OrderedDict((name, one.shape) for name, one in frozen.items()),
+        "frozen_param_fragments": OrderedDict(frozen),
+        "shared_params": tied,
+        "lr_scheduler": given.scheduler,
+        "skipped_steps": given.step - (given.taken or given.step),
+        "global_steps": given.step,
+        "dp_world_size": options.ranks,
+        "mp_world_size": 1,
+        "ds_config": {},
+        "ds_version": VERSION,
+    }
+
+
+def _in_bfloat16(parts: CheckpointContents) -> bool:
+    return any(value.dtype == torch.bfloat16 for value in parts.given.model.values())
+
+
+def _groups(parts: CheckpointContents) -> list[list[str]]:
+    if parts.given.optimizer is None:
+        raise StateError("there is no optimizer state: ZeRO's shards are nothing else")
+    stepped = parts.given.model
+    return [[name for name in g["params"] if name in stepped] for g in parts.named_groups]
+
+
+def _shapes(parts: CheckpointContents) -> list[OrderedDict[str, torch.Size]]:
+    model = parts.given.model
+    return [OrderedDict((name, model[name].shape) for name in names) for names in _groups(parts)]
+
+
+def _part(parts: CheckpointContents, options: FormatOptions, rank: int) -> dict[str, Any]:
+    """One rank's optimizer_state_dict."""
+    states, flats, paddings = {}, [], []
+    for number, names in enumerate(_groups(parts)):
+        kinds, numbers = _kinds(parts, names)
+        held = {
+            kind: _cut([parts.named_states[name][kind] for name in names], options.ranks, rank)
+            for kind in kinds
+        }
+        states[number] = {**numbers, **{kind: part for kind, (part, _) in held.items()}}
+        part, padding = _cut([_master(parts, name) for name in names], options.ranks, rank)
+        flats.append(part[: part.numel() - padding].clone() if padding else part)
+        paddings.append(padding)
+    groups = [{**g, "params": [n]} for n, g in enumerate(parts.named_groups)]
+    return {
+        "base_optimizer_state": {
+            "state": {number: state for number, state in states.items() if state},
+            "param_groups": groups,
+        },
+        "single_partition_of_fp32_groups": flats,
+        "zero_stage": options.stage,
+        "group_paddings": paddings,
+        "partition_count": [options.ranks] * len(groups),
+        "overflow": False,
+        "ds_version": VERSION,
+        "param_slice_mappings": [],
+    }
+
+
+def _kinds(parts: CheckpointContents, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+    """(states of a parameter's shape, states that the group has one of). Raises StateError for a
+    parameter that is not at the same step as the others, or has states of another shape."""
+    held = parts.named_states
+    first = held.get(names[0], {})
+    flat, one = [], {}
+    for kind, value in first.items():
+        # A parameter of no dimensions has states like numbers: those of the others tell.
+        every = (held.get(name, {}).get(kind) for name in names)
+        if any(isinstance(own, torch.Tensor) and own.dim() > 0 for own in every):
+            flat.append(kind)
+        else:
+            one[kind] = value
+    for name in names:
+        own = held.get(name, {})
+        if own.keys() != first.keys() or any(own[k] != value for k, value in one.items()):
+            raise StateError(
+                f"{name}: is not at the step of {names[0]}, and ZeRO keeps one for a whole group"
+            )
+        if wrong := [k for k in flat if own[k].shape != parts.given.model[name].shape]:
+            raise StateError(f"{name}/{wrong[0]}: ZeRO keeps states of the parameter's shape alone")
+    return flat, one
+
+
+def _master(parts: CheckpointContents, name: str) -> torch.Tensor:
+    value = (parts.given.masters or parts.given.model)[name]
+    if value.dtype != torch.float32:
+        raise StateError(f"{name}: ZeRO keeps a float32 master, and the replica has none of it")
+    return value
+
+
+def _cut(tensors: Sequence[torch.Tensor], ranks: int, rank: int) -> tuple[torch.Tensor, int]:
+    """(one rank's part of the tensors back to back, zeros at its end)."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    padding = -flat.numel() % (ALIGN * ranks)
+    each = (flat.numel() + padding) // ranks
+    part = flat[rank * each : (rank + 1) * each]
+    more = each - part.numel()
+    return (torch.cat([part, part.new_zeros(more)]) if more else part.clone()), more

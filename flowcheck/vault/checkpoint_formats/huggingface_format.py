@@ -1,0 +1,155 @@
+"""A model folder as transformers' save_pretrained leaves it and from_pretrained takes it.
+
+model.safetensors, or model-00001-of-00002.safetensors ... with model.safetensors.index.json:
+{"metadata": {"total_size"}, "weight_map": {tensor: file}} (huggingface_hub/serialization,
+split_torch_state_dict_into_shards). Tied weights are in it once, as the model ties them again when
+it is loaded. Configuration and tokenizer are those of the folder that is given.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.replica.checkpoint_files.safetensors_file import (
+    FOR_TORCH,
+    read_tensors,
+    write_tensors,
+)
+from flowcheck.untrusted_paths import single_name
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, FormatOptions
+from flowcheck.vault.checkpoint_formats.safetensors_format import ALONE, step_in
+from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
+
+ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
+OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
+"""Ends of names that are weights, or a trainer's state, of another step."""
+PASSED_MAX_BYTES = 256 << 20
+"""A vocabulary may be large; nothing that is passed through is larger."""
+STATE = "trainer_state.json"
+"""transformers' Trainer, beside optimizer.pt and scheduler.pt."""
+
+
+def write(
+    parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """Writes and syncs the folder. Raises ConfigError where `like` is no folder with a
+    config.json."""
+    like = options.like if options.like is not None and options.like.is_dir() else None
+    if like is not None and not (like / "config.json").is_file():
+        raise ConfigError("--like", str(like), "holds no config.json: name the model's folder")
+    tensors = _in_its_words(parts.own)
+    shards = list(_shards(tensors, options.shard_bytes))
+    names = [ONE] if len(shards) == 1 else [_shard(n, len(shards)) for n in range(len(shards))]
+    told = {**FOR_TORCH, "step": str(parts.given.step)}
+    for name, shard in zip(names, shards, strict=True):
+        write_tensors(folder / name, shard, sums, part="model/", metadata=told)
+    if len(shards) > 1:
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        at = {one: name for name, shard in zip(names, shards, strict=True) for one in shard}
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(at.items()))}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        sums.file(INDEX, folder / INDEX)
+    for file in _passed(like) if like is not None else ():
+        shutil.copyfile(file, folder / file.name)
+        sums.file(file.name, folder / file.name)
+    lacks = ALONE
+    if like is None:
+        lacks += "; no config.json (--like FOLDER passes one through)"
+    return "; ".join((lacks, *parts.kept))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """{"model"} of all shards; of a folder of transformers' Trainer its optimizer, scheduler and
+    step as well."""
+    model: dict[str, torch.Tensor] = {}
+    files = _files(folder)
+    for name in files:
+        path = folder / name
+        part = read_tensors(path) if path.suffix == ".safetensors" else safe_torch_load(path)
+        if not isinstance(part, dict) or model.keys() & part.keys():
+            raise StateError(f"{path}: holds no tensors by name, or some that another file holds")
+        model.update(part)
+    found: dict[str, Any] = {"model": model}
+    for part in ("optimizer", "scheduler"):
+        if (folder / f"{part}.pt").is_file():
+            found[part] = safe_torch_load(folder / f"{part}.pt")
+    step = _step(folder, files)
+    return found if step is None else {**found, "step": step}
+
+
+def _in_its_words(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Without what wrappers put before every name (DistributedDataParallel, torch.compile)."""
+    for prefix in ("module.", "_orig_mod."):
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
+def _shards(
+    tensors: dict[str, torch.Tensor], shard_bytes: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """In order, each of at most so many bytes, or of one tensor."""
+    shard: dict[str, torch.Tensor] = {}
+    held = 0
+    for name, tensor in tensors.items():
+        if shard and held + tensor.nbytes > shard_bytes:
+            yield shard
+            shard, held = {}, 0
+        shard[name] = tensor
+        held += tensor.nbytes
+    yield shard
+
+
+def _shard(number: int, count: int) -> str:
+    return f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+
+
+def _passed(like: Path) -> Iterator[Path]:
+    """What of a model's folder is no weights: configuration, tokenizer, licence, code."""
+    for file in sorted(like.iterdir()):
+        of_weights = file.name.endswith((*WEIGHTS, ".index.json", ".manifest.json"))
+        known = file.name in (STATE, "manifest.json") or file.name.startswith(".")
+        if not file.is_file() or of_weights or known:
+            continue
+        if file.stat().st_size > PASSED_MAX_BYTES:
+            raise ConfigError("--like", str(file), "is too large for a configuration")
+        yield file
+
+
+def _files(folder: Path) -> list[str]:
+    """The names of the files with weights. Raises StateError where an index names others."""
+    for index, one in ((INDEX, ONE), (OLD_INDEX, OLD)):
+        if (folder / index).is_file():
+            try:
+                named = json.loads(text_of(folder / index))["weight_map"]
+                files = sorted({str(name) for name in named.values()})
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise StateError(f"{folder / index}: is no index of shards: {error}") from error
+            if not files:
+                raise StateError(f"{folder / index}: is no index of shards: it names none")
+            return [single_name(name, str(folder / index)) for name in files]
+        if (folder / one).is_file():
+            return [one]
+    if found := sorted(file.name for file in folder.glob("*.safetensors")):
+        return found
+    raise StateError(f"{folder}: holds no {ONE}, {OLD} or index of shards")
+
+
+def _step(folder: Path, files: list[str]) -> int | None:
+    """Optimizer steps taken, where the trainer's state or a file's metadata tell."""
+    if (folder / STATE).is_file():
+        try:
+            return int(json.loads(text_of(folder / STATE))["global_step"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StateError(f"{folder / STATE}: tells no global_step: {error}") from error
+    path = folder / files[0]
+    return step_in(path) if path.suffix == ".safetensors" else None

@@ -1,0 +1,243 @@
+"""Megatron-LM folders of one model-parallel rank (--ckpt-format torch): read, and written by
+filling an earlier one.
+
+Sources, of Megatron-LM: core/optimizer/optimizer.py (FP32Optimizer.state_dict and
+Float16OptimizerWithFloat16Params.state_dict: the inner optimizer below "optimizer",
+"fp32_from_fp16_params" by groups), core/optimizer/grad_scaler.py (DynamicGradScaler),
+core/optimizer_param_scheduler.py (num_steps counts samples), training/checkpointing.py
+(load_checkpoint: "iteration", args.consumed_train_samples).
+
+latest_checkpointed_iteration.txt              the iteration, or "release"
+iter_0000100/mp_rank_00/model_optim_rng.pt     {"args", "iteration", "model", "optimizer", ...}
+
+Source: Megatron-LM's megatron/training/checkpointing.py (get_checkpoint_name, generate_state_dict,
+load_checkpoint). What of a file no step of a replica tells comes from an earlier one of the run.
+Its newer torch_dist folders are those of torch.distributed.checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.untrusted_paths import refuse_special_file
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    refuse_several_optimizers,
+)
+from flowcheck.vault.checkpoint_formats.format_detection import MEGATRON_LATEST
+from flowcheck.vault.checkpoint_formats.pickle_stand_ins import PICKLING, allowed, revived
+from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
+from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
+from flowcheck.vault.safe_torch_load import (
+    only_allowed,
+    safe_torch_load,
+    structure_errors_as_state_errors,
+    text_of,
+)
+
+MASTERS = "fp32_from_fp16_params"
+SCHEDULERS = ("opt_param_scheduler", "lr_scheduler")
+"""load_checkpoint takes the second where there is one."""
+KEPT = {
+    "rng_state": "random states",
+    "rerun_state_machine": "the rerun state machine",
+    "num_floating_point_operations_so_far": "the count of operations",
+}
+
+
+@structure_errors_as_state_errors("--like")
+def filled(tree: Any, parts: CheckpointContents, what: str) -> list[str]:
+    """Puts the step into `tree`, which `what` names; what of it stays of the earlier step, one
+    phrase each. Raises StateError where it is of another model or optimizer."""
+    if not isinstance(tree, dict) or not isinstance(tree.get("iteration"), int):
+        raise StateError(f"{what}: is no checkpoint of Megatron-LM's: it tells no iteration")
+    if not isinstance(tree.get("model"), dict):
+        raise StateError(f"{what}: holds no model of its own, but those of several pipeline stages")
+    refuse_several_optimizers(parts, "Megatron-LM's folder")
+    step, before = parts.given.step, tree["iteration"]
+    _model_in(tree["model"], parts, what).update(parts.model)
+    tree["iteration"] = step
+    told = []
+    if parts.given.optimizer is None:
+        told.append(f"optimizer state and schedule are of step {before}")
+    elif not isinstance(tree.get("optimizer"), dict):
+        raise StateError(f"{what}: holds no optimizer, or several: it cannot be filled")
+    else:
+        told += _fill_optimizer(tree["optimizer"], parts, what)
+        told += _fill_counts(tree, step - before)
+    kept = [words for key, words in KEPT.items() if key in tree]
+    return [*told, *([f"{', '.join(kept)} are of step {before}"] if kept else [])]
+
+
+def _model_in(node: dict[str, Any], parts: CheckpointContents, what: str) -> dict[str, Any]:
+    """The dictionary with the parameters' names; older versions have it within others."""
+    for found in _dicts(node):
+        if found.keys() >= parts.given.model.keys():
+            return found
+    lost = next((name for name in parts.given.model if name not in node), "")
+    raise StateError(f"{what}: its model has no {lost}")
+
+
+def _dicts(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for value in node.values():
+        if isinstance(value, dict):
+            yield from _dicts(value)
+
+
+def _fill_optimizer(own: dict[str, Any], parts: CheckpointContents, what: str) -> list[str]:
+    inner = own["optimizer"] if isinstance(own.get("optimizer"), dict) else own
+    groups, new = inner.get("param_groups"), parts.given.optimizer
+    assert new is not None, "asked before"
+    if not isinstance(groups, list) or not isinstance(inner.get("state"), dict):
+        raise StateError(f"{what}: its optimizer holds no state and param_groups of torch's form")
+    sizes = [len(group["params"]) for group in groups]
+    ours = [len(group["params"]) for group in new["param_groups"]]
+    if sizes != ours:
+        raise StateError(
+            f"{what}: its optimizer has groups of {sizes} parameters, the job file states {ours}: "
+            "[[optimizer.groups]] are to be those of the run"
+        )
+    numbers = {
+        mine: theirs
+        for group, other in zip(new["param_groups"], groups, strict=True)
+        for mine, theirs in zip(group["params"], other["params"], strict=True)
+    }
+    for mine, state in new["state"].items():
+        kinds = _kinds(inner["state"].get(numbers[mine]), state, f"{what}: {parts.numbers[mine]}")
+        inner["state"][numbers[mine]] = {kind: state[kind] for kind in kinds}
+    for group, other in zip(groups, new["param_groups"], strict=True):
+        group["lr"] = other["lr"]
+        if "step" in group:  # of fused optimizers that count once a group
+            group["step"] = type(group["step"])(parts.given.taken or parts.given.step)
+    if own is not inner:
+        _fill_masters(own, numbers, parts, what)
+        return _fill_scale(own, parts)
+    return []
+
+
+def _kinds(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], what: str) -> list[str]:
+    if not theirs:
+        return list(ours)
+    if lost := [kind for kind in theirs if kind not in ours]:
+        raise StateError(f"{what}: the run's optimizer keeps {lost[0]}, the replica does not")
+    return list(theirs)
+
+
+def _fill_masters(
+    own: dict[str, Any], numbers: Mapping[int, int], parts: CheckpointContents, what: str
+) -> None:
+    """In the order of groups, of parameters of two bytes alone."""
+    given = parts.given
+    assert given.optimizer is not None, "asked before"
+    masters = given.masters or {}
+    new = []
+    for group in given.optimizer["param_groups"]:
+        names = [parts.numbers[number] for number in group["params"]]
+        new.append([masters[n] for n in names if n in masters and given.model[n].itemsize == 2])
+    theirs = [[tuple(one.shape) for one in group] for group in own.get(MASTERS, [])]
+    if theirs != [[tuple(one.shape) for one in group] for group in new]:
+        raise StateError(
+            f"{what}: {MASTERS} are not those of the replica: [optimizer] master_dtype = "
+            '"float32" states that the run steps copies of its parameters'
+        )
+    own[MASTERS] = new
+
+
+def _fill_scale(own: dict[str, Any], parts: CheckpointContents) -> list[str]:
+    scaler, kept = parts.given.scaler, own.get("grad_scaler")
+    if not kept:
+        return []
+    if scaler is None:
+        return ["the loss scale is of the earlier step"]
+    for key, value in (("scale", scaler["scale"]), ("growth_tracker", scaler["_growth_tracker"])):
+        held = kept.get(key)
+        kept[key] = torch.full_like(held, value) if isinstance(held, torch.Tensor) else value
+    return ["the loss scale's hysteresis is of the earlier step"]
+
+
+def _fill_counts(tree: dict[str, Any], moved: int) -> list[str]:
+    """Samples, which both the schedule and the data loader count."""
+    args = tree.get("args")
+    each = getattr(args, "global_batch_size", None)
+    if args is None or not isinstance(each, int) or getattr(args, "rampup_batch_size", None):
+        return ["counts of samples and the schedule are of the earlier step: args tell no batch"]
+    for name in SCHEDULERS:
+        if isinstance(tree.get(name), dict) and "num_steps" in tree[name]:
+            tree[name]["num_steps"] += moved * each
+    if isinstance(samples := getattr(args, "consumed_train_samples", None), int):
+        args.consumed_train_samples = samples + moved * each
+    return []
+
+
+RANK_FILE = "mp_rank_00/model_optim_rng.pt"
+OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
+"""Modules of what a run keeps beside its tensors (args, the rerun state machine)."""
+LIKE = (
+    "names an earlier checkpoint of the run (its folder): the args that its loader asserts, bounds "
+    "of the schedule, random states and the optimizer's groups come from it; or give that "
+    "checkpoint's file as --template"
+)
+
+
+def write(
+    parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """Writes the folder. Raises ConfigError without an earlier checkpoint, StateError where that is
+    of another model or optimizer."""
+    if options.like is None:
+        raise ConfigError("--like", None, LIKE)
+    tree = _loaded(_file_of(options.like))
+    told = filled(tree, parts, str(options.like))
+    name = f"iter_{parts.given.step:07d}/{RANK_FILE}"
+    (folder / name).parent.mkdir(parents=True)
+    write_tree(with_own_storage(tree), folder / name, name, sums, pickling=PICKLING)
+    (folder / MEGATRON_LATEST).write_text(str(parts.given.step))
+    sums.file(MEGATRON_LATEST, folder / MEGATRON_LATEST)
+    return "; ".join([*([parts.lacks] if parts.lacks else []), *told])
+
+
+def read(folder: Path) -> Any:
+    """What rank 0 saved. Raises StateError for several model-parallel ranks."""
+    return _loaded(_file_of(folder))
+
+
+def _file_of(folder: Path) -> Path:
+    if folder.is_file():
+        return folder
+    place = _place(folder)
+    ranks = sorted(path.name for path in place.glob("mp_rank_*"))
+    if len(ranks) > 1:
+        raise StateError(f"{place}: is of {len(ranks)} model-parallel ranks; one is read")
+    return place / RANK_FILE
+
+
+def _loaded(path: Path) -> Any:
+    """The tree; objects of classes of Megatron's own stand in it as they lie there."""
+    refuse_special_file(path)
+    try:
+        with only_allowed(()):
+            names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # torch raises whatever its unpickler meets: it is told below
+        names = []
+    own = [name for name in names if name.startswith(OWN)]
+    return revived(safe_torch_load(path, allowed(own)), str(path))
+
+
+def _place(folder: Path) -> Path:
+    if (folder / RANK_FILE).is_file():
+        return folder
+    try:
+        told = text_of(folder / MEGATRON_LATEST).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(f"{folder}: holds no {RANK_FILE}, and no {MEGATRON_LATEST}") from error
+    if told != "release" and not (told.isascii() and told.isdigit() and len(told) < 19):
+        raise StateError(f"{folder / MEGATRON_LATEST}: {told!r:.60} is no iteration")
+    return folder / ("release" if told == "release" else f"iter_{int(told):07d}")

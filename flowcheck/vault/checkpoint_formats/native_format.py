@@ -1,0 +1,41 @@
+"""FlowCheck's own checkpoint format: safetensors and a JSON manifest. (A module of its own: the
+registry loads write and read by module.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.replica.checkpoint_files.manifest import FULL
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    averaged_model_state,
+)
+
+
+def write(
+    parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """The step's own files; what an earlier checkpoint alone tells has no place in them."""
+    sums.more.update(checkpoint_save.write_files(parts.given, folder, parts.layout, sums))
+    return parts.lacks if parts.given.optimizer is None or parts.given.older else ""
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """As torch.load of {"model", "optimizer", "scheduler", "scaler", "averages", "step"}."""
+    kept = checkpoint_save.load(folder)
+    found: dict[str, Any] = {"model": kept.model}
+    if kept.manifest.kind == FULL:
+        found["optimizer"] = kept.optimizer_state_dict()
+    for part, told in (("scheduler", kept.plain.scheduler), ("scaler", kept.plain.scaler)):
+        if told is not None:
+            found[part] = told
+    averages = averaged_model_state(
+        kept.model, kept.parameters, kept.more.averages, kept.more.averaged
+    )
+    more = {"averages": averages, "masters": kept.more.masters}
+    found.update({part: held for part, held in more.items() if held is not None})
+    return {**found, "step": kept.manifest.step}

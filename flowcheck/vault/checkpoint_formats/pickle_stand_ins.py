@@ -1,0 +1,142 @@
+"""Stand-ins for pickled objects whose classes are not installed: kept as they lie in a file, no
+code of theirs is run.
+to be written again: kept as they lie there, never looked into, and no code of theirs is run."""
+
+from __future__ import annotations
+
+import pickle
+from argparse import Namespace
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from flowcheck.errors import StateError
+
+NUMPY = (
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+    "numpy.ndarray",
+    "numpy.dtype",
+)
+"""What numpy's arrays are pickled with, under the names old and new. numpy's own take sizes, flags
+and pointers of elements from a file as they come."""
+NUMBERS = np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
+DEPTH_MAX = 900
+"""Of dictionaries and lists within each other: Python's own recursion ends near it."""
+
+
+class Opaque:
+    """What a pickle says of an object: what it was made with, and its state."""
+
+    def __new__(cls, *made_with: Any) -> Opaque:
+        self = super().__new__(cls)
+        self.__dict__["made_with"] = made_with
+        return self
+
+    def __init__(self, *made_with: Any) -> None:
+        """All is done in `__new__`, which a pickle may call alone."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__["state"] = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__dict__.get("state")
+        return (type(self), self.__dict__["made_with"], *(() if state is None else (state,)))
+
+
+def stand_in(name: str) -> tuple[type[Opaque], str]:
+    """A class in place of the one that a pickle calls `name`, as torch's safe_globals takes it."""
+    module, _, own = name.rpartition(".")
+    kind = type(own, (Opaque,), {"__module__": module, "__qualname__": own})
+    return kind, name
+
+
+def revived(tree: Any, where: str) -> Any:
+    """The tree with numpy's arrays of numbers in place of what their pickles say. Raises StateError
+    for any other array."""
+    return _Reviving(where).of(tree)
+
+
+class _Reviving:
+    """Each part once, wherever it is met again."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._made: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, node: Any, depth: int = 0) -> Any:
+        if depth > DEPTH_MAX:
+            raise StateError(f"{self._where}: its parts lie within each other {DEPTH_MAX} deep")
+        if id(node) not in self._made:
+            self._made[id(node)] = (node, node)  # what holds itself is met again
+            self._made[id(node)] = (node, self._of(node, depth + 1))
+        return self._made[id(node)][1]
+
+    def _of(self, node: Any, depth: int) -> Any:
+        if isinstance(node, dict):
+            for key in node:
+                node[key] = self.of(node[key], depth)
+        elif isinstance(node, list):
+            node[:] = [self.of(value, depth) for value in node]
+        elif type(node) is tuple:
+            return tuple([self.of(value, depth) for value in node])
+        elif isinstance(node, Opaque) and _name(type(node)) in NUMPY:
+            try:
+                return _dtype(node) if _name(type(node)) == "numpy.dtype" else _array(node)
+            except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+                raise StateError(f"{self._where}: holds an array that is none: {error}") from error
+        elif isinstance(node, Opaque | Namespace):
+            for key, value in list(vars(node).items()):
+                vars(node)[key] = self.of(value, depth)
+        return node
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _array(node: Opaque) -> np.ndarray:
+    """numpy's `ndarray.__reduce__`: an empty one, and (1, shape, dtype, Fortran's order, bytes)."""
+    made_of, shape, _ = node.__dict__["made_with"]
+    if _name(made_of) != "numpy.ndarray" or shape != (0,):
+        raise ValueError(f"it is made of {made_of!r:.60} {shape!r:.60}")
+    _, sizes, dtype, fortran, raw = node.__dict__["state"]
+    if not isinstance(raw, bytes):
+        raise TypeError(f"its elements are a {type(raw).__name__}")
+    flat = np.frombuffer(raw, _dtype(dtype))
+    return flat.reshape(tuple(sizes), order="F" if fortran is True else "C").copy()
+
+
+def _dtype(node: Any) -> np.dtype[Any]:
+    """numpy's `dtype.__reduce__`: its code, then (version, order of bytes, ...)."""
+    if not isinstance(node, Opaque) or _name(type(node)) != "numpy.dtype":
+        raise TypeError(f"a {type(node).__name__} is no dtype")
+    code, state = node.__dict__["made_with"][0], node.__dict__.get("state")
+    found = np.dtype(code) if isinstance(code, str) and len(code) <= 3 else None
+    if found is None or found.char not in NUMBERS:
+        raise ValueError(f"{code!r:.60} is no dtype of numbers")
+    return found.newbyteorder(">") if state is not None and state[1] == ">" else found
+
+
+class _Naming(pickle._Pickler):
+    """Writes a class that stands in under the name of the one it stands for, which need not be
+    there: nothing is imported, or put into a module, by a name out of a file. The one written in
+    Python: that in C looks every class up."""
+
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        if not (isinstance(obj, type) and issubclass(obj, Opaque)):
+            super().save_global(obj, name)  # type: ignore[misc]
+            return
+        self.write(b"c" + f"{obj.__module__}\n{obj.__qualname__}\n".encode())  # type: ignore[attr-defined]
+        self.memoize(obj)  # type: ignore[attr-defined]
+
+
+PICKLING: Any = SimpleNamespace(Pickler=_Naming, __name__="pickle", dumps=pickle.dumps)
+"""torch.save's pickle_module for trees with such objects."""
+
+
+def allowed(names: Sequence[str]) -> list[tuple[type[Opaque], str]]:
+    """Of torch's safe_globals: a stand-in for each of these names, and for numpy's."""
+    return [stand_in(name) for name in dict.fromkeys((*names, *NUMPY))]

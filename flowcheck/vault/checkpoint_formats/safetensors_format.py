@@ -1,0 +1,52 @@
+"""Parameters alone, as one safetensors file; what else there is to know is in its manifest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.replica.checkpoint_files.safetensors_file import (
+    FOR_TORCH,
+    read_tensors,
+    write_tensors,
+)
+from flowcheck.untrusted_paths import refuse_special_file
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, FormatOptions
+
+ALONE = "parameters alone: a trainer goes on with a new optimizer"
+
+
+def write(
+    parts: CheckpointContents, path: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """Writes the file; why it is no full resume. A tied weight is in it once, under its first
+    name. Its metadata tell the "step", and as "older" what is of another one, {name: step} as
+    JSON."""
+    told = {**FOR_TORCH, "step": str(parts.given.step)}
+    if parts.older:  # whoever has this file alone is told as well
+        told["older"] = json.dumps(parts.older)
+    write_tensors(path, parts.own, sums, part="model/", metadata=told)
+    return "; ".join((ALONE, *parts.kept))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """{"model"} and, where the file's metadata tell it, {"step"}."""
+    found: dict[str, Any] = {"model": read_tensors(path)}
+    step = step_in(path)
+    return found if step is None else {**found, "step": step}
+
+
+def step_in(path: Path) -> int | None:
+    """The step that a file's metadata tell. Raises StateError where it is no whole file."""
+    refuse_special_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            told = (file.metadata() or {}).get("step", "")
+    except (SafetensorError, OSError) as error:
+        raise StateError(f"{path}: no whole safetensors file: {error}") from error
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 19 else None

@@ -1,0 +1,294 @@
+"""The zip archives of torch.save as pieces of memory, with checksums filled in while they are
+written.
+
+torch.save hands over a tensor's own memory, so that what comes is known by its address. Its archive
+is told to leave check sums out, which it makes by itself at half the rate of a disk; they are put
+in here. Of an entry the archive has its sum twice (PKWARE's APPNOTE.TXT): in the descriptor that
+comes behind its bytes (4.3.9), and in the central directory, in the same order (4.3.12).
+
+Those of one dtype and shape differ in the tensor's bytes and in the sum of these alone: torch makes
+one of each, and the others are put together from it.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from flowcheck._core import ffi, lib
+from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
+from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES, Crc
+from flowcheck.vault.checkpoint_formats.tensor_storage import address_of, raw_of
+
+DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
+DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
+"""Bytes of one to its fields: signature, crc-32, compressed and uncompressed size."""
+ENTRY = struct.Struct("<4s6H3I3H")
+"""Of the directory up to the lengths of name, extra field and comment."""
+ENTRY_BYTES, ENTRY_CRC = 46, 16
+DESCRIPTOR_CRC = 4
+LARGE_BYTES = 1 << 16
+"""What is smaller is summed, and put together with its neighbours, before it is written."""
+
+
+class PieceRecorder(io.RawIOBase):
+    """A file to write to. tensors: (address, bytes) of memory that stays as it is as long as the
+    pieces are used, to a label; one that is met has its label once, whoever else records."""
+
+    def __init__(self, tensors: Mapping[tuple[int, int], str], met: set[str]) -> None:
+        super().__init__()
+        self._tensors, self._met, self._at = tensors, met, 0
+        self._sizes = {size for _, size in tensors}
+        self.pieces: list[FilePiece] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def aligned(self) -> int:
+        """Where a whole block of the file begins: an archive there has its tensor's blocks there
+        as well (torch aligns within an archive), and the sums of both have the same to do."""
+        if self._at % BLOCK_BYTES:
+            self.take(FilePiece(bytes(-self._at % BLOCK_BYTES)))
+        return self._at
+
+    def take(self, piece: FilePiece) -> None:
+        """Some bytes as they are to be written."""
+        self.pieces.append(piece)
+        self._at += piece.nbytes
+
+    def write(self, part: Any, /) -> int:
+        view = memoryview(part).cast("B")
+        size_bytes, piece, label = view.nbytes, None, None
+        if size_bytes and size_bytes in self._sizes:
+            piece = FilePiece(view)
+            label = self._tensors.get(piece.address)
+        if label is None:
+            piece = FilePiece(bytes(view))  # the writer's own: it is another's after this call
+        elif label not in self._met:
+            self._met.add(label)
+            piece = FilePiece(view, label)
+        assert piece is not None
+        self.take(piece)
+        return size_bytes
+
+
+def recorded(save: Callable[[], PieceRecorder]) -> list[FilePiece]:
+    """What `save` has torch.save write to a recorder. If that are other archives than are known
+    here, torch makes their sums itself."""
+    with uncollected():
+        with without_sums() as without:
+            pieces = save().pieces
+        if without and not put_sums(pieces):
+            pieces = save().pieces
+        return pieces
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without a search of all objects there are for such as are out of use: what is made per tensor
+    here sets off several, and each takes as long as 100 MB take on their way to a disk."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def put_sums(pieces: list[FilePiece]) -> bool:
+    """Puts the sums into the archives in `pieces`, large ones' as they are made while these are
+    written, and makes one piece of small ones; False: they are none that is known here."""
+    entries: list[Crc] = []
+    late = False
+    for number, piece in enumerate(pieces):
+        if piece.label:
+            continue
+        raw = bytes(piece.raw[:4])
+        if raw == DESCRIPTOR and piece.nbytes in DESCRIPTORS and number:
+            before = pieces[number - 1]
+            form = DESCRIPTORS[piece.nbytes]
+            _, told, *sizes = struct.unpack(form, piece.raw)
+            if sizes != [before.nbytes, before.nbytes]:
+                return False
+            at_once = bool(told) or before.nbytes < LARGE_BYTES
+            entries.append(Crc((told or crc_of(before)) if at_once else 0))
+            if not at_once:
+                late = True
+                pieces[number - 1] = replace(before, crc=entries[-1])
+                put = partial(_descriptor, form, sizes, entries[-1])
+                pieces[number] = FilePiece(piece.raw, late=put)
+            else:
+                pieces[number] = FilePiece(_descriptor(form, sizes, entries[-1]))
+        elif raw == DIRECTORY:
+            if filled(piece, [0] * len(entries)) is None:
+                return False
+            put_all = partial(_directory, piece, entries)
+            pieces[number] = FilePiece(piece.raw, late=put_all) if late else FilePiece(put_all())
+            entries, late = [], False
+    pieces[:] = joined(pieces)
+    return not entries
+
+
+def joined(pieces: Iterable[FilePiece]) -> Iterator[FilePiece]:
+    """The same bytes in fewer pieces."""
+    small: list[FilePiece] = []
+    for piece in pieces:
+        if not piece.label and piece.late is None and piece.nbytes < LARGE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            yield FilePiece(b"".join(one.raw for one in small))
+            small = []
+        yield piece
+    if small:
+        yield FilePiece(b"".join(one.raw for one in small))
+
+
+def _descriptor(form: str, sizes: list[int], own: Crc) -> bytes:
+    return struct.pack(form, DESCRIPTOR, own.value, *sizes)
+
+
+def _directory(piece: FilePiece, entries: list[Crc]) -> bytes:
+    whole = filled(piece, [own.value for own in entries])
+    assert whole is not None, "it was tried before"
+    return whole
+
+
+def filled(directory: FilePiece, entries: list[int]) -> bytes | None:
+    """The directory with the sums of its entries; None where there are not as many."""
+    raw = bytearray(directory.raw)
+    places = crcs_in(raw)
+    if places is None or len(places) != len(entries):
+        return None
+    for place, crc in zip(places, entries, strict=True):
+        struct.pack_into("<I", raw, place, crc)
+    return bytes(raw)
+
+
+def crcs_in(directory: bytes | bytearray) -> list[int] | None:
+    """Where the sum of each entry lies; None where it is no directory of bare archives."""
+    places: list[int] = []
+    at = 0
+    while at + ENTRY_BYTES <= len(directory):
+        fields = ENTRY.unpack_from(directory, at)
+        if fields[0] != DIRECTORY or fields[7]:
+            return None
+        places.append(at + ENTRY_CRC)
+        at += ENTRY_BYTES + sum(fields[10:13])
+    return places if at == len(directory) else None
+
+
+def crc_of(piece: FilePiece) -> int:
+    """crc-32 of its bytes."""
+    own = ffi.from_buffer("uint8_t[]", piece.raw)
+    return int(lib.fc_crc32(0, own, len(own)))
+
+
+@contextmanager
+def without_sums() -> Iterator[bool]:
+    """False where torch has no such setting. It is of the thread in newer versions of torch, of the
+    process in older ones: what another one of `recorded` has set stays set."""
+    serialization: Any = torch.serialization
+    if not hasattr(serialization, "set_crc32_options"):
+        yield False
+        return
+    was = serialization.get_crc32_options()
+    if not was:
+        yield True
+        return
+    serialization.set_crc32_options(False)
+    try:
+        yield True
+    finally:
+        serialization.set_crc32_options(was)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """What stands around the bytes of a tensor."""
+
+    before: bytes
+    behind: bytes
+    places: tuple[int, ...]
+    """Of the sum of the bytes, in `behind`: of their descriptor, and of the directory."""
+
+    def put(self, tensor: torch.Tensor, recorder: PieceRecorder) -> None:
+        """Writes the archive of a tensor of the same kind."""
+        recorder.write(self.before)
+        recorder.write(raw_of(tensor))
+        data = recorder.pieces[-1]
+        if data.nbytes < LARGE_BYTES:
+            recorder.write(self.summed(Crc(crc_of(data))))
+            return
+        own = Crc()
+        recorder.pieces[-1] = replace(data, crc=own)
+        recorder.take(FilePiece(self.behind, late=partial(self.summed, own)))
+
+    def summed(self, own: Crc) -> bytes:
+        """What stands behind bytes of this sum."""
+        raw = bytearray(self.behind)
+        for place in self.places:
+            struct.pack_into("<I", raw, place, own.value)
+        return bytes(raw)
+
+
+class TensorArchives:
+    """Of every kind of tensor that was met."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, Archive | None] = {}
+
+    def put(self, tensor: torch.Tensor, recorder: PieceRecorder) -> None:
+        """Writes the archive of a dense tensor that owns its storage. If torch writes others than
+        are known here, it writes this one as well."""
+        kind = (tensor.dtype, tensor.shape, tensor.stride())
+        if kind not in self._known:
+            self._known[kind] = archive_of(tensor)
+        known = self._known[kind]
+        if known is None:
+            torch.save(tensor, recorder)  # type: ignore[arg-type]
+        else:
+            known.put(tensor, recorder)
+
+
+def archive_of(tensor: torch.Tensor) -> Archive | None:
+    """Of such a tensor; None where there are no bytes in it, or it is none that is known here."""
+    recorder = PieceRecorder({address_of(raw_of(tensor)): "own"} if tensor.numel() else {}, set())
+    with without_sums() as bare:
+        torch.save(tensor, recorder)  # type: ignore[arg-type]
+    pieces = recorder.pieces
+    own = next((number for number, piece in enumerate(pieces) if piece.label), 0)
+    if not bare or not own or pieces[own + 1].raw[:4] != DESCRIPTOR:
+        return None
+    crcs: list[int] = []
+    before, behind, places, entry = bytearray(), bytearray(), list[int](), 0
+    for number, piece in enumerate(pieces):
+        if number == own:
+            continue
+        raw = bytearray(piece.raw)
+        if raw[:4] == DESCRIPTOR and len(raw) in DESCRIPTORS:
+            if number == own + 1:
+                places.append(len(behind) + DESCRIPTOR_CRC)
+                entry = len(crcs)
+            crcs.append(0 if number == own + 1 else crc_of(pieces[number - 1]))
+            struct.pack_into("<I", raw, DESCRIPTOR_CRC, crcs[-1])
+        elif raw[:4] == DIRECTORY:
+            found, summed = crcs_in(raw), filled(piece, crcs)
+            if found is None or summed is None:
+                return None
+            raw = bytearray(summed)
+            places.append(len(behind) + found[entry])
+        (before if number < own else behind).extend(raw)
+    return Archive(bytes(before), bytes(behind), tuple(places)) if len(places) == 2 else None

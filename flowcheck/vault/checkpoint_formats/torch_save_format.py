@@ -1,0 +1,59 @@
+"""A file of torch.save: {"model", "optimizer", "scheduler", "scaler", "step"}, under the trainer's
+own keys."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
+    CheckpointContents,
+    FormatOptions,
+    tree_of,
+)
+from flowcheck.vault.checkpoint_formats.tensor_storage import (
+    by_address,
+    labelled_tensors,
+    with_own_storage,
+)
+from flowcheck.vault.checkpoint_formats.torch_save_archive import PieceRecorder, recorded
+from flowcheck.vault.safe_torch_load import safe_torch_load
+
+
+def write(
+    parts: CheckpointContents, path: Path, options: FormatOptions, sums: ChecksummedWriter
+) -> str:
+    """Writes the file; why it is no full resume."""
+    write_tree(with_own_storage(tree_of(parts, options.keys, named=False)), path, path.name, sums)
+    return parts.lacks
+
+
+def read(path: Path) -> Any:
+    """What torch.save put there, of tensors and plain values."""
+    return safe_torch_load(path)
+
+
+def write_tree(
+    tree: Any,
+    path: Path,
+    name: str,
+    sums: ChecksummedWriter,
+    *,
+    part: str = "",
+    pickling: Any = pickle,
+) -> None:
+    """torch.save of `tree`, whose tensors have storages of their own. name: the file's in the
+    manifest; part: before each tensor's there; pickling: torch's pickle_module."""
+    held = {part + label: tensor for label, tensor in labelled_tensors(tree)}
+    at = by_address(held)
+
+    def save() -> PieceRecorder:
+        recorder = PieceRecorder(at, set())
+        torch.save(tree, recorder, pickle_module=pickling)  # type: ignore[arg-type]
+        return recorder
+
+    sums.put(name, path, recorded(save), held)

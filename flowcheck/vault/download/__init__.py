@@ -1,0 +1,1 @@
+"""Downloads a step from a FlowCheck server or an object store, in parallel and resumable."""

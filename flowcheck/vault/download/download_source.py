@@ -1,0 +1,348 @@
+"""Where a step is downloaded from: a FlowCheck server over HTTP, or a store that fsspec opens.
+each by itself, from several threads."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import math
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from threading import Event
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
+from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST
+from flowcheck.step_numbers import Step
+from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_paths import (
+    checked_checkpoint_name,
+    digest_in_name,
+    step_in_name,
+    step_number,
+)
+from flowcheck.vault.http_support.http_ranges import content_range
+from flowcheck.vault.http_support.socket_deadline import DeadlineReader
+from flowcheck.vault.http_support.tls_context import trusting
+from flowcheck.vault.persist import checkpoint_ledger
+from flowcheck.vault.persist.checkpoint_listing import (
+    CheckpointListing,
+    ListedFile,
+    checked,
+    listing_of_manifest,
+)
+from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, sentence
+from flowcheck.vault.persist.storage_target import opened
+
+WRITING_S = 600.0
+"""A server may write a step out of its memory for so long."""
+WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
+"""Between two looks whether it has."""
+LISTING_BYTES_MAX = 32 << 20
+"""Of a server's answer that lists the files of a step: some 150 bytes each (FILES_MAX)."""
+REFUSAL_BYTES_MAX = 64 << 10
+"""Of an answer that refuses: a sentence in JSON."""
+SAID_MAX = 500
+"""Characters of a server's sentence that are shown."""
+HEAD_S = 60.0
+"""For all of an answer's head; a step that is still in memory takes a server a while."""
+LEAST_BYTES_S = 16 << 10
+"""A server that gives less, over all of an answer, is let go."""
+READ_BYTES = 1 << 20
+Told = TypeVar("Told")
+
+
+class TransientError(Exception):
+    """It may go better the next time."""
+
+
+class ServerBusy(TransientError):
+    """It is asked for by too many just now."""
+
+
+class _File(msgspec.Struct):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class _Step(msgspec.Struct):
+    """What `GET /steps/N` answers."""
+
+    step: Step
+    digest: str
+    files: tuple[_File, ...]
+
+
+class _Writing(msgspec.Struct):
+    """What it answers while the step is written."""
+
+    step: Step
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableStep:
+    """A step that is there."""
+
+    name: str
+    """Of its folder."""
+    listing: CheckpointListing
+
+
+class DownloadSource(Protocol):
+    """What is not there, or not allowed, is a StateError; what may pass is Transient."""
+
+    url: str
+
+    def find(self, step: Step | str) -> AvailableStep:
+        """step: a number or "latest"."""
+
+    def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
+        """Exactly these bytes."""
+
+    def close(self) -> None:
+        """Nothing more is asked for."""
+
+
+def open_origin(
+    url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float, ca: str | None
+) -> DownloadSource:
+    """By the URL's scheme. ca: see `trusting`. Raises ConfigError for one nothing here can open."""
+    tls = trusting(url, ca)
+    if urlsplit(url).scheme in ("http", "https"):
+        return HttpOrigin(url, token, timeout_s, tls)
+    return StoreOrigin(url, opened(url, options or {}, timeout_s, "--from"))
+
+
+class HttpOrigin:
+    """`flowcheck serve`, or whatever answers as it does."""
+
+    def __init__(
+        self, url: str, token: str | None, timeout_s: float, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.url, self._tls = url.rstrip("/"), tls
+        self._parts, self._timeout_s = urlsplit(self.url), timeout_s
+        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._own = threading.local()
+        self._made: list[http.client.HTTPConnection] = []
+        if not self._parts.hostname:
+            raise ConfigError("--from", url, "names no host")
+
+    def find(self, step: Step | str) -> AvailableStep:
+        until_s, asked = time.monotonic() + WRITING_S, step
+        while time.monotonic() < until_s:
+            status, headers, body = self._get(f"/steps/{step}", {}, LISTING_BYTES_MAX)
+            self._refuse(status, body)
+            if status == 202:
+                step = step_number(self._told(body, _Writing).step, self.url)
+                Event().wait(wait_s(headers.get("Retry-After", "1")))
+                continue
+            told = self._told(body, _Step)
+            files = tuple(ListedFile(one.name, one.bytes, one.sha256) for one in told.files)
+            found = checked(told.step, told.digest, files, self.url)
+            if MANIFEST not in [file.name for file in files]:
+                raise StateError(f"{self.url}: step {found.step} has no {MANIFEST} there")
+            if asked not in (LATEST, found.step):
+                raise StateError(f"{self.url}: answers step {found.step} to step {asked}")
+            return AvailableStep(checked_checkpoint_name(f"step-{found.step}", self.url), found)
+        raise StateError(f"{self.url}: step {step} is not written within {WRITING_S:.0f} s")
+
+    def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
+        path = f"/steps/{offer.listing.step}/files/{quote(file.name)}"
+        asked = {"Range": f"bytes={begin}-{begin + size - 1}", "If-Range": f'"{file.sha256}"'}
+        status, headers, body = self._get(path, asked if size else {}, size)
+        if status == 206 and body is None:
+            raise StateError(f"{self.url}: {file.name}: more than the {size} bytes asked for come")
+        if body is not None and (status == 206 or (status == 200 and size == file.size_bytes)):
+            place = headers.get("Content-Range") if status == 206 else None
+            if place not in (None, content_range((begin, begin + size), file.size_bytes)):
+                raise StateError(f"{self.url}: {file.name}: answers {place!r:.80} to another range")
+            if len(body) != size:
+                raise TransientError(f"{len(body)} bytes came of {size}")
+            return body
+        if status == 200:
+            raise StateError(f"{self.url}: {file.name} is another file there by now; begin anew")
+        self._refuse(status, body)
+        raise StateError(f"{self.url}: answers {status} to a range of {file.name}")
+
+    def close(self) -> None:
+        for connection in self._made:
+            connection.close()
+
+    def _told(self, body: bytes | None, kind: type[Told]) -> Told:
+        if body is None:
+            what = f"tells of a step in more than {LISTING_BYTES_MAX:,} bytes"
+            raise StateError(f"{self.url}: {what}, which is no list of a checkpoint's files")
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except DECODE_ERRORS as error:
+            raise StateError(f"{self.url}: does not answer as flowcheck serve does") from error
+
+    def _refuse(self, status: int, body: bytes | None) -> None:
+        """Raises for an answer that is none, with the sentence in it."""
+        said = ""
+        with suppress(*DECODE_ERRORS):
+            said = printable(msgspec.json.decode(body or b"", type=_Refusal).error)[:SAID_MAX]
+        if status in (401, 403):
+            raise StateError(
+                f"{self.url}: {said or 'refuses'}: --token-file names the file with it"
+            )
+        if status in (429, 503):
+            raise ServerBusy(f"it answers {status} {said}".rstrip())
+        if status >= 500:
+            raise TransientError(f"it answers {status} {said}".rstrip())
+        if status not in (200, 202, 206):
+            raise StateError(f"{self.url}: {said or f'answers {status}'}")
+
+    def _get(
+        self, path: str, more: dict[str, str], most_bytes: int
+    ) -> tuple[int, http.client.HTTPMessage, bytes | None]:
+        """One request over this thread's connection, which is made anew where it was closed. No
+        more than `most_bytes` of an answer are read, and of one that refuses REFUSAL_BYTES_MAX;
+        a body that is longer is None."""
+        connection = getattr(self._own, "connection", None)
+        for last in (False, True) if connection is not None else (True,):
+            if connection is None:
+                connection = self._own.connection = self._connected()
+                self._made.append(connection)
+            try:
+                connection.request("GET", self._parts.path + path, headers=self._headers | more)
+                answer = connection.getresponse()
+                fine = answer.status in (200, 202, 206)
+                body = _read(answer, most_bytes if fine else REFUSAL_BYTES_MAX, self._timeout_s)
+                if not answer.isclosed():  # what more it sends is not waited for
+                    connection.close()
+                    self._own.connection = None
+                return answer.status, answer.headers, body
+            except ssl.SSLCertVerificationError as error:
+                why = f"is not trusted: {error.verify_message}: --ca names its authority's file"
+                raise StateError(f"{self.url}: {why}") from error
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                connection.close()
+                connection = self._own.connection = None
+                if last:
+                    raise TransientError(f"{type(error).__name__}: {error}") from error
+        raise AssertionError("the last attempt raises")
+
+    def _connected(self) -> http.client.HTTPConnection:
+        host, port = self._parts.hostname, self._parts.port
+        assert host is not None
+        limit_s = self._timeout_s
+        if self._tls is not None:
+            made: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host, port, timeout=limit_s, context=self._tls
+            )
+        else:
+            made = http.client.HTTPConnection(host, port, timeout=limit_s)
+        made.response_class = _Answer
+        return made
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer whose head comes within one time, however slowly it drips: HEAD_S."""
+
+    def __init__(self, sock: socket.socket, *more: Any, **named: Any) -> None:
+        super().__init__(sock, *more, **named)
+        self.fp.close()
+        self.within = DeadlineReader(sock, HEAD_S, sock.makefile("rb", buffering=0))
+        self.fp = io.BufferedReader(self.within)
+
+
+def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -> bytes | None:
+    """An answer's body; None of one that is longer. Raises TimeoutError where it comes more slowly
+    than LEAST_BYTES_S."""
+    length = answer.length
+    if length is not None and length > most_bytes:
+        return None
+    if isinstance(answer, _Answer):
+        answer.within.again(timeout_s + most_bytes / LEAST_BYTES_S)
+    body = bytearray()
+    while len(body) <= most_bytes:
+        part = answer.read(min(READ_BYTES, most_bytes + 1 - len(body)))
+        if not part:
+            break
+        body += part
+    return bytes(body) if len(body) <= most_bytes else None
+
+
+def wait_s(stated: str) -> float:
+    """How long a server asks to be left alone, by a Retry-After: seconds or a date (RFC 9110,
+    10.2.3). At least WAIT_MIN_S, at most WAIT_MAX_S, which is also what nothing known asks for."""
+    try:
+        asked = float(stated)
+    except ValueError:
+        try:
+            asked = parsedate_to_datetime(stated).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, OSError):
+            return WAIT_MAX_S
+    return max(WAIT_MIN_S, min(WAIT_MAX_S, asked)) if math.isfinite(asked) else WAIT_MAX_S
+
+
+class StoreOrigin:
+    """A target of [persist], from anywhere."""
+
+    def __init__(self, url: str, fs: Any) -> None:
+        self.url, self._fs = url.rstrip("/"), fs
+        self._base = str(fs._strip_protocol(self.url)).rstrip("/")
+
+    def find(self, step: Step | str) -> AvailableStep:
+        name = self._name(step)
+        manifest = self._cat(f"{name}/{MANIFEST}")
+        if manifest is None:
+            raise StateError(f"{self.url}: there is no step {step}: {name} has no {MANIFEST}")
+        found = listing_of_manifest(manifest, f"{self.url}/{name}")
+        if found.step != step_in_name(name) or not found.digest.startswith(digest_in_name(name)):
+            raise StateError(f"{self.url}: {name} holds step {found.step} of {found.digest!r:.80}")
+        return AvailableStep(name, found)
+
+    def _name(self, step: Step | str) -> str:
+        if step == LATEST:
+            told = self._cat(LATEST, TEXT_BYTES_MAX)
+            if told is None:
+                raise StateError(f"{self.url}: nothing durable lies there: it has no {LATEST!r}")
+            return latest_name(told, f"{self.url}/{LATEST}")
+        known = checkpoint_ledger.decode(
+            self._cat(checkpoint_ledger.LEDGER), f"{self.url}/{checkpoint_ledger.LEDGER}"
+        ).entries
+        own = [entry.name for entry in known if entry.step == step]
+        return own[-1] if own else checked_checkpoint_name(f"step-{step}", self.url)
+
+    def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
+        if not size:
+            return b""
+        path = f"{self._base}/{offer.name}/{file.name}"
+        try:
+            data = bytes(self._fs.cat_file(path, start=begin, end=begin + size))
+        except FileNotFoundError as error:
+            raise StateError(f"{self.url}: {offer.name} has gone for newer ones") from error
+        except Exception as error:
+            raise TransientError(sentence(error)) from error
+        if len(data) != size:
+            raise TransientError(f"{len(data)} bytes came of {size}")
+        return data
+
+    def close(self) -> None:
+        """Its connections are the library's."""
+
+    def _cat(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
+        try:
+            return read_small(self._fs, f"{self._base}/{path}", most_bytes)
+        except FileNotFoundError:
+            return None
+        except FlowCheckError:
+            raise
+        except Exception as error:
+            raise StateError(f"{self.url}/{path}: {sentence(error)}") from error

@@ -1,0 +1,193 @@
+"""A checkpoint that is being downloaded: its files so far, and which chunks are there."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from flowcheck.atomic_write import sync, write_atomically
+from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.private_files import open_private_folder
+from flowcheck.untrusted_paths import FETCH_DONE, FETCH_LISTING, checked_checkpoint_name, open_below
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
+
+WHAT, DONE = FETCH_LISTING, FETCH_DONE
+NOTES_BYTES_MAX = 64 << 20
+"""Of either: a line of a few bytes for each CHUNK_BYTES."""
+CHUNK_BYTES = 8 << 20
+
+Chunk = tuple[int, int]
+"""Number of the file, number of the chunk in it."""
+
+
+class _What(msgspec.Struct, frozen=True):
+    """Chunks are of this and no other content."""
+
+    chunk_bytes: int
+    files: tuple[tuple[str, int, str], ...]
+
+
+class PartialDownload:
+    """Chunks are written to their place, then noted; those a killed process noted are there."""
+
+    def __init__(self, folder: Path, listing: CheckpointListing, held: int) -> None:
+        """held: a descriptor of `folder`; no file is reached but through it. Use `partial`."""
+        self.folder, self.listing = folder, listing
+        self._held, self._lock = held, Lock()
+        what = _What(CHUNK_BYTES, tuple((f.name, f.size_bytes, f.sha256) for f in listing.files))
+        self._done: set[Chunk] = set()
+        if self._same(what):
+            self._done = self._noted()
+        else:
+            for left in folder.iterdir():
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            write_atomically(folder / WHAT, msgspec.json.encode(what))
+        self.done_bytes = sum(self.size(chunk) for chunk in self._done)
+        self._note = self._noting()
+
+    def missing(self) -> list[Chunk]:
+        """Makes every file in its size; what of them is still to come."""
+        for file in self.listing.files:
+            with self._opened(file) as descriptor:
+                os.ftruncate(descriptor, file.size_bytes)
+        return [
+            (number, chunk)
+            for number, file in enumerate(self.listing.files)
+            for chunk in range(-(-file.size_bytes // CHUNK_BYTES))
+            if (number, chunk) not in self._done
+        ]
+
+    def refuse_full(self) -> None:
+        """Raises StateError where what is to come has no room on this disk."""
+        lacking = 0
+        for file in self.listing.files:
+            with self._opened(file) as descriptor:
+                here = os.fstat(descriptor).st_blocks * 512  # stat(2)
+            lacking += max(0, file.size_bytes - here)
+        disk = shutil.disk_usage(self.folder)
+        if disk.total and lacking > disk.free:
+            raise StateError(
+                f"{self.folder}: {lacking:,} bytes are still to come, and {disk.free:,} are free "
+                "there: make room, or fetch to another disk"
+            )
+
+    def size(self, chunk: Chunk) -> int:
+        file = self.listing.files[chunk[0]]
+        return min(CHUNK_BYTES, file.size_bytes - chunk[1] * CHUNK_BYTES)
+
+    def write(self, chunk: Chunk, data: bytes) -> None:
+        """Raises OSError where there is no room."""
+        number, at = chunk
+        left, offset = memoryview(data), at * CHUNK_BYTES
+        with self._opened(self.listing.files[number]) as descriptor:
+            while left:
+                written = os.pwrite(descriptor, left, offset)
+                left, offset = left[written:], offset + written
+        with self._lock:
+            self._done.add(chunk)
+            self.done_bytes += len(data)
+            self._note.write(f"{number} {at}\n".encode())
+
+    def forget(self, file: ListedFile) -> None:
+        """Its chunks are to come again."""
+        number = self.listing.files.index(file)
+        self._done = {chunk for chunk in self._done if chunk[0] != number}
+        self.done_bytes = sum(self.size(chunk) for chunk in self._done)
+        lines = "".join(f"{one} {chunk}\n" for one, chunk in sorted(self._done))
+        self._note.close()
+        write_atomically(self.folder / DONE, lines.encode())
+        self._note = self._noting()
+
+    def finish(self, final: Path) -> None:
+        """Gives it its name, on disk; what was noted goes last."""
+        for file in self.listing.files:
+            with self._opened(file) as descriptor:
+                os.fsync(descriptor)
+        for folder in {(self.folder / file.name).parent for file in self.listing.files}:
+            sync(folder)
+        self.folder.rename(final)
+        forget_notes(final)
+        sync(final.parent)
+
+    def close(self) -> None:
+        self._note.close()
+
+    def _same(self, what: _What) -> bool:
+        try:
+            return msgspec.json.decode(self._kept(WHAT), type=_What) == what
+        except (OSError, StateError, *DECODE_ERRORS):
+            return False
+
+    def _noted(self) -> set[Chunk]:
+        """Whole lines of the note; of files that are there with all their bytes."""
+        try:
+            lines = self._kept(DONE).decode().split("\n")[:-1]
+            pairs = [line.split() for line in lines]
+            found = {(int(a), int(b)) for a, b in (p for p in pairs if len(p) == 2)}
+        except (OSError, StateError, ValueError):  # UnicodeDecodeError is one
+            return set()
+        files = self.listing.files
+        return {
+            (number, chunk)
+            for number, chunk in found
+            if 0 <= number < len(files)
+            and 0 <= chunk * CHUNK_BYTES < files[number].size_bytes
+            and (self.folder / files[number].name).is_file()
+        }
+
+    def _kept(self, name: str) -> bytes:
+        with os.fdopen(open_below(self._held, name), "rb") as file:
+            return file.read(NOTES_BYTES_MAX)
+
+    def _noting(self) -> FileIO:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        return FileIO(open_below(self._held, DONE, flags), "ab")
+
+    @contextmanager
+    def _opened(self, file: ListedFile) -> Iterator[int]:
+        flags = os.O_RDWR | os.O_CREAT
+        descriptor = open_below(self._held, file.name, flags, make=True)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def forget_notes(final: Path) -> None:
+    """Takes away what was noted of a checkpoint that is whole: a kill may have come before that."""
+    noted = [final / name for name in (DONE, WHAT) if (final / name).exists()]
+    for path in noted:
+        path.unlink()
+    if noted:
+        sync(final)
+
+
+@contextmanager
+def partial(into: Path, name: str, listing: CheckpointListing) -> Iterator[PartialDownload]:
+    """The part of `into`/`name` that is there. Raises StateError where another process fetches it
+    just now, or somebody else may write to the folder."""
+    folder = into / f".{checked_checkpoint_name(name, str(into))}.part"
+    os.close(open_private_folder(into))
+    held = open_private_folder(folder)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateError(f"{folder}: another process is fetching this step there") from error
+        except OSError:  # NFS locks no folder
+            pass
+        part = PartialDownload(folder, listing, held)
+        try:
+            yield part
+        finally:
+            part.close()
+    finally:
+        os.close(held)

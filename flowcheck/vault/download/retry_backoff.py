@@ -1,0 +1,69 @@
+"""Retries with backoff for downloads, with a limit and a message at once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from threading import Event, Lock
+from typing import TypeVar
+
+from flowcheck.errors import StateError
+from flowcheck.vault.download.download_source import ServerBusy, TransientError
+
+TRIES = 8
+"""Of one chunk, or of the first question, before it is given up."""
+WAIT_FIRST_S, WAIT_MAX_S = 0.2, 10.0
+"""Doubled with each try."""
+BUSY_S = 600.0
+"""A server that too many ask may say so for so long."""
+Told = TypeVar("Told")
+ReportRetry = Callable[[str], None]
+
+
+class RetryPolicy:
+    """Of all threads that ask one place."""
+
+    def __init__(self, url: str, said: ReportRetry) -> None:
+        self._url, self._said, self._lock = url, said, Lock()
+        self._told = ""
+
+    def ask(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
+        """The answer. Raises StateError when there is none in time, or `stop` is set."""
+        waiting = stop or Event()
+        until_s, failed = time.monotonic() + BUSY_S, 0
+        while True:
+            try:
+                answer = question()
+            except ServerBusy as error:
+                last: TransientError = error
+                wait_s = random.uniform(0.2, 2.0)  # so that not all come back at once
+                if time.monotonic() > until_s:
+                    raise StateError(f"{self._url}: is busy for {BUSY_S:.0f} s: {last}") from last
+                self._say(last, f"it is asked again for {BUSY_S:.0f} s at most")
+            except TransientError as error:
+                last, wait_s = error, _wait_s(failed)
+                failed += 1
+                if failed >= TRIES:
+                    what = f"cannot be fetched from, {TRIES} times: {last}"
+                    raise StateError(f"{self._url}: {what}") from last
+                left_s = sum(_wait_s(n) for n in range(failed - 1, TRIES - 1))
+                self._say(last, f"tried {TRIES - failed} times more, waiting {left_s:.0f} s in all")
+            else:
+                self._say(None, "goes on")
+                return answer
+            if waiting.wait(wait_s):
+                raise StateError(f"{self._url}: given up: {last}") from last
+
+    def _say(self, why: TransientError | None, then: str) -> None:
+        """Once for each reason; that it is over only where there was one."""
+        told = "" if why is None else str(why)
+        with self._lock:
+            if told == self._told:
+                return
+            self._told = told
+        self._said(f"{self._url}: {told}: {then}" if told else f"{self._url}: {then}")
+
+
+def _wait_s(failed: int) -> float:
+    return min(WAIT_MAX_S, WAIT_FIRST_S * 2.0**failed)

@@ -1,0 +1,119 @@
+"""An HTTP server with a limit on connections, each in a thread; more are answered 503.
+
+The standard library's: checkpoints are served by sendfile(2), for which its threads hardly wake.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from flowcheck.vault.http_support.tls_context import ServerTls
+
+HANDSHAKE_S = 10.0
+"""A client may take so long to agree on TLS."""
+REFUSE_S = 1.0
+REFUSED_AT_ONCE = 16
+"""Clients that are told so over TLS, which takes them a while; more are cut off."""
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+
+class BoundedHttpServer(ThreadingHTTPServer):
+    """Listens once it is made; serves between `start` and `stop`."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        connections: int,
+        handler: type[BaseHTTPRequestHandler],
+        tls: ServerTls | None = None,
+    ) -> None:
+        """connections: at once. tls: of https. Raises OSError where it cannot listen there."""
+        self._free = threading.BoundedSemaphore(connections)
+        self._refusing = threading.BoundedSemaphore(REFUSED_AT_ONCE)
+        self._tls = tls
+        self._thread: threading.Thread | None = None
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), handler)
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        name = host.decode() if isinstance(host, bytes | bytearray) else str(host)
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
+
+    def start(self) -> None:
+        """Serves in a thread."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No new connections; those there are end with the process."""
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+
+    def refused(self) -> None:
+        """A client was told to come back."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.refused()
+            self._refuse(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            if self._tls is not None:
+                try:
+                    request = self._tls.wrapped(request, HANDSHAKE_S)
+                except OSError:
+                    self.handle_error(request, client_address)
+                    self.shutdown_request(request)
+                    return
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def _refuse(self, request: Any) -> None:
+        """Over TLS in a thread of its own: others wait to be accepted."""
+        if self._tls is None:
+            _tell_full(request)
+        elif self._refusing.acquire(blocking=False):
+            threading.Thread(target=self._refuse_wrapped, args=(request,), daemon=True).start()
+            return
+        self.shutdown_request(request)
+
+    def _refuse_wrapped(self, request: Any) -> None:
+        assert self._tls is not None
+        try:
+            with suppress(OSError):
+                request = self._tls.wrapped(request, REFUSE_S)
+                request.recv(1 << 16)  # what is answered before it is read, is cut off
+                _tell_full(request)
+        finally:
+            self.shutdown_request(request)
+            self._refusing.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is its client's business."""
+
+
+def _tell_full(request: Any) -> None:
+    request.settimeout(REFUSE_S)
+    with suppress(OSError):  # it is gone
+        request.sendall(FULL)

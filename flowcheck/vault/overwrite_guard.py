@@ -1,0 +1,271 @@
+"""What an output may overwrite: an empty folder, an output of ours, one file for one file;
+never anything else.
+
+`--force` takes away what lies at a path that a user typed. So what nobody but the user can have put
+there stays, whatever was typed, and so does all that the output is made from.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError
+from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, STEP
+from flowcheck.replica.checkpoint_files.manifest import (
+    MANIFEST,
+    decode_manifest,
+    load_manifest,
+    manifest_beside,
+    text_at,
+)
+from flowcheck.step_numbers import Step
+
+ASIDE = ".old.tmp"
+"""Behind what waits to go until what takes its place is there."""
+_ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
+SHOWN = 4
+KEY = "--out"
+ANOTHER = "name another file or folder"
+INDEX = "jobs.json"
+"""Of a folder with the outputs of all jobs: which step, and whose each of them is."""
+Listed = Callable[[Path], set[str]]
+"""Names, from the folder on, of the files that an output of ours there has; none: it is no such."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedPath:
+    """Something no output may be, hold or lie in."""
+
+    path: Path
+    what: str
+    takes_new: bool = False
+    """Outputs may lie directly in it where nothing is there yet: a folder of many things."""
+
+
+def by_manifest(folder: Path) -> set[str]:
+    """Of an output of one step."""
+    try:
+        manifest = load_manifest(folder)
+    except StateError:
+        return set()
+    return {MANIFEST, *(manifest.files or manifest.sha256)}
+
+
+class _Kept(msgspec.Struct):
+    job: int
+    checkpoint: str | None
+
+
+class _Index(msgspec.Struct):
+    """What of the index is read again."""
+
+    step: Step | None
+    jobs: list[_Kept]
+
+
+def by_index(folder: Path) -> set[str]:
+    """Of an output of several jobs, a file each."""
+    path = folder / INDEX
+    try:
+        if path.is_symlink():
+            return set()
+        told = msgspec.json.decode(path.read_bytes(), type=_Index)
+    except (OSError, *DECODE_ERRORS):
+        return set()
+    files = [one.checkpoint for one in told.jobs if one.checkpoint is not None]
+    plain = all(Path(name).name == name and (folder / name).is_file() for name in files)
+    return {INDEX, *files} if plain else set()
+
+
+def by_either(folder: Path) -> set[str]:
+    """Where it is not known which of them was asked for."""
+    return by_manifest(folder) | by_index(folder)
+
+
+def is_empty(out: Path) -> bool:
+    """A folder that nothing is lost with."""
+    return out.is_dir() and not out.is_symlink() and not any(out.iterdir())
+
+
+def check_out(
+    out: Path,
+    *,
+    force: bool,
+    folder: bool,
+    spared: Sequence[ProtectedPath] = (),
+    listed: Listed = by_manifest,
+) -> None:
+    """Before anything is written, and again before anything is replaced. folder: what is written is
+    one, which may take an empty one's place, else a file; listed: of what it may take the place.
+    Raises ConfigError, naming what stands in the way."""
+    there = os.path.lexists(out)
+    if there and not force and not (folder and is_empty(out)):
+        raise ConfigError(KEY, str(out), "is there already: name another, or --force")
+    if out.name in ("", ".."):
+        raise ConfigError(KEY, str(out), "is a folder that something works in: name a new one")
+    if not out.parent.is_dir():
+        raise ConfigError(KEY, str(out), f"there is no folder {out.parent}: make it first")
+    check_spared(out, spared)
+    if there:
+        _check_kind(out, listed if folder else by_manifest, folder=folder)
+    if not folder:
+        _check_beside(out)
+
+
+def check_spared(out: Path, spared: Sequence[ProtectedPath]) -> None:
+    """Raises ConfigError where `out` is one of these, holds or lies in one, by whatever name."""
+    place = Path(os.path.realpath(out))
+    for one in spared:
+        if not one.path.exists():
+            continue
+        if _same(place, one.path):
+            raise ConfigError(KEY, str(out), f"is {one.what}: {ANOTHER}")
+        if _within(Path(os.path.realpath(one.path)), place):
+            right = f"holds {one.what}, {one.path}: {ANOTHER}"
+            raise ConfigError(KEY, str(out), right)
+        if _within(place, one.path) and not _is_new(place, one):
+            right = f"lies in {one.what}, {one.path}: {ANOTHER}, outside of it"
+            raise ConfigError(KEY, str(out), right)
+
+
+@contextmanager
+def replacing_output(
+    out: Path,
+    *,
+    force: bool,
+    folder: bool,
+    spared: Sequence[ProtectedPath] = (),
+    listed: Listed = by_manifest,
+) -> Iterator[Callable[[], None]]:
+    """What is called right before an output gets its name: what is there is looked at again and set
+    aside. It goes at the end of the `with`; after an error it has its name back.
+
+    Raises ConfigError as `check_out`, at once and when called.
+    """
+    check_out(out, force=force, folder=folder, spared=spared, listed=listed)
+    aside: list[tuple[Path, Path]] = []
+
+    def make_room() -> None:
+        check_out(out, force=force, folder=folder, spared=spared, listed=listed)
+        beside = [] if folder else [manifest_beside(out)]
+        # A folder is only renamed onto none, and a manifest must never speak of another file.
+        for own in ([out] if out.is_dir() else []) + beside:
+            if os.path.lexists(own):
+                away = own.with_name(f".{own.name}.{os.getpid()}{ASIDE}")
+                own.rename(away)
+                aside.append((own, away))
+                if away.is_dir():
+                    _check_ours(out, away, listed)  # what came while it was looked at
+
+    try:
+        yield make_room
+    except BaseException:
+        for own, away in reversed(aside):
+            if not os.path.lexists(own):
+                away.rename(own)
+        raise
+    for _, away in aside:
+        shutil.rmtree(away) if away.is_dir() else away.unlink()
+    _sweep(out, listed)
+
+
+def _sweep(out: Path, listed: Listed) -> None:
+    """Takes away what a killed process had set aside of an output of ours."""
+    for name in (out.name, manifest_beside(out).name):
+        for left in out.parent.glob(f".{glob.escape(name)}.*{ASIDE}"):
+            if not _ASIDE.search(left.name) or left.is_symlink():
+                continue
+            if not left.is_dir():
+                with suppress(StateError, OSError):
+                    decode_manifest(text_at(left, out), str(left))
+                    left.unlink()
+            elif not any(foreign_in(left, listed)):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def foreign_in(folder: Path, listed: Listed = by_manifest) -> Iterator[str]:
+    """Names of what lies in a folder and is of no output of ours there: all, where nothing is
+    listed. None of an empty folder."""
+    own = listed(folder)
+    folders = {str(up) for name in own for up in PurePosixPath(name).parents}
+    for at, below, files in os.walk(folder):
+        inner = Path(at).relative_to(folder)
+        for name in (*sorted(files), *sorted(below)):
+            path = (inner / name).as_posix()
+            is_folder = name in below and not (Path(at) / name).is_symlink()
+            if path not in (folders if is_folder else own):
+                yield f"{path}/" if is_folder else path
+
+
+def _check_kind(out: Path, listed: Listed, *, folder: bool) -> None:
+    mode = out.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        right = f"is a link to {os.path.realpath(out)}: name that, or another"
+        raise ConfigError(KEY, str(out), right)
+    if stat.S_ISREG(mode):
+        if folder:
+            right = f"is a file, and what is written is a folder: {ANOTHER}"
+            raise ConfigError(KEY, str(out), right)
+        return
+    if not stat.S_ISDIR(mode):
+        raise ConfigError(KEY, str(out), f"is no file and no folder: {ANOTHER}")
+    if os.path.ismount(out):
+        raise ConfigError(KEY, str(out), "is where a disk is mounted: name something below it")
+    _check_ours(out, out, listed)
+
+
+def _check_ours(out: Path, folder: Path, listed: Listed) -> None:
+    """folder: where it lies just now."""
+    found = list(islice(foreign_in(folder, listed), SHOWN + 1))
+    if found:
+        more = " and more" if len(found) > SHOWN else ""
+        right = (
+            f"holds {', '.join(found[:SHOWN])}{more}, which no flowcheck restore wrote there: "
+            f"--force replaces an output of its own alone; {ANOTHER}, or take that away first"
+        )
+        raise ConfigError(KEY, str(out), right)
+
+
+def _check_beside(out: Path) -> None:
+    """The manifest beside a file is replaced as well."""
+    beside = manifest_beside(out)
+    if not os.path.lexists(beside):
+        return
+    try:
+        if beside.is_symlink():
+            raise StateError("a link")
+        decode_manifest(text_at(beside, out), str(beside))
+    except StateError as error:
+        right = (
+            f"its manifest would be {beside.name}, and what is there is none of ours: name another"
+        )
+        raise ConfigError(KEY, str(out), right) from error
+
+
+def _is_new(place: Path, one: ProtectedPath) -> bool:
+    named = place.name.startswith(STEP) or place.name == LATEST
+    directly = _same(place.parent, one.path)
+    return one.takes_new and directly and not named and not os.path.lexists(place)
+
+
+def _within(inner: Path, outer: Path) -> bool:
+    return any(_same(path, outer) for path in (inner, *inner.parents))
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Of the file system, so that a bind mount hides nothing."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False

@@ -1,0 +1,98 @@
+"""A local folder as storage target: checkpoints appear whole by a rename."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from flowcheck.atomic_write import atomic_path_per_process, sync, write_atomically
+from flowcheck.errors import StateError, naming_file
+from flowcheck.private_files import make_folder
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, verify_checkpoint
+from flowcheck.vault.persist.rate_limit import TransferPace
+
+LEFTOVERS = ".step-*.tmp"
+"""What a killed process left: the step that comes next is another one."""
+COPY_BYTES = 4 << 20
+
+
+class LocalFolder:
+    """See `Place`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root)
+
+    def read(self, path: str, most_bytes: int = MOST_BYTES) -> bytes | None:
+        try:
+            with (self.root / path).open("rb") as file:
+                data = file.read(most_bytes + 1)
+        except FileNotFoundError:
+            return None
+        if len(data) > most_bytes:
+            raise StateError(f"{self.root / path}: is longer than {most_bytes:,} bytes")
+        return data
+
+    def write(self, path: str, data: bytes) -> None:
+        place = self.root / path
+        with naming_file(place):
+            make_folder(place.parent)
+            write_atomically(place, data)
+
+    def holds(self, name: str) -> bool:
+        return os.path.lexists(self.root / name)
+
+    def send(self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
+        final = self.root / name
+        if final.exists():
+            pace.skipped(listing.size_bytes)
+            return
+        with naming_file(final):
+            make_folder(self.root)
+            with atomic_path_per_process(final, leftovers=LEFTOVERS, folder=True) as place:
+                for file in listing.files:
+                    make_folder((place / file.name).parent)
+                    _copy(folder / file.name, place / file.name, pace)
+
+    def verify(self, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
+        pace.living()
+        try:
+            if verify_checkpoint(self.root / name) != listing:
+                raise StateError(f"{self.root / name}: its {MANIFEST} is not what was written")
+        except StateError:
+            self.remove(name)
+            raise
+        pace.living()
+
+    def remove(self, name: str) -> bool:
+        place = self.root / name
+        if not place.is_dir():
+            return True
+        held = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False  # it is being served
+            except OSError:  # NFS locks no folder
+                pass
+            (place / MANIFEST).unlink(missing_ok=True)
+            sync(place)
+            shutil.rmtree(place)
+            sync(self.root)
+        finally:
+            os.close(held)
+        return True
+
+
+def _copy(source: Path, to: Path, pace: TransferPace) -> None:
+    with source.open("rb") as reader, to.open("wb") as writer:
+        while data := reader.read(COPY_BYTES):
+            pace.take(len(data))
+            writer.write(data)
+            pace.moved(len(data))
+        writer.flush()
+        os.fsync(writer.fileno())
+    sync(to.parent)

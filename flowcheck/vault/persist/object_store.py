@@ -1,0 +1,217 @@
+"""An object store (S3, GCS, Azure) as storage target, through fsspec."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
+from flowcheck.vault.persist import s3_multipart
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
+from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.upload_journal import SENT, SentFile, UploadJournal
+
+BLOCK_BYTES = 16 << 20
+SMALL_BYTES_MAX = MOST_BYTES
+"""Of an object that is read whole: a manifest is the longest."""
+REFUSED = ("credential", "accesskey", "signature", "forbidden", "denied", "unauthorized", "token")
+"""In what stores and their libraries say to someone they do not know or let in."""
+AWAY = ("connect", "timed out", "timeout", "unreachable", "resolve", "503", "slow down")
+
+
+class ObjectStore:
+    """See `Place`."""
+
+    def __init__(self, url: str, fs: Any, journal: Path) -> None:
+        """journal: a folder on this machine, where it is noted what was sent."""
+        self.url = url.rstrip("/")
+        self._fs, self._journal = fs, journal
+        self._base = str(fs._strip_protocol(self.url)).rstrip("/")
+        self._parts = urlsplit(url).scheme in ("s3", "s3a") and hasattr(fs, "call_s3")
+
+    def read(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
+        with self._telling(path):
+            try:
+                self._fs.invalidate_cache()
+                return read_small(self._fs, f"{self._base}/{path}", most_bytes)
+            except FileNotFoundError:
+                return None
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._telling(path):
+            self._fs.pipe_file(f"{self._base}/{path}", data)
+        if self.read(path) != data:
+            raise StateError(f"{self.url}/{path}: does not read back as it was written")
+
+    def holds(self, name: str) -> bool:
+        with self._telling(name):
+            return bool(self._fs.exists(f"{self._base}/{name}"))
+
+    def send(self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
+        journal = self._journal_of(name)
+        for file in listing.files:
+            path = f"{name}/{file.name}"
+            with self._telling(path):
+                if self._there(path, file, journal.sent(file)):
+                    pace.skipped(file.size_bytes)
+                else:
+                    journal.note(file, self._send(folder / file.name, path, file, journal, pace))
+
+    def verify(self, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
+        journal = self._journal_of(name)
+        for file in listing.files:
+            path = f"{name}/{file.name}"
+            with self._telling(path):
+                sent = journal.sent(file)
+                same = sent is not None and sent.proved and self._there(path, file, sent)
+                if not same and self._read_back(path, pace) != file.sha256:
+                    journal.forget(file)
+                    raise StateError(
+                        f"{self.url}/{path}: what is there is not what was sent; it is sent again"
+                    )
+            pace.living()
+
+    def remove(self, name: str) -> bool:
+        folder = f"{self._base}/{name}"
+        with self._telling(name):
+            if self._fs.exists(f"{folder}/{MANIFEST}"):
+                self._fs.rm_file(f"{folder}/{MANIFEST}")
+            for path in self._fs.find(folder):
+                self._fs.rm_file(path)
+        journal = self._journal_of(name)
+        for file, upload in journal.uploads.items():  # parts cost money, and nobody sees them
+            with self._telling(f"{name}/{file}"):
+                s3_multipart.give_up(self._fs, f"{self._base}/{name}/{file}", upload)
+        journal.remove()
+        return True
+
+    def _journal_of(self, name: str) -> UploadJournal:
+        return UploadJournal.of(self._journal / f"{name}{SENT}", f"{self.url}/{name}")
+
+    def _there(self, path: str, file: ListedFile, sent: SentFile | None) -> bool:
+        """It is what was sent before, as far as the store tells without giving it back."""
+        if sent is None:
+            return False
+        try:
+            info = self._info(path)
+        except FileNotFoundError:
+            return False
+        return info.get("size") == file.size_bytes and _tag(info) == sent.tag
+
+    def _info(self, path: str) -> dict[str, Any]:
+        self._fs.invalidate_cache()
+        return dict(self._fs.info(f"{self._base}/{path}"))
+
+    def _send(
+        self, source: Path, path: str, file: ListedFile, journal: UploadJournal, pace: TransferPace
+    ) -> SentFile:
+        where = f"{self._base}/{path}"
+        if self._parts and file.size_bytes > s3_multipart.PART_BYTES:
+            wanted = s3_multipart.send(self._fs, where, source, file, journal, pace)
+        else:
+            wanted = self._stream(where, source, pace)
+        info = self._info(path)
+        if info.get("size") != file.size_bytes:
+            raise StateError(
+                f"{self.url}/{path}: {info.get('size')} bytes arrived of {file.size_bytes}"
+            )
+        tag = _tag(info)
+        return SentFile(sha256=file.sha256, tag=tag, proved=tag == wanted)
+
+    def _stream(self, where: str, source: Path, pace: TransferPace) -> str:
+        """Sends a file in one piece; the md5 that many stores tell of it."""
+        md5 = hashlib.md5(usedforsecurity=False)
+        if source.stat().st_size <= BLOCK_BYTES:
+            data = source.read_bytes()
+            pace.take(len(data))
+            self._fs.pipe_file(where, data)
+            pace.moved(len(data))
+            return hashlib.md5(data, usedforsecurity=False).hexdigest()
+        with source.open("rb") as reader:
+            writer = self._fs.open(where, "wb", block_size=BLOCK_BYTES)
+            try:
+                while data := reader.read(BLOCK_BYTES):
+                    pace.take(len(data))
+                    md5.update(data)
+                    writer.write(data)
+                    pace.moved(len(data))
+            except BaseException:
+                _discard(writer)
+                raise
+            writer.close()
+        return md5.hexdigest()
+
+    def _read_back(self, path: str, pace: TransferPace) -> str:
+        sha256 = hashlib.sha256()
+        with self._fs.open(f"{self._base}/{path}", "rb", block_size=BLOCK_BYTES) as reader:
+            while data := reader.read(BLOCK_BYTES):
+                pace.take(len(data))
+                sha256.update(data)
+                pace.living()
+        return sha256.hexdigest()
+
+    @contextmanager
+    def _telling(self, path: str) -> Iterator[None]:
+        """Whatever a library raises is a sentence about the target."""
+        try:
+            yield
+        except FlowCheckError:
+            raise
+        except Exception as error:
+            raise StateError(f"{self.url}/{path}: {sentence(error)}") from error
+
+
+def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
+    """All of an object, no more of which is asked for than may be there. Raises StateError where it
+    is longer than `most_bytes`, FileNotFoundError where there is none, or what `fs` raises."""
+    info = fs.info(path)
+    size = info.get("size")
+    if info.get("type") == "directory":
+        raise FileNotFoundError(path)
+    if isinstance(size, int) and size > most_bytes:
+        raise StateError(f"{path}: has {size:,} bytes; {most_bytes:,} are read at most")
+    if size == 0:  # a range of nothing is an error to some stores
+        return b""
+    end = size if isinstance(size, int) else most_bytes + 1
+    data = bytes(fs.cat_file(path, start=0, end=end))
+    if len(data) > min(end, most_bytes):
+        raise StateError(f"{path}: {len(data):,} bytes came of {min(end, most_bytes):,} asked for")
+    return data
+
+
+def sentence(error: Exception) -> str:
+    """What a store, or the library on the way to it, complains of, and what to do."""
+    told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    cause = f"{told} {error.__cause__!r}".lower()
+    plain = cause.replace(" ", "")
+    if isinstance(error, PermissionError) or any(word in plain for word in REFUSED):
+        return f"the store lets nobody in with these credentials, or not there ({told})"
+    nowhere = any(word in plain for word in ("nosuchbucket", "containernotfound"))
+    if nowhere or (isinstance(error, FileNotFoundError) and ("bucket" in plain or "/b/" in plain)):
+        return f"there is no such bucket or container: make it first ({told})"
+    if isinstance(error, ConnectionError | TimeoutError) or any(word in cause for word in AWAY):
+        return f"the store cannot be reached, or does not answer ({told})"
+    return f"the store refuses ({told})"
+
+
+def _tag(info: dict[str, Any]) -> str:
+    """A file's content as its store tells it: S3's ETag, md5 of GCS and of Azure, in hex."""
+    if tag := info.get("ETag"):
+        return str(tag).strip('"')
+    encoded = info.get("md5Hash") or (info.get("content_settings") or {}).get("content_md5")
+    if isinstance(encoded, str):
+        return base64.b64decode(encoded).hex()
+    return bytes(encoded).hex() if encoded else ""
+
+
+def _discard(writer: Any) -> None:
+    """Ends an object that is not to appear."""
+    with suppress(Exception):  # whatever it lacks: what made it end is told
+        writer.discard()
+    writer.closed = True

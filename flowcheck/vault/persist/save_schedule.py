@@ -1,0 +1,50 @@
+"""Which step is to be saved, and which saved checkpoints may be deleted (retention). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowcheck.step_numbers import Step
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSchedule:
+    """When a checkpoint is due; by whichever of both comes first."""
+
+    every_steps: int | None
+    every_minutes: float | None
+
+    def due(self, held: Sequence[Step], last: int, since_s: float) -> Step | None:
+        """The step to save now, of those in memory; None: none is.
+
+        held: whole steps, ascending; last: saved before, 0 for none; since_s: from the begin of
+        that save until now. A replica that went back behind `last` begins anew.
+        """
+        if not held or held[-1] == 0:
+            return None
+        newest = held[-1]
+        last = last if last <= newest else 0
+        if newest == last:
+            return None
+        every = self.every_steps
+        if every is not None and newest // every > last // every:
+            return next((s for s in reversed(held) if s > last and s % every == 0), newest)
+        minutes = self.every_minutes
+        return newest if minutes is not None and since_s >= minutes * 60 else None
+
+
+def leaving(steps: Sequence[int], keep_last: int, keep_every: int | None) -> list[int]:
+    """Indices of checkpoints that need not stay. steps: of each, in the order they were saved.
+
+    The last `keep_last` stay, and of each `keep_every` steps from the first multiple on the first
+    that was saved.
+    """
+    stay = set(range(max(0, len(steps) - keep_last), len(steps)))
+    if keep_every is not None:
+        firsts: dict[int, int] = {}
+        for index, step in enumerate(steps):
+            if step >= keep_every:
+                firsts.setdefault(step // keep_every, index)
+        stay |= set(firsts.values())
+    return [index for index in range(len(steps)) if index not in stay]

@@ -1,0 +1,204 @@
+"""Loads a torch.save file of the trainer without running code in it, and says what a file is
+that torch refuses."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.untrusted_paths import refuse_special_file
+
+ZIP_MAGIC = b"PK\x03\x04"
+"""Of the archives torch.save writes."""
+UNFIT = (
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+    MemoryError,
+)
+"""What Python and torch raise for values of another kind."""
+TOLD_MAX = 500
+"""Characters of such an error that are shown."""
+PARTS_MAX = 1 << 20
+EXPANDED_BYTES_MAX = 1 << 30
+"""Tensors that repeat their elements (masks) may be of so many bytes more than their file."""
+TEXT_BYTES_MAX = 256 << 20
+_REFUSED = re.compile(r"[Uu]nsupported (?:global: GLOBAL|global:|class:|GLOBAL) ([\w.]+)")
+"""torch/_weights_only_unpickler.py: of what is not allowed, and of modules that never are."""
+
+
+def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
+    """What torch.save put there, of tensors and plain values. more: classes that may be made as
+    well (torch's safe_globals). Raises StateError, which says what the file is instead."""
+    refuse_special_file(path)
+    try:
+        with path.open("rb") as file:
+            begin = file.read(len(ZIP_MAGIC))
+            size_bytes = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    if not begin:
+        raise StateError(f"{path}: is empty")
+    if begin == ZIP_MAGIC and not zipfile.is_zipfile(path):
+        raise StateError(f"{path}: is not whole: its end is missing, as where writing was cut off")
+    mapped = begin == ZIP_MAGIC  # a private mapping: the file never changes
+    with only_allowed([argparse.Namespace, *more]):  # which only holds values
+        return _loaded(path, size_bytes, str(path), mmap=mapped, archive=mapped)
+
+
+def load_bytes(raw: bytes, where: str) -> Any:
+    """As `load_tree`, of an archive in memory. where: of it, for errors."""
+    with only_allowed(()):
+        return _loaded(io.BytesIO(raw), len(raw), where, archive=True)
+
+
+@contextmanager
+def only_allowed(kinds: Sequence[Any]) -> Iterator[None]:
+    """Of torch's safe_globals these alone: not what a library in this process allowed for files of
+    its own (megatron-core's numpy)."""
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(list(kinds))
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def _loaded(
+    file: Path | io.BytesIO, size_bytes: int, where: str, *, archive: bool, **how: Any
+) -> Any:
+    """Raises StateError for what torch refuses, and for what grows when it is read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch guesses aloud what a foreign file may be
+            if archive:
+                _refuse_packed(file, size_bytes)
+            tree = torch.load(file, map_location="cpu", weights_only=True, **how)
+    except Exception as error:  # torch raises whatever its unpickler meets
+        raise StateError(f"{where}: {told_of(error, archive=archive)}") from error
+    refuse_grown(tree, size_bytes, where)
+    return tree
+
+
+def text_of(path: Path) -> bytes:
+    """Of a small file of a checkpoint. Raises OSError, StateError where it is too long for one."""
+    refuse_special_file(path)
+    with path.open("rb") as file:
+        found = file.read(TEXT_BYTES_MAX + 1)
+    if len(found) > TEXT_BYTES_MAX:
+        raise StateError(f"{path}: is longer than {TEXT_BYTES_MAX:,} bytes")
+    return found
+
+
+def _refuse_packed(file: Path | io.BytesIO, size_bytes: int) -> None:
+    """torch.save packs nothing: a record that is may be a thousand times as long as the file, and
+    one place may be told as many records."""
+    with zipfile.ZipFile(file) as archive:
+        records = archive.infolist()
+    if any(one.compress_type != zipfile.ZIP_STORED for one in records):
+        raise ValueError("its records are packed")
+    if sum(one.file_size for one in records) > size_bytes:
+        raise ValueError("its records are longer than the file")
+    if isinstance(file, io.BytesIO):
+        file.seek(0)
+
+
+def refuse_grown(tree: Any, size_bytes: int, where: str) -> None:
+    """Raises StateError where a tree is more than a file of so many bytes holds: parts within parts
+    that are met again and again, a part within itself, tensors of one element repeated."""
+    counting = _Counting()
+    try:
+        counting.of(tree)
+    except RecursionError:
+        counting.wrong = "lie within each other too deep"
+    if counting.wrong:
+        raise StateError(f"{where}: its parts {counting.wrong}")
+    if counting.parts > PARTS_MAX + 4 * size_bytes:
+        raise StateError(f"{where}: its parts are met again {counting.parts:,} times")
+    if counting.elements_bytes > EXPANDED_BYTES_MAX + size_bytes:
+        what = f"tensors are of {counting.elements_bytes:,} bytes"
+        raise StateError(f"{where}: its {what}, the file of {size_bytes:,}")
+
+
+class _Counting:
+    """How large a tree is for whoever walks through it, found by looking at each part once."""
+
+    def __init__(self) -> None:
+        self.wrong = ""
+        self.elements_bytes = 0
+        self.parts = 0
+        self._known: dict[int, tuple[int, Any]] = {}
+
+    def of(self, tree: Any) -> None:
+        self.parts = self._of(tree)
+
+    def _of(self, node: Any) -> int:
+        inside = _inside(node)
+        if inside is None and not isinstance(node, torch.Tensor):
+            return 1
+        known = self._known.get(id(node))
+        if known is not None:
+            self.wrong = self.wrong or ("lie within themselves" if known[0] == 0 else "")
+            return known[0]
+        self._known[id(node)] = (0, node)
+        if inside is None:
+            self.elements_bytes += node.numel() * node.element_size()
+        count = 1 + sum(self._of(one) for one in inside or ())
+        self._known[id(node)] = (count, node)
+        return count
+
+
+def _inside(node: Any) -> Collection[Any] | None:
+    """The parts of a part; None of what has none."""
+    if isinstance(node, dict):
+        return node.values()
+    if isinstance(node, list | tuple | set | frozenset):
+        return node
+    if isinstance(node, torch.Tensor | type):
+        return None
+    own: dict[str, Any] | None = getattr(node, "__dict__", None)
+    return None if own is None else own.values()
+
+
+@contextmanager
+def structure_errors_as_state_errors(where: str) -> Iterator[None]:
+    """Around what looks into a tree of a trainer's, or of whoever made one: what it holds is of any
+    kind, and of none that was asked for. Raises StateError for whatever comes of that."""
+    try:
+        yield
+    except UNFIT as error:
+        told = f"{type(error).__name__}: {error}"[:TOLD_MAX]
+        raise StateError(f"{where}: its parts do not fit together: {told}") from error
+
+
+def told_of(error: Exception, *, archive: bool) -> str:
+    """What a file is that torch refuses with this error."""
+    told = str(error)
+    other = _REFUSED.search(told)
+    if other is not None:
+        return (
+            f"holds other than tensors and plain values ({other[1]}), which would run code to be "
+            "read: name a checkpoint without it"
+        )
+    if "TorchScript" in told:
+        return "is a TorchScript program, not a checkpoint that torch.save wrote"
+    if archive:
+        return "is a zip archive, but not a whole one that torch.save wrote"
+    return "is not a file that torch.save wrote, or not a whole one"

@@ -1,0 +1,167 @@
+"""The steps that can be downloaded: checkpoints in folders, and steps of a replica in memory,
+written to files on demand.
+
+A step in memory becomes files once somebody asks for it: from then on it is read from those, and
+the replica's memory is held no longer than it takes to write them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Protocol
+
+from flowcheck.atomic_write import atomic_path_per_process
+from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.private_files import make_folder
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST
+from flowcheck.step_numbers import Step
+from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, read_listing
+from flowcheck.vault.persist.saver import StepToSave
+from flowcheck.vault.serve.read_leases import ReadLeases
+
+STAGED = "step-*"
+LEFTOVERS = ".step-*.tmp"
+
+
+class Memory(Protocol):
+    """A replica that goes on."""
+
+    def versions(self) -> tuple[Step, ...]:
+        """Whole steps, ascending."""
+
+    def hold(self, step: Step) -> AbstractContextManager[StepToSave]:
+        """Raises StateError where it is not held."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableStep:
+    """A step that can be read."""
+
+    folder: Path
+    listing: CheckpointListing
+
+
+@dataclass(frozen=True, slots=True)
+class StepBeingWritten:
+    """A step that is being written: ask again."""
+
+    step: Step
+
+
+class StepCatalog:
+    """What there is, looked at anew with each request."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        memory: Memory | None = None,
+        staging: Path | None = None,
+        staged: int = 2,
+    ) -> None:
+        """folders: with checkpoints in them; staging: an empty folder of its own, or what a server
+        before this one left there; staged: steps of the memory that lie there at most."""
+        self._folders, self._memory = folders, memory
+        self._staging, self._most = staging, staged
+        self.leases = ReadLeases()
+        self._lock = Lock()
+        self._known: dict[Path, tuple[int, CheckpointListing]] = {}
+        self._writing: Step | None = None
+        self._failed: dict[int, str] = {}
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+            make_folder(staging, new=True)
+
+    def durable(self) -> dict[Step, ReadableStep]:
+        """Checkpoints on disk by step; of two of one step the one that was written last."""
+        found: dict[Step, tuple[int, ReadableStep]] = {}
+        for path in [path for folder in self._folders for path in folder.glob("step-*")]:
+            read = self._read(path)
+            if read is not None and read[0] > found.get(read[1].step, (-1,))[0]:
+                found[read[1].step] = (read[0], ReadableStep(path, read[1]))
+        return {step: one for step, (_, one) in sorted(found.items())}
+
+    def in_memory(self) -> tuple[Step, ...]:
+        return tuple(step for step in self._memory.versions() if step) if self._memory else ()
+
+    def newest(self) -> Step | None:
+        """The step that `latest` means."""
+        with self._lock:
+            if self._writing is not None:
+                return self._writing
+        staged = self._staged()
+        busy = sum(self.leases.busy(one.folder) for one in staged.values())
+        memory = self.in_memory() if busy < self._most else ()
+        return max([*self.durable(), *memory, *staged], default=None)
+
+    def find(self, step: Step) -> ReadableStep | StepBeingWritten | None:
+        """A step, to be read under `leases`; None where there is none. Raises StateError where it
+        cannot be written just now."""
+        there = self.durable().get(step) or self._staged().get(step)
+        if there is not None:
+            return there
+        with self._lock:
+            if self._writing is not None:
+                return StepBeingWritten(step) if step == self._writing or self._has(step) else None
+            if not self._has(step):
+                return None
+            if step in self._failed:
+                raise StateError(self._failed.pop(step))
+            self._make_room()
+            self._writing = step
+        Thread(target=self._write, args=(step,), daemon=True).start()
+        return StepBeingWritten(step)
+
+    def _has(self, step: Step) -> bool:
+        return step in self.in_memory()
+
+    def _staged(self) -> dict[Step, ReadableStep]:
+        paths = self._staging.glob(STAGED) if self._staging is not None else ()
+        found = [(path, read[1]) for path in paths if (read := self._read(path)) is not None]
+        return {told.step: ReadableStep(path, told) for path, told in found}
+
+    def _make_room(self) -> None:
+        """Takes the oldest staged steps away that nobody reads."""
+        self.leases.end()
+        staged = sorted(self._staged().items())
+        for _, one in staged:
+            if len(staged) < self._most:
+                return
+            if not self.leases.busy(one.folder):
+                shutil.rmtree(one.folder, ignore_errors=True)
+                staged.pop()
+        if len(staged) >= self._most:
+            raise StateError(
+                f"{len(staged)} steps are being fetched that lie in memory alone, and no more have "
+                "room: ask for one of those, or come back"
+            )
+
+    def _write(self, step: Step) -> None:
+        assert self._memory is not None and self._staging is not None
+        try:
+            with self._memory.hold(step) as held:
+                final = self._staging / f"step-{held.step}"
+                with atomic_path_per_process(final, leftovers=LEFTOVERS, folder=True) as folder:
+                    held.write(folder)
+        except (FlowCheckError, OSError) as error:
+            with self._lock:
+                self._failed = {step: str(error)}
+        finally:
+            with self._lock:
+                self._writing = None
+
+    def _read(self, path: Path) -> tuple[int, CheckpointListing] | None:
+        """(when its manifest was written, in ns, what that tells); None where it is not whole."""
+        try:
+            written = (path / MANIFEST).stat().st_mtime_ns
+            known = self._known.get(path)
+            if known is None or known[0] != written:
+                known = (written, read_listing(path))
+                self._known[path] = known
+        except (OSError, StateError):
+            return None
+        return known

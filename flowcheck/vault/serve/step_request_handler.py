@@ -1,0 +1,314 @@
+"""Answers HTTP requests for steps: GET /steps, /steps/N, /steps/N/files/NAME with ranges; of
+several jobs below /jobs/K.
+
+GET /steps                 every step: {"latest", "steps": [{"step", "durable", "in_memory"}]}
+GET /steps/N               {"step", "digest", "files": [{"name", "bytes", "sha256"}]}; N or latest
+GET /steps/N/files/NAME    the file; Range, If-Range, If-None-Match, ETag = its sha256
+GET /jobs                  of several jobs their names; all else lies below /jobs/K then
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import json
+import os
+import time
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from flowcheck.errors import StateError
+from flowcheck.step_numbers import Step
+from flowcheck.terminal_escape import printable
+from flowcheck.untrusted_paths import open_below
+from flowcheck.vault.http_support.http_ranges import (
+    Span,
+    content_range,
+    matches,
+    none_match,
+    part_heads,
+    spans,
+)
+from flowcheck.vault.http_support.peer_uid import may_ask
+from flowcheck.vault.http_support.socket_deadline import DeadlineReader
+from flowcheck.vault.persist.checkpoint_listing import ListedFile
+from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
+
+ALONE = ""
+"""In place of a job's name where there is but one, which needs no path of its own."""
+NUMBER_MAX = 999
+
+
+def job_of(
+    words: list[str], jobs: Mapping[str, StepCatalog]
+) -> tuple[StepCatalog, list[str]] | str | None:
+    """(what is asked, the rest of the path); None: the names are; or why it is of none."""
+    if ALONE in jobs:
+        return jobs[ALONE], words
+    names = list(jobs)
+    match words:
+        case ["" | "jobs"]:
+            return None
+        case ["jobs", name, *rest] if name in jobs:
+            return jobs[name], rest or ["steps"]
+        case ["jobs", word, *rest] if word in map(str, range(1, min(len(names), NUMBER_MAX) + 1)):
+            return jobs[names[int(word) - 1]], rest or ["steps"]
+    return f"there are several jobs here: {', '.join(f'/jobs/{name}/steps' for name in names)}"
+
+
+if TYPE_CHECKING:
+    from flowcheck.vault.serve.step_server import StepServer
+
+BLOCK_BYTES = 4 << 20
+LEAST_BYTES_S = 16 << 10
+"""A client that takes less, over all of an answer, is let go."""
+IDLE_S = 5.0
+"""Between two requests of a connection, and for all of the next one's head."""
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+"""What a program of this machine names it; another name may be a page of somebody else's that was
+made to point here."""
+BOUNDARY = "flowcheck-8d1f6c0e2b7a"
+"""Between the parts of an answer of several ranges: each carries its length."""
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+
+NO_TOKEN = (
+    "without a token this server answers the user that it runs as, and root, alone: state "
+    "serve.token_file, and send the token in it"
+)
+
+
+class StepRequestHandler(BaseHTTPRequestHandler):
+    """Requests of one connection, one after the other."""
+
+    protocol_version = "HTTP/1.1"
+    server: StepServer
+    _catalogue: StepCatalog
+    """Of the job that is asked for."""
+    server_version = "flowcheck"
+    sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.timeout_s)
+        limit_s = min(self.server.timeout_s, IDLE_S)
+        self._head_in = DeadlineReader(self.connection, limit_s)
+        self.rfile = io.BufferedReader(self._head_in)
+
+    def handle_one_request(self) -> None:
+        self._head_in.again()
+        super().handle_one_request()
+
+    def do_GET(self) -> None:
+        """Answers, whatever happens on the way."""
+        if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # its body is not read, and is no next request
+        try:
+            self._answer()
+        except StateError as error:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "2"})
+        except (TimeoutError, ConnectionError):
+            self.close_connection = True
+
+    def do_HEAD(self) -> None:
+        """As GET, without the bytes."""
+        self.do_GET()
+
+    def _answer(self) -> None:
+        if not self._may():
+            told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
+            sent = self.headers.get("Authorization") is not None
+            if self.server.token is None:
+                why = NO_TOKEN
+            elif sent:
+                why = "the token that was sent is not this server's"
+            else:
+                why = "send this server's token"
+            self._refuse(HTTPStatus.UNAUTHORIZED, why, told)
+            return
+        if self.server.is_loopback and not is_local(self.headers.get("Host", "")):
+            why = "this server is for its own machine: name it 127.0.0.1 or localhost"
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
+            return
+        try:
+            path = urlsplit(self.path).path
+        except ValueError:  # http://[
+            self._refuse(HTTPStatus.BAD_REQUEST, "that is no path, and no URL")
+            return
+        words = [unquote(word) for word in path.strip("/").split("/")]
+        asked = job_of(words, self.server.jobs)
+        if isinstance(asked, str):
+            self._refuse(HTTPStatus.NOT_FOUND, asked)
+            return
+        if asked is None:
+            self._json(HTTPStatus.OK, {"jobs": list(self.server.jobs)})
+            return
+        self._catalogue, words = asked
+        match words:
+            case ["" | "steps"]:
+                self._json(HTTPStatus.OK, self._index())
+            case ["steps", which]:
+                self._step(which, None)
+            case ["steps", which, "files", *name] if name:
+                self._step(which, "/".join(name))
+            case _:
+                self._refuse(HTTPStatus.NOT_FOUND, "there is /steps, and what that names")
+
+    def _may(self) -> bool:
+        if self.server.token is None:
+            return may_ask(self.client_address[:2], self.connection.getsockname()[:2])
+        scheme, _, word = self.headers.get("Authorization", "").partition(" ")
+        given = word.strip().encode("latin-1", "replace")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given, self.server.token)
+
+    def _index(self) -> dict[str, Any]:
+        durable, memory = self._catalogue.durable(), self._catalogue.in_memory()
+        steps = sorted({*durable, *memory})
+        return {
+            "latest": self._catalogue.newest(),
+            "durable": max(durable, default=None),
+            "steps": [
+                {
+                    "step": step,
+                    "durable": step in durable,
+                    "in_memory": step in memory,
+                    "bytes": durable[step].listing.size_bytes if step in durable else None,
+                    "digest": durable[step].listing.digest if step in durable else None,
+                }
+                for step in steps
+            ],
+        }
+
+    def _step(self, which: str, name: str | None) -> None:
+        catalogue = self._catalogue
+        step = catalogue.newest() if which == "latest" else _number(which)
+        found = catalogue.find(step) if step is not None else None
+        if found is None:
+            there = sorted({*catalogue.durable(), *catalogue.in_memory()})
+            told = f"there is no step {which}; there are {', '.join(map(str, there)) or 'none'}"
+            self._refuse(HTTPStatus.NOT_FOUND, told)
+        elif isinstance(found, StepBeingWritten):
+            told_now = {"step": found.step, "writing": True}
+            self._json(HTTPStatus.ACCEPTED, told_now, {"Retry-After": "1"})
+        else:
+            try:
+                with catalogue.leases.reading(found.folder):
+                    self._found(found, name)
+            except FileNotFoundError:
+                self._refuse(HTTPStatus.NOT_FOUND, f"step {step} has gone for newer ones")
+
+    def _found(self, found: ReadableStep, name: str | None) -> None:
+        told = found.listing
+        if name is None:
+            files = [
+                {"name": one.name, "bytes": one.size_bytes, "sha256": one.sha256}
+                for one in told.files
+            ]
+            self._json(HTTPStatus.OK, {"step": told.step, "digest": told.digest, "files": files})
+            return
+        file = next((one for one in told.files if one.name == name), None)
+        if file is None:
+            self._refuse(HTTPStatus.NOT_FOUND, f"step {told.step} has no file {name!r}")
+            return
+        self._file(found.folder, file)
+
+    def _file(self, folder: Path, file: ListedFile) -> None:
+        told = {"ETag": f'"{file.sha256}"', "Accept-Ranges": "bytes"}
+        if none_match(self.headers.get("If-None-Match", ""), file.sha256):
+            self._head(HTTPStatus.NOT_MODIFIED, told)
+            return
+        asked, only_if = self.headers.get("Range"), self.headers.get("If-Range")
+        parts = None
+        if asked is not None and (only_if is None or matches(only_if, file.sha256)):
+            parts = spans(asked, file.size_bytes) if self.command == "GET" else None
+        if parts == []:
+            size = {"Content-Range": f"bytes */{file.size_bytes}"}
+            self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "beyond its end", told | size)
+            return
+        with os.fdopen(open_below(folder, file.name), "rb") as opened:
+            if os.fstat(opened.fileno()).st_size != file.size_bytes:
+                raise StateError(f"{file.name} is not as its manifest says: it cannot be served")
+            if parts is None:
+                own = {"Content-Type": BYTES, "Content-Length": str(file.size_bytes)}
+                self._head(HTTPStatus.OK, told | own)
+                self._send(opened.fileno(), (0, file.size_bytes))
+            elif len(parts) == 1:
+                own = {"Content-Type": BYTES, "Content-Length": str(parts[0][1] - parts[0][0])}
+                place = {"Content-Range": content_range(parts[0], file.size_bytes)}
+                self._head(HTTPStatus.PARTIAL_CONTENT, told | own | place)
+                self._send(opened.fileno(), parts[0])
+            else:
+                self._several(opened.fileno(), parts, file, told)
+
+    def _several(
+        self, number: int, parts: list[Span], file: ListedFile, told: dict[str, str]
+    ) -> None:
+        """multipart/byteranges (RFC 9110, section 14.6)."""
+        heads, end = part_heads(parts, file.size_bytes, BOUNDARY)
+        size = sum(map(len, heads)) + sum(stop - begin for begin, stop in parts) + len(end)
+        kind = f"multipart/byteranges; boundary={BOUNDARY}"
+        own = {"Content-Type": kind, "Content-Length": str(size)}
+        self._head(HTTPStatus.PARTIAL_CONTENT, told | own)
+        for head, part in zip(heads, parts, strict=True):
+            self.wfile.write(head)
+            self._send(number, part)
+        self.wfile.write(end)
+
+    def _send(self, descriptor: int, span: Span) -> None:
+        """Out of the page cache into the socket: no copy of it here."""
+        if self.command == "HEAD":
+            return
+        at, end = span
+        limit_s = self.server.timeout_s + (end - at) / LEAST_BYTES_S
+        began_s = time.monotonic()
+        self.wfile.flush()
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            while at < end:
+                if time.monotonic() - began_s > limit_s:
+                    raise TimeoutError
+                sent = self.connection.sendfile(file, at, min(BLOCK_BYTES, end - at))
+                if not sent:
+                    raise ConnectionError("the file ended early")
+                at += sent
+
+    def _json(
+        self, status: HTTPStatus, told: dict[str, Any], more: dict[str, str] | None = None
+    ) -> None:
+        text = json.dumps(told).encode() + b"\n"
+        own = {"Content-Type": JSON, "Content-Length": str(len(text)), "Cache-Control": "no-store"}
+        self._head(status, own | (more or {}))
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def _refuse(self, status: HTTPStatus, why: str, more: dict[str, str] | None = None) -> None:
+        self._json(status, {"error": why}, more)
+
+    def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in told.items():
+            self.send_header(key, value)
+        if self.server.pressed or self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """One line each, in which nothing that a client sent is obeyed."""
+        self.server.say(printable(f"{self.client_address[0]} {format % args}"))
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine as its own programs do."""
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.lower() in LOCAL
+
+
+def _number(word: str) -> Step | None:
+    return Step(int(word)) if word.isascii() and word.isdigit() and len(word) < 19 else None

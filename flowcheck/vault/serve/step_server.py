@@ -1,0 +1,82 @@
+"""The HTTP server of steps: its token, TLS, jobs and load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flowcheck.config import ServeConfig
+from flowcheck.config.persist_serve_config import LOOPBACK
+from flowcheck.errors import ConfigError
+from flowcheck.vault.http_support.bounded_http_server import BoundedHttpServer
+from flowcheck.vault.http_support.tls_context import server_tls
+from flowcheck.vault.serve.step_catalog import StepCatalog
+from flowcheck.vault.serve.step_request_handler import ALONE, StepRequestHandler
+
+TOKEN_BYTES_MIN = 16
+PRESSED_S = 5.0
+
+
+class StepServer(BoundedHttpServer):
+    """Listens once it is made; serves between `start` and `stop`."""
+
+    request_queue_size = 128
+
+    def __init__(
+        self,
+        catalogue: StepCatalog | Mapping[str, StepCatalog],
+        config: ServeConfig,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """catalogue: of several jobs by their names. Raises ConfigError where it cannot listen
+        there, or has no word it needs."""
+        self.jobs = {ALONE: catalogue} if isinstance(catalogue, StepCatalog) else dict(catalogue)
+        self.timeout_s, self.say = config.timeout_s, say
+        tls = server_tls(config, "serve", say)
+        self.token = read_token(config.token_file) if config.token_file is not None else None
+        self.is_loopback = config.host in LOOPBACK
+        self._refused_s = -PRESSED_S
+        try:
+            super().__init__(config.host, config.port, config.connections, StepRequestHandler, tls)
+        except OSError as error:
+            raise ConfigError(
+                "serve.port", config.port, f"{config.host} cannot be listened at: {error.strerror}"
+            ) from error
+
+    def stop(self) -> None:
+        super().stop()
+        self.end_leases(all_of_them=True)
+
+    def end_leases(self, *, all_of_them: bool = False) -> None:
+        """Lets go of what nobody reads any more."""
+        for catalogue in self.jobs.values():
+            catalogue.leases.end(all_of_them=all_of_them)
+
+    @property
+    def pressed(self) -> bool:
+        """Others wait for a connection: nobody keeps one beyond an answer."""
+        return time.monotonic() - self._refused_s < PRESSED_S
+
+    def refused(self) -> None:
+        self._refused_s = time.monotonic()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is its client's business."""
+        self.say(f"{client_address[0]} went away")
+
+
+def read_token(path: str) -> bytes:
+    """The word in a file. Raises ConfigError where there is none, or one that could be guessed."""
+    try:
+        word = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError("token_file", path, f"cannot be read: {error.strerror}") from error
+    if len(word) < TOKEN_BYTES_MIN or b"\n" in word or not word.isascii():
+        right = (
+            f"must hold one word of {TOKEN_BYTES_MIN} characters or more, such as "
+            "`head -c 24 /dev/urandom | base64` makes"
+        )
+        raise ConfigError("token_file", path, right)
+    return word

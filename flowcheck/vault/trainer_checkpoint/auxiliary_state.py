@@ -1,0 +1,105 @@
+"""Master weights, weight averages and loss scale in a trainer's checkpoint: found, read and
+filled.
+
+None of it has one name everywhere; each is told by what it looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import AVERAGED, CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.step_counters import children
+
+SCALER_KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
+"""torch.amp.GradScaler.state_dict."""
+
+
+def scaler_in(tree: Any) -> dict[str, Any] | None:
+    """The loss scale's state; None without one. Raises StateError for several."""
+    found = [n for n in _nodes(tree) if isinstance(n, dict) and n.keys() >= SCALER_KEYS]
+    scaler: dict[str, Any] | None = _one(found, "loss scales")
+    return scaler
+
+
+def masters_in(template: CheckpointTemplate, layout: Layout) -> list[torch.Tensor] | None:
+    """[parameter] tensors of the parameters' shapes in the masters' type, a list or a dictionary of
+    them in their order; None without. layout: of the masters."""
+    wanted = [(p.shape, getattr(torch, layout.dtype_of(p))) for p in layout.parameters]
+    found = []
+    for node in _nodes(template.tree):
+        if node is template.model or (isinstance(node, dict) and AVERAGED in node):
+            continue
+        own = list(node.values()) if isinstance(node, dict) else list(node)
+        tensors = [value for value in own if isinstance(value, torch.Tensor)]
+        if [(tuple(t.shape), t.dtype) for t in tensors] == wanted:
+            found.append(tensors)
+    masters: list[torch.Tensor] | None = _one(found, "lists of masters")
+    return masters
+
+
+def averages_in(template: CheckpointTemplate) -> tuple[list[torch.Tensor], int] | None:
+    """([parameter] averages, how often they were updated), as AveragedModel.state_dict has them;
+    None without."""
+    found = [n for n in _nodes(template.tree) if isinstance(n, dict) and AVERAGED in n]
+    node = _one(found, "averages")
+    if node is None:
+        return None
+    by_name = {name.removeprefix("module.").removeprefix("module."): t for name, t in node.items()}
+    plain = [name.removeprefix("module.") for name in template.names]
+    lost = [name for name in plain if name not in by_name]
+    if lost:
+        raise StateError(f"the averages have no {lost[0]}")
+    return [by_name[name] for name in plain], int(node[AVERAGED])
+
+
+def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tuple[str, Any]]:
+    """Puts the snapshot's into the template's own, as far as that has any; what is of the new step
+    now: (a phrase, its node of the tree) each."""
+    more = snapshot.more
+    replaced: list[tuple[str, Any]] = []
+    scaler = scaler_in(template.tree) if more.scaler else None
+    if scaler is not None:
+        scaler["scale"] = more.scaler["scale"]
+        scaler["_growth_tracker"] = int(more.scaler["growth_tracker"])
+        replaced.append(("the loss scale", scaler))
+    if more.masters is not None:
+        masters = masters_in(template, stepped_layout(snapshot.optimizer, snapshot.layout))
+        for own, new in zip(masters or (), more.masters.values(), strict=masters is not None):
+            own.detach().copy_(new)
+        replaced += [("masters", None)] if masters is not None else []
+    averages = averages_in(template) if more.averages is not None else None
+    if averages is not None and more.averages is not None:
+        for own, new in zip(averages[0], more.averages.values(), strict=True):
+            own.detach().copy_(new)
+        replaced.append(("moving averages", _count(template, more.averaged)))
+    return replaced
+
+
+def _count(template: CheckpointTemplate, averaged: int) -> dict[str, Any]:
+    """Sets how often they were updated; the node they are in, which `averages_in` found."""
+    held = (n for n in _nodes(template.tree) if isinstance(n, dict) and AVERAGED in n)
+    node: dict[str, Any] = next(held)
+    own = node[AVERAGED]
+    node[AVERAGED] = own.fill_(averaged) if isinstance(own, torch.Tensor) else averaged
+    return node
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict | list | tuple):
+        yield node
+    for _, value in children(node):
+        yield from _nodes(value)
+
+
+def _one(found: list[Any], what: str) -> Any:
+    if len(found) > 1:
+        raise StateError(f"the file holds {len(found)} {what}: which is the trainer's is not told")
+    return found[0] if found else None

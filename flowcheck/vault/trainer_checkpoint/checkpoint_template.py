@@ -1,0 +1,267 @@
+"""A trainer's checkpoint read as a template: where in it model, optimizer state, schedule and
+step counters are.
+schedule and the step counters are.
+
+Any checkpoint of the job will do. Tensors are found by order and shape, never by guess: a model
+that fits in two ways is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
+from flowcheck.replica.param_layout import Layout
+from flowcheck.step_numbers import Step
+from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, order_of
+from flowcheck.vault.trainer_checkpoint.several_optimizers import joined
+from flowcheck.vault.trainer_checkpoint.step_counters import (
+    children,
+    counts_differ,
+    find_counters,
+    keeps_nothing,
+    step_of,
+    told_by_counters,
+    untouched,
+)
+
+Path_ = tuple[str, ...]
+AVERAGED = "n_averaged"
+"""A key of torch.optim.swa_utils.AveragedModel's state_dict, whose model is no model of its own."""
+_Kind = tuple[torch.dtype, tuple[int, ...]]
+"""Of a tensor: dtype and shape."""
+
+
+@dataclass(slots=True)
+class CheckpointTemplate:
+    """The parts of a trainer's checkpoint that change from step to step."""
+
+    tree: Any
+    """Everything, as torch loaded it."""
+    model: dict[str, Any]
+    """Of it the module's state_dict."""
+    names: tuple[str, ...]
+    """The trainer's names of the parameters, registration order."""
+    parameters: tuple[torch.Tensor, ...]
+    """Registration order; tied names share one."""
+    others: tuple[str, ...]
+    """Tensors of the model that are no parameters: buffers."""
+    optimizer: dict[str, Any] | None
+    """A state_dict of torch.optim.Optimizer, or None; several are joined into one."""
+    order: tuple[OptimizerNumber, ...]
+    """order[i]: the optimizer's number of parameter i; () without an optimizer."""
+    step: Step
+    """Optimizer steps taken when it was written."""
+    tells_step: bool = field(default=True, kw_only=True)
+    """False: nothing in it does; the step is the one that was stated, else 0."""
+    nodes: tuple[dict[str, Any], ...] = ()
+    """Of the tree what holds optimizers' states."""
+    schedulers: list[dict[str, Any]] = field(default_factory=list)
+    """state_dicts of learning-rate schedulers."""
+    counters: list[tuple[dict[str, Any], str, Path_]] = field(default_factory=list)
+    """(where, key, path) of integers that count steps."""
+    untouched: tuple[str, ...] = ()
+    """Entries of the whole that hold nothing of the step, as far as can be told."""
+
+    @property
+    def skipped(self) -> int:
+        """Steps that a loss scale skipped: the optimizer counts none of them."""
+        taken = step_of(self.optimizer)
+        return max(self.step - taken, 0) if taken >= 0 and _scaled(self.tree) else 0
+
+    def states(self, index: int) -> Mapping[str, torch.Tensor]:
+        """The optimizer's state of parameter `index` by torch's names; {} before the first step."""
+        if self.optimizer is None:
+            return {}
+        found: Mapping[str, torch.Tensor] = self.optimizer["state"].get(self.order[index], {})
+        return found
+
+
+def load_template(
+    path: Path,
+    layout: Layout,
+    names: Sequence[str] = (),
+    step: Step | None = None,
+    order: Sequence[ParameterNumber] | None = None,
+) -> CheckpointTemplate:
+    """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
+    layout.
+
+    names: the trainer's parameter names in registration order, where order and shapes alone fit
+    in more than one way. step: where nothing in it tells at which it was written. order:
+    [parameter] the optimizer's number of it (rules/settings.py), which several parameter groups
+    leave open. Raises StateError where it is of no format, has no model of this layout, or fits
+    ambiguously.
+    """
+    from flowcheck.vault.checkpoint_formats import read  # which fill templates themselves
+
+    return read_template(read(path).tree, layout, names, str(path), step, order)
+
+
+def read_template(
+    tree: Any,
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    step: Step | None = None,
+    order: Sequence[ParameterNumber] | None = None,
+) -> CheckpointTemplate:
+    """See `load_template`; `what` names the tree in errors."""
+    with structure_errors_as_state_errors(what):
+        return _read(tree, layout, names, what, step, order)
+
+
+def _read(
+    tree: Any,
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    step: Step | None,
+    order: Sequence[ParameterNumber] | None,
+) -> CheckpointTemplate:
+    models = [
+        found
+        for _, node in _dicts(tree)
+        if AVERAGED not in node and (found := _parameters_in(node, layout, names)) is not None
+    ]
+    if len(models) > 1:  # masters have the same names and shapes
+        models = [each for each in models if _of_types(each[1], layout)] or models
+    if not models:
+        raise StateError(
+            f"{what}: holds no model of {len(layout.parameters)} parameters in these shapes "
+            f"(first {list(layout.parameters[0].shape)}, {layout.dtype})"
+        )
+    if len(models) > 1:
+        raise StateError(f"{what}: {len(models)} of its dictionaries fit the model; state which")
+    model, chosen = models[0]
+    found_names = tuple(name for name, _ in chosen)
+    parameters = tuple(tensor for _, tensor in chosen)
+    held = {tensor.data_ptr() for tensor in parameters}
+    others = tuple(
+        name
+        for name, value in model.items()
+        if isinstance(value, torch.Tensor) and value.data_ptr() not in held
+    )
+
+    def numbers(optimizer: dict[str, Any]) -> tuple[OptimizerNumber, ...]:
+        return order_of(optimizer, layout, found_names, what, order)
+
+    nodes = _optimizers_in(tree)
+    optimizer = nodes[0] if nodes else None
+    if len(nodes) > 1:
+        optimizer = joined(nodes, order, numbers, what)
+    own = numbers(optimizer) if optimizer is not None else ()
+    taken = Step(step_of(optimizer))
+    template = CheckpointTemplate(
+        tree, model, found_names, parameters, others, optimizer, own, taken
+    )
+    template.nodes = tuple(nodes)
+    skipped = {id(model), *map(id, nodes)}
+    find_counters(template, tree, (), skipped)
+    silent = template.step < 0 and not (template.counters or template.schedulers)
+    if silent and (step is not None or (optimizer is not None and keeps_nothing(optimizer))):
+        template.step, template.tells_step = step or Step(0), False
+    elif template.step < 0:
+        template.step = Step(told_by_counters(template, what))
+    elif _scaled(tree):  # what it skips, counts as a step everywhere but in the optimizer
+        told = [int(node[key]) for node, key, _ in template.counters]
+        told += [int(scheduler["last_epoch"]) for scheduler in template.schedulers]
+        template.step = Step(max((template.step, *told)))
+    elif counts_differ(optimizer) and (template.counters or template.schedulers):
+        template.step = Step(max(template.step, told_by_counters(template, what)))
+    template.untouched = untouched(template, model)
+    return template
+
+
+def _of_types(chosen: Sequence[tuple[str, torch.Tensor]], layout: Layout) -> bool:
+    return all(
+        value.dtype == getattr(torch, layout.dtype_of(p))
+        for (_, value), p in zip(chosen, layout.parameters, strict=True)
+    )
+
+
+def _scaled(tree: Any) -> bool:
+    """A loss scale is kept in the file."""
+    return any("_growth_tracker" in node for _, node in _dicts(tree))
+
+
+def _dicts(node: Any, path: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
+    """Every dictionary of the tree that has text for keys."""
+    if isinstance(node, dict) and node and all(isinstance(key, str) for key in node):
+        yield path, node
+    for key, value in children(node):
+        yield from _dicts(value, (*path, str(key)))
+
+
+def _parameters_in(
+    node: dict[str, Any], layout: Layout, names: Sequence[str]
+) -> tuple[dict[str, Any], list[tuple[str, torch.Tensor]]] | None:
+    """(the dictionary, (name, tensor) of every parameter in registration order), if it is the
+    model's; None for anything else. Raises StateError where it fits in several ways."""
+    wanted = [p.shape for p in layout.parameters]
+    tensors: list[tuple[str, torch.Tensor]] = []
+    held: set[int] = set()
+    for name, value in node.items():
+        if isinstance(value, torch.Tensor) and (
+            value.data_ptr() not in held or not value.numel()
+        ):  # a tied weight has two names and counts under its first, as in named_parameters
+            held.add(value.data_ptr())
+            tensors.append((name, value))
+    if names:
+        by_name = {name.removeprefix("module."): (name, value) for name, value in tensors}
+        if not all(name in by_name for name in names):
+            return None
+        chosen = [by_name[name] for name in names]
+        return (node, chosen) if [tuple(v.shape) for _, v in chosen] == wanted else None
+    dtypes = [getattr(torch, layout.dtype_of(p)) for p in layout.parameters]
+    fitting = [(n, v) for n, v in tensors if v.dtype in dtypes]
+    kinds = list(zip(dtypes, wanted, strict=True))
+    ways = _embeddings([(v.dtype, tuple(v.shape)) for _, v in fitting], kinds)
+    if not ways:
+        return None
+    if len(ways) > 1:
+        raise StateError(
+            "the model's tensors fit the parameters in more than one way (buffers of the same "
+            "shapes among them): state [model] names in the job file"
+        )
+    return node, [fitting[i] for i in ways[0]]
+
+
+def _embeddings(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[list[int]]:
+    """Up to two ways to find `wanted` in `have` in order."""
+    if len(have) < len(wanted):
+        return []
+    first, last = _greedy(have, wanted), _greedy(have[::-1], wanted[::-1])
+    if first is None or last is None:
+        return []
+    backward = [len(have) - 1 - i for i in reversed(last)]
+    return [first] if first == backward else [first, backward]
+
+
+def _greedy(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[int] | None:
+    """The earliest way; the latest, of both reversed, is another one if there are several."""
+    found: list[int] = []
+    at = 0
+    for kind in wanted:
+        while at < len(have) and have[at] != kind:
+            at += 1
+        if at == len(have):
+            return None
+        found.append(at)
+        at += 1
+    return found
+
+
+def _optimizers_in(tree: Any) -> list[dict[str, Any]]:
+    return [
+        node
+        for _, node in _dicts(tree)
+        if isinstance(node.get("state"), dict) and isinstance(node.get("param_groups"), list)
+    ]

@@ -1,0 +1,161 @@
+"""A trainer's checkpoint as the replica's flat arrays in registration order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowcheck.config import OptimizerConfig
+from flowcheck.errors import StateError
+from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.optimizer.state_sections import (
+    StoredState,
+    describe_sections,
+    stored_states,
+    tensors_of_section,
+)
+from flowcheck.replica.param_layout import Layout, Parameter, size_of
+from flowcheck.replica.state_file.file_header import Description
+from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.auxiliary_state import averages_in, masters_in, scaler_in
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+
+LACKS = "the file holds no {} of the trainer's, and its steps cannot be gone on from without"
+
+
+@structure_errors_as_state_errors("the file")
+def flat_state(
+    template: CheckpointTemplate,
+    layout: Layout,
+    optimizer: OptimizerConfig,
+    *,
+    leaves_out: bool = False,
+) -> dict[str, np.ndarray]:
+    """{section: flat array} as `Replica.sections` has them; leaves_out: see `Replica.create`.
+
+    Raises StateError where a tensor is missing, or of another shape or dtype.
+    """
+    description = Description(layout, tuple(describe_sections(layout, optimizer, leaves_out)))
+    flat = flat_sections(template, description)
+    _put_beside(template, description, optimizer, flat)
+    return flat
+
+
+def flat_sections(template: CheckpointTemplate, description: Description) -> dict[str, np.ndarray]:
+    """As `flat_state`, of a description that is at hand."""
+    layout = description.layout
+    flat = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
+    flat[section_names.PARAMETERS] = layout.assembled(
+        [
+            in_memory_order(value, p, layout)
+            for value, p in zip(template.parameters, layout.parameters, strict=True)
+        ]
+    )
+    for index, states in enumerate(stored_states(description, flat)):
+        own = template.states(index)
+        for kind, held in states.items():
+            value = state_of(template, index, kind, states)
+            if value is not None:
+                put(f"{template.names[index]}/{kind}", held, value)
+        if section_names.STEPPED in flat:
+            # Without a state nothing tells, nor matters.
+            kept = all(own.get(kind) is not None for kind in states)
+            flat[section_names.STEPPED][index] = kept
+    return flat
+
+
+def _put_beside(
+    template: CheckpointTemplate,
+    description: Description,
+    config: OptimizerConfig,
+    flat: dict[str, np.ndarray],
+) -> None:
+    """Masters, averages and the loss scale, as the file has them. Raises StateError where it lacks
+    them: nothing else tells of them once steps were taken."""
+    begun = template.step == 0
+    inner = stepped_layout(config, description.layout)
+    masters = tensors_of_section(description, flat, section_names.MASTER)
+    if masters is not None:
+        _fill(masters, masters_in(template, inner) or _first(template, begun, "masters"))
+    averages = tensors_of_section(description, flat, section_names.AVERAGE)
+    if averages is not None:
+        own = averages_in(template)
+        _fill(averages, own[0] if own else _first(template, begun, "averages"))
+        flat[section_names.AVERAGED][0] = own[1] if own else 0
+    if config.scaler is not None:
+        told = scaler_in(template.tree)
+        if told is None and not begun:
+            raise StateError(LACKS.format("loss scale (scaler.state_dict())"))
+        scale = config.scaler.init_scale if told is None else told["scale"]
+        tracker = 0 if told is None else told["_growth_tracker"]
+        flat[section_names.SCALER][:] = scale, tracker, template.skipped
+
+
+def _first(template: CheckpointTemplate, begun: bool, what: str) -> Sequence[torch.Tensor]:
+    """Before any step they are the parameters."""
+    if not begun:
+        raise StateError(LACKS.format(what))
+    return template.parameters
+
+
+def _fill(own: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(own, values, strict=True):
+        tensor.copy_(value.detach())
+
+
+def state_of(
+    template: CheckpointTemplate, index: int, kind: str, states: dict[str, StoredState]
+) -> torch.Tensor | float | None:
+    """One optimizer state of one parameter; None before its first step. Raises StateError."""
+    own = template.states(index)
+    value: Any = own.get(kind)
+    if value is not None:
+        return value  # type: ignore[no-any-return]
+    never = template.step == 0 or (
+        all(own.get(name) is None for name in states) and _kept(template, kind)
+    )
+    if not never:
+        name = template.names[index]
+        raise StateError(f"{name}/{kind}: the trainer's optimizer does not keep it")
+    return None
+
+
+def _kept(template: CheckpointTemplate, kind: str) -> bool:
+    """Some parameter has such a state, or none has any: what the optimizer never stepped."""
+    own = [template.states(index) for index in range(len(template.names))]
+    return any(states.get(kind) is not None for states in own)
+
+
+def put(name: str, held: StoredState, value: torch.Tensor | float) -> None:
+    """Raises StateError for another shape or type, which would be rounded without a word."""
+    given = value if isinstance(value, torch.Tensor) else None
+    if held.number or given is None:
+        if given is not None and given.dim():
+            raise StateError(f"{name}: {list(given.shape)} in the file, one number here")
+        held.tensor.fill_(float(value))
+        return
+    own = held.tensor
+    if given.shape != own.shape or (given.dtype != own.dtype and own.dim()):
+        raise StateError(
+            f"{name}: {given.dtype} {list(given.shape)} in the file, {own.dtype} "
+            f"{list(own.shape)} here"
+        )
+    own.copy_(given.detach())
+
+
+def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) -> np.ndarray:
+    """[elements] of one tensor as the replica keeps them; its bytes where parameters are of several
+    dtypes. Raises StateError for another shape or dtype."""
+    if tuple(tensor.shape) != tuple(parameter.shape):
+        raise StateError(
+            f"{parameter.name}: {list(tensor.shape)} in the file, {list(parameter.shape)} here"
+        )
+    flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
+    raw = flat.view(torch.uint8).numpy()
+    if raw.nbytes != parameter.elements * size_of(layout.dtype_of(parameter)):
+        raise StateError(f"{parameter.name}: {tensor.dtype} in the file, another dtype here")
+    return raw.view(layout.stored_as)

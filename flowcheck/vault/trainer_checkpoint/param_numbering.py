@@ -1,0 +1,86 @@
+"""Which number in a trainer's optimizer state belongs to which parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from flowcheck.errors import StateError
+from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
+from flowcheck.replica.param_layout import Layout
+
+OptimizerNumber = int | str | tuple[int, int]
+"""torch's; torch.distributed.checkpoint has names in their place; of several optimizers (which of
+them, number)."""
+
+
+def listed(optimizer: dict[str, Any]) -> list[OptimizerNumber]:
+    """The numbers of its parameters, group by group; of several that were joined
+    (several_optimizers.py)
+    one after the other."""
+    parts = optimizer.get("parts")
+    if parts is None:
+        return [number for group in optimizer["param_groups"] for number in group["params"]]
+    return [(which, number) for which, part in enumerate(parts) for number in listed(part)]  # type: ignore[misc]
+
+
+def order_of(
+    optimizer: dict[str, Any],
+    layout: Layout,
+    names: Sequence[str],
+    what: str,
+    order: Sequence[ParameterNumber] | None,
+) -> tuple[OptimizerNumber, ...]:
+    """The optimizer numbers parameters in the order it was given them, group by group;
+    torch.distributed.checkpoint has names in place of numbers."""
+    every = listed(optimizer)
+    own: Sequence[ParameterNumber] = range(len(layout.parameters)) if order is None else order
+    if order is None and len(optimizer["param_groups"]) == 1 and len(every) > len(own):
+        # It was given frozen parameters as well: it has a state of those alone that are stepped.
+        with_state = [number for number in every if number in optimizer["state"]]
+        every = with_state if len(with_state) == len(own) else every
+    if len(every) != sum(place != -1 for place in own):
+        raise StateError(
+            f"{what}: its optimizer has {len(every)} parameters, "
+            f"the replica {len(layout.parameters)}; where frozen ones are among them, a file of "
+            "a later step tells which, as an optimizer has no state of those"
+        )
+    numbers: list[OptimizerNumber]
+    if every and all(isinstance(number, str) for number in every):
+        by_name = {str(number).removeprefix("module."): number for number in every}
+        plain = [name.removeprefix("module.") for name in names]
+        lost = [n for n, at in zip(plain, own, strict=True) if at != -1 and n not in by_name]
+        if lost:
+            raise StateError(f"{what}: its optimizer has no parameter {lost[0]}")
+        numbers = [by_name.get(name, -1) for name in plain]
+    else:
+        _check_groups(len(optimizer["param_groups"]), order, what)
+        several = "parts" in optimizer
+        if several != any(isinstance(place, tuple) for place in own):
+            raise StateError(f"{what}: its optimizer is one, the job file states several")
+        numbers = [
+            place if isinstance(place, tuple) else every[place] if place >= 0 else -1
+            for place in own
+        ]
+    for number, parameter in zip(numbers, layout.parameters, strict=True):
+        for name, value in optimizer["state"].get(number, {}).items():
+            shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+            if len(shape) == len(parameter.shape) and any(
+                size not in (1, whole) for size, whole in zip(shape, parameter.shape, strict=True)
+            ):  # Adafactor keeps rows and columns
+                raise StateError(
+                    f"{what}: {name} of the optimizer's parameter {number} is of shape "
+                    f"{list(shape)}, {parameter.name} of {list(parameter.shape)}: its order "
+                    "is not the model's"
+                )
+    return tuple(numbers)
+
+
+def _check_groups(groups: int, order: Sequence[ParameterNumber] | None, what: str) -> None:
+    if groups > 1 and order is None:
+        raise StateError(
+            f"{what}: its optimizer has {groups} parameter groups, and the job file states one: "
+            "[[optimizer.groups]] tells which parameter is of which"
+        )

@@ -1,0 +1,241 @@
+"""Fills a trainer's checkpoint in place with the tensors, counters and schedule of a newer
+step, and writes it.
+
+The template is filled in place, so that structure, key order, shared tensors and everything that
+does not depend on the step stay as the trainer wrote them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import torch
+
+from flowcheck.atomic_write import atomic_path_per_process
+from flowcheck.errors import StateError, naming_file
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot
+from flowcheck.replica.optimizer.master_weights import stepped_layout
+from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
+from flowcheck.step_numbers import Step
+from flowcheck.vault.overwrite_guard import ProtectedPath, replacing_output
+from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.auxiliary_state import fill_auxiliary
+from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, fill_buffers
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
+    LearningRateAt,
+    fill_scheduler,
+    like,
+)
+from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber
+
+
+@dataclass(frozen=True, slots=True)
+class FillReport:
+    """What `fill` did to a template."""
+
+    step: Step
+    template_step: int
+    replaced: tuple[str, ...]
+    """Parts that hold the replica's step now, one phrase each."""
+    kept: tuple[str, ...]
+    """Parts that stay as they were in the template: what the wire does not tell."""
+    assumed: tuple[str, ...] = ()
+    """What the template could not have contradicted."""
+    not_full: str = ""
+    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    older: Mapping[str, int] = field(default_factory=dict)
+    """Parameters and buffers that are of another step, and which."""
+    untold: tuple[str, ...] = ()
+    """Of these the buffers that are the template's own, as nothing newer was told of them."""
+
+
+@structure_errors_as_state_errors("the template")
+def fill(
+    template: CheckpointTemplate,
+    snapshot: Snapshot,
+    rate: LearningRateAt,
+    settings: ParamGroupSettings | None = None,
+    seen: Sequence[ObservedFile] = (),
+) -> FillReport:
+    """Puts the snapshot's step into the template's own tensors and counters. settings: of the
+    trainer's groups and schedule, where they are stated; else all groups have one rate. seen: other
+    files of the trainer's.
+
+    Raises StateError where a shape, a type or a counter does not fit; the template must not be
+    used then.
+    """
+    if snapshot.parameters_only:
+        return _fill_parameters(template, snapshot, seen)
+    replaced = [f"{len(template.parameters)} parameters"]
+    for name, own, new in zip(
+        template.names, template.parameters, snapshot.parameters.values(), strict=True
+    ):
+        _same_kind(name, own, new)
+        own.detach().copy_(new)  # a trainer may have saved the parameters themselves
+    if template.optimizer is not None:
+        replaced.append(_fill_optimizer(template, snapshot))
+        _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
+    beside = fill_auxiliary(template, snapshot)
+    replaced += [phrase for phrase, _ in beside]
+    filled = {id(node) for _, node in beside}
+    buffers = fill_buffers(template, snapshot, seen)
+    replaced += [f"{buffers.now} buffers of the model"] if buffers.now else []
+    kept: list[str] = []
+    for scheduler in template.schedulers:
+        fill_scheduler(scheduler, template, snapshot, rate, settings)
+        replaced.append("a learning-rate scheduler")
+    assumed = list(buffers.assumed)
+    for node, key, path in template.counters:
+        name = ".".join(path)
+        if node[key] != template.step:
+            kept.append(f"{name} = {node[key]} (not the step {template.step})")
+            continue
+        if template.step == 0:
+            assumed.append(f"{name} counts optimizer steps: it is 0 in the template, as all counts")
+        node[key] = snapshot.step
+        replaced.append(f"{name} = {snapshot.step}")
+    of = template.tree if isinstance(template.tree, dict) else {}
+    kept += [key for key in template.untouched if id(of.get(key)) not in filled]
+    return FillReport(
+        snapshot.step,
+        template.step,
+        tuple(replaced),
+        tuple(kept),
+        tuple(assumed),
+        not_full="; ".join(buffers.lacks),
+        older={**snapshot.older, **buffers.older},
+        untold=buffers.untold,
+    )
+
+
+def _fill_parameters(
+    template: CheckpointTemplate, snapshot: Snapshot, seen: Sequence[ObservedFile]
+) -> FillReport:
+    """Of sharded training nothing but parameters is known: all else stays of the template's age."""
+    rounded = 0
+    for name, own, new in zip(
+        template.names, template.parameters, snapshot.parameters.values(), strict=True
+    ):
+        if own.shape != new.shape or not own.is_floating_point():
+            _same_kind(name, own, new)
+        rounded += own.dtype != new.dtype
+        own.detach().copy_(new)
+    buffers = fill_buffers(template, snapshot, seen)
+    kept = []
+    if template.optimizer is not None:
+        kept.append(f"optimizer state and learning rate, of step {template.step}")
+    kept += [f"a learning-rate scheduler, of step {template.step}"] * len(template.schedulers)
+    kept += [f"{'.'.join(path)} = {node[key]}" for node, key, path in template.counters]
+    kept += list(template.untouched)
+    what = f"parameters of step {snapshot.step} beside an optimizer state of step {template.step}"
+    if template.optimizer is None:
+        what = f"parameters of step {snapshot.step} and no optimizer state"
+    if rounded:
+        what += f"; {rounded} parameters are rounded to the type they are sent in"
+    if snapshot.older:
+        what += f"; {len(snapshot.older)} parameters are of earlier steps"
+    return FillReport(
+        snapshot.step,
+        template.step,
+        (f"{len(template.parameters)} parameters",),
+        tuple(kept),
+        buffers.assumed,
+        not_full="; ".join((what, *buffers.lacks)),
+        older={**snapshot.older, **buffers.older},
+        untold=buffers.untold,
+    )
+
+
+def write(
+    tree: Any, path: Path, *, force: bool = True, spared: Sequence[ProtectedPath] = ()
+) -> None:
+    """torch.save, whole or not at all. Raises ConfigError as `taking_place`, OSError where there is
+    no room."""
+    with (
+        naming_file(path),
+        replacing_output(path, force=force, folder=False, spared=spared) as make_room,
+        atomic_path_per_process(path) as place,
+    ):
+        with place.open("wb") as file:
+            save_into(tree, file)
+        make_room()
+
+
+def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
+    """torch.save that raises OSError where there is no room."""
+    try:
+        torch.save(tree, file)  # type: ignore[arg-type]
+    except RuntimeError as error:
+        # torch still ends its archive after a write that failed, and tells of that instead.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
+
+
+def _fill_optimizer(template: CheckpointTemplate, snapshot: Snapshot) -> str:
+    assert template.optimizer is not None
+    state: MutableMapping[OptimizerNumber, dict[str, Any]] = template.optimizer["state"]
+    kinds = optimizer_state_shapes(
+        snapshot.optimizer, stepped_layout(snapshot.optimizer, snapshot.layout)
+    ).kinds
+    for index, (name, new) in enumerate(zip(template.names, snapshot.states, strict=True)):
+        if template.order[index] == -1:
+            continue
+        wanted = set(kinds[index])
+        own = state.setdefault(template.order[index], {})
+        if own and own.keys() - {k for k, v in own.items() if v is None} != wanted:
+            raise StateError(
+                f"{name}: the trainer's optimizer keeps {sorted(own)}, the replica's "
+                f"{sorted(wanted)}: the job file states another optimizer"
+            )
+        if not new:  # never stepped: torch has no entry of it
+            del state[template.order[index]]
+        for kind, value in new.items():
+            if not isinstance(value, torch.Tensor):
+                own[kind] = value
+            elif own.get(kind) is None:
+                own[kind] = value.clone()
+            else:
+                _same_kind(f"{name}/{kind}", own[kind], value)
+                own[kind].copy_(value)
+    told = sorted({kind for each in kinds for kind in each})
+    return f"optimizer state ({', '.join(told) or 'none'}), learning rate"
+
+
+def _fill_groups(
+    groups: list[dict[str, Any]],
+    snapshot: Snapshot,
+    rate: LearningRateAt,
+    settings: ParamGroupSettings | None,
+) -> None:
+    """The rate, and whatever else a schedule changes."""
+    config, skipped = snapshot.optimizer, snapshot.more.skipped
+    if settings is None:
+        for group in groups:
+            group["lr"] = like(group["lr"], rate(snapshot.step))
+        return
+    began = settings.at(0)
+    now = settings.at(scheduler_events(config, snapshot.step, skipped))
+    if len(groups) != len(now):
+        raise StateError(
+            f"the template's optimizer has {len(groups)} parameter groups, the job file states "
+            f"{len(now)}"
+        )
+    for group, own, first in zip(groups, now, began, strict=True):
+        for key in group.keys() & own.keys():
+            if key == "lr" or own[key] != first[key]:
+                group[key] = like(group[key], own[key])
+
+
+def _same_kind(name: str, own: torch.Tensor, new: torch.Tensor) -> None:
+    if own.shape != new.shape or own.dtype != new.dtype:
+        raise StateError(
+            f"{name}: the template has {own.dtype} {list(own.shape)}, "
+            f"the replica {new.dtype} {list(new.shape)}"
+        )

@@ -1,0 +1,1 @@
+"""NCCL's collectives: which bytes each message carries, by ring and by tree."""

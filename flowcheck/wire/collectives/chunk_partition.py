@@ -1,0 +1,247 @@
+"""How NCCL splits one collective into channel parts, loops and chunks, for every release since
+2.12.
+
+Pure arithmetic in bytes: a tensor is one flat byte range. One collective per launch, as
+DistributedDataParallel issues them. Rings, and what trees (trees.py) have in common with them.
+Every formula counts elements in NCCL; where the element size drops out of it, it is left out here.
+
+Sources: NCCL src/enqueue.cc (getAlgoInfo, scheduleCollTasksToPlan, calcCollChunking),
+src/device/{all_reduce,all_gather,reduce_scatter,broadcast}.h, src/include/{device,collectives}.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flowcheck.wire.collectives.nccl_parameters import (
+    DEFAULT_TUNING,
+    CollectiveKind,
+    NcclEra,
+    Protocol,
+    Tuning,
+    round_up,
+)
+
+NCCL_STEPS = 8
+"""Slots of a connection's buffer (NCCL src/include/device.h, NCCL_STEPS)."""
+
+Span = tuple[int, int]
+"""(start byte, bytes); bytes may be 0: an empty chunk is still sent."""
+
+Loop = tuple[Span, ...]
+"""The chunks of one loop: `ranks` of them in an all-reduce, else one."""
+
+
+_THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
+_BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
+_GRAIN_BYTES = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
+_WARP = 32
+_ELEMENT_RULES = (NcclEra.V2_19, NcclEra.V2_20)
+"""The rules before cells: chunks are not cut to grains, threads matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One collective, alone in its launch. `work_bytes`: what the channels share out, that is
+    the tensor of an all-reduce or broadcast, one rank's block of a gather or scatter."""
+
+    kind: CollectiveKind
+    work_bytes: int
+    element_bytes: int
+    ranks: int
+    channels: int
+    protocol: Protocol
+    rule: NcclEra
+    tuning: Tuning = DEFAULT_TUNING
+    tree: bool = False
+    """By a tree: `trees.tree_chunks` cuts it."""
+    gpus: int = 1
+    """Ranks of a node."""
+
+    def __post_init__(self) -> None:
+        if self.ranks < 2 or self.channels < 1:
+            raise ValueError(f"no ring of {self.ranks} ranks and {self.channels} channels")
+        if self.element_bytes not in (1, 2, 4, 8):
+            raise ValueError(f"no NCCL type has {self.element_bytes} bytes")
+        if self.work_bytes < 0 or self.work_bytes % self.element_bytes:
+            raise ValueError(f"{self.work_bytes} bytes are no elements of {self.element_bytes}")
+
+    @property
+    def lanes(self) -> int:
+        """Chunks per loop."""
+        return self.ranks if self.kind is CollectiveKind.ALL_REDUCE else 1
+
+    @property
+    def step_bytes(self) -> int:
+        """One slot of the connection's buffer."""
+        return (self.tuning.buffer_bytes or _BUFFER_BYTES[self.protocol]) // NCCL_STEPS
+
+    @property
+    def step_data_bytes(self) -> int:
+        """Data that a slot holds."""
+        if self.protocol is Protocol.LL:
+            return self.step_bytes // 2
+        return self.step_bytes * 15 // 16 if self.protocol is Protocol.LL128 else self.step_bytes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Data bytes of a full chunk of a ring."""
+        size = self.step_data_bytes
+        if self.protocol is Protocol.SIMPLE and self.kind is not CollectiveKind.BROADCAST:
+            size *= 4
+        grain = self.element_bytes if self.rule in _ELEMENT_RULES else _GRAIN_BYTES[self.protocol]
+        return size // grain * grain
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def channels_and_threads(launch: Launch) -> tuple[int, int]:
+    """(channels used, threads of each block). NCCL src/enqueue.cc, getAlgoInfo: first channels
+    are given up while each thread has too little, then threads are halved."""
+    threads = launch.tuning.threads or _THREADS[launch.protocol]
+    threshold = (
+        launch.tuning.threshold
+        or {
+            Protocol.LL: 8 if launch.tree else 8 * launch.ranks,
+            Protocol.LL128: 8,
+            Protocol.SIMPLE: 64,
+        }[launch.protocol]
+    )
+    gathers = launch.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    total = launch.work_bytes * (launch.ranks if gathers else 1)
+    channels = max(1, min(launch.channels, total // (threads * threshold)))
+    while total < channels * threads * threshold and threads % 128 == 0:
+        threads //= 2
+    if launch.protocol is Protocol.SIMPLE:
+        threads += 4 * _WARP if launch.tree else _WARP
+    return channels, max(3 * _WARP, threads)
+
+
+def split(launch: Launch) -> tuple[tuple[Loop, ...], ...]:
+    """[channel][loop][chunk] -> (start byte, bytes), one entry per channel of the communicator;
+    channels without work, and every channel of an empty tensor, have no loops."""
+    loops: list[tuple[Loop, ...]] = [()] * launch.channels
+    if not launch.work_bytes:
+        return tuple(loops)
+    used, threads = channels_and_threads(launch)
+    if launch.rule is NcclEra.V2_19:
+        for channel in range(used):
+            loops[channel] = tuple(_interleaved(launch, channel, used, threads))
+        return tuple(loops)
+    if launch.rule is NcclEra.V2_20:
+        align = aligned_to(launch.protocol, threads)
+        parts = even_parts(launch.work_bytes, used, align)
+    else:
+        align = 16
+        parts = cell_parts(launch, used)
+    for channel, start, size in parts:
+        loops[channel] = tuple(_part_loops(launch, start, size, align))
+    return tuple(loops)
+
+
+def _interleaved(launch: Launch, channel: int, used: int, threads: int) -> Iterator[Loop]:
+    """<= 2.19: all channels share every loop (NCCL 2.19 src/device/all_reduce.h, runRing)."""
+    full, lanes = launch.chunk_bytes, launch.lanes
+    for start in range(0, launch.work_bytes, used * lanes * full):
+        chunk = _interleaved_chunk(launch, launch.work_bytes - start, used, threads)
+        if launch.protocol is Protocol.SIMPLE:
+            starts = [start + (channel * lanes + k) * chunk for k in range(lanes)]
+        else:
+            starts = [start + (k * used + channel) * chunk for k in range(lanes)]
+        yield tuple((s, min(chunk, max(0, launch.work_bytes - s))) for s in starts)
+
+
+def _interleaved_chunk(launch: Launch, rest: int, used: int, threads: int) -> int:
+    full, share = launch.chunk_bytes, _ceil_div(rest, used * launch.lanes)
+    if launch.protocol is Protocol.SIMPLE:
+        return round_up(min(full, share), (threads - _WARP) * 8)
+    if launch.protocol is Protocol.LL128:
+        whole = launch.kind is CollectiveKind.BROADCAST
+        element = (
+            1
+            if launch.kind in (CollectiveKind.BROADCAST, CollectiveKind.ALL_GATHER)
+            else launch.element_bytes
+        )
+        quantum = threads * (60 // element) // (1 if whole else 2) * element
+        return min(full, round_up(share, quantum))
+    if launch.kind is CollectiveKind.ALL_REDUCE:
+        return min(full, round_up(share, threads * 8))
+    return full if rest >= used * full else round_up(share, threads * 8)
+
+
+def aligned_to(protocol: Protocol, threads: int) -> int:
+    """NCCL 2.20 src/enqueue.cc, addCBDCollToPlan and computeCollAlignCount."""
+    if protocol is Protocol.SIMPLE:
+        return 4096
+    return 8 * threads if protocol is Protocol.LL else 480 * (threads // _WARP)
+
+
+def even_parts(total: int, used: int, align: int) -> Iterator[tuple[int, int, int]]:
+    """2.20-2.21: (channel, start, bytes), one contiguous part per channel."""
+    share = round_up(_ceil_div(total, used), 16)
+    start = 0
+    for channel in range(used):
+        size = min(round_up(min(share, total - start), align), total - start)
+        if size:
+            yield channel, start, size
+        start += size
+
+
+def cell_parts(launch: Launch, used: int) -> Iterator[tuple[int, int, int]]:
+    """>= 2.22: (channel, start, bytes); whole cells are dealt out by the traffic they cause
+    (NCCL src/enqueue.cc, scheduleCollTasksToPlan)."""
+    cell, cell_traffic, share = _cell_and_share(launch, used)
+    cells = _ceil_div(launch.work_bytes, cell)
+    each = min(cells, _ceil_div(share, cell_traffic))
+    first = each if launch.rule is not NcclEra.V2_22 else min(cells, share // cell_traffic)
+    counts = _deal(cells, cells if launch.channels == 1 else first, each, launch.channels)
+    start = 0
+    for channel, count in enumerate(counts):
+        size = min(count * cell, launch.work_bytes - start)
+        if size:
+            yield channel, start, size
+        start += size
+
+
+def _cell_and_share(launch: Launch, used: int) -> tuple[int, int, int]:
+    """(bytes of a cell, its traffic, traffic due to each channel); traffic in bytes moved."""
+    per_byte = {CollectiveKind.ALL_REDUCE: 2, CollectiveKind.BROADCAST: 1}.get(
+        launch.kind, launch.ranks
+    )
+    if launch.protocol is Protocol.LL and launch.rule in (NcclEra.V2_26, NcclEra.V2_29):
+        per_byte *= 4
+    traffic = launch.work_bytes * per_byte
+    if launch.rule is NcclEra.V2_22:
+        return 16, 16 * per_byte, max(512, traffic // used)
+    least = 32_768 if launch.rule is NcclEra.V2_29 else 16_384
+    traffic = max(least, traffic)
+    cell = round_up(_ceil_div(least, per_byte), 16)
+    if launch.rule is NcclEra.V2_29:
+        return cell, cell * per_byte, round_up(traffic // used, 16)
+    return cell, cell * per_byte, max(least, traffic // used)
+
+
+def _deal(cells: int, first: int, each: int, channels: int) -> list[int]:
+    """Cells per channel: `first`, then `each`, then what is left."""
+    middle, last = divmod(cells - first, each)
+    if (first > 0) + middle + (last > 0) > channels:
+        middle = channels - 2
+        each, over = divmod(cells - first, middle + 1)
+        last = each + over
+    return [first, *[each] * middle, last]
+
+
+def _part_loops(launch: Launch, start: int, size: int, align: int) -> Iterator[Loop]:
+    """>= 2.20: loops inside one channel's part. Only the all-reduce shrinks its last loop."""
+    full, lanes = launch.chunk_bytes, launch.lanes
+    for offset in range(0, size, lanes * full):
+        rest = size - offset
+        chunk = full
+        if launch.kind is CollectiveKind.ALL_REDUCE and rest < lanes * full:
+            chunk = round_up(_ceil_div(rest, lanes), align)
+        yield tuple(
+            (start + offset + k * chunk, min(chunk, max(0, rest - k * chunk))) for k in range(lanes)
+        )

@@ -1,0 +1,133 @@
+"""NCCL's protocols, kinds of collectives, partition eras by release, tunables, and sizes of
+messages on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Protocol(StrEnum):
+    LL = "LL"
+    LL128 = "LL128"
+    SIMPLE = "Simple"
+
+
+LL_LINE_DATA_BYTES = 8
+LL128_GROUP_DATA_BYTES = 1920
+"""Data of an LL line, and of a group of 16 LL128 lines."""
+LL128_GROUP_BYTES = 2048
+"""On the wire."""
+GRAIN_BYTES = {
+    Protocol.LL: LL_LINE_DATA_BYTES,
+    Protocol.LL128: LL128_GROUP_DATA_BYTES,
+    Protocol.SIMPLE: 1,
+}
+"""Totals that differ by less may have the same sizes on the wire."""
+
+
+SPLIT_BYTES = 128
+"""Queue pairs that split a message have whole multiples of so many bytes: an LL128 line."""
+
+
+class NcclEra(StrEnum):
+    """Eras of the partition rule, named by the NCCL releases that follow it."""
+
+    V2_19 = "<=2.19"
+    V2_20 = "2.20-2.21"
+    V2_22 = "2.22"
+    V2_23 = "2.23-2.25"
+    V2_26 = "2.26-2.28"
+    V2_29 = ">=2.29"
+
+
+def era_of(version: str) -> NcclEra:
+    """The era of an NCCL release, "2.21" or "2.21.5". Raises ValueError for what is none."""
+    parts = version.split(".")
+    if not (2 <= len(parts) <= 3 and all(part.isdigit() for part in parts) and parts[0] == "2"):
+        raise ValueError(f"{version!r} is no release of NCCL 2")
+    eras = ((20, NcclEra.V2_19), (22, NcclEra.V2_20), (23, NcclEra.V2_22), (26, NcclEra.V2_23))
+    minor = int(parts[1])
+    later = NcclEra.V2_26 if minor < 29 else NcclEra.V2_29
+    return next((rule for before, rule in eras if minor < before), later)
+
+
+def has_linear_ll128(version: str) -> bool:
+    """LL128's lines hold data one behind the other in this NCCL release. Raises ValueError for
+    what is none."""
+    return era_of(version) is NcclEra.V2_19 and int(version.split(".")[1]) < 10
+
+
+WriterRanks = int | tuple[int, ...]
+"""Ring index of who writes over an edge; several: [channel]."""
+
+
+class HasWriters:
+    """Of an edge: who writes over it."""
+
+    __slots__ = ()
+    sender: int
+    senders: tuple[int, ...]
+
+    @property
+    def writers(self) -> WriterRanks:
+        """As schedules want it."""
+        return self.senders or self.sender
+
+    def sender_of(self, channel: int) -> int:
+        """Ring index of who writes on it."""
+        return self.senders[channel] if self.senders else self.sender
+
+
+class CollectiveKind(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What the environment of the trainer may change; defaults are NCCL's."""
+
+    threads: int | None = None
+    """Threads per block before halving: NCCL_NTHREADS, NCCL_LL128_NTHREADS; None: default."""
+    threshold: int | None = None
+    """Bytes per thread that earn a channel: NCCL_THREAD_THRESHOLDS; None: default."""
+    buffer_bytes: int | None = None
+    """NCCL_BUFFSIZE, NCCL_LL_BUFFSIZE, NCCL_LL128_BUFFSIZE; None: default."""
+
+
+DEFAULT_TUNING = Tuning()
+
+
+def round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def pieces(wire_bytes: int, count: int) -> Iterator[tuple[int, int]]:
+    """[start, stop) of what each of `count` queue pairs carries of a message they split; the last
+    ones may have nothing. NCCL src/transport/net_ib.cc, ncclIbMultiSend."""
+    size = round_up(-(-wire_bytes // count), SPLIT_BYTES)
+    for n in range(count):
+        start = min(n * size, wire_bytes)
+        yield start, min(start + size, wire_bytes)
+
+
+def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
+    """Bytes a message of `data_bytes` occupies: LL 16 per 8, LL128 2048 per 1920."""
+    if protocol is Protocol.LL:
+        return round_up(data_bytes, LL_LINE_DATA_BYTES) * 2
+    return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
+
+
+def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:
+    """The most data a message of `wire_bytes` can hold; LL holds up to 7 less, LL128 1919."""
+    if protocol is Protocol.LL:
+        return wire_bytes // 16 * 8
+    return (
+        wire_bytes // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
+        if protocol is Protocol.LL128
+        else wire_bytes
+    )

@@ -1,0 +1,243 @@
+"""NCCL's net_ib transport in bytes: clear-to-send entries, buffer slots, immediates, LL and
+LL128 lines.
+
+Only what learning needs: a few messages at a time, in numpy. Bulk unpacking is C's.
+
+Sources: NCCL src/transport/net_ib.cc (struct ncclIbSendFifo; since 2.30 net_ib/p2p.h),
+src/include/device.h (union ncclLLFifoLine, NCCL_LL128_*), src/device/prims_ll128.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
+
+SLOT_BYTES = {Protocol.LL: 65_536, Protocol.LL128: 614_400, Protocol.SIMPLE: 524_288}
+"""Distance of two steps in a connection's buffer, with NCCL's default buffer sizes."""
+
+SLOTS = 8
+"""NCCL src/include/device.h, NCCL_STEPS."""
+
+_BY_CAPACITY = {
+    65_536: Protocol.LL,
+    614_400: Protocol.LL128,
+    1_048_576: Protocol.SIMPLE,
+    524_288: Protocol.SIMPLE,
+    131_072: Protocol.SIMPLE,
+}
+"""Default receive capacities: a slot; two slots of a ring reduction; a point-to-point chunk."""
+
+_MOST_CAPACITY = 1 << 30
+"""src/include/net.h, NCCL_MAX_NET_SIZE_BYTES as the proxy uses it: 1 GiB per request."""
+_MOST_RANKS = 1 << 20
+_MOST_RECEIVES = 8
+"""src/transport/net_ib.cc, NCCL_NET_IB_MAX_RECVS."""
+_FIFO_SLOTS = (256, 64, 8)
+"""Length of the sender's FIFO: MAX_REQUESTS since 2.19, in 2.12-2.18, and before."""
+
+
+class CtsLayout(StrEnum):
+    """Layouts of a clear-to-send entry, named by the releases that write it."""
+
+    V2_10 = "2.10-2.11"
+    V2_12 = "2.12-2.19"
+    V2_20 = "2.20-2.23"
+    V2_24 = "2.24-2.29"
+    V2_30 = ">=2.30"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    form: struct.Struct
+    order: str
+    """Its fields: a address, s size, k rkey, n receives, t tag, i index, r ready."""
+    fifo_stride_bytes: int
+    """Distance of consecutive entries in the sender's FIFO: 8 entries a slot since 2.12."""
+    rules: tuple[NcclEra, ...]
+
+
+_ENTRIES = {
+    CtsLayout.V2_12: _Entry(struct.Struct("<QiIIIQ"), "asknti", 256, (NcclEra.V2_19,)),
+    CtsLayout.V2_10: _Entry(struct.Struct("<QiIII8x"), "asikr", 32, (NcclEra.V2_19,)),
+    CtsLayout.V2_20: _Entry(
+        struct.Struct("<Qi2III4xQ24x"),
+        "askknti",
+        512,
+        (NcclEra.V2_20, NcclEra.V2_22, NcclEra.V2_23),
+    ),
+    CtsLayout.V2_24: _Entry(
+        struct.Struct("<QQ4IIIQ16x"),
+        "askkkknti",
+        512,
+        (NcclEra.V2_23, NcclEra.V2_26, NcclEra.V2_29),
+    ),
+    CtsLayout.V2_30: _Entry(struct.Struct("<QQ8IIIQ"), "askkkkkkkknti", 512, (NcclEra.V2_29,)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearToSend:
+    """What a receiver grants: the first entry of a clear-to-send message."""
+
+    address: int
+    capacity_bytes: int
+    rkeys: tuple[int, ...]
+    """One per device of a fused NIC; 0 where there is none."""
+    tag: int
+    """Rank of the sender of the data; 0 in the oldest layout, which has none."""
+    index: int
+    """Number of the data message it allows, from 0."""
+    receives: int
+    """More than 1 only for grouped receives, whose payload has that many entries."""
+    layout: CtsLayout
+
+
+def eras_of(layout: CtsLayout) -> tuple[NcclEra, ...]:
+    """The partition eras that a release writing `layout` can be of."""
+    return _ENTRIES[layout].rules
+
+
+def decode_cts(payload: bytes, layout: CtsLayout | None = None) -> ClearToSend | None:
+    """The entry in `payload`, by `layout` or the first that makes sense of it; None if none."""
+    for tried in _ENTRIES if layout is None else (layout,):
+        cts = _decode(payload, tried)
+        if cts is not None:
+            return cts
+    return None
+
+
+def recognise_cts(
+    payloads: Sequence[bytes], addresses: Sequence[int] | None = None
+) -> tuple[ClearToSend, ...]:
+    """A flow's writes as clear-to-send entries, or () if they are none: one layout fits all, the
+    index grows, and each is written to the place in the FIFO that its index asks for, when the
+    `addresses` are given. Messages may be missing; repeats are refused."""
+    for layout in _ENTRIES:
+        found = tuple(cts for p in payloads if (cts := _decode(p, layout)) is not None)
+        if found and len(found) == len(payloads) and _in_sequence(found, addresses):
+            return found
+    return ()
+
+
+def protocol_of_capacity(capacity_bytes: int) -> Protocol | None:
+    """The protocol whose default buffers have receives of this size; None: none has."""
+    return _BY_CAPACITY.get(capacity_bytes)
+
+
+def protocol_of_addresses(addresses: Sequence[int]) -> Protocol | None:
+    """The protocol whose slots consecutive messages of one rkey walk through; None if no single
+    one does. Needs two messages; a gap in the sequence reads as None."""
+    deltas = {b - a for a, b in pairwise(addresses)}
+    for protocol, slot in SLOT_BYTES.items():
+        for steps in (1, 2) if protocol is Protocol.SIMPLE else (1,):
+            if deltas and deltas <= {steps * slot, (steps - SLOTS) * slot}:
+                return protocol
+    return None
+
+
+def immediate_orders(word: int, size_bytes: int) -> tuple[str, ...]:
+    """Byte orders in which the immediate, read as a big-endian `word`, says the size of a message:
+    "little" before 2.29, "big" since; both where they agree, none if it is not the size."""
+    raw = word.to_bytes(4, "big")
+    orders: tuple[Literal["little", "big"], ...] = ("little", "big")
+    return tuple(order for order in orders if int.from_bytes(raw, order) == size_bytes)
+
+
+def immediate_sizes(immediate: int) -> tuple[int, int]:
+    """The size an immediate may state: NCCL before 2.29 writes it in host order."""
+    return int.from_bytes(immediate.to_bytes(4, "big"), "little"), immediate
+
+
+def ll_flags(payload: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    """[lines, 2]: both flags of every whole LL line. A message has one flag in all of them."""
+    whole = payload[: len(payload) // 16 * 16]
+    return np.ascontiguousarray(whole).view("<u4").reshape(-1, 4)[:, 1::2]
+
+
+def unpack(
+    protocol: Protocol, payload: NDArray[np.uint8], data_bytes: int, *, linear: bool = False
+) -> NDArray[np.uint8]:
+    """[data_bytes]: the data of a whole message, without flags and in tensor order. linear: LL128
+    is that of before 2.10. Raises ValueError if the payload cannot hold that much."""
+    if protocol is Protocol.LL:
+        room = payload[: len(payload) // 16 * 16].reshape(-1, 2, 2, 4)[:, :, 0].reshape(-1)
+    elif protocol is Protocol.LL128 and linear:
+        room = payload[: len(payload) // 128 * 128].reshape(-1, 128)[:, :120].reshape(-1)
+    elif protocol is Protocol.LL128:
+        room = payload[: len(payload) // 2048 * 2048].reshape(-1, 2048)[:, _LL128_ORDER].reshape(-1)
+    else:
+        room = payload
+    if not 0 <= data_bytes <= len(room):
+        raise ValueError(f"{len(payload)} {protocol} bytes cannot hold {data_bytes} data bytes")
+    return room[:data_bytes]
+
+
+def _decode(payload: bytes, layout: CtsLayout) -> ClearToSend | None:
+    entry = _ENTRIES[layout]
+    if not payload or len(payload) % entry.form.size:
+        return None
+    fields: dict[str, list[int]] = {}
+    for name, value in zip(entry.order, entry.form.unpack_from(payload), strict=True):
+        fields.setdefault(name, []).append(value)
+    receives = fields.get("n", [1])[0]
+    oldest = layout is CtsLayout.V2_10
+    cts = ClearToSend(
+        address=fields["a"][0],
+        capacity_bytes=fields["s"][0],
+        rkeys=tuple(fields["k"]),
+        tag=0 if oldest else fields["t"][0],
+        index=fields["i"][0] - (0 if oldest else 1),
+        receives=receives,
+        layout=layout,
+    )
+    sound = (
+        cts.address > 0
+        and 0 <= cts.capacity_bytes <= _MOST_CAPACITY
+        and cts.rkeys[0] > 0
+        and cts.tag < _MOST_RANKS
+        and cts.index >= 0
+        and 1 <= receives <= _MOST_RECEIVES
+        and len(payload) == receives * entry.form.size
+        and fields.get("r", [1]) == [1]
+    )
+    return cts if sound else None
+
+
+def _in_sequence(found: Sequence[ClearToSend], addresses: Sequence[int] | None) -> bool:
+    if any(later.index <= earlier.index for earlier, later in pairwise(found)):
+        return False
+    stride = _ENTRIES[found[0].layout].fifo_stride_bytes
+    return addresses is None or any(
+        len({va - cts.index % slots * stride for va, cts in zip(addresses, found, strict=True)})
+        == 1
+        for slots in _FIFO_SLOTS
+    )
+
+
+def _ll128_order() -> NDArray[np.intp]:
+    """[1920] place of every data byte inside a group of 16 lines (src/device/prims_ll128.h,
+    loadRegsBegin and storeRegs: each warp keeps 16 bytes a lane, and the flag of every eighth
+    lane displaces the half that its neighbour register set then carries)."""
+    order = np.zeros(1920, np.intp)
+    for register in range(4):
+        half, odd = divmod(register, 2)
+        for lane in range(32):
+            place = (32 * register + lane) * 16
+            if lane % 8 == 7:
+                unit, width = (60 * half + lane) * 16 + 8 * odd, 8
+            else:
+                unit, width = (32 * register - 4 * half + lane - odd * (lane // 8)) * 16, 16
+            order[unit : unit + width] = np.arange(place, place + width)
+    return order
+
+
+_LL128_ORDER = _ll128_order()

@@ -1,0 +1,1 @@
+"""What DistributedDataParallel sends before its first gradient."""

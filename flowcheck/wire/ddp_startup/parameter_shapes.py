@@ -1,0 +1,224 @@
+"""Splits the list of sizes and strides that DDP sends at start-up into parameters.
+
+Rank 0 sends, for every parameter, its sizes and then its strides, without saying how many
+dimensions it has; scalars leave no trace (`scalars` says where they may stand). Several cuts can
+fit, so all are found, best first.
+
+Source: torch/csrc/distributed/c10d/reducer.cpp, verify_params_across_processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from math import prod
+from struct import pack
+from typing import NamedTuple
+
+Shape = tuple[tuple[int, ...], tuple[int, ...]]
+"""(sizes, strides), both in elements."""
+
+SCALAR: Shape = ((), ())
+MOST_DIMENSIONS = 8
+"""More are legal in torch and unknown in models."""
+_MOST_SCALARS = 4
+"""Of a model of few parameters; see `_most_scalars`."""
+_PERMUTED, _ODD = 4, 16
+"""Costs of a cut that has a dense but permuted, or an unusually strided, parameter."""
+_COST = 1 << 56
+"""Rank of a cut: its cost in these, plus its elements."""
+_MOST_EXPANDED = 200_000
+"""Steps of the search; a list that still has no cut then is as good as unreadable."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedShapes:
+    """One way to cut the list."""
+
+    shapes: tuple[Shape, ...]
+    cost: int
+    """0: every parameter is contiguous. The order among equals is only a guess."""
+
+    @property
+    def sent(self) -> bytes:
+        """The list itself, as int64."""
+        values = [value for sizes, strides in self.shapes for value in (*sizes, *strides)]
+        return pack(f"<{len(values)}q", *values)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements of each parameter; cuts that differ elsewhere only move no byte."""
+        return tuple(prod(sizes) for sizes, _ in self.shapes)
+
+    @property
+    def elements(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def dense(self) -> tuple[Shape, ...]:
+        """Those with dimensions."""
+        return tuple(shape for shape in self.shapes if shape != SCALAR)
+
+    @property
+    def scalars(self) -> int:
+        """How many have none."""
+        return len(self.shapes) - len(self.dense)
+
+
+def parse_shapes(
+    values: Sequence[int],
+    parameters: int,
+    *,
+    most: int = 16,
+    elements: int | None = None,
+    least_scalars: int = 0,
+) -> tuple[ParsedShapes, ...]:
+    """The `most` best cuts of `values` into `parameters` dense parameters, best first. `elements`
+    of all parameters, where known (an all-reduce of everything tells it), rules out almost every
+    false cut; without it fewer elements come first among equals. A cut with scalars is offered
+    only if none with fewer fits, of `least_scalars` or more, for each place where they may stand.
+    """
+    numbers = [int(value) for value in values]
+    blocks = _blocks(numbers)
+    ahead = _ahead(blocks, len(numbers), parameters)
+    for scalars in range(least_scalars, _most_scalars(parameters) + 1):
+        found: list[ParsedShapes] = []
+        due = None if elements is None else elements - scalars
+        for cut in _cuts(numbers, blocks, ahead, parameters - scalars, due):
+            for spread in _with_scalars(cut.shapes, scalars):
+                found.append(ParsedShapes(spread, cut.cost))
+                if len(found) == most:
+                    return tuple(found)
+        if found:
+            return tuple(found)
+    return ()
+
+
+def with_scalars_at(dense: Sequence[Shape], places: Sequence[int]) -> tuple[Shape, ...]:
+    """Parameters with dimensions in their order, and scalars at these places among all."""
+    left, scalars = iter(dense), set(places)
+    every = range(len(dense) + len(scalars))
+    return tuple(SCALAR if place in scalars else next(left) for place in every)
+
+
+def _most_scalars(parameters: int) -> int:
+    """So many among that many: a list that lost its end looks like one with more of them."""
+    return min(parameters, max(_MOST_SCALARS, parameters // 2))
+
+
+def shape_cost(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
+    """0 for a contiguous tensor, more for a permuted one, None if it has holes or overlaps.
+    Strides of dimensions of size 1 address nothing; torch still sets them by its own rule."""
+    if min(sizes) < 1 or min(strides) < 1:
+        return None
+    if list(strides) == _packed(sizes, range(len(sizes) - 1, -1, -1)):
+        return 0
+    wide = sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size > 1)
+    dense = 1
+    for stride, size in wide:
+        if stride != dense:
+            return None
+        dense *= size
+    # Stable by stride: the memory order in which torch would give just these strides.
+    order = sorted(range(len(sizes)), key=lambda axis: (strides[axis], sizes[axis] > 1))
+    usual = [_packed(sizes, order)]
+    if len(sizes) in (4, 5):
+        usual.append(_packed(sizes, [1, *range(len(sizes) - 1, 1, -1), 0]))
+    return _PERMUTED if list(strides) in usual else _ODD
+
+
+def _packed(sizes: Sequence[int], inner_first: Sequence[int]) -> list[int]:
+    """Strides of a dense tensor whose axes lie in memory in this order."""
+    strides, dense = [0] * len(sizes), 1
+    for axis in inner_first:
+        strides[axis] = dense
+        dense *= sizes[axis]
+    return strides
+
+
+def _cuts(
+    values: Sequence[int],
+    blocks: Sequence[Sequence[tuple[int, int]]],
+    ahead: Sequence[dict[int, _Rest]],
+    parameters: int,
+    elements: int | None,
+) -> Iterator[ParsedShapes]:
+    """Cuts without scalars, best first: the rank still to come is known exactly, so nothing is
+    expanded that leads nowhere, but for `elements`, where only bounds are known."""
+    if parameters not in ahead[0]:
+        return
+    ticket = count()
+    heap: list[tuple[int, int, int, int, tuple[Shape, ...]]] = []
+    heappush(heap, (ahead[0][parameters].rank, 0, 0, 0, ()))
+    while heap and next(ticket) < _MOST_EXPANDED:
+        total, _, spent, position, shapes = heappop(heap)
+        left = parameters - len(shapes)
+        if not left:
+            yield ParsedShapes(shapes, total // _COST)
+        for dimensions, rank in blocks[position] if left else ():
+            after = position + 2 * dimensions
+            rest = ahead[after].get(left - 1)
+            if rest is None:
+                continue
+            known = (spent + rank) % _COST
+            if elements is None or known + rest.fewest <= elements <= known + rest.most:
+                middle = position + dimensions
+                shape = (tuple(values[position:middle]), tuple(values[middle:after]))
+                due = spent + rank + rest.rank
+                heappush(heap, (due, -next(ticket), spent + rank, after, (*shapes, shape)))
+
+
+def _blocks(values: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """[position] -> (dimensions, rank) of every parameter that can start there."""
+    blocks: list[list[tuple[int, int]]] = []
+    for position in range(len(values)):
+        # Every parameter takes an even number of values, so none starts at an odd one.
+        most = 0 if position % 2 else min(MOST_DIMENSIONS, (len(values) - position) // 2)
+        found: list[tuple[int, int]] = []
+        for dimensions in range(1, most + 1):
+            middle = position + dimensions
+            cost = shape_cost(values[position:middle], values[middle : middle + dimensions])
+            if cost is not None:
+                found.append((dimensions, cost * _COST + prod(values[position:middle])))
+        blocks.append(found)
+    return blocks
+
+
+class _Rest(NamedTuple):
+    """Of all ways to cut what is left."""
+
+    rank: int
+    fewest: int
+    most: int
+
+
+def _ahead(
+    blocks: Sequence[Sequence[tuple[int, int]]], length: int, parameters: int
+) -> list[dict[int, _Rest]]:
+    """[position] -> {parameters still to cut: best rank, fewest and most elements}."""
+    ahead: list[dict[int, _Rest]] = [{} for _ in range(length + 1)]
+    ahead[length][0] = _Rest(0, 0, 0)
+    for position in range(length - 1, -1, -1):
+        here = ahead[position]
+        for dimensions, rank in blocks[position]:
+            own = rank % _COST
+            for left, rest in ahead[position + 2 * dimensions].items():
+                if left == parameters:
+                    continue
+                new = _Rest(rank + rest.rank, own + rest.fewest, own + rest.most)
+                old = here.get(left + 1, new)
+                here[left + 1] = _Rest(
+                    min(old.rank, new.rank), min(old.fewest, new.fewest), max(old.most, new.most)
+                )
+    return ahead
+
+
+def _with_scalars(shapes: tuple[Shape, ...], scalars: int) -> Iterator[tuple[Shape, ...]]:
+    if not scalars:
+        yield shapes
+        return
+    for place in range(len(shapes) + 1):
+        for rest in _with_scalars(shapes[place:], scalars - 1):
+            yield (*shapes[:place], SCALAR, *rest)

@@ -1,0 +1,1 @@
+"""What the mirror ports saw, as records."""

@@ -1,0 +1,164 @@
+"""Every message that the collectives of a job send over one connection, and which bucket bytes
+it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.collectives.connection_schedule import connection_sends
+from flowcheck.wire.collectives.nccl_parameters import (
+    LL128_GROUP_BYTES,
+    LL128_GROUP_DATA_BYTES,
+    SPLIT_BYTES,
+    Protocol,
+    Tuning,
+    pieces,
+)
+from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.training_job.learned_job import (
+    CollectiveOp,
+    Communicator,
+    Edge,
+    LearnedJob,
+    Role,
+)
+
+
+class SendKind(IntEnum):
+    IGNORED = 0
+    """Its bytes belong to no gradient."""
+    PARTIAL = 1
+    """A partial sum: checked for size, placed nowhere."""
+    FINAL = 2
+    """Result bytes: placed by its segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeMessage:
+    """One message of an edge's channel, and what of a bucket it holds."""
+
+    wire_bytes: int
+    protocol: Protocol
+    kind: SendKind
+    start_byte: int
+    data_bytes: int
+    bucket: int
+    skip_lines: int = 0
+    held: int | None = None
+    """Of `Job.held` instead of a bucket."""
+
+
+def iteration_sizes(
+    job: LearnedJob,
+) -> Iterator[tuple[tuple[int, int], tuple[FlowKey, ...], NDArray[np.int64]]]:
+    """((edge, channel), flows by turns, [message] wire bytes) of what an iteration sends over each
+    mirrored connection."""
+    for place, edge in enumerate(job.edges):
+        for channel, sent in enumerate(edge_messages(job, edge, job.each)):
+            if turns := edge.turns(channel):
+                sizes = np.array([message.wire_bytes for message in sent], np.int64)
+                yield (place, channel), turns, sizes
+
+
+def op_sizes(job: LearnedJob, edge: Edge, op: CollectiveOp) -> tuple[tuple[int, ...], ...]:
+    """[channel][message] wire bytes of what `op` sends over `edge`."""
+    own = msgspec.structs.replace(op, communicator=edge.communicator)
+    channels = edge_messages(job, edge, (own,))
+    return tuple(tuple(message.wire_bytes for message in channel) for channel in channels)
+
+
+def edge_messages(
+    job: LearnedJob, edge: Edge, ops: Iterable[CollectiveOp]
+) -> list[list[EdgeMessage]]:
+    """[channel][message] of everything `ops` sends over `edge`."""
+    communicator = job.communicators[edge.communicator]
+    channels: list[list[EdgeMessage]] = [[] for _ in edge.flows]
+    for op in ops:
+        if op.communicator != edge.communicator:
+            continue
+        for channel, message in _op_messages(job, communicator, edge, op):
+            channels[channel] += _pieces(message, edge.pieces)
+    return channels
+
+
+def _pieces(message: EdgeMessage, count: int) -> Iterator[EdgeMessage]:
+    """What each queue pair carries of a message they split, empty pieces too."""
+    if count == 1:
+        yield message
+        return
+    for start, stop in pieces(message.wire_bytes, count):
+        begin, end, skip = start, stop, 0
+        if message.protocol is Protocol.LL:
+            begin, end = start // 2, stop // 2
+        elif message.protocol is Protocol.LL128:
+            # A group's data lies all over its lines.
+            skip = start % LL128_GROUP_BYTES // SPLIT_BYTES
+            begin = start // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
+            end = -(-stop // LL128_GROUP_BYTES) * LL128_GROUP_DATA_BYTES
+        begin, end = min(begin, message.data_bytes), min(end, message.data_bytes)
+        yield replace(
+            message,
+            wire_bytes=stop - start,
+            start_byte=message.start_byte + begin,
+            data_bytes=end - begin if stop > start else 0,
+            skip_lines=skip,
+        )
+
+
+def _op_messages(
+    job: LearnedJob, communicator: Communicator, edge: Edge, op: CollectiveOp
+) -> Iterator[tuple[int, EdgeMessage]]:
+    placed = op.role is Role.BUCKET or op.held is not None
+    done = SendKind.FINAL if placed else SendKind.IGNORED
+    if op.kind is None:
+        for part in op.messages:
+            yield (
+                part.channel,
+                EdgeMessage(
+                    part.data_bytes, op.protocol, done, part.start_byte, part.data_bytes, op.bucket
+                ),
+            )
+        return
+    schedule = connection_sends(
+        op.kind,
+        op.work_bytes,
+        sender=edge.writers,
+        receiver=edge.receiver,
+        trees=edge.trees,
+        tree=op.tree,
+        found=communicator.found,
+        element_bytes=op.element_bytes,
+        extra_sends=communicator.extra_sends,
+        root=op.root,
+        ranks=communicator.ranks,
+        gpus=communicator.gpus,
+        channels=communicator.channels,
+        protocol=op.protocol,
+        rule=job.rule,
+        tuning=Tuning(
+            threads=communicator.threads,
+            threshold=communicator.threshold,
+            buffer_bytes=communicator.buffer_bytes,
+        ),
+    )
+    for channel, sends in enumerate(schedule):
+        for send in sends:
+            kind = done if send.final or done is SendKind.IGNORED else SendKind.PARTIAL
+            yield (
+                channel,
+                EdgeMessage(
+                    send.wire_bytes,
+                    op.protocol,
+                    kind,
+                    send.start_byte,
+                    send.data_bytes,
+                    op.bucket,
+                    held=op.held,
+                ),
+            )

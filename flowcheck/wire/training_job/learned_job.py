@@ -1,0 +1,289 @@
+"""A learned training job as records (communicators, connections, parameters, buckets,
+collectives), and its JSON file.
+
+Written once it is proved, because the start-up messages it came from never come again.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import pairwise
+from math import prod
+
+import msgspec
+
+from flowcheck.errors import DECODE_ERRORS, LearnError
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, HasWriters, NcclEra, Protocol
+from flowcheck.wire.traffic.observed_messages import FlowKey
+
+
+class Communicator(msgspec.Struct, frozen=True, kw_only=True):
+    ranks: int
+    channels: int
+    extra_sends: int = 0
+    """1: the trainer is patched to forward one result more per loop."""
+    threads: int | None = None
+    threshold: int | None = None
+    buffer_bytes: int | None = None
+    """Non-default NCCL_NTHREADS, NCCL_THREAD_THRESHOLDS, NCCL_BUFFSIZE; see Tuning."""
+    gpus: int = 1
+    """Ranks of a node: the ring passes through all; only the last one writes to the network."""
+    found: int = 0
+    """Channels of NCCL's search, which tell the tree of each; 0: no trees were seen."""
+
+
+class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
+    """The mirrored connections from one rank to another, one per channel."""
+
+    communicator: int
+    sender: int
+    """Ring index of the rank that writes; on channel 0, where `senders` tells of the others."""
+    flows: tuple[FlowKey | None, ...]
+    """[channel]; None where no mirror saw it."""
+    first_numbers: tuple[int, ...]
+    """[channel]: message number in its flow of the first message of `Job.first`."""
+    flags_count: bool = True
+    """No send was Simple, which is two steps long: a line's flag is its number plus one."""
+    queue_pairs: tuple[tuple[FlowKey, ...], ...] = ()
+    """[channel] all flows of a connection of several queue pairs, in the order of their turns;
+    empty: `flows` are all there are."""
+    split: bool = False
+    """Each of them carries a piece of every send; else whole sends take turns."""
+    first_psns: tuple[tuple[int, ...], ...] = ()
+    """[channel][turn] unwrapped PSN of that message, and on each other flow of the connection of
+    its first one behind, where the start was not seen: numbers are counted from there; empty: from
+    the flows' start."""
+    senders: tuple[int, ...] = ()
+    """[channel] who writes, where that is another rank of the node on each; (): it is one."""
+    receiver: int | None = None
+    """Ring index of who reads, where only trees pass: it is not the next one, or connections of
+    theirs are beside the ring's. Any of its node, where nodes have several ranks."""
+    trees: tuple[bool, bool] = (True, True)
+    """Which of the two trees pass there, where their ranks are linked."""
+
+    def turns(self, channel: int) -> tuple[FlowKey, ...]:
+        """The mirrored flows of one channel, in the order of their turns."""
+        if self.queue_pairs:
+            return self.queue_pairs[channel]
+        flow = self.flows[channel]
+        return () if flow is None else (flow,)
+
+    @property
+    def pieces(self) -> int:
+        """Messages that make up one send."""
+        return max(map(len, self.queue_pairs)) if self.split else 1
+
+    @property
+    def every_flow(self) -> tuple[FlowKey, ...]:
+        """All that were mirrored."""
+        return tuple(flow for channel in range(len(self.flows)) for flow in self.turns(channel))
+
+
+MAP_BYTES = 4
+"""Of each parameter in the map of how many ranks used it: one int32."""
+FORMAT = 2
+"""Of the file (wire/training_job/learned_job.py); another one is refused."""
+UNTIL_AUDITED = "(no audit has shown it yet)"
+"""Ends what of a joined job is assumed until an audit of a step taken since passes."""
+
+
+class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+    """One parameter in registration order; `sizes` and `strides` in elements, as torch has them."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    element_bytes: int = 4
+    dtype: str | None = None
+    """torch's name without the prefix, "float32"; None: the wire does not tell."""
+
+    @property
+    def elements(self) -> int:
+        return prod(self.sizes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.element_bytes
+
+
+class Role(StrEnum):
+    BUCKET = "bucket"
+    """An all-reduce of a gradient bucket, or a send of a part of one; or a gather of parameters."""
+    IGNORED = "ignored"
+    """Nothing that is placed: index lists, buffers, metrics."""
+
+
+class FollowedData(StrEnum):
+    GRADIENTS = "gradients"
+    """Whole sums, which an optimizer takes."""
+    PARAMETERS = "parameters"
+    """Of sharded training, as they are gathered: each bucket of a step is a unit, whose bytes are
+    the ranks' parts one behind the other."""
+
+
+class PointToPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a send that carries a part of a finished bucket."""
+
+    channel: int
+    start_byte: int
+    """In the bucket."""
+    data_bytes: int
+
+
+class CollectiveOp(msgspec.Struct, frozen=True, kw_only=True):
+    """One collective, or the point-to-point sends that complete one, in program order."""
+
+    communicator: int
+    protocol: Protocol
+    role: Role
+    bucket: int = 0
+    """Index into the buckets of its iteration; meaningful for Role.BUCKET."""
+    kind: CollectiveKind | None = CollectiveKind.ALL_REDUCE
+    """None: `messages` lists point-to-point sends."""
+    work_bytes: int = 0
+    element_bytes: int = 4
+    root: int = 0
+    """Ring index; broadcasts only."""
+    tree: bool = False
+    """An all-reduce by NCCL's trees."""
+    held: int | None = None
+    """Which of `Job.held` an ignored broadcast sends; None: none of them."""
+    messages: tuple[PointToPoint, ...] = ()
+
+
+class BufferBroadcast(msgspec.Struct, frozen=True, kw_only=True):
+    """Buffers that every forward broadcasts together, as they are after the iteration before."""
+
+    numbers: tuple[int, ...]
+    """Among the stated model's buffers."""
+    nbytes: int
+
+
+class LearnedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the extractor and the updater need to know about a training job."""
+
+    rule: NcclEra
+    kind: FollowedData = FollowedData.GRADIENTS
+    communicators: tuple[Communicator, ...]
+    edges: tuple[Edge, ...]
+    parameters: tuple[Parameter, ...]
+    first_buckets: tuple[tuple[int, ...], ...]
+    """Iteration 0: parameter indices of each bucket, in bucket order."""
+    buckets: tuple[tuple[int, ...], ...]
+    """Every later iteration."""
+    first: tuple[CollectiveOp, ...]
+    """Iteration 0 and what follows it once, up to the first repeating collective."""
+    each: tuple[CollectiveOp, ...]
+    """One later iteration; repeats for ever."""
+    gradient_element_bytes: int = 0
+    """Of the type that a hook compresses gradients into; 0: they are reduced as they are."""
+    mapped: bool = False
+    """Every iteration ends with the map of how many ranks used each parameter; both lists of
+    buckets have it as their last one, which is `map_index` alone."""
+    plan_unseen: bool = False
+    """The buckets are those of the incarnation before: this one had not sent its plan yet."""
+    linear: bool = False
+    """LL128's lines hold data one behind the other, as before NCCL 2.10."""
+    never_used: tuple[int, ...] = ()
+    """Parameters that no rank ever uses, by the one map of a static graph."""
+    still: tuple[int, ...] = ()
+    """Buffers, by their number among the stated model's, that no forward was seen to change."""
+    held: tuple[BufferBroadcast, ...] = ()
+    """Behind the gradients of an iteration, in this order."""
+    evidence: tuple[str, ...] = ()
+    """What was read, one sentence each."""
+    assumed: tuple[str, ...] = ()
+    """What no observation could have contradicted, one sentence each."""
+    format: int = FORMAT
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all parameters, flat in registration order."""
+        return sum(parameter.nbytes for parameter in self.parameters)
+
+    @property
+    def reduced(self) -> tuple[Parameter, ...]:
+        """The parameters as gradient buckets hold them, and behind them the map, if there is."""
+        own = as_reduced(self.parameters, self.gradient_element_bytes)
+        used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
+        return (*own, used) if self.mapped else own
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients as they are reduced, flat in registration order, and of the map
+        behind them."""
+        return sum(parameter.nbytes for parameter in self.reduced)
+
+    @property
+    def held_bytes(self) -> int:
+        """What lies behind the gradients; no step waits for it."""
+        return sum(held.nbytes for held in self.held)
+
+    @property
+    def amid(self) -> bool:
+        """Its start was not seen: which of the trainer's steps its first one is, the wire does not
+        tell."""
+        return any(edge.first_psns for edge in self.edges)
+
+    @property
+    def joined(self) -> bool:
+        """Its start was not seen, and the gradients of its steps wait for a base."""
+        return self.amid and self.kind is FollowedData.GRADIENTS
+
+    @property
+    def parted(self) -> bool:
+        """The trainer was stated, and gathers every unit once a step."""
+        told = all(parameter.dtype is not None for parameter in self.parameters)
+        return self.kind is FollowedData.PARAMETERS and told
+
+    @property
+    def guarded(self) -> bool:
+        """Gradients in the place of parameters would show, as two copies of every unit must be
+        equal: it is gathered twice an iteration, or forwarded."""
+        if self.communicators[0].ranks > 2 and len(self.edges) > 1:
+            return True
+        units = [op.bucket for op in self.each if op.role is Role.BUCKET]
+        return min(map(units.count, units)) > 1
+
+    @property
+    def map_index(self) -> int:
+        """Of the map among `reduced`."""
+        return len(self.parameters)
+
+    @property
+    def first_iterations(self) -> tuple[tuple[CollectiveOp, ...], ...]:
+        """`first` by iterations: a static graph has two before its bucket plan."""
+        if self.kind is FollowedData.PARAMETERS:
+            return (self.first,)
+        starts = [
+            i
+            for i, op in enumerate(self.first)
+            if op.role is Role.BUCKET and op.kind is not None and not op.bucket
+        ]
+        bounds = [0, *starts[1:], len(self.first)]
+        return tuple(self.first[a:b] for a, b in pairwise(bounds))
+
+
+def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[Parameter, ...]:
+    """`parameters` in a type of `element_bytes`; 0: as they are."""
+    if not element_bytes:
+        return parameters
+    return tuple(
+        Parameter(sizes=parameter.sizes, strides=parameter.strides, element_bytes=element_bytes)
+        for parameter in parameters
+    )
+
+
+def encode_job(job: LearnedJob) -> bytes:
+    """JSON, readable as it is."""
+    return msgspec.json.format(msgspec.json.encode(job), indent=1)
+
+
+def decode_job(text: bytes) -> LearnedJob:
+    """Raises LearnError for anything `encode_job` did not write."""
+    try:
+        job = msgspec.json.decode(text, type=LearnedJob)
+    except DECODE_ERRORS as error:
+        raise LearnError(f"not a learned job: {error}") from error
+    if job.format != FORMAT:
+        raise LearnError(f"learned job of format {job.format}; this release reads {FORMAT}")
+    return job

@@ -1,0 +1,1 @@
+"""Collectives that are in no plan: recognised, and left out."""
