@@ -34,16 +34,16 @@ import torch
 
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.plane.shard import Shard, State
-from flowcheck.replica.kept.header import peek
-from flowcheck.replica.warm import load_torch
-from flowcheck.stages.links import Links
-from flowcheck.stages.rundir import RunDir
-from flowcheck.stages.service import run as run_stage
-from flowcheck.stages.updating.update import UpdateService
-from flowcheck.wire.job import Job, Parameter
-from flowcheck.wire.job_file import encode_job
-from flowcheck.wire.terms import Rule
+from flowcheck.plane.shared_memory.gradient_shard import GradientShard, GenerationState
+from flowcheck.replica.state_file.file_header import peek
+from flowcheck.replica.torch_startup import load_torch
+from flowcheck.stages.zmq_sockets import StageSockets
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.service_loop import run_service as run_stage
+from flowcheck.stages.replica_update.update_stage import UpdateService
+from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
+from flowcheck.wire.training_job.learned_job import encode_job
+from flowcheck.wire.collectives.nccl_parameters import NcclEra
 
 torch.set_num_threads(1)  # a forked child has no OpenMP workers
 load_torch()
@@ -63,10 +63,10 @@ parameters = tuple(
     Parameter(sizes=s, strides=tuple(int(np.prod(s[i + 1 :])) for i in range(len(s))))
     for s in shapes
 )
-job = Job(rule=Rule.V2_19, communicators=(), edges=(), parameters=parameters, first_buckets=(),
-          buckets=(), first=(), each=())
+job = LearnedJob(rule=NcclEra.V2_19, communicators=(), edges=(), parameters=parameters,
+                 first_buckets=(), buckets=(), first=(), each=())
 where.weights.write_bytes(weights.tobytes())
-shard = Shard.create(where.shard, gradient_bytes=elements * 4)
+shard = GradientShard.create(where.shard, gradient_bytes=elements * 4)
 where.learned_job.write_bytes(encode_job(job))
 
 
@@ -74,7 +74,8 @@ def feed():
     """Keeps both generations ahead of the updater whole."""
     for step in (shard.applied_iteration + 1, shard.applied_iteration + 2):
         free = [g for g in (0, 1)
-                if shard.state(g) == State.EMPTY or shard.iteration(g) <= shard.applied_iteration]
+                if shard.state(g) == GenerationState.EMPTY
+                or shard.iteration(g) <= shard.applied_iteration]
         if shard.generation_of(step) is None and free:
             shard.begin(free[0], step)
             data = np.frombuffer(ffi.buffer(lib.fc_shard_data(shard.handle, free[0]),
@@ -88,7 +89,8 @@ def updater():
     me = os.getpid()
     child = os.fork()
     if child == 0:
-        os._exit(run_stage(UpdateService(where, config), Links(where.sockets, "update"), parent=me))
+        links = StageSockets(where.sockets, "update")
+        os._exit(run_stage(UpdateService(where, config), links, parent=me))
     return child
 
 

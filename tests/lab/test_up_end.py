@@ -27,12 +27,12 @@ import os, signal, sys, threading
 from pathlib import Path
 from flowcheck import cli
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint
-from flowcheck.stages.chain.lent import Lender
-from flowcheck.stages.chain.supervisor import Supervisor
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
+from flowcheck.stages.supervisor.supervisor import Supervisor
 
 marker, how = Path(sys.argv.pop(1)), sys.argv.pop(1)
-save, work = Lender.save, Supervisor.work
+save, work = CheckpointHelper.save, Supervisor.work
 
 def slowly(self, *arguments):
     # Who writes is a process of its own, which is halted for a while.
@@ -51,9 +51,9 @@ def failing(self):
     return work(self)
 
 if how == "slow":
-    Lender.save = slowly
+    CheckpointHelper.save = slowly
 if how == "full":
-    checkpoint.write = full
+    checkpoint_save.write = full
     Supervisor.work = failing
 cli.main()
 """

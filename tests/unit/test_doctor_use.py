@@ -117,16 +117,16 @@ def test_whether_capture_may_run_before_other_work_is_told(
 ASKED = """
 import os, threading
 from pathlib import Path
-from flowcheck.ops.node import machine
-from flowcheck.stages.intake.capture import go_first
+from flowcheck.ops.node import machine_checks
+from flowcheck.stages.packet_capture.capture_stage import raise_thread_priority
 got = []
 def ask():
-    go_first()
+    raise_thread_priority()
     got.append(os.sched_getscheduler(0) == os.SCHED_RR)
 thread = threading.Thread(target=ask)
 thread.start()
 thread.join()
-print(got[0], machine.real_time(Path("/")).level == "ok")
+print(got[0], machine_checks.real_time(Path("/")).level == "ok")
 """
 
 

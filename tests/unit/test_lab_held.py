@@ -18,8 +18,8 @@ from flowcheck.lab.cluster.cluster_ownership import reserved
 
 HOLDS = """
 import sys
-from flowcheck.lab.cluster.held import held
-with held(sys.argv[1]):
+from flowcheck.lab.cluster.cluster_ownership import reserved
+with reserved(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -24,7 +24,7 @@ STATE_BYTES = 4 * (3 * LAYOUT.elements + len(LAYOUT.parameters))
 HOLDER = """
 import sys
 from pathlib import Path
-from flowcheck.replica.kept.peek import pinned
+from flowcheck.replica.state_file.concurrent_reader import pinned
 with pinned(Path(sys.argv[1])) as held:
     print(held.commit.step, flush=True)
     sys.stdin.read()

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flowcheck.config import EachConfig, OptimizerConfig
-from flowcheck.config.optimizer import AverageConfig, ScalerConfig
-from flowcheck.replica.kept.header import peek
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
+from flowcheck.config import OptimizerPartConfig, OptimizerConfig
+from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
+from flowcheck.replica.state_file.file_header import peek
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.model_replica import Replica
 
 torch.set_num_threads(1)  # a forked child has no OpenMP workers
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
@@ -53,14 +53,14 @@ if sys.argv[3] == "several":  # Muon's products take long
     config = OptimizerConfig(
         clip_norm=1.0,
         each=(
-            EachConfig(
+            OptimizerPartConfig(
                 name="muon",
                 parameters=("ndim=2",),
                 learning_rate=1e-2,
                 schedule="CosineAnnealingLR",
                 schedule_arguments={"T_max": 10**4},
             ),
-            EachConfig(name="adamw", parameters="rest", learning_rate=1e-3),
+            OptimizerPartConfig(name="adamw", parameters="rest", learning_rate=1e-3),
         ),
     )
 

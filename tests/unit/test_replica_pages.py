@@ -27,13 +27,13 @@ if mounted.returncode:
     sys.exit()
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.replica import Replica
-from flowcheck.replica.warm import load_torch
-from flowcheck.replica.workers import Workers
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.model_replica import Replica
+from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.worker_threads import WorkerThreads
 
 SMAPS = Path("/proc/self/smaps")
-workers = Workers(2, tuple(sorted(os.sched_getaffinity(0)))[:2])
+workers = WorkerThreads(2, tuple(sorted(os.sched_getaffinity(0)))[:2])
 config = OptimizerConfig(name="adamw", learning_rate=1e-3)
 layout = Layout.of_shapes([(1024, 1024), (1024,)] * 2 + [(77,)])
 rng = np.random.default_rng(1)

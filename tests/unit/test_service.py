@@ -209,13 +209,13 @@ def test_a_stage_amid_a_long_turn_does_not_outlive_its_parent() -> None:
         "import os, sys, time\n"
         "sys.path[:0] = ['tests', 'tests/unit']\n"
         "from test_service import FakeLinks, FakeService\n"
-        "from flowcheck.stages import service\n"
-        "service.ORPHAN_S = 0.2\n"
+        "from flowcheck.stages import service_loop\n"
+        "service_loop.ORPHAN_S = 0.2\n"
         "def work(self):\n"
         "    print(os.getpid(), flush=True)\n"
         "    while True: pass\n"
         "FakeService.work = work\n"
-        "service.run(FakeService(), FakeLinks([]), parent=int(sys.argv[1]))\n"
+        "service_loop.run_service(FakeService(), FakeLinks([]), parent=int(sys.argv[1]))\n"
     )
     parent = (
         "import os, subprocess, sys\n"

@@ -27,9 +27,9 @@ from flowcheck.ops.switch.apply.tc_state import TcJournal
 RUN = """
 import sys
 from pathlib import Path
-from flowcheck.ops.switch.apply import commands, journal
-with journal.held(Path(sys.argv[1])):
-    commands.run(["sh", "-c", "echo $$ > $0/pid; exec sleep 30", sys.argv[1]])
+from flowcheck.ops.switch.apply import command_runner, apply_journal
+with apply_journal.apply_lock(Path(sys.argv[1])):
+    command_runner.run(["sh", "-c", "echo $$ > $0/pid; exec sleep 30", sys.argv[1]])
 """
 
 

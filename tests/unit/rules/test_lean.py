@@ -7,9 +7,9 @@ ALONE = """
 import sys
 import torch
 from flowcheck.config import OptimizerConfig
-from flowcheck.replica.layout import Layout
-from flowcheck.replica.rules.lean import ANSWER, MARKED, step_leanly
-from flowcheck.replica.rules.states import states_of
+from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.torch_startup import ANSWER, MARKED, step_leanly
+from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
 
 def compiler():
     print("loaded" if "torch._dynamo" in sys.modules else "left out")
@@ -17,7 +17,7 @@ def compiler():
 layout = Layout.of_shapes([(4, 3), (3,)])
 for name in ("sgd", "adam", "adamw"):
     config = OptimizerConfig(name=name, learning_rate=0.1)
-    print(name, *sorted(states_of(config, layout).kinds[0]))
+    print(name, *sorted(optimizer_state_shapes(config, layout).kinds[0]))
 own = torch.optim.Adam([torch.nn.Parameter(torch.ones(3))])
 own.load_state_dict(own.state_dict())
 own.zero_grad()
