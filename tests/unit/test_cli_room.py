@@ -8,7 +8,7 @@ import pytest
 
 ROOM = """
 import resource, sys
-import flowcheck.cli as cli, flowcheck.ops.running.up as up
+import flowcheck.cli as cli, flowcheck.ops.lifecycle.up_command as up
 
 most_bytes, when, *sys.argv[1:] = sys.argv[1:]
 make = up.create

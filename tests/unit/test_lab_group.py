@@ -50,7 +50,7 @@ def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
         store, errors = dist.HashStore(), []
 
         def one(rank: int) -> None:
-            own.node = communicator.Node(settings)
+            own.node = communicator.EmulatedNic(settings)
             group = trainer.RoceProcessGroup(settings, store, rank, ranks, timedelta(seconds=20))
             try:
                 body(group, rank)
