@@ -27,7 +27,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 MAKE = """
 import os, signal, sys
 from pathlib import Path
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.run_directory.run_dir import RunDir
 run = RunDir.create(Path(sys.argv[1]), Path(sys.argv[2]))
 if "bare" not in sys.argv:
     (run.memory / "ring-0").write_bytes(bytes(3 << 20))

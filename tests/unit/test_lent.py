@@ -31,7 +31,7 @@ WRITER = """
 import errno, os, sys, time
 from pathlib import Path
 from flowcheck.errors import StateError
-from flowcheck.stages.chain.lent import lend
+from flowcheck.stages.supervisor.checkpoint_helper import serve_checkpoints
 def save(wanted):
     folder = Path(wanted.directory)
     if folder.name == "other":
@@ -44,7 +44,7 @@ def save(wanted):
         os.closerange(3, 1 << 16)
         time.sleep(60)
     return folder / f"step-{wanted.step}" if wanted.step else None
-lend(int(sys.argv[1]), save)
+serve_checkpoints(int(sys.argv[1]), save)
 """
 
 
@@ -114,7 +114,7 @@ def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
 ) -> None:
     run = cast(RunDir, SimpleNamespace(pids=tmp_path))
     (tmp_path / "update").write_text("1 1")
-    child = StageProcess("update", ("update",), process=lender.process, lends=True, lender=lender)
+    child = StageProcess("update", process=lender.process, lends=True, lender=lender)
     assert child.has_left(), "though its process lives"
     child.end(run)
     assert lender.process.poll() is None and not (tmp_path / "update").exists()
