@@ -34,8 +34,8 @@ STAGE = """
 import json, sys
 from flowcheck.config import job_from
 from flowcheck.errors import FlowCheckError
-from flowcheck.stages.intake.capture import capture_service
-from flowcheck.stages.rundir import RunDir
+from flowcheck.stages.packet_capture.capture_stage import capture_service
+from flowcheck.stages.run_directory.run_dir import RunDir
 from pathlib import Path
 
 class Recorder:

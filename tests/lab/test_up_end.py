@@ -16,7 +16,7 @@ import pytest
 from support.chain import flowcheck, wait_until
 
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
-from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint import checkpoint_load
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 4
@@ -27,12 +27,12 @@ import os, signal, sys, threading
 from pathlib import Path
 from flowcheck import cli
 from flowcheck.errors import StateError
-from flowcheck.replica import checkpoint
-from flowcheck.stages.chain.lent import Lender
-from flowcheck.stages.chain.supervisor import Supervisor
+from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
+from flowcheck.stages.supervisor.supervisor import Supervisor
 
 marker, how = Path(sys.argv.pop(1)), sys.argv.pop(1)
-save, work = Lender.save, Supervisor.work
+save, work = CheckpointHelper.save, Supervisor.work
 
 def slowly(self, *arguments):
     # Who writes is a process of its own, which is halted for a while.
@@ -51,9 +51,9 @@ def failing(self):
     return work(self)
 
 if how == "slow":
-    Lender.save = slowly
+    CheckpointHelper.save = slowly
 if how == "full":
-    checkpoint.write = full
+    checkpoint_save.write = full
     Supervisor.work = failing
 cli.main()
 """
@@ -120,7 +120,7 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
         code, out, err = end(process)
     assert code == 0, err
     told = json.loads(out)
-    saved = checkpoint_save.load(Path(told["checkpoint"]))
+    saved = checkpoint_load.load(Path(told["checkpoint"]))
     assert (saved.manifest.step, told["steps"], told["why"]) == (STEPS, STEPS, None)
     assert not memory.exists() and not run.holds_memory and not run.sockets.exists()
     assert not [stage for stage, pid in pids.items() if Path(f"/proc/{pid}").exists()]
@@ -147,7 +147,7 @@ def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(jo
     assert (code, told["removed"]) == (0, True), err
     kept = job.parent / "out" / f"step-{STEPS}"
     assert str(kept) in told["rescued"]
-    assert checkpoint_save.load(kept).manifest.step == STEPS
+    assert checkpoint_load.load(kept).manifest.step == STEPS
     assert not memory.exists()
     after = " ".join(flowcheck("status", "--run", run.root)[1].split())
     assert "gave up at" in after and f"restore --checkpoint {kept}" in after
