@@ -21,13 +21,14 @@ from flowcheck.errors import ConfigError
 from flowcheck.lab import cli as lab_cli
 from flowcheck.private_files import set_private_umask
 from flowcheck.stages.privilege import drop_privileges
+from flowcheck.stages.stage_table import launchable_stages
 
 MOST_GIB = 1 << 20
 """A petabyte is a slip of the pen."""
 
 
 def stage(
-    name: Annotated[str, typer.Argument(help="capture, parse, extract or update.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(launchable_stages())}.")],
     run: Run = DEFAULT_RUN,
     number: Annotated[int, typer.Option(help="Of the source (capture) or the ring (parse).")] = 0,
     parent: Annotated[

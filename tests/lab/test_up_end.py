@@ -16,7 +16,7 @@ import pytest
 from support.chain import flowcheck, wait_until
 
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
-from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint import checkpoint_load
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 4
@@ -120,7 +120,7 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
         code, out, err = end(process)
     assert code == 0, err
     told = json.loads(out)
-    saved = checkpoint_save.load(Path(told["checkpoint"]))
+    saved = checkpoint_load.load(Path(told["checkpoint"]))
     assert (saved.manifest.step, told["steps"], told["why"]) == (STEPS, STEPS, None)
     assert not memory.exists() and not run.holds_memory and not run.sockets.exists()
     assert not [stage for stage, pid in pids.items() if Path(f"/proc/{pid}").exists()]
@@ -147,7 +147,7 @@ def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(jo
     assert (code, told["removed"]) == (0, True), err
     kept = job.parent / "out" / f"step-{STEPS}"
     assert str(kept) in told["rescued"]
-    assert checkpoint_save.load(kept).manifest.step == STEPS
+    assert checkpoint_load.load(kept).manifest.step == STEPS
     assert not memory.exists()
     after = " ".join(flowcheck("status", "--run", run.root)[1].split())
     assert "gave up at" in after and f"restore --checkpoint {kept}" in after

@@ -114,7 +114,7 @@ def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
 ) -> None:
     run = cast(RunDir, SimpleNamespace(pids=tmp_path))
     (tmp_path / "update").write_text("1 1")
-    child = StageProcess("update", ("update",), process=lender.process, lends=True, lender=lender)
+    child = StageProcess("update", process=lender.process, lends=True, lender=lender)
     assert child.has_left(), "though its process lives"
     child.end(run)
     assert lender.process.poll() is None and not (tmp_path / "update").exists()

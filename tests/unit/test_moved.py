@@ -56,7 +56,7 @@ def test_a_start_that_a_busy_machine_makes_slow_is_waited_for_but_not_for_ever(
     clock, run = Clock(), RunDir.create(tmp_path / "run", shm)
     for module in (process_progress, stage_process):
         monkeypatch.setattr(module, "time", clock)
-    stage = stage_process.StageProcess("update", ("update",))
+    stage = stage_process.StageProcess("update")
     stage.started_s = clock.now_s
     limits = {"still_s": stage_process.STILL_LIMIT_S, "limit_s": stage_process.HELLO_LIMIT_S}
     stage.patience = process_progress.ProgressTimeout(busy, **limits)

@@ -19,8 +19,9 @@ from flowcheck.ops.watch.state import checkpoint_status
 from flowcheck.ops.watch.state.chain_state import DurableCheckpoint
 from flowcheck.stages.checkpointing import final_checkpoint
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import stage_names
 from flowcheck.stages.supervisor import stage_process
-from flowcheck.stages.supervisor.stage_process import StageProcess, stage_arguments
+from flowcheck.stages.supervisor.stage_process import StageProcess
 
 WAIT_S = 60.0
 
@@ -122,7 +123,7 @@ def test_a_stage_beside_the_chain_that_dies_again_and_again_is_given_time_and_ne
     clock = Clock()
     monkeypatch.setattr(stage_process.subprocess, "Popen", FakeProcess)
     monkeypatch.setattr(stage_process, "time", clock)
-    own = StageProcess("persist", ("persist",))
+    own = StageProcess("persist")
     own.spawn(run)
     said = []
     for _ in range(400):
@@ -137,5 +138,5 @@ def test_a_stage_beside_the_chain_that_dies_again_and_again_is_given_time_and_ne
 
 def test_only_a_job_that_states_it_has_the_stage(run: RunDir) -> None:
     settings = run.settings()
-    assert list(stage_arguments(settings))[:3] == ["update", "extract", "persist"]
+    assert stage_names(settings)[:3] == ["update", "extract", "persist"]
     assert b"kept" in encode_config(settings)

@@ -25,6 +25,7 @@ from flowcheck.lab.restore_drill.kill_restore_drill import LOOK_S, KillRestoreDr
 from flowcheck.ops.trainer_checkpoint import base_command
 from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 GAP_S = 3.0
 """How long a capture that is killed stays so: many steps of a small model."""
@@ -80,11 +81,11 @@ class LateJoinDrill(KillRestoreDrill):
     def _stop_capture(self) -> None:
         """Killed, and kept from coming back: what the mirror carries meanwhile is gone."""
         pids = RunDir(self._plan.run).stage_pids()
-        os.kill(pids["supervisor"], signal.SIGSTOP)
-        for pid in (pid for stage, pid in pids.items() if stage.startswith("capture")):
+        os.kill(pids[SUPERVISOR.name], signal.SIGSTOP)
+        for pid in (pid for stage, pid in pids.items() if stage_named(stage).spec.brings_frames):
             os.kill(pid, signal.SIGKILL)
         Event().wait(GAP_S)
-        os.kill(pids["supervisor"], signal.SIGCONT)
+        os.kill(pids[SUPERVISOR.name], signal.SIGCONT)
         self._display.say(f"capture was down for {GAP_S:g} s and more")
 
     def _give_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:

@@ -14,8 +14,8 @@ from flowcheck.errors import StateError
 from flowcheck.messages import StepLost
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
 from flowcheck.stages.supervisor.chain_progress import ChainProgress
-from flowcheck.stages.supervisor.stage_process import OPTIONAL_STAGES, stage_arguments
 from flowcheck.terminal_escape import printable_lines
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class ReplayProgress:
         self._rings = [FrameRing.open(where.ring(number)) for number in range(len(config.rings))]
         self._frames = frames
         self._paced = any(source.speed is not None for source in config.source)
-        self._stages = {name for name in stage_arguments(config) if name not in OPTIONAL_STAGES}
+        named = stage_names(config)
+        self._stages = {name for name in named if not stage_named(name).spec.optional}
         self._bars = Progress(
             TextColumn("{task.description:>9}"),
             BarColumn(),
@@ -94,17 +95,17 @@ class ReplayProgress:
         waiting_for_time = self._paced and heads < self._frames and heads == parsed == tails
         if waiting_for_time or time.monotonic() - self._moved_s < STALL_LIMIT_S:
             return
-        stuck = "update"
-        for stage, there, wanted in (
-            ("extract", tails, parsed),
-            ("parse", parsed, heads),
-            ("capture", heads, self._frames),
+        stuck = Position.STEP
+        for position, there, wanted in (
+            (Position.TAIL, tails, parsed),
+            (Position.PARSED, parsed, heads),
+            (Position.HEAD, heads, self._frames),
         ):
             if there < wanted:
-                stuck = stage
+                stuck = position
         raise StateError(
-            f"nothing moved for {STALL_LIMIT_S:.0f} s; stuck in {stuck}: {heads} of "
-            f"{self._frames} frames captured, {parsed} parsed, {tails} extracted, "
+            f"nothing moved for {STALL_LIMIT_S:.0f} s; stuck in {stage_at(stuck).name}: "
+            f"{heads} of {self._frames} frames captured, {parsed} parsed, {tails} extracted, "
             f"{steps} steps applied"
         )
 
@@ -112,8 +113,9 @@ class ReplayProgress:
 class LiveMessages:
     """Says on stderr, as it happens, what the operator of a live chain must know."""
 
-    def __init__(self, sources: int) -> None:
-        self._captures = {f"capture-{number}" for number in range(sources)}
+    def __init__(self, config: JobConfig) -> None:
+        named = stage_names(config)
+        self._captures = {name for name in named if stage_named(name).spec.brings_frames}
         self._notes = 0
         self._listening = self._stepping = self._lost = False
 

@@ -26,6 +26,7 @@ from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, recor
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 
@@ -122,7 +123,7 @@ def rescue(run: RunDir, finder: str) -> str | None:
     Raises ConfigError where stages of it do not end with their supervisor, StateError where its
     replica can be written nowhere; all is left as it is then.
     """
-    if not run.holds_memory or "supervisor" in run.stage_pids():
+    if not run.holds_memory or SUPERVISOR.name in run.stage_pids():
         return None
     _wait_for_stages(run)
     killed = f"the chain that ran in {run.root} was killed"
@@ -183,9 +184,9 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
     """
     run = RunDir(root)
     pids = run.stage_pids()
-    if "supervisor" in pids:
+    if SUPERVISOR.name in pids:
         note_who_stops(run)
-        _end_supervisor(run, pids["supervisor"])
+        _end_supervisor(run, pids[SUPERVISOR.name])
     _end([pid for own in all_run_dirs(run) for pid in own.stage_pids().values()], signal.SIGKILL)
     there = run.holds_memory
     rescued = None if discard else rescue(run, "flowcheck down")
@@ -219,7 +220,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
 def _end_supervisor(run: RunDir, pid: int) -> None:
     """Asks it to end; a chain of which only the supervisor is left writes its checkpoint, and that
     may take as long as it takes."""
-    if _end([pid], signal.SIGTERM) or set(run.stage_pids()) != {"supervisor"}:
+    if _end([pid], signal.SIGTERM) or set(run.stage_pids()) != {SUPERVISOR.name}:
         return
     print_message("its stages have ended and its checkpoint is being written: waiting for that")
     _ended(pid, None)

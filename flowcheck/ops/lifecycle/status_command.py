@@ -25,6 +25,7 @@ from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.terminal_tables import last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_sentence
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.terminal_escape import printable
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
@@ -131,7 +132,7 @@ def print_state(state: ChainState, leftovers: Sequence[str]) -> None:
 
 
 def _supervised(state: ChainState) -> bool:
-    return any(one.name == "supervisor" and one.pid is not None for one in state.stages)
+    return any(one.name == SUPERVISOR.name and one.pid is not None for one in state.stages)
 
 
 def _stages(state: ChainState) -> Table:

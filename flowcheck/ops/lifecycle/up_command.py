@@ -124,7 +124,7 @@ def _supervised(
             until_drained=False,
             will_save=config.keeps,
             signals=signals,
-            watch=LiveMessages(len(config.source)),
+            watch=LiveMessages(config),
             manager=manager,
         )
     except BaseException as error:

@@ -28,6 +28,7 @@ from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
@@ -135,7 +136,7 @@ def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
         raise StateError(f"{root}: no job was learned there yet, so nothing waits for a base")
     if incarnation_of(where).step is not None:
         raise StateError(f"{root}: the replica's state is known: nothing waits for a base")
-    if "update" not in where.stage_pids():
+    if stage_at(Position.STEP).name not in where.stage_pids():
         raise StateError(f"{root}: no updater runs there to take a base: flowcheck up JOB.toml")
     return verified_base(where, config, file, place)
 

@@ -17,6 +17,7 @@ from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.replica_update.anchor_replay import write_anchor
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.vault.audit.bitwise_audit import Audit
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
@@ -40,7 +41,7 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, str]:
     of the state or tells other settings than are stated, or the updater refused it, with its
     reason, or did not take it in TAKEN_LIMIT_S.
     """
-    if "update" not in where.stage_pids():
+    if stage_at(Position.STEP).name not in where.stage_pids():
         raise StateError(
             f"{where.root}: no updater runs there to take a file: flowcheck up JOB.toml"
         )

@@ -52,6 +52,7 @@ from flowcheck.stages.job_state.anchor_log import AnchorRecord
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.log_files import is_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets
 
 LOOK_S = 0.5
@@ -177,7 +178,7 @@ class EventRecorder:
             why = f"{interface} has no link: nothing arrives by it"
             if lasted_s is not None:
                 why = f"{interface} has a link again; what passed meanwhile never came"
-            stage = f"capture-{source}"
+            stage = stage_at(Position.HEAD).instance(source)
             self._write(Event(kind=kind, stage=stage, seconds=lasted_s or 0.0, why=why))
 
     def _look_for_silence(self, rings: Sequence[FrameRing]) -> None:

@@ -13,6 +13,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
+STAGE = "capture"
+"""The one stage that is started with these rights. This room checks that by itself: whatever else
+the table of stages says, nothing else is started here."""
 CHANNEL = "FLOWCHECK_STARTER"
 """In the supervisor's environment: the descriptor of its end."""
 SOURCES = "FLOWCHECK_SOURCES"
@@ -24,6 +27,12 @@ LOOK_S = 1.0
 SINGLE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """A stage's sums in numpy are of thousands of values: shared with threads, each waits for the one
 a busy machine lets run last, 45 ms where one thread takes 0.2. An operator's own value holds."""
+
+
+def stated_sources(stage: str) -> str | None:
+    """Of a process with these rights: SOURCES, which hold in place of what the run directory says;
+    None of any other stage."""
+    return os.environ.get(SOURCES) if stage == STAGE else None
 
 
 def serve(channel: socket.socket, run: str, supervisor: int) -> None:
@@ -41,7 +50,7 @@ def serve(channel: socket.socket, run: str, supervisor: int) -> None:
         number = int(request) if request.isdigit() else sources
         pid = 0
         if number < sources and len(descriptors) == 1:
-            words = ["stage", "capture", "--number", str(number), "--run", run]
+            words = ["stage", STAGE, "--number", str(number), "--run", run]
             pid = _start(
                 [*PYTHON_COMMAND, *words, "--parent", str(supervisor)], descriptors[0], channel
             )

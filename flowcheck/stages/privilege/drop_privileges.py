@@ -28,7 +28,7 @@ from flowcheck.stages.privilege import (
     privilege_syscalls,
 )
 from flowcheck.stages.privilege.capture_capabilities import capture_rights
-from flowcheck.stages.privilege.capture_starter import CHANNEL, PYTHON_COMMAND, SOURCES
+from flowcheck.stages.privilege.capture_starter import CHANNEL, PYTHON_COMMAND, SOURCES, STAGE
 from flowcheck.stages.privilege.capture_starter_client import inherit
 from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, inaccessible, show
 from flowcheck.stages.privilege.output_delivery import OutputDelivery, fork_writer, is_picture
@@ -252,7 +252,7 @@ def for_stage(name: str, run: Path, number: int) -> None:
     if not owner:
         return
     rights: frozenset[int] = frozenset()
-    if name == "capture":
+    if name == STAGE:
         from flowcheck.stages.run_directory.run_dir import RunDir
 
         sources = RunDir(run).settings().source

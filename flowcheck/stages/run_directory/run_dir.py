@@ -31,6 +31,7 @@ from flowcheck.stages.run_directory.process_liveness import (
 )
 from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder
 from flowcheck.stages.run_directory.service_account import account
+from flowcheck.stages.stage_table import SUPERVISOR
 
 
 class RecordFiles:
@@ -219,7 +220,7 @@ class RunDir(LearnedFiles, RecordFiles):
         """A fresh run directory, mode 0700, with a folder for shared memory below `mount`. Raises
         ConfigError when another run lives there, or somebody keeps something."""
         run = cls(root)
-        if (owner := run._pid_of("supervisor")) not in (None, os.getpid()):
+        if (owner := run._pid_of(SUPERVISOR.name)) not in (None, os.getpid()):
             right = f"is in use by process {owner}: flowcheck down --run {root}"
             raise ConfigError("run", str(root), right)
         refuse_foreign_folder(root)
@@ -235,7 +236,7 @@ class RunDir(LearnedFiles, RecordFiles):
             _LOCKS[memory.resolve()] = locked(memory)
             lead_to(root, memory)
             (root / "memory").symlink_to(memory)
-            run.note_pid("supervisor", os.getpid())
+            run.note_pid(SUPERVISOR.name, os.getpid())
         except BaseException:
             run.remove(keep_records=True)
             shutil.rmtree(memory, ignore_errors=True)  # where no link leads to it yet

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.messages import Drained, Hello, Message, Note, SourceEnded, StepApplied, StepLost
+from flowcheck.stages.stage_table import stage_named
 
 MOST_NOTES = 1000
 """Of a chain that runs for months the last ones; all are in events.jsonl, as far as that goes."""
@@ -42,12 +43,12 @@ class ChainProgress:
     lost: StepLost | None = None
     in_flight: StepLost | None = None
     """A step that was not whole when the chain was told to end: no loss."""
-    ended: set[str] = field(default_factory=set)
-    """Capture stages whose source has ended."""
+    ended_sources: set[int] = field(default_factory=set)
+    """Numbers of sources that have ended."""
     complete_steps: int | None = None
     """Steps the whole stream held, once it is extracted to its end."""
     why: str = ""
-    """What kept the extractor from more."""
+    """What kept it from more of them."""
     notes: OperatorNotes = field(default_factory=OperatorNotes)
     up: set[str] = field(default_factory=set)
     """Stages that have come up."""
@@ -58,8 +59,8 @@ class ChainProgress:
         self.notes.append(sentence)
         self.restarts += 1
 
-    def hear(self, message: Message, *, ending: bool, captures: Sequence[str]) -> None:
-        """ending: the chain was told to end; captures: the capture stage of each ring."""
+    def hear(self, message: Message, *, ending: bool, sources: Sequence[int]) -> None:
+        """ending: the chain was told to end; sources: [ring] the number of its source."""
         match message:
             case Hello(stage=stage):
                 self.up.add(stage)
@@ -70,10 +71,14 @@ class ChainProgress:
             case StepLost():
                 self.lost = self.lost or message
             case SourceEnded(ring=ring):
-                self.ended.add(captures[ring])
-            case Drained(stage="extract", steps=steps, why=why):
+                self.ended_sources.add(sources[ring])
+            case Drained(stage=stage, steps=steps, why=why) if _counts_whole_steps(stage):
                 self.complete_steps, self.why = steps, why
             case Note(stage=stage, sentence=sentence):
                 self.notes.append(f"{stage}: {sentence}")
             case _:
                 pass
+
+
+def _counts_whole_steps(stage: str) -> bool:
+    return stage_named(stage).spec.counts_whole_steps

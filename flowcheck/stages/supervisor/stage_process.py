@@ -8,33 +8,29 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.private_files import open_private
 from flowcheck.stages.privilege.capture_starter import SINGLE_BLAS_THREAD
 from flowcheck.stages.privilege.capture_starter_client import ProcessHandle, capture_starter
 from flowcheck.stages.run_directory.disk_full import is_full
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import StageSpec, WaitsFor, stage_named
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.process_progress import ProgressTimeout
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
 """A stage that dies so often without having moved its position is not started again."""
-OPTIONAL_STAGES = ("persist", "serve", "watch")
-"""Stages that no other one needs: whatever becomes of them, the chain goes on."""
-WATCH = "watch"
-"""A verb of its own: it reads what any other process may, and hears nothing."""
 STILL_LIMIT_S = 60.0
 """A stage that comes up may stand still for so long: loading torch takes seconds of processor time,
 on a machine that gives it a tenth of one many of the clock."""
 HELLO_LIMIT_S = 1800.0
 """Longest start of a stage that moves all the time."""
 REST_MAX_S = 60.0
-"""Longest wait before one of these is started again; one that lived longer begins at once."""
+"""Longest wait before an optional stage is started again; one that lived longer begins at once."""
 
 
 @dataclass
@@ -42,7 +38,7 @@ class StageProcess:
     """One stage's process."""
 
     stage: str
-    arguments: tuple[str, ...]
+    """Its name, of which its row in the table of stages and its number follow."""
     process: ProcessHandle | None = None
     greeted: bool = False
     """Whether this process has said Hello."""
@@ -54,36 +50,34 @@ class StageProcess:
     fruitless_s: deque[float] = field(default_factory=lambda: deque(maxlen=FRUITLESS_MAX))
     """Deaths since it last moved."""
     deaths: int = 0
-    """In a row, of a stage beside the chain."""
+    """In a row, of an optional stage."""
     rests_until_s: float = 0.0
     lends: bool = False
     """Whether its process writes checkpoints once the stage has ended."""
     lender: CheckpointHelper | None = None
+    spec: StageSpec = field(init=False)
+    number: int = field(init=False)
+    """Of the source, or the ring."""
+
+    def __post_init__(self) -> None:
+        self.spec, self.number = stage_named(self.stage)
 
     @property
-    def is_beside(self) -> bool:
-        return self.stage in OPTIONAL_STAGES
-
-    @property
-    def is_capture(self) -> bool:
-        return self.stage.startswith("capture")
-
-    @property
-    def number(self) -> int:
-        """Of the source, or the ring."""
-        return int(self.stage.rpartition("-")[2])
-
-    @property
-    def takes_frames(self) -> bool:
-        """From a ring; an updater takes steps from the shard, long after."""
-        return self.stage.startswith(("parse", "extract"))
+    def is_up(self) -> bool:
+        """Whether it works, as far as it is to say so."""
+        return self.greeted if self.spec.says_hello else self.process is not None
 
     def may_start(self, everyone: Sequence[StageProcess]) -> bool:
-        """Frames are captured before an updater has loaded torch, for seconds: a job's start-up
-        comes once, and its gradients wait in the shard. What is beside the chain comes last."""
-        if self.is_beside:
-            return self.stage == WATCH or all_greeted(everyone)
-        return not self.is_capture or all(c.greeted for c in everyone if c.takes_frames)
+        """everyone: all processes of the chain, those of further jobs among them."""
+        match self.spec.waits_for:
+            case WaitsFor.NOTHING:
+                return True
+            case WaitsFor.FRAME_TAKERS:
+                return all(child.is_up for child in everyone if child.spec.takes_frames)
+            case WaitsFor.WHOLE_CHAIN:
+                # Without those that wait as this one does: each would wait for the other.
+                last = WaitsFor.WHOLE_CHAIN
+                return all_up(child for child in everyone if child.spec.waits_for is not last)
 
     def spawn(self, run: RunDir) -> None:
         """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
@@ -92,11 +86,10 @@ class StageProcess:
         with ExitStack() as files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             log = files.enter_context(os.fdopen(open_private(run.log(self.stage), flags), "ab"))
-            if self.is_capture and (starter := capture_starter()) is not None:
+            if (starter := capture_starter(self.spec.name)) is not None:
                 self._started(run, starter.start(self.number, log.fileno()))
                 return
-            verb = [] if self.stage == WATCH else ["stage"]
-            command = [sys.executable, "-m", "flowcheck", *verb, *self.arguments]
+            command = [sys.executable, "-m", "flowcheck", *self.spec.command(self.number)]
             command += ["--run", str(run.root), "--parent", str(os.getpid())]
             passed: tuple[int, ...] = ()
             if self.lends:
@@ -149,7 +142,7 @@ class StageProcess:
 
     def check_start(self, run: RunDir) -> None:
         """Raises StateError where it lives and does not come up."""
-        if self.greeted or self.patience is None or not self.patience.over():
+        if self.is_up or self.patience is None or not self.patience.over():
             return
         waited_s = time.monotonic() - self.started_s
         still = "" if waited_s >= HELLO_LIMIT_S else f", and stood still for {STILL_LIMIT_S:.0f} s"
@@ -179,7 +172,7 @@ class StageProcess:
         return f"{self.stage} {ended} and was restarted"
 
     def nurse(self, run: RunDir) -> str | None:
-        """Of a stage beside the chain: starts it again once it has died, later each time. A
+        """Of an optional stage: starts it again once it has died, later each time. A
         sentence when it has."""
         assert self.process is not None
         code, now = self.process.poll(), time.monotonic()
@@ -210,24 +203,6 @@ class StageProcess:
         return f"; it said nothing (log: {log}){room}"
 
 
-def all_greeted(everyone: Sequence[StageProcess]) -> bool:
-    return all(child.greeted for child in everyone if not child.is_beside)
-
-
-def stage_arguments(config: JobConfig, reader: int = 0) -> dict[str, tuple[str, ...]]:
-    """{stage name: words behind `flowcheck stage`; of WATCH, `flowcheck`}, in the order they are
-    started. reader: a further job on the same ports has no capture of its own."""
-    stages: dict[str, tuple[str, ...]] = {"update": ("update",), "extract": ("extract",)}
-    if config.persist is not None:
-        stages["persist"] = ("persist",)
-    if config.serve is not None:
-        stages["serve"] = ("serve",)
-    if reader:
-        return stages
-    if config.watch is not None:
-        stages[WATCH] = (WATCH,)
-    for ring in range(len(config.rings)):
-        stages[f"parse-{ring}"] = ("parse", "--number", str(ring))
-    for source in range(len(config.source)):
-        stages[f"capture-{source}"] = ("capture", "--number", str(source))
-    return stages
+def all_up(processes: Iterable[StageProcess]) -> bool:
+    """All that the chain needs."""
+    return all(child.is_up for child in processes if not child.spec.optional)

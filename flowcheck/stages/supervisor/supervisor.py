@@ -15,9 +15,10 @@ from flowcheck.plane.shared_memory.gradient_shard import applied_iteration
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
 from flowcheck.stages.run_directory.log_files import LogTrimmer
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_names
 from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
-from flowcheck.stages.supervisor.stage_process import StageProcess, all_greeted, stage_arguments
+from flowcheck.stages.supervisor.stage_process import StageProcess, all_up
 from flowcheck.stages.zmq_sockets import StageSockets
 
 GRACE_S = 4.0
@@ -44,17 +45,16 @@ class Supervisor:
         lends: bool = False,
     ) -> None:
         """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
-        run directories of further jobs on the same ports; lends: its updater may be asked for
-        checkpoints afterwards, by who closes `lender`."""
+        run directories of further jobs on the same ports; lends: the process that serves
+        checkpoints after its end may be asked for them, by who closes `lender`."""
         self.run, self.config = run, config
         self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
         self.progress = ChainProgress()
         self.fault: Fault | None = None
         self._watch, self._hurried = watch, hurried
-        self._children = [
-            StageProcess(name, arguments, lends=lends and name == "update")
-            for name, arguments in stage_arguments(config, run.reader).items()
-        ]
+        self._children = [StageProcess(name) for name in stage_names(config, run.reader)]
+        for child in self._children:
+            child.lends = lends and child.spec.serves_checkpoints
         self._rings: list[FrameRing] = []
         self._healthy = True
         self._logs = LogTrimmer([run.log(child.stage) for child in self._children])
@@ -77,8 +77,8 @@ class Supervisor:
                 child.spawn(self.run)
 
     def all_up(self) -> bool:
-        """Whether every stage has greeted."""
-        return all_greeted(self._everyone())
+        """Whether every stage works that the chain needs."""
+        return all_up(self._everyone())
 
     def _everyone(self) -> list[StageProcess]:
         return [child for one in (self, *self.beside) for child in one._children]
@@ -114,7 +114,7 @@ class Supervisor:
     def _look_after(self, child: StageProcess) -> None:
         if child.process is None:
             return
-        if child.is_beside:
+        if child.spec.optional:
             if (sentence := child.nurse(self.run)) is not None:
                 self.progress.notes.append(sentence)
                 self._record(self._recorder.restarted, child.stage, sentence)
@@ -122,11 +122,15 @@ class Supervisor:
         code = child.process.poll()
         if code is None:
             child.check_start(self.run)
-        if code is None or (code == 0 and child.is_capture and child.stage in self.progress.ended):
+        if code is None or (code == 0 and self._has_ended(child)):
             return
         if code == OPERATOR_ERROR:
             raise StateError(self._sentence_of(child))
         self._restart(child, code)
+
+    def _has_ended(self, child: StageProcess) -> bool:
+        """Whether nothing is left that it could bring."""
+        return child.spec.brings_frames and child.number in self.progress.ended_sources
 
     def _sentence_of(self, child: StageProcess) -> str:
         for message in self._links.inbox.drain(limit=64, wait_ms=200):
@@ -142,11 +146,14 @@ class Supervisor:
         child.spawn(self.run)
 
     def _reached(self, child: StageProcess) -> int:
-        """Slots, or steps, that a stage has finished; 0 without its files."""
-        if child.stage == "update":
-            return self._applied()
-        position = "head" if child.is_capture else "parsed" if "parse" in child.stage else "tail"
-        return sum(getattr(ring, position) for ring in self._rings)
+        """Slots, or steps, that a stage has finished; 0 without its files, or a position."""
+        match child.spec.position:
+            case Position.NONE:
+                return 0
+            case Position.STEP:
+                return self._applied()
+            case position:
+                return sum(getattr(ring, position) for ring in self._rings)
 
     def on_message(self, message: Message) -> None:
         assert self._links.broadcast is not None
@@ -156,8 +163,8 @@ class Supervisor:
             self._greet(message)
         elif isinstance(message, Fault):
             self.fault = message
-        captures = [f"capture-{sources[0]}" for sources in self.config.rings]
-        self.progress.hear(message, ending=self._ending, captures=captures)
+        sources = [source for source, _ in self.config.rings]
+        self.progress.hear(message, ending=self._ending, sources=sources)
 
     def _greet(self, hello: Hello) -> None:
         if hello.layout_version != lib.FC_LAYOUT_VERSION:
@@ -180,19 +187,24 @@ class Supervisor:
         The shard tells, not a message: an updater may be killed before it could send one.
         """
         optimizer, every = self.config.optimizer, [self, *self.beside]
-        if any(c.stage not in o.progress.up for o in every for c in o._children if not c.is_beside):
+        if not all(one._have_come_up() for one in every):
             return False  # what has not come up may yet refuse
         whole = [one.progress.complete_steps for one in every]
         if optimizer is not None and optimizer.clip_together and None not in whole:
             whole = [min(steps for steps in whole if steps is not None)] * len(whole)
         return all(n is not None and o._applied() >= n for o, n in zip(every, whole, strict=True))
 
+    def _have_come_up(self) -> bool:
+        """Its needed stages, be it that one died since."""
+        needed = [c for c in self._children if c.spec.says_hello and not c.spec.optional]
+        return all(child.stage in self.progress.up for child in needed)
+
     def _applied(self) -> int:
         return applied_iteration(self.run.shard)
 
     def stop(self) -> None:
-        """Capture first, so that nothing new comes; then along the flow of data, each after what
-        it has in hand. Done within GRACE_S and a little, at once when hurried."""
+        """First what brings frames, so that nothing new comes; then along the flow of data, each
+        after what it has in hand. Done within GRACE_S and a little, at once when hurried."""
         until_s = time.monotonic() + GRACE_S
         self._recorder.end(in_order=self._healthy)
         if self._healthy:
@@ -223,10 +235,10 @@ class Supervisor:
         self._ending = True
         for own in self.beside:
             own._ending = True
-        captures = [c.process for c in self._children if c.is_capture and c.process]
-        for process in captures:
+        bringing = [c.process for c in self._children if c.spec.brings_frames and c.process]
+        for process in bringing:
             process.terminate()
-        if not self._wait(lambda: all(p.poll() is not None for p in captures), until_s):
+        if not self._wait(lambda: all(p.poll() is not None for p in bringing), until_s):
             return
         for ring in self._rings:
             if ring.source_end is None:

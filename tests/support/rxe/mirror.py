@@ -23,7 +23,7 @@ from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import VERDICTS, lost_frames
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.stage_process import StageProcess, stage_arguments
+from flowcheck.stages.supervisor.stage_process import StageProcess
 from flowcheck.stages.zmq_sockets import StageSockets
 
 SLOTS = 1 << 15
@@ -68,8 +68,7 @@ class Mirror:
         self.table = FlowTable.create(self.run.flows(0), messages=2 * SLOTS)
         self._links = StageSockets(self.run.sockets, StageSockets.EVENTS)
         self._greeted: set[str] = set()
-        words = stage_arguments(config)
-        self._children = [StageProcess(stage, words[stage]) for stage in STAGES]
+        self._children = [StageProcess(stage) for stage in STAGES]
 
     def start(self) -> None:
         """Both stages are up after this."""

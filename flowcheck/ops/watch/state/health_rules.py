@@ -17,9 +17,8 @@ from flowcheck.ops.watch.state.chain_state import (
     RingState,
     StageState,
 )
-from flowcheck.ops.watch.state.stage_processes import is_shared
 from flowcheck.ops.watch.state.traffic_silence import health_with_silence
-from flowcheck.stages.supervisor.stage_process import OPTIONAL_STAGES
+from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 BEAT_STALE_S = 5.0
 """The supervisor's heart beats every LOOK_S (stages/chain_events/event_recorder.py)."""
@@ -49,7 +48,7 @@ def chain_health(
     stages: Sequence[StageState], beat_age_s: float | None, *, ending: bool
 ) -> Health | None:
     """What is wrong with the processes; None where nothing is."""
-    if not any(one.name == "supervisor" and one.pid is not None for one in stages):
+    if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
         return _stale(
             "the supervisor is gone: nothing is captured, and the replica waits in memory"
         )
@@ -92,16 +91,17 @@ def job_health(
 
 
 def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_ended: bool) -> Health:
-    later = [one.name for one in stages if not one.started and one.name not in OPTIONAL_STAGES]
+    known = [(one, stage_named(one.name).spec) for one in stages]
+    needed = [(one, spec) for one, spec in known if not spec.optional]
+    later = [one.name for one, _ in needed if not one.started]
     if later:
         return _behind(f"stage {', '.join(later)} is to be started once the others are up")
     gone = [
         one
-        for one in stages
+        for one, spec in needed
         if one.pid is None
-        and one.name not in OPTIONAL_STAGES
-        and (one.job == job.number or is_shared(one.name))
-        and not (sources_ended and one.name.startswith("capture"))
+        and (one.job == job.number or spec.shared)
+        and not (sources_ended and spec.brings_frames)
     ]
     if gone:
         named = f"stage {', '.join(one.name for one in gone)}"

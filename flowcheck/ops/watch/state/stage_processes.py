@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from flowcheck.config import JobConfig
 from flowcheck.ops.watch.state.chain_state import RingState, StageState
 from flowcheck.ops.watch.state.ring_reader import CAPTURE_BYTES, CAPTURE_FRAMES
 from flowcheck.stages.chain_events.heartbeat import read_beat
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.stage_process import stage_arguments
+from flowcheck.stages.stage_table import SUPERVISOR, Position, stage_named, stage_names
 
 FRAMES, STEPS = "frames", "steps"
-SHARED = ("supervisor", "capture", "parse")
-"""Of all jobs behind the same ports, by the first word of their names."""
-
-
-def is_shared(stage: str) -> bool:
-    return stage.split("-", maxsplit=1)[0] in SHARED
 
 
 class StageProcesses:
@@ -41,11 +36,13 @@ class StageProcesses:
         step: of its replica."""
         config, pids, beat = run.settings(), run.stage_pids(), read_beat(run.beat)
         restarts = beat.restarts if beat is not None else {}
-        done = _done(config, rings, captured, step, first=not run.reader)
-        wire = {} if run.reader else _of_sources(config, captured, CAPTURE_BYTES)
+        named = stage_names(config, run.reader)
+        work = StageWork(config, run.reader, rings, captured, step)
+        done = {name: count for name in named if (count := work.done(name)) is not None}
+        wire = {name: size for name in named if (size := work.received_bytes(name)) is not None}
         counters = {name: value for name, (value, _) in done.items()}
         rates = self._rates[run.reader].look(counters | {f"{n} bytes": b for n, b in wire.items()})
-        first = [] if run.reader else ["supervisor"]
+        first = [] if run.reader else [SUPERVISOR.name]
         return [
             StageState(
                 name=name,
@@ -59,7 +56,7 @@ class StageProcesses:
                 unit=done[name][1] if name in done else "",
                 bytes_s=rates.get(f"{name} bytes"),
             )
-            for name in [*first, *stage_arguments(config, run.reader)]
+            for name in [*first, *named]
         ]
 
     def _gone_s(self, run: RunDir, name: str, *, lives: bool) -> float | None:
@@ -71,34 +68,48 @@ class StageProcesses:
         return round(now_s - self._gone.setdefault(key, now_s), 3)
 
 
-def _done(
-    config: JobConfig,
-    rings: Sequence[RingState],
-    captured: Sequence[Mapping[str, int]],
-    step: int,
-    *,
-    first: bool,
-) -> dict[str, tuple[int, str]]:
-    """{stage: (what it has done, of what)}"""
-    done = {"update": (step, STEPS)}
-    if not first:  # what its extractor has read is told by a ring's tail of its own
-        return done
-    done["extract"] = (sum(ring.tail for ring in rings), FRAMES)
-    done |= {f"parse-{ring.number}": (ring.parsed, FRAMES) for ring in rings}
-    frames = _of_sources(config, captured, CAPTURE_FRAMES)
-    return done | {name: (value, FRAMES) for name, value in frames.items()}
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """What the stages of one job have done so far."""
 
+    config: JobConfig
+    reader: int
+    rings: Sequence[RingState]
+    """Those that could be read."""
+    captured: Sequence[Mapping[str, int]]
+    """[ring] capture counters, empty where a ring could not be read."""
+    step: int
+    """Of its replica."""
 
-def _of_sources(
-    config: JobConfig, captured: Sequence[Mapping[str, int]], counter: str
-) -> dict[str, int]:
-    """{capture stage: the sum over its queues}"""
-    found: dict[str, int] = {}
-    for (source, _), counters in zip(config.rings, captured, strict=True):
-        if counter in counters:
-            name = f"capture-{source}"
-            found[name] = found.get(name, 0) + counters[counter]
-    return found
+    def done(self, stage: str) -> tuple[int, str] | None:
+        """(how much, of what); None of one that counts nothing, or where it cannot be read."""
+        spec, number = stage_named(stage)
+        if spec.position is Position.STEP:
+            return self.step, STEPS
+        mine = set(spec.rings(self.config, number))
+        rings = [ring for ring in self.rings if ring.number in mine]
+        frames: int | None = None
+        if spec.position is Position.HEAD:
+            frames = self._received(mine, CAPTURE_FRAMES)
+        elif spec.position is Position.PARSED and rings:
+            frames = sum(ring.parsed for ring in rings)
+        elif spec.position is Position.TAIL and rings and not self.reader:
+            # What the extractor of a further job has read is told by a tail of its own.
+            frames = sum(ring.tail for ring in rings)
+        return None if frames is None else (frames, FRAMES)
+
+    def received_bytes(self, stage: str) -> int | None:
+        """Off the wire; None of one that captures nothing."""
+        spec, number = stage_named(stage)
+        if not spec.brings_frames:
+            return None
+        return self._received(spec.rings(self.config, number), CAPTURE_BYTES)
+
+    def _received(self, rings: Container[int], counter: str) -> int | None:
+        """The sum over its queues."""
+        own = [counters for ring, counters in enumerate(self.captured) if ring in rings]
+        found = [counters[counter] for counters in own if counter in counters]
+        return sum(found) if found else None
 
 
 RATE_SPAN_S = 5.0

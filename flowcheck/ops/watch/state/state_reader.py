@@ -35,12 +35,13 @@ from flowcheck.ops.watch.state.health_rules import chain_health, job_health, wor
 from flowcheck.ops.watch.state.job_reader import JobReader
 from flowcheck.ops.watch.state.ring_reader import read_ring
 from flowcheck.ops.watch.state.shutdown_record import end_reason, read_end
-from flowcheck.ops.watch.state.stage_processes import StageProcesses, is_shared
+from flowcheck.ops.watch.state.stage_processes import StageProcesses
 from flowcheck.ops.watch.state.traffic_silence import with_arrival, with_frame_ages
 from flowcheck.stages.chain_events.event_log import EventKind
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import stage_named
 
 CACHED_S = 0.25
 Read = TypeVar("Read")
@@ -120,7 +121,7 @@ class StateReader:
         if self._only is not None:
             read_first = partial(self._processes.read, self._run, rings, captured, 0)
             first = self._try("processes of the ports", read_first) or []
-            stages = [*(stage for stage in first if is_shared(stage.name)), *stages]
+            stages = [*(stage for stage in first if stage_named(stage.name).spec.shared), *stages]
         ended = bool(captured) and all(one.get("ended") for one in captured)
         health = chain_health(
             stages, self._beat_age_s(beat), ending=beat is not None and beat.ending
