@@ -9,6 +9,7 @@ import pytest
 from property.test_netib_followed import follow
 from support.netib import Options
 
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.training_job.learned_job import decode_job
 
 WIDE = ((300, 128), (300,), (64, 300), (64,))
@@ -48,4 +49,4 @@ def test_trees_are_followed(name: str, tmp_path: Path, shm: Path) -> None:
     chain = follow(options, tmp_path, shm)
     job = decode_job(chain.run.learned_job.read_bytes())
     assert job.communicators[0].ranks == options.ranks
-    assert any(op.tree for op in job.each)
+    assert any(op.algorithm is Algorithm.TREE for op in job.each)

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from flowcheck.errors import ConfigError
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import rings_of
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import groups_of
-from flowcheck.ops.mirror_ports.cluster_layout.layout_file import Algorithm, topology_from
+from flowcheck.ops.mirror_ports.cluster_layout.layout_file import topology_from
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
 from flowcheck.ops.mirror_ports.search.branch_and_bound import MOST_STEPS
 from flowcheck.ops.mirror_ports.search.chunk_coverage import coverage_problem
 from flowcheck.ops.mirror_ports.search.monitor_ports import monitors_of
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 
 
@@ -103,7 +104,7 @@ def chosen(job: Small, most_steps: int = MOST_STEPS) -> PortChoice | None:
     rings = rings_of(groups_of(topology), plugs, channels=None, logs=[log]).rings
     try:
         return choose_ports(
-            coverage_problem(rings, plugs, Algorithm.RING),
+            coverage_problem(rings, plugs, (Algorithm.RING,)),
             monitors_of(topology, plugs, None),
             job.redundancy,
             most_steps,

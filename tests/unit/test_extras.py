@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from flowcheck.wire.algorithms import extra_ring_collectives
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import collective
-from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.traffic.observed_messages import NOT_ARRIVED, FlowKey
 from flowcheck.wire.training_job.learned_job import Communicator, Edge, LearnedJob
-from flowcheck.wire.unplanned_collectives import extra_collectives
 from flowcheck.wire.unplanned_collectives.extra_collectives import (
-    NOT_ARRIVED,
     ExtraCollectives,
     LaneSizes,
     MessageSizeAt,
@@ -97,10 +96,10 @@ def test_a_search_that_was_cut_short_is_no_answer_for_the_next_one(
     own = [(edge, 0) for edge in range(len(job.edges))]
     many = ExtraCollectives(job, 0, own, (), guess=True)
 
-    monkeypatch.setattr(extra_collectives, "SENDS_MAX", 0)
+    monkeypatch.setattr(extra_ring_collectives, "SENDS_MAX", 0)
     many.begin()
     assert sizes not in list(many.at((0, 0), seen(sizes)))
-    monkeypatch.setattr(extra_collectives, "SENDS_MAX", 1 << 20)
+    monkeypatch.setattr(extra_ring_collectives, "SENDS_MAX", 1 << 20)
     many.begin()
     assert sizes in list(many.at((0, 0), seen(sizes)))
 
@@ -111,7 +110,7 @@ def test_a_size_nobody_knows_costs_the_search_nothing(monkeypatch: pytest.Monkey
     sizes = sent(job, CollectiveKind.ALL_REDUCE, 4096, Protocol.SIMPLE)
     own = [(edge, 0) for edge in range(len(job.edges))]
     many = ExtraCollectives(job, 0, own, (), guess=True)
-    monkeypatch.setattr(extra_collectives, "SENDS_MAX", 1 << 14)
+    monkeypatch.setattr(extra_ring_collectives, "SENDS_MAX", 1 << 14)
     many.begin()
     list(many.at((0, 0), lambda lane, number: None if number < 2 else NOT_ARRIVED))
 

@@ -14,8 +14,9 @@ from support.netib import tree as independent
 from support.netib.partition import Shape
 
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import connection_sends, spec_of
 from flowcheck.wire.collectives.chunk_partition import Launch
-from flowcheck.wire.collectives.connection_schedule import connection_sends
 from flowcheck.wire.collectives.double_binary_tree import parents, stands_before, tree_chunks
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, era_of
 from flowcheck.wire.learn import Reading, read_stream
@@ -86,7 +87,7 @@ def test_chunks_lie_where_an_independent_program_has_them() -> None:
             channels=shape.channels,
             protocol=Protocol(shape.protocol),
             rule=era_of(f"2.{version[1]}"),
-            tree=True,
+            thread_rule=spec_of(Algorithm.TREE).thread_rule,
             gpus=gpus,
         )
         theirs = independent.plan(shape)
@@ -123,7 +124,7 @@ def test_a_link_carries_parts_up_and_the_sum_down() -> None:
             100_000,
             sender=sender,
             receiver=receiver,
-            tree=True,
+            algorithm=Algorithm.TREE,
             found=1,
             **ring,
         )  # type: ignore[arg-type]
@@ -159,7 +160,7 @@ def test_a_link_carries_parts_up_and_the_sum_down() -> None:
 def test_trees_are_learned(options: Options, tmp_path: Path) -> None:
     found = read(options, tmp_path)
     assert found.job is not None and not found.why_not
-    assert any(op.tree for op in found.job.each)
+    assert any(op.algorithm is Algorithm.TREE for op in found.job.each)
 
 
 UNTOLD = {

@@ -15,6 +15,7 @@ from rich.table import Table
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.stages.job_learning.job_file_match import addresses_of
+from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
 from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
 from flowcheck.wire.learn.verdict.collect import short
@@ -121,7 +122,7 @@ def _collectives(collectives: Sequence[Collective]) -> Table:
     for c in collectives:
         table.add_row(
             str(c.index),
-            c.kind + " by trees" * c.tree + (f": {c.meaning}" if c.meaning else ""),
+            c.kind + spec_of(c.algorithm).by_words + (f": {c.meaning}" if c.meaning else ""),
             str(c.channels),
             f"{c.bytes:,}",
             coverage_bar(c),

@@ -10,15 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
-from flowcheck.ops.analysis.communicator_summary import summarize_communicators
+from flowcheck.ops.analysis.communicator_summary import (
+    communicators_json,
+    summarize_communicators,
+)
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.learn import Collective, FlowReading, Reading
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
 
@@ -84,7 +86,7 @@ def as_dict(
         "frames": {"total": sum(frames.values()), **frames},
         "flows": [_flow(flow) for flow in reading.flows],
         "collectives": [_collective(c) for c in reading.collectives],
-        "communicators": msgspec.to_builtins(summarize_communicators(reading)),
+        "communicators": communicators_json(reading),
         "weights": weights
         and {
             "shapes": [list(shape) for shape in weights.shapes],
@@ -134,7 +136,8 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "assumed": list(collective.assumed),
         "conflicting_bytes": collective.conflicts,
         "meaning": collective.meaning,
-        "tree": collective.tree,
+        "algorithm": str(collective.algorithm),
+        "tree": collective.algorithm is Algorithm.TREE,  # of before algorithms had names
     }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, WriterRanks
 from flowcheck.wire.learn import Collective, Reading
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -34,8 +36,8 @@ class MirroredLink(msgspec.Struct, frozen=True, kw_only=True):
     sender: int
     receiver: int
     connections: tuple[Connection, ...]
-    tree: bool = False
-    """Only trees pass there: it is no link of the ring."""
+    algorithm: Algorithm = Algorithm.RING
+    """Whose link it is: the ring's, or of one that alone passes there."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -67,8 +69,8 @@ class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[str, int]
     gpus: int = 1
     """Ranks of a node."""
-    trees: int = 0
-    """All-reduces that went by trees: whoever is linked by them sees the whole sum."""
+    algorithms: dict[str, int] = {}
+    """Collectives by algorithm."""
     coverage: MirrorCoverage | None = None
     """None: no all-reduce of a ring was seen."""
 
@@ -85,6 +87,17 @@ class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
             if self.ring and link.receiver == index:
                 found.update(dict.fromkeys(link.destinations))
         return ", ".join(found)
+
+
+def communicators_json(reading: Reading) -> list[dict[str, Any]]:
+    """All of them for programs."""
+    told: list[dict[str, Any]] = msgspec.to_builtins(summarize_communicators(reading))
+    for one in told:
+        # Keys of before algorithms had names.
+        one["trees"] = one["algorithms"].get(Algorithm.TREE, 0)
+        for link in one["links"]:
+            link["tree"] = link["algorithm"] != Algorithm.RING
+    return told
 
 
 def summarize_communicators(reading: Reading) -> tuple[CommunicatorSummary, ...]:
@@ -118,7 +131,7 @@ def _communicator(number: int, found: Sequence[Collective]) -> CommunicatorSumma
         gpus=ring.gpus if ring is not None else 1,
         protocols=protocols,
         kinds=dict(Counter(one.kind for one in found)),
-        trees=sum(one.tree for one in found),
+        algorithms=dict(Counter(str(one.algorithm) for one in found if one.ring is not None)),
         coverage=_coverage(found),
     )
 
@@ -140,7 +153,7 @@ def _links(last: Collective, found: Sequence[Collective]) -> tuple[MirroredLink,
             connections=tuple(
                 _connection(channel, flows, carried) for channel, flows in link.channels
             ),
-            tree=link.receiver is not None,
+            algorithm=link.algorithm,
         )
         for link in last.ring.links
     )
@@ -197,7 +210,7 @@ def _coverage(found: Sequence[Collective]) -> MirrorCoverage | None:
     reduces = [
         c for c in found if c.kind == CollectiveKind.ALL_REDUCE and c.ring is not None and c.bytes
     ]
-    reduces = [c for c in reduces if not c.tree]
+    reduces = [c for c in reduces if c.algorithm is Algorithm.RING]
     if not reduces:
         return None
     of = max(reduces, key=lambda c: c.bytes)
@@ -212,5 +225,5 @@ def _coverage(found: Sequence[Collective]) -> MirrorCoverage | None:
         rule=of.ring.rules[0],
         gpus=of.ring.gpus,
     )
-    around = [link.senders for link in of.ring.links if link.receiver is None]
+    around = [link.senders for link in of.ring.links if link.algorithm is Algorithm.RING]
     return coverage_of(shape, around)

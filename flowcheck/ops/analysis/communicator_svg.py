@@ -26,6 +26,7 @@ from flowcheck.ops.svg_drawing import (
     point_on_circle,
     text_outside_ring,
 )
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 
 WIDTH = 1180
 RING_WIDTH = 560
@@ -118,7 +119,7 @@ def _ring(group: Element, one: CommunicatorSummary, top: float) -> float:
     radius = max(95.0, len(nodes) * 2.6 * NODE / (2 * math.pi) + NODE)
     height = 2 * radius + 5.5 * LINE_HEIGHT + NODE
     centre = (RING_WIDTH / 2, top + height / 2)
-    links = {link.sender: link for link in one.links if not link.tree}
+    links = {link.sender: link for link in one.links if link.algorithm is Algorithm.RING}
     for place, (index, _) in enumerate(nodes):
         link = links.get(index) if index is not None else None
         _arc(group, centre, radius, place, len(nodes), link)

@@ -10,6 +10,8 @@ from flowcheck.ops.analysis.communicator_summary import (
     MirroredLink,
 )
 from flowcheck.ops.analysis.mirror_coverage import CoverageGain, MirrorCoverage
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import spec_of
 
 MOST_HOPS = 9
 """Of a longer ring those that no mirrored link touches are counted, not named."""
@@ -36,8 +38,10 @@ def lines_of(one: CommunicatorSummary) -> Iterator[str]:
     )
     counted = any(c.messages is not None for link in one.links for c in link.connections)
     yield _labelled("carries", "; ".join(mix) + ("" if counted else ", in each iteration"))
-    if one.trees:
-        yield _labelled("trees", f"{one.trees} all-reduces: their sums come down whole")
+    for name, count in one.algorithms.items():
+        spec = spec_of(Algorithm(name))
+        if spec.sum_words:
+            yield _labelled(spec.plural, f"{count} all-reduces: {spec.sum_words}")
     for link in one.links:
         for connection in link.connections:
             yield _labelled("sees", f"{_way(one, link, connection)}: {_carried(connection)}")
@@ -91,7 +95,7 @@ def _carried(connection: Connection) -> str:
 
 def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
     """What the mirrored links carry of the sums, if no frame is lost."""
-    around = (link for link in one.links if not link.tree)
+    around = (link for link in one.links if link.algorithm is Algorithm.RING)
     links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
     whole = f"of a sum of {coverage.bytes:,} bytes the mirrored links ({links})"
     if coverage.once_bytes == coverage.bytes:

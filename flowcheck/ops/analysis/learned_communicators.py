@@ -12,6 +12,7 @@ from flowcheck.ops.analysis.communicator_summary import (
     place_of,
 )
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.training_job.learned_job import CollectiveOp, Edge, LearnedJob, Role
 from flowcheck.wire.training_job.learned_job import Communicator as Ring
@@ -42,7 +43,7 @@ def _communicator(job: LearnedJob, number: int) -> CommunicatorSummary:
         assumed=job.assumed,
         links=tuple(_link(edge, own, ops) for edge in edges),
         gpus=own.gpus,
-        trees=sum(op.tree for op in ops),
+        algorithms=dict(Counter(str(op.algorithm) for op in ops if op.kind is not None)),
         protocols=protocols,
         kinds=dict(Counter(str(op.kind or "send_recv") for op in ops)),
         coverage=_coverage(job, number, edges, ops) if ring else None,
@@ -72,7 +73,7 @@ def _link(edge: Edge, ring: Ring, ops: list[CollectiveOp]) -> MirroredLink:
         sender=place,
         receiver=after,
         connections=tuple(connections),
-        tree=edge.receiver is not None,
+        algorithm=edge.algorithm,
     )
 
 
@@ -80,7 +81,7 @@ def _coverage(
     job: LearnedJob, number: int, edges: list[Edge], ops: list[CollectiveOp]
 ) -> MirrorCoverage | None:
     buckets = [op for op in ops if op.role is Role.BUCKET and op.kind is CollectiveKind.ALL_REDUCE]
-    buckets = [op for op in buckets if not op.tree]
+    buckets = [op for op in buckets if op.algorithm is Algorithm.RING]
     if not buckets:
         return None
     largest, own = max(buckets, key=lambda op: op.work_bytes), job.communicators[number]
@@ -94,4 +95,5 @@ def _coverage(
         rule=job.rule,
         gpus=own.gpus,
     )
-    return coverage_of(shape, [edge.writers for edge in edges if edge.receiver is None])
+    around = [edge.writers for edge in edges if edge.algorithm is Algorithm.RING]
+    return coverage_of(shape, around)

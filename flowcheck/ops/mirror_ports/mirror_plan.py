@@ -11,7 +11,6 @@ from flowcheck.errors import ConfigError, LearnError
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, rings_of
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import groups_of
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
-    Algorithm,
     ClusterLayout,
     Sharding,
     load_layout,
@@ -23,21 +22,18 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
     CoverageProblem,
     MirroredDirection,
     coverage_problem,
-    tree_of,
+    goal_name,
 )
 from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts, monitors_of
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
+from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
 MOST_LOG_BYTES = 64 << 20
 SHARDED = (
     "Sharded ({}): each link lacks the block of one rank in a gather of parameters, as it lacks "
     "one chunk of a sum; sums scattered never cross whole, so the replica has parameters alone."
-)
-TREES = (
-    "Trees: both directions of a port are watched, which is what following one asks; Gb/s are "
-    "counted as a ring's, and an inner node of a tree sends about as much."
 )
 SHARED = (
     "Other traffic on these ports is copied, too: it is in the line rates, and in the means as "
@@ -84,12 +80,13 @@ class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(name for tap in own for name in tap.shows))
 
     def pairs_of(self, name: str) -> list[MirroredDirection]:
-        """Mirrored ones on which a ring or tree of that name passes."""
+        """Mirrored ones on which a goal's data of that name pass."""
         return [pair for pair, _ in self.choice.placed if name in self.rings_on(pair)]
 
     def pairs_on(self, ring: ChannelRing) -> list[MirroredDirection]:
-        """Mirrored ones on which a ring passes, or the tree of its channel."""
-        return list(dict.fromkeys([*self.pairs_of(ring.name), *self.pairs_of(tree_of(ring))]))
+        """Mirrored ones on which a ring passes, or what else its channel's collectives go by."""
+        names = (goal_name(ring, algorithm) for algorithm in self.topology.algorithms)
+        return list(dict.fromkeys(pair for name in names for pair in self.pairs_of(name)))
 
 
 def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
@@ -104,14 +101,13 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
         logs=[_orders(path) for path in asked.logs],
         ways=[dump.ways for dump in dumps if dump.ways is not None],
     )
-    sought = coverage_problem(found.rings, plugs, topology.algorithm)
+    sought = coverage_problem(found.rings, plugs, topology.algorithms)
     monitors = monitors_of(topology, plugs, asked.os)
     choice = choose_ports(sought, monitors, asked.redundancy)
     notes = []
     if topology.sharding is not Sharding.NONE:
         notes.append(SHARDED.format(topology.sharding))
-    if topology.algorithm is not Algorithm.RING:
-        notes.append(TREES)
+    notes += [note for name in topology.algorithms if (note := spec_of(name).mirror_note)]
     if topology.traffic is not None:
         notes.append(SHARED.format(topology.traffic.other_gbps))
     if any(len(each) > 1 for each in plugs.of.values()):

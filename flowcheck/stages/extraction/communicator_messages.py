@@ -11,10 +11,9 @@ from flowcheck._core import lib
 from flowcheck.plane.extraction.flow_plan_install import number_in_plan
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
-from flowcheck.wire.traffic.observed_messages import FlowKey
+from flowcheck.wire.traffic.observed_messages import NOT_ARRIVED, FlowKey
 from flowcheck.wire.training_job.connection_messages import SendKind
 from flowcheck.wire.training_job.flow_plan import FlowPlan
-from flowcheck.wire.unplanned_collectives.extra_collectives import NOT_ARRIVED
 from flowcheck.wire.unplanned_collectives.fewest_extras_search import KnownStream, LanePositions
 from flowcheck.wire.unplanned_collectives.step_boundaries import StepReader
 

@@ -2,7 +2,8 @@
 2.12.
 
 Pure arithmetic in bytes: a tensor is one flat byte range. One collective per launch, as
-DistributedDataParallel issues them. Rings, and what trees (trees.py) have in common with them.
+DistributedDataParallel issues them. Rings, and what trees (double_binary_tree.py) have in common
+with them.
 Every formula counts elements in NCCL; where the element size drops out of it, it is left out here.
 
 Sources: NCCL src/enqueue.cc (getAlgoInfo, scheduleCollTasksToPlan, calcCollChunking),
@@ -42,6 +43,19 @@ _ELEMENT_RULES = (NcclEra.V2_19, NcclEra.V2_20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRule:
+    """What of NCCL's choice of channels and threads each algorithm has for itself."""
+
+    ll_by_rank: bool
+    """In LL each thread has 8 bytes for every rank at least; False: 8 bytes in all."""
+    sync_warps: int
+    """Warps of a Simple block that only synchronise."""
+
+
+RING_THREADS = ThreadRule(ll_by_rank=True, sync_warps=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One collective, alone in its launch. `work_bytes`: what the channels share out, that is
     the tensor of an all-reduce or broadcast, one rank's block of a gather or scatter."""
@@ -54,8 +68,8 @@ class Launch:
     protocol: Protocol
     rule: NcclEra
     tuning: Tuning = DEFAULT_TUNING
-    tree: bool = False
-    """By a tree: `trees.tree_chunks` cuts it."""
+    thread_rule: ThreadRule = RING_THREADS
+    """Of the algorithm that it goes by."""
     gpus: int = 1
     """Ranks of a node."""
 
@@ -105,7 +119,7 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
     threshold = (
         launch.tuning.threshold
         or {
-            Protocol.LL: 8 if launch.tree else 8 * launch.ranks,
+            Protocol.LL: 8 * (launch.ranks if launch.thread_rule.ll_by_rank else 1),
             Protocol.LL128: 8,
             Protocol.SIMPLE: 64,
         }[launch.protocol]
@@ -116,7 +130,7 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
     while total < channels * threads * threshold and threads % 128 == 0:
         threads //= 2
     if launch.protocol is Protocol.SIMPLE:
-        threads += 4 * _WARP if launch.tree else _WARP
+        threads += launch.thread_rule.sync_warps * _WARP
     return channels, max(3 * _WARP, threads)
 
 

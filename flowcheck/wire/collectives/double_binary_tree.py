@@ -19,6 +19,7 @@ from typing import Protocol as Shape
 from flowcheck.wire.collectives.chunk_partition import (
     Launch,
     Span,
+    ThreadRule,
     aligned_to,
     cell_parts,
     channels_and_threads,
@@ -30,6 +31,7 @@ Parents = tuple[int | None, ...]
 """[node] the one above it; None: it is the root."""
 PerTree = tuple[bool, bool]
 """Whether the first tree's, the second tree's ... ."""
+TREE_THREADS = ThreadRule(ll_by_rank=False, sync_warps=4)
 
 _GRAIN_BYTES = {**GRAIN_BYTES, Protocol.LL: 16, Protocol.SIMPLE: 512}
 _LEAST_TURN = {Protocol.SIMPLE: 64, Protocol.LL: 8}
@@ -126,7 +128,8 @@ def down(sender: int, receiver: int, tree: Parents) -> bool | None:
 
 
 def tree_chunks(launch: Launch) -> tuple[tuple[Span, ...], ...]:
-    """[channel] what each message carries on every link of its tree, empty ones too."""
+    """[channel] what each message carries on every link of its tree, empty ones too. The launch
+    has TREE_THREADS."""
     chunks: list[tuple[Span, ...]] = [()] * launch.channels
     if not launch.work_bytes:
         return tuple(chunks)

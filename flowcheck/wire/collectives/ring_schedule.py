@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NotRequired, TypedDict, Unpack
 
-from flowcheck.wire.collectives.chunk_partition import Launch, Loop, split
+from flowcheck.wire.collectives.chunk_partition import Launch, Loop, ThreadRule, split
 from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
     NcclEra,
@@ -58,6 +58,7 @@ class RingSetting(TypedDict):
     rule: NcclEra
     tuning: NotRequired[Tuning]
     gpus: NotRequired[int]
+    thread_rule: NotRequired[ThreadRule]
 
 
 def fifo_steps_per_send(kind: CollectiveKind, protocol: Protocol) -> int:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import link_owner
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, WriterRanks
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, Range
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -56,6 +58,11 @@ class LinkSeen:
     receiver: int | None = None
     """Ring index of who reads, where that is not the next one: a link of trees."""
 
+    @property
+    def algorithm(self) -> Algorithm:
+        """Whose connections they are: the ring's, where others may pass too, or of one alone."""
+        return link_owner(self.receiver)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingSeen:
@@ -101,6 +108,11 @@ class Collective:
     """None: a point-to-point send."""
     tree: bool = False
     """An all-reduce by NCCL's trees."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """As the rest of the decoder names it."""
+        return Algorithm.TREE if self.tree else Algorithm.RING
 
     @property
     def coverage(self) -> float:

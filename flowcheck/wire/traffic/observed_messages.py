@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # stages of the packet path load no numpy
 
 Range = tuple[int, int]
 """Half-open [start, stop)."""
+NOT_ARRIVED = -1
+"""In place of the wire bytes of a message that has not come yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.collectives.connection_schedule import connection_sends
+from flowcheck.wire.algorithms.algorithm_registry import connection_sends
 from flowcheck.wire.collectives.nccl_parameters import (
     LL128_GROUP_BYTES,
     LL128_GROUP_DATA_BYTES,
     SPLIT_BYTES,
     Protocol,
-    Tuning,
     pieces,
 )
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -131,7 +130,7 @@ def _op_messages(
         sender=edge.writers,
         receiver=edge.receiver,
         trees=edge.trees,
-        tree=op.tree,
+        algorithm=op.algorithm,
         found=communicator.found,
         element_bytes=op.element_bytes,
         extra_sends=communicator.extra_sends,
@@ -141,11 +140,7 @@ def _op_messages(
         channels=communicator.channels,
         protocol=op.protocol,
         rule=job.rule,
-        tuning=Tuning(
-            threads=communicator.threads,
-            threshold=communicator.threshold,
-            buffer_bytes=communicator.buffer_bytes,
-        ),
+        tuning=communicator.tuning,
     )
     for channel, sends in enumerate(schedule):
         for send in sends:

@@ -13,7 +13,15 @@ from math import prod
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, HasWriters, NcclEra, Protocol
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import link_owner, spec_of
+from flowcheck.wire.collectives.nccl_parameters import (
+    CollectiveKind,
+    HasWriters,
+    NcclEra,
+    Protocol,
+    Tuning,
+)
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 
@@ -30,6 +38,12 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks of a node: the ring passes through all; only the last one writes to the network."""
     found: int = 0
     """Channels of NCCL's search, which tell the tree of each; 0: no trees were seen."""
+
+    @property
+    def tuning(self) -> Tuning:
+        return Tuning(
+            threads=self.threads, threshold=self.threshold, buffer_bytes=self.buffer_bytes
+        )
 
 
 class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +74,11 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
     theirs are beside the ring's. Any of its node, where nodes have several ranks."""
     trees: tuple[bool, bool] = (True, True)
     """Which of the two trees pass there, where their ranks are linked."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Whose connections they are: the ring's, where others may pass too, or of one alone."""
+        return link_owner(self.receiver)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
         """The mirrored flows of one channel, in the order of their turns."""
@@ -143,8 +162,8 @@ class CollectiveOp(msgspec.Struct, frozen=True, kw_only=True):
     element_bytes: int = 4
     root: int = 0
     """Ring index; broadcasts only."""
-    tree: bool = False
-    """An all-reduce by NCCL's trees."""
+    algorithm: Algorithm = Algorithm.RING
+    """What NCCL made it with; says nothing of point-to-point sends."""
     held: int | None = None
     """Which of `Job.held` an ignored broadcast sends; None: none of them."""
     messages: tuple[PointToPoint, ...] = ()
@@ -281,9 +300,35 @@ def encode_job(job: LearnedJob) -> bytes:
 def decode_job(text: bytes) -> LearnedJob:
     """Raises LearnError for anything `encode_job` did not write."""
     try:
-        job = msgspec.json.decode(text, type=LearnedJob)
+        job = _decoded(text)
     except DECODE_ERRORS as error:
         raise LearnError(f"not a learned job: {error}") from error
     if job.format != FORMAT:
         raise LearnError(f"learned job of format {job.format}; this release reads {FORMAT}")
+    for op in (*job.first, *job.each):
+        _check_algorithm(op)
     return job
+
+
+def _decoded(text: bytes) -> LearnedJob:
+    """Raises one of DECODE_ERRORS. Before algorithms had names, a collective said `"tree": true`
+    or false in their place."""
+    if b'"tree"' not in text:
+        return msgspec.json.decode(text, type=LearnedJob)
+    raw = msgspec.json.decode(text)
+    for ops in (raw.get("first"), raw.get("each")) if isinstance(raw, dict) else ():
+        for op in filter(lambda one: isinstance(one, dict), ops if isinstance(ops, list) else ()):
+            by_tree = op.pop("tree", False)
+            if not isinstance(by_tree, bool):
+                raise msgspec.ValidationError("a collective's `tree` is neither true nor false")
+            op.setdefault("algorithm", Algorithm.TREE if by_tree else Algorithm.RING)
+    return msgspec.convert(raw, LearnedJob)
+
+
+def _check_algorithm(op: CollectiveOp) -> None:
+    """Raises LearnError for a collective that no job can have."""
+    spec = spec_of(op.algorithm)
+    if not spec.followed:
+        raise LearnError(f"a learned job has a collective by {spec.plural}: not followed")
+    if op.kind is not None and op.kind not in spec.kinds:
+        raise LearnError(f"a learned job has a {op.kind} by {spec.plural}, which NCCL never makes")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from flowcheck.wire.traffic.observed_messages import NOT_ARRIVED
 from flowcheck.wire.unplanned_collectives.extra_collectives import (
-    NOT_ARRIVED,
     ExtraCollectives,
     LaneSizes,
     MessageSizeAt,

@@ -13,6 +13,8 @@ from typing import Any
 
 from flowcheck.config.config_decoding import ConfigSection, at_least, convert
 from flowcheck.errors import ConfigError
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
 
 RANGE = re.compile(r"\{(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?\}", re.ASCII)
@@ -113,22 +115,8 @@ MOST_FILE_BYTES = 4 << 20
 MOST_CHANNELS = 64
 """NCCL src/include/device.h, MAXCHANNELS."""
 SIZES = ("tp", "cp", "dp", "pp")
-NOT_RINGS = {
-    "nvls": "NVLink SHARP sums inside a node, and its trees between nodes are not followed",
-    "collnet": "the switch itself sums (SHARP): no port carries what a ring would",
-    "pat": "its sums are not followed",
-}
-
-
-class Algorithm(StrEnum):
-    """NCCL_ALGO of the gradients' all-reduces; `both` where NCCL's tuner takes turns."""
-
-    RING = "ring"
-    TREE = "tree"
-    BOTH = "both"
-    NVLS = "nvls"
-    COLLNET = "collnet"
-    PAT = "pat"
+SEVERAL_ALGORITHMS = {"both": (Algorithm.RING, Algorithm.TREE)}
+"""Words of the `algorithm` key for several that NCCL's tuner uses by turns."""
 
 
 class Sharding(StrEnum):
@@ -202,7 +190,8 @@ class ClusterLayout(ConfigSection, frozen=True):
     """Which rank differs first: Megatron-LM's order, the fastest first."""
     channels: int | None = None
     """Of the communicator; None: one for each NIC of a group's GPUs, doubled."""
-    algorithm: Algorithm = Algorithm.RING
+    algorithm: str = str(Algorithm.RING)
+    """NCCL_ALGO of the gradients' all-reduces: a name, or one of SEVERAL_ALGORITHMS."""
     sharding: Sharding = Sharding.NONE
     protocol: Protocol | None = None
     nccl: str | None = None
@@ -226,15 +215,29 @@ class ClusterLayout(ConfigSection, frozen=True):
             raise ConfigError("order", self.order, f"names each of {', '.join(SIZES)} once")
         if self.channels is not None and not 1 <= self.channels <= MOST_CHANNELS:
             raise ConfigError("channels", self.channels, f"is 1 to {MOST_CHANNELS}")
-        if self.algorithm in NOT_RINGS:
-            why = f"{NOT_RINGS[self.algorithm]}: NCCL_ALGO=Ring makes rings of it"
-            raise ConfigError("algorithm", str(self.algorithm), why)
+        self._check_algorithm()
         if self.pmtu not in (256, 512, 1024, 2048, 4096):
             raise ConfigError("pmtu", self.pmtu, "is one of 256, 512, 1024, 2048, 4096")
         try:
             _ = self.rule
         except ValueError as error:
             raise ConfigError("nccl", self.nccl, 'state it as "2.21" or "2.21.5"') from error
+
+    def _check_algorithm(self) -> None:
+        """Raises ConfigError for what is no algorithm, or is not followed."""
+        followed = [str(spec.name) for spec in followed_algorithms()]
+        words = dict.fromkeys([*followed, *SEVERAL_ALGORITHMS, *map(str, Algorithm)])
+        if self.algorithm not in words:
+            raise ConfigError("algorithm", self.algorithm, f"is one of {', '.join(words)}")
+        for spec in map(spec_of, self.algorithms):
+            if not spec.followed:
+                why = f"{spec.refused_because}: NCCL_ALGO=Ring makes rings of it"
+                raise ConfigError("algorithm", self.algorithm, why)
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """All that gradients go by."""
+        return SEVERAL_ALGORITHMS.get(self.algorithm) or (Algorithm(self.algorithm),)
 
     @property
     def ranks(self) -> int:

@@ -1,27 +1,27 @@
-"""Which chunks of each ring a mirrored port shows.
+"""Which chunks of each ring, or of what else a job's all-reduces go by, a mirrored port shows.
 
-By the schedule of NCCL (link_coverage.py): the
-link out of ring index i carries every chunk but one.
-
-By the schedule of NCCL (link_coverage.py): the
-link out of ring index i carries every chunk but one.
+By NCCL's schedule, as the descriptor of each algorithm has it (wire/algorithms): of a ring, the
+link out of ring index i carries every chunk but one; of a tree, both directions of a port together
+show all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing
-from flowcheck.ops.mirror_ports.cluster_layout.layout_file import Algorithm
+from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, RingLink
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import CabledPort, NicCabling
 from flowcheck.ops.switch.mirror_session import MirrorDirection
-from flowcheck.wire.collectives.link_coverage import final_chunks
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import spec_of
+from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec
 
-TREE_RANKS = (3, 16)
-"""Jobs whose trees are followed (wire/README.md)."""
+_TapPlace = tuple[int, int, tuple[MirrorDirection, ...]]
+"""(node, NIC, directions that are mirrored together)."""
 
 
 class MirroredDirection(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -44,8 +44,8 @@ class MirroredDirection(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class PortTap(msgspec.Struct, frozen=True, kw_only=True):
-    """Pairs that show something only together: of a NIC of several cables all of them, for trees
-    both directions."""
+    """Pairs that show something only together: of a NIC of several cables all of them, where an
+    algorithm asks for it both directions."""
 
     pairs: tuple[MirroredDirection, ...]
     shows: dict[str, int]
@@ -53,7 +53,7 @@ class PortTap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverageGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """A ring, or a channel's tree, all of whose chunks must be seen."""
+    """A ring, or what else a channel's collectives go by, all of whose chunks must be seen."""
 
     name: str
     group: str
@@ -81,100 +81,91 @@ class CoverageProblem(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are preferred come first: rx before tx, nodes in the order of rings."""
 
 
-def tree_of(ring: ChannelRing) -> str:
-    """Name of the tree of a ring's channel."""
-    return f"{ring.name} tree"
+def goal_name(ring: ChannelRing, algorithm: Algorithm) -> str:
+    """Name of what an algorithm makes of a ring's channel."""
+    return ring.name if algorithm is Algorithm.RING else f"{ring.name} {algorithm}"
 
 
 def coverage_problem(
-    rings: Sequence[ChannelRing], plugs: NicCabling, algorithm: Algorithm
+    rings: Sequence[ChannelRing], plugs: NicCabling, algorithms: Sequence[Algorithm]
 ) -> CoverageProblem:
-    """Raises ConfigError for trees that are not followed."""
-    if algorithm in (Algorithm.TREE, Algorithm.BOTH):
-        for ring in rings:
-            _check_tree(ring)
-        _check_nics(rings)
-        return _by_port(rings, plugs, algorithm)
-    wants = [_want(ring) for ring in rings]
-    shows: dict[tuple[int, int, MirrorDirection], dict[str, int]] = {}
-    for ring, want in zip(rings, wants, strict=True):
-        for link in ring.links:
-            bits = _bits(want, ring, link.sender)
-            for end in ((link.out_of, link.nic_out), (link.into, link.nic_in)):
-                first = end == (link.out_of, link.nic_out)
-                at = (*end, MirrorDirection.RX if first else MirrorDirection.TX)
-                own = shows.setdefault(at, {})
-                own[want.name] = own.get(want.name, 0) | bits
+    """algorithms: all that the job's all-reduces go by. Raises ConfigError where one of them is not
+    followed in this layout."""
+    specs = [spec_of(algorithm) for algorithm in algorithms]
+    for spec in specs:
+        _check_sizes(spec, rings)
+        _check_nics(spec, rings)
+    together = any(spec.final_chunks is None for spec in specs)
+    wants: list[CoverageGoal] = []
+    shows: dict[_TapPlace, dict[str, int]] = {}
+    for ring in rings:
+        goals = [(_goal(ring, spec), spec.final_chunks) for spec in specs]
+        wants += [goal for goal, _ in goals]
+        for link, (goal, final_chunks) in product(ring.links, reversed(goals)):
+            bits = goal.whole
+            if final_chunks is not None:
+                final = final_chunks(link.sender, ring.ranks)
+                bits = sum(1 << n for n, some in enumerate(goal.chunks) if final.issuperset(some))
+            for place in _places(link, together):
+                own = shows.setdefault(place, {})
+                own[goal.name] = own.get(goal.name, 0) | bits
     order = _preferred(rings)
     taps = [
-        PortTap(pairs=_pairs(plugs.of[node, nic], (way,)), shows=shown)
-        for (node, nic, way), shown in shows.items()
+        PortTap(pairs=_pairs(plugs.of[node, nic], ways), shows=shown)
+        for (node, nic, ways), shown in shows.items()
     ]
     taps.sort(key=lambda tap: (tap.pairs[0].direction is MirrorDirection.TX, *_place(tap, order)))
     return CoverageProblem(wants=tuple(wants), taps=tuple(taps))
 
 
-def _by_port(
-    rings: Sequence[ChannelRing], plugs: NicCabling, algorithm: Algorithm
-) -> CoverageProblem:
-    """A tree is followed from both directions of a port: sums come down one, or leave it."""
-    wants: list[CoverageGoal] = []
-    shows: dict[tuple[int, int], dict[str, int]] = {}
+def _places(link: RingLink, together: bool) -> Iterator[_TapPlace]:
+    """Where a link is seen: as its sender sends and as its receiver receives. together: a port is
+    mirrored in both directions, or not at all."""
+    both = (MirrorDirection.RX, MirrorDirection.TX)
+    yield link.out_of, link.nic_out, both if together else both[:1]
+    yield link.into, link.nic_in, both if together else both[1:]
+
+
+def _check_sizes(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
     for ring in rings:
-        want = _want(ring)
-        tree = CoverageGoal(name=tree_of(ring), group=ring.group.name, chunks=((0,),))
-        wants += [want] * (algorithm is Algorithm.BOTH) + [tree]
-        for link in ring.links:
-            bits = _bits(want, ring, link.sender)
-            for end in ((link.out_of, link.nic_out), (link.into, link.nic_in)):
-                own = shows.setdefault(end, {})
-                own[tree.name] = 1
-                if algorithm is Algorithm.BOTH:
-                    own[want.name] = own.get(want.name, 0) | bits
-    ways = (MirrorDirection.RX, MirrorDirection.TX)
-    order = _preferred(rings)
-    taps = [PortTap(pairs=_pairs(plugs.of[at], ways), shows=shown) for at, shown in shows.items()]
-    taps.sort(key=lambda tap: _place(tap, order))
-    return CoverageProblem(wants=tuple(wants), taps=tuple(taps))
-
-
-def _check_tree(ring: ChannelRing) -> None:
-    least, most = TREE_RANKS
-    if not least <= ring.ranks <= most or (ring.group.gpus > 1 and len(ring.links) < least):
+        most = ring.ranks if spec.most_ranks is None else spec.most_ranks
+        if spec.least_ranks <= ring.ranks <= most and len(ring.links) >= spec.least_nodes:
+            continue
+        upward = f"of {spec.least_ranks} ranks or more"
+        sizes = upward if spec.most_ranks is None else f"of {spec.least_ranks} to {most} ranks"
         why = (
-            f"trees are followed of {least} to {most} ranks, on {least} nodes or more: group "
+            f"{spec.plural} are followed {sizes}, on {spec.least_nodes} nodes or more: group "
             f"{ring.group.name} has {ring.ranks} on {len(ring.links)}; NCCL_ALGO=Ring makes rings"
         )
-        raise ConfigError("algorithm", "tree", why)
+        raise ConfigError("algorithm", str(spec.name), why)
 
 
-def _check_nics(rings: Sequence[ChannelRing]) -> None:
-    """One NIC a node, by which all of a group's channels come and go."""
+def _check_nics(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
+    """One NIC a node, by which all of a group's channels come and go, where that is asked."""
     nics: dict[tuple[str, int], int] = {}
-    for ring in rings:
+    for ring in rings if spec.one_port_a_node else ():
         for link in ring.links:
             for node, nic in ((link.out_of, link.nic_out), (link.into, link.nic_in)):
                 if nics.setdefault((ring.group.name, node), nic) != nic:
                     why = (
-                        f"group {ring.group.name} uses several NICs of node {node}: trees are "
-                        "followed by one port a node; NCCL_ALGO=Ring makes rings"
+                        f"group {ring.group.name} uses several NICs of node {node}: {spec.plural} "
+                        "are followed by one port a node; NCCL_ALGO=Ring makes rings"
                     )
-                    raise ConfigError("algorithm", "tree", why)
+                    raise ConfigError("algorithm", str(spec.name), why)
 
 
-def _want(ring: ChannelRing) -> CoverageGoal:
-    """Chunks that some link lacks each by itself; those that every link carries together."""
+def _goal(ring: ChannelRing, spec: AlgorithmSpec) -> CoverageGoal:
+    """Chunks that some link lacks each by itself; those that every link carries together. One chunk
+    where a port shows all or nothing."""
+    name = goal_name(ring, spec.name)
+    if spec.final_chunks is None:
+        return CoverageGoal(name=name, group=ring.group.name, chunks=((0,),))
     every = frozenset(range(ring.ranks))
-    lacked = [every - final_chunks(link.sender, ring.ranks) for link in ring.links]
+    lacked = [every - spec.final_chunks(link.sender, ring.ranks) for link in ring.links]
     alone = sorted({chunk for some in lacked for chunk in some})
     rest = tuple(sorted(every - set(alone)))
     chunks = (*((chunk,) for chunk in alone), *((rest,) if rest else ()))
-    return CoverageGoal(name=ring.name, group=ring.group.name, chunks=chunks)
-
-
-def _bits(want: CoverageGoal, ring: ChannelRing, sender: int) -> int:
-    final = final_chunks(sender, ring.ranks)
-    return sum(1 << n for n, some in enumerate(want.chunks) if final.issuperset(some))
+    return CoverageGoal(name=name, group=ring.group.name, chunks=chunks)
 
 
 def _pairs(

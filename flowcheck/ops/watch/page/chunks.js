@@ -61,6 +61,13 @@ function linkTable(one) {
   );
 }
 
+// What else than the ring's links is drawn.
+function besideWords(one) {
+  const beside = one.links.filter((link) => !isOfRing(link)).map((link) => link.algorithm);
+  const names = [...new Set(beside)];
+  return names.length ? `not mirrored; dashed: a ${names.join("'s, a ")}'s. ` : "not mirrored. ";
+}
+
 function linkRow(one, link) {
   const pair = (name, values) => h("div", {}, h("dt", {}, name), h("dd", {}, list(values) || NONE));
   return h(
@@ -70,7 +77,7 @@ function linkRow(one, link) {
       "th",
       { scope: "row" },
       one.ring ? `${link.sender} → ${link.receiver}` : "pair",
-      link.tree ? " (tree)" : "",
+      isOfRing(link) ? "" : ` (${link.algorithm})`,
     ),
     h(
       "td",
@@ -152,7 +159,7 @@ function diagramCard(view) {
         h("span", { class: "swatch thick" }),
         "mirrored ",
         h("span", { class: "swatch dotted" }),
-        one.links.some((link) => link.tree) ? "not mirrored; dashed: a tree's. " : "not mirrored. ",
+        besideWords(one),
         crowdedWords(one),
         h("b", {}, "rx"),
         ": the switch receives it of the sender; ",

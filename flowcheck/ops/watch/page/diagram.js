@@ -39,6 +39,11 @@ function isStated(link) {
   return Boolean(link && (link.rx.length || link.tx.length));
 }
 
+// Else another algorithm than the ring, link.algorithm, alone passes there.
+function isOfRing(link) {
+  return !link.tree;
+}
+
 // How a drawing is to be read that leaves nodes out, or has no room for discs.
 function crowdedWords(one) {
   const nodes = nodesOf(one);
@@ -64,15 +69,15 @@ function ringDrawing(one) {
   const radius = 112,
     dot = many <= MOST_TOLD ? 21 : many > MOST_DISCS ? 1 : Math.min(15, (1.6 * radius) / many);
   const place = new Map(nodes.map((node, index) => [node.index, index]));
-  const links = new Map(one.links.filter((link) => !link.tree).map((link) => [link.sender, link]));
+  const links = new Map(one.links.filter(isOfRing).map((link) => [link.sender, link]));
   const told = many <= MOST_TOLD,
     ports = portsOf(one);
   const arcs =
     many < 2
       ? []
       : nodes.map((node, index) => arc(radius, dot, index, many, links.get(node.index), told));
-  const trees = one.links.filter(
-    (link) => link.tree && place.has(link.sender) && place.has(link.receiver),
+  const beside = one.links.filter(
+    (link) => !isOfRing(link) && place.has(link.sender) && place.has(link.receiver),
   );
   const seen = one.links.map((link) => `${link.sender} to ${link.receiver}`).join(", ") || "none";
   const tall =
@@ -91,7 +96,7 @@ function ringDrawing(one) {
       "aria-label": `Ring of ${one.nodes} nodes; mirrored links: ${seen}`,
     },
     arcs,
-    trees.map((link) => chord(place, many, radius, dot, link)),
+    beside.map((link) => chord(place, many, radius, dot, link)),
     nodes.map((node, index) => {
       const [x, y] = at(turnOf(index, many), radius);
       const name = node.gap ? `+${node.gap}` : String(node.index);
@@ -165,7 +170,7 @@ function chord(place, many, radius, dot, link) {
   const [x2, y2] = at(turnOf(place.get(link.receiver), many), radius - dot - 3);
   return h(
     "g",
-    { class: "tree" },
+    { class: "beside" },
     h("path", { d: `M${x1} ${y1}L${x2} ${y2}`, class: "way" }),
     h("circle", { cx: x2, cy: y2, r: 3.5, class: "head" }),
   );

@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.stages.chain_events.event_log import Event
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 
 
 class StateStruct(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,8 +139,10 @@ class DiagramLink(StateStruct, frozen=True, kw_only=True):
     """Switch ports that are stated to copy it as they receive it from the sender."""
     tx: tuple[str, ...]
     """And those that copy it as they send it to the receiver."""
-    tree: bool
-    """Only trees pass there: it is no link of the ring."""
+    beside_ring: bool = msgspec.field(name="tree")
+    """It is no link of the ring: only trees pass there. The key is of before `algorithm`."""
+    algorithm: Algorithm = Algorithm.RING
+    """Whose link it is: the ring's, or of one that alone passes there."""
 
 
 class RingDiagram(StateStruct, frozen=True, kw_only=True):

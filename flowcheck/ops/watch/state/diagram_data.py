@@ -12,6 +12,7 @@ from flowcheck.ops.analysis.communicator_text import lines_of
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
 from flowcheck.ops.analysis.mirror_coverage import MirrorCoverage
 from flowcheck.ops.watch.state.chain_state import DiagramLink, RingDiagram
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 HOSTS_MAX = 4096
@@ -66,5 +67,6 @@ def _link(link: Mirrored, mirrors: Sequence[MirrorConfig]) -> DiagramLink:
         protocols=tuple(dict.fromkeys(name for one in each for name in one.protocols)),
         rx=ports("rx", link.sources),
         tx=ports("tx", link.destinations),
-        tree=link.tree,
+        beside_ring=link.algorithm is not Algorithm.RING,
+        algorithm=link.algorithm,
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from flowcheck.wire.collectives.connection_schedule import connection_sends
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import connection_sends
 from flowcheck.wire.collectives.double_binary_tree import PerTree
 from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
@@ -65,6 +66,11 @@ class Op:
     """What tells where it ends inside its last line, if content does."""
 
     @property
+    def algorithm(self) -> Algorithm:
+        """As the rest of the decoder names it."""
+        return Algorithm.TREE if self.tree else Algorithm.RING
+
+    @property
     def element_bytes(self) -> int:
         """The widest usual type that divides it, where none is known."""
         if self.type_bytes:
@@ -95,7 +101,7 @@ def _schedule_of(
         sender=ends[0],
         receiver=ends[1],
         trees=ends[2],
-        tree=op.tree,
+        algorithm=op.algorithm,
         found=found,
         element_bytes=op.element_bytes,
         extra_sends=extra_sends,

@@ -81,6 +81,6 @@ def _plan_agrees(before: learned_job.LearnedJob, communicator: Communicator) -> 
 
 
 def _same(cuts: Sequence[Cut], ops: Sequence[learned_job.CollectiveOp]) -> bool:
-    told = [(op.kind, op.work_bytes, op.protocol, op.element_bytes, op.tree) for op in ops]
+    told = [(op.kind, op.work_bytes, op.protocol, op.element_bytes, op.algorithm) for op in ops]
     seen = (cut.op for cut in cuts)
-    return told == [(o.kind, o.work_bytes, o.protocol, o.element_bytes, o.tree) for o in seen]
+    return told == [(o.kind, o.work_bytes, o.protocol, o.element_bytes, o.algorithm) for o in seen]

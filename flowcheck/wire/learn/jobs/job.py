@@ -161,7 +161,7 @@ def ring_op(cut: Cut, gradient: bool, bucket: int) -> learned_job.CollectiveOp:
         work_bytes=cut.op.work_bytes,
         element_bytes=cut.op.element_bytes,
         root=cut.op.root,
-        tree=cut.op.tree,
+        algorithm=cut.op.algorithm,
     )
 
 

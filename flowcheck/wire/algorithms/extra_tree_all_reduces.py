@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+from flowcheck.wire.algorithms.algorithm_spec import (
+    CommunicatorShape,
+    MirroredLane,
+    SendSizeAt,
+    SendSizes,
+)
 from flowcheck.wire.collectives.chunk_partition import Launch
-from flowcheck.wire.collectives.double_binary_tree import tree_chunks, tree_direction
+from flowcheck.wire.collectives.double_binary_tree import (
+    TREE_THREADS,
+    tree_chunks,
+    tree_direction,
+)
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,
     NcclEra,
     Protocol,
-    Tuning,
     data_bytes_of,
     wire_bytes,
 )
-from flowcheck.wire.training_job.learned_job import Communicator, Edge
 
 CHUNKS_MAX = 8
 """Messages of a connection in one that is recognized."""
-SendSizeAt = Callable[[int, int], int | None]
-"""(lane, send from here on) -> wire bytes; None: was lost; below 0: has not come yet."""
 TreeSizes = tuple[tuple[int, ...], ...]
-"""[lane or channel][send] wire bytes."""
+"""[channel][send] wire bytes."""
 
 
 class ExtraTreeAllReduces:
     """What trees may carry between the buckets of one communicator."""
 
-    def __init__(self, own: Communicator, rule: NcclEra, lanes: Sequence[tuple[Edge, int]]) -> None:
-        """lanes: [lane] (edge, channel)."""
+    def __init__(
+        self, own: CommunicatorShape, rule: NcclEra, lanes: Sequence[MirroredLane]
+    ) -> None:
         self._own, self._rule = own, rule
         self._channels: list[list[int]] = [[] for _ in range(own.channels)]
         """[channel] lanes of its tree."""
-        for lane, (edge, channel) in enumerate(lanes):
-            if tree_direction(edge, channel, own) is not None:
-                self._channels[channel].append(lane)
+        for number, lane in enumerate(lanes):
+            if tree_direction(lane.edge, lane.channel, own) is not None:
+                self._channels[lane.channel].append(number)
         self._lanes = len(lanes)
 
-    def at(self, size: SendSizeAt) -> Iterator[TreeSizes]:
-        """[lane][send] wire bytes of each that may begin here."""
+    def begin(self) -> None:
+        """What one place costs is bounded by CHUNKS_MAX: there is nothing to grant anew."""
+
+    def at(self, size: SendSizeAt) -> Iterator[SendSizes]:
+        """Each that may begin here."""
         for used in range(1, self._own.channels + 1):
             for count in range(1, CHUNKS_MAX + 1):
                 rows = [self._row(size, channel, count) for channel in range(used)]
@@ -82,17 +92,15 @@ class ExtraTreeAllReduces:
             channels=own.channels,
             protocol=protocol,
             rule=self._rule,
-            tuning=Tuning(
-                threads=own.threads, threshold=own.threshold, buffer_bytes=own.buffer_bytes
-            ),
-            tree=True,
+            tuning=own.tuning,
+            thread_rule=TREE_THREADS,
             gpus=own.gpus,
         )
         return tuple(
             tuple(wire_bytes(protocol, size) for _, size in spans) for spans in tree_chunks(launch)
         )
 
-    def _on_lanes(self, chunks: TreeSizes) -> TreeSizes:
+    def _on_lanes(self, chunks: TreeSizes) -> SendSizes:
         lanes: list[tuple[int, ...]] = [()] * self._lanes
         for channel, own in enumerate(self._channels):
             for lane in own:

@@ -1,0 +1,1 @@
+"""NCCL's algorithms: a name, a descriptor and a row of one registry for each."""

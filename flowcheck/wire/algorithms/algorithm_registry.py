@@ -1,0 +1,67 @@
+"""The registry of NCCL's algorithms: a row for each name."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec, CollectiveCall, ConnectionEnds
+from flowcheck.wire.algorithms.refused_algorithms import REFUSED
+from flowcheck.wire.algorithms.ring_algorithm import RING
+from flowcheck.wire.algorithms.tree_algorithm import TREE
+from flowcheck.wire.collectives.double_binary_tree import PerTree
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, WriterRanks
+from flowcheck.wire.collectives.ring_schedule import RingSetting, Schedule
+
+ALGORITHMS: dict[Algorithm, AlgorithmSpec] = {spec.name: spec for spec in (RING, TREE, *REFUSED)}
+"""In the order in which an unplanned collective is looked for."""
+
+
+def spec_of(algorithm: Algorithm) -> AlgorithmSpec:
+    return ALGORITHMS[algorithm]
+
+
+def followed_algorithms() -> tuple[AlgorithmSpec, ...]:
+    return tuple(spec for spec in ALGORITHMS.values() if spec.followed)
+
+
+def link_owner(receiver: int | None) -> Algorithm:
+    """Whose connections those from one rank to another are. receiver: as of `ConnectionEnds`.
+
+    The ring's own lead to the next rank, and another algorithm may pass there too; all others are
+    the trees', which alone have connections beside the ring.
+    """
+    return Algorithm.RING if receiver is None else Algorithm.TREE
+
+
+def connection_sends(
+    kind: CollectiveKind,
+    work_bytes: int,
+    *,
+    sender: WriterRanks,
+    receiver: int | None = None,
+    trees: PerTree = (True, True),
+    algorithm: Algorithm = Algorithm.RING,
+    found: int = 0,
+    element_bytes: int = 4,
+    extra_sends: int = 0,
+    root: int = 0,
+    **ring: Unpack[RingSetting],
+) -> Schedule:
+    """[channel][send] what one edge carries for any collective, by the descriptor of its algorithm.
+    sender, receiver, trees: as of `ConnectionEnds`; the rest as of `CollectiveCall`. Raises
+    ValueError for an algorithm that is not followed."""
+    spec = spec_of(algorithm)
+    if spec.sends is None:
+        raise ValueError(f"{spec.plural}: {spec.refused_because}")
+    ring["thread_rule"] = spec.thread_rule
+    call = CollectiveCall(
+        kind=kind,
+        work_bytes=work_bytes,
+        element_bytes=element_bytes,
+        root=root,
+        extra_sends=extra_sends,
+        found=found,
+        ring=ring,
+    )
+    return spec.sends(call, ConnectionEnds(writers=sender, receiver=receiver, trees=trees))
