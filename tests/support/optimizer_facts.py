@@ -30,12 +30,12 @@ from flowcheck.config import (
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.errors import FlowCheckError
+from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.optimizer_step import c_kernel_args
-from flowcheck.replica.optimizer_step.step_executor import Arithmetic
 from flowcheck.replica.optimizer_step.torch_step import InPlaceTorchOptimizers, writes_gradient
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer, check_optimizer_name
@@ -230,7 +230,7 @@ class Facts:
                 own, groups, steps, steps > 0, used, scale=0.5, arithmetic=arithmetic
             )
             summed.update(table.tobytes())
-        wide = c_kernel_args.double_kernel_args(groups, count, arithmetic)
+        wide = c_kernel_args.double_kernel_args(own, groups, count, arithmetic)
         summed.update(b"" if wide is None else wide.tobytes())
         return summed.hexdigest()[:16]
 
@@ -241,13 +241,13 @@ class Facts:
         )
         arrays = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
         stepper = InPlaceTorchOptimizers(self.config, description, arrays)
-        stepper._lend(False)
+        stepper.give_states(has_state=False)
         pairs = zip(stepper._of, stepper._leaves, strict=True)
         given = [sorted(own.state.get(leaf, {})) for own, leaf in pairs if own is not None]
         before = torch.get_num_threads()
         torch.set_num_threads(2)
         try:
-            with stepper._threads():
+            with stepper.trainers_threads():
                 threads = torch.get_num_threads()
         finally:
             torch.set_num_threads(before)
