@@ -30,6 +30,7 @@ from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -172,7 +173,7 @@ def job_from(tree: dict[str, Any]) -> JobConfig:
     if "optimizer" not in tree and own and told:
         tree = tree | {"optimizer": own[0]["optimizer"]}
     if "optimizer" not in tree and "sharded" in tree:
-        tree = tree | {"optimizer": {"name": "none", "learning_rate": 0.0}}
+        tree = tree | {"optimizer": {"name": NO_OPTIMIZER.name, "learning_rate": 0.0}}
     if not tree.get("source"):
         raise ConfigError("source", None, NO_SOURCE)
     return convert(tree, JobConfig)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection
+from flowcheck.optimizer_rules.optimizer_rule import OptimizerRule
+from flowcheck.optimizer_rules.torch_optimizers import UNLISTED, rule_named
 
 Plain = float | int | str | bool
 """Of a factory's keyword arguments."""
@@ -192,6 +194,17 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
             )
             for own in self.each
         ) or (self,)
+
+    @property
+    def rule(self) -> OptimizerRule:
+        """What is known of its class. Of a script's own factory, and of several optimizers taken
+        together, nothing; `parts` has those of each."""
+        return UNLISTED if self.factory is not None or self.each else rule_named(self.name)
+
+    @property
+    def computes_steps(self) -> bool:
+        """False: parameters are followed as they are sent."""
+        return self.rule.computes_steps
 
     @property
     def kernels(self) -> Implementation:

@@ -14,11 +14,9 @@ from flowcheck.config.optimizer_config import (
     ScalerConfig,
 )
 from flowcheck.errors import ConfigError
+from flowcheck.optimizer_rules.torch_optimizers import KEYS
 
 REST = "rest"
-ADAM = ("betas", "eps", "amsgrad")
-OWN = {"sgd": ("momentum", "dampening", "nesterov"), "adam": ADAM, "adamw": ADAM}
-"""Settings that not all of them have, of the classes that are known here."""
 NUMBERS = ("learning_rate", "momentum", "dampening", "eps", "weight_decay")
 NEVER_BELOW_0 = ("learning_rate", "momentum", "eps", "weight_decay")
 """torch/optim/adam.py, adamw.py and sgd.py refuse them in their constructors."""
@@ -115,7 +113,7 @@ def _check_each(optimizer: OptimizerConfig) -> None:
         right = "is of each of them, another one each, or of none"
         raise ConfigError("optimizer.each.key", next(key for key in keys if key), right)
     for part in optimizer.parts:
-        if not part.name or part.name.lower() == "none":
+        if not part.name or not part.computes_steps:
             raise ConfigError("optimizer.each.name", part.name, NAME)
         _check_class(part, "optimizer.each")
 
@@ -124,16 +122,14 @@ def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
     if optimizer.learning_rate is None:
         right = "must be stated: the trainer's own, such as learning_rate = 1e-4"
         raise ConfigError(f"{table}.learning_rate", None, right)
-    name = optimizer.name.lower()
-    own = OWN.get(name)
-    if own is None:
-        return
-    for key in sorted({key for keys in OWN.values() for key in keys} - {*own}):
+    rule = optimizer.rule
+    for key in sorted(KEYS - set(rule.keys)) if rule.keys is not None else ():
         for where in (optimizer, *optimizer.groups):
-            if getattr(where, key):
-                raise ConfigError(f"{table}.{key}", getattr(where, key), f"{name} has no {key}")
-    if optimizer.nesterov and (not optimizer.momentum or optimizer.dampening):
-        raise ConfigError(f"{table}.nesterov", True, "needs a momentum and no dampening")
+            if value := getattr(where, key):
+                raise ConfigError(f"{table}.{key}", value, f"{rule.name} has no {key}")
+    if wrong := rule.wrong_setting(optimizer):
+        key, value, right = wrong
+        raise ConfigError(f"{table}.{key}", value, right)
 
 
 def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:

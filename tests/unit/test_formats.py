@@ -117,7 +117,7 @@ def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Pa
     unnamed = type(named)(
         2,
         named.digest,
-        named.rule,
+        named.optimizer_config,
         {f"param.{i}": value for i, value in enumerate(named.model.values())},
         named.optimizer,
     )

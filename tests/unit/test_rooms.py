@@ -8,6 +8,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
 OUTSIDE = ("untrusted_paths", "private_files", "step_numbers", "findings", "closing_context")
 """Of names and files that others made: below every room but what is pure."""
 MAY_IMPORT = {
+    "optimizer_rules": {"optimizer_rules", "_core"},
     "wire": {"wire", "errors", "findings", "step_numbers"},
     "plane": {
         "plane",
@@ -20,7 +21,17 @@ MAY_IMPORT = {
         "_core",
         "_dpdk",
     },
-    "replica": {"replica", "plane", "wire", "errors", "atomic_write", "config", "_core", *OUTSIDE},
+    "replica": {
+        "replica",
+        "plane",
+        "wire",
+        "errors",
+        "atomic_write",
+        "config",
+        "optimizer_rules",
+        "_core",
+        *OUTSIDE,
+    },
     "vault": {
         "vault",
         "replica",
@@ -30,6 +41,7 @@ MAY_IMPORT = {
         "terminal_escape",
         "atomic_write",
         "config",
+        "optimizer_rules",
         "_core",
         *OUTSIDE,
     },
@@ -42,6 +54,7 @@ MAY_IMPORT = {
         "errors",
         "atomic_write",
         "config",
+        "optimizer_rules",
         "messages",
         "_core",
         *OUTSIDE,
@@ -57,6 +70,7 @@ MAY_IMPORT = {
         "terminal_escape",
         "atomic_write",
         "config",
+        "optimizer_rules",
         "messages",
         "_core",
         "_dpdk",
@@ -65,7 +79,12 @@ MAY_IMPORT = {
     "lab/roce_backend": {"lab", "_lab"},
 }
 """The lab as a whole may use anything; what it loads inside a trainer may not."""
-NEVER = {"wire": {"torch", "zmq"}, "plane": {"torch", "zmq"}, "lab": {"zmq"}}
+NEVER = {
+    "optimizer_rules": {"torch", "zmq"},
+    "wire": {"torch", "zmq"},
+    "plane": {"torch", "zmq"},
+    "lab": {"zmq"},
+}
 
 
 def imports(path: Path) -> Iterator[str]:

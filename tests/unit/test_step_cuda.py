@@ -13,9 +13,10 @@ import torch
 from support.onestep import HERE, STATES
 
 from flowcheck._core import ffi, lib
+from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import Arithmetic, arithmetic_of
+from flowcheck.replica.optimizer_step.cuda_arithmetic import arithmetic_of
 from flowcheck.replica.param_layout import Layout
 
 LIBM = ctypes.CDLL("libm.so.6")
@@ -119,7 +120,7 @@ def test_each_element_goes_through_the_operations_read_off_the_kernels(
         table = c_kernel_args.kernel_args(
             optimizer, groups, before, before > 0, used, arithmetic=arithmetic
         )
-        wide = c_kernel_args.double_kernel_args(groups, count, arithmetic)
+        wide = c_kernel_args.double_kernel_args(optimizer, groups, count, arithmetic)
         source, target = copies
         flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
         copies = [target, source]
@@ -139,7 +140,7 @@ def test_no_two_arithmetics_give_the_same_bits():
         target = {n: np.zeros(5000, F) for n in names}
         at, one = np.full(1, 8, F), np.ones(1, bool)
         table = c_kernel_args.kernel_args(optimizer, groups, at, one, one, arithmetic=arithmetic)
-        wide = c_kernel_args.double_kernel_args(groups, 1, arithmetic)
+        wide = c_kernel_args.double_kernel_args(optimizer, groups, 1, arithmetic)
         flat = KernelPlan(layout, names)
         flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
         found.add(b"".join(array.tobytes() for array in target.values()))

@@ -72,7 +72,7 @@ def check_rules(config: JobConfig) -> None:
         layout = _layout(model)
         if optimizer.factory is not None:
             try_factory(optimizer, layout)
-        elif layout is not None and optimizer.name != "none":
+        elif layout is not None and optimizer.computes_steps:
             check_optimizer(optimizer, layout)
 
 

@@ -30,6 +30,7 @@ from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftov
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
 from flowcheck.ops.lifecycle.replay_result import ReplayResult, is_complete, show
 from flowcheck.ops.lifecycle.shutdown_cleanup import rescue
+from flowcheck.optimizer_rules.torch_optimizers import REPLAY_DEFAULT
 from flowcheck.plane.frame_sources.dpdk_eal import dpdk
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
 from flowcheck.private_files import make_folder
@@ -116,8 +117,8 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
         return alone, assumed
     name, rate = request.optimizer, request.learning_rate
     if name is None:
-        assumed.append("optimizer sgd: it never crosses the wire; state it with --optimizer")
-        name = "sgd"
+        name = REPLAY_DEFAULT
+        assumed.append(f"optimizer {name}: it never crosses the wire; state it with --optimizer")
     if rate is None:
         assumed.append("learning rate 0.01: it never crosses the wire; state it with --lr")
         rate = 0.01

@@ -19,6 +19,7 @@ from flowcheck.ops.planning.meta_device_model import MetaModel, load_model
 from flowcheck.ops.planning.plan_report import TrafficPlan, as_dict, print_plan
 from flowcheck.ops.planning.plan_vs_captures import ExpectedWire
 from flowcheck.ops.planning.wire_traffic import LL_BELOW_BYTES, MirroredPort, traffic_of_collective
+from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT, rule_named
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
 from flowcheck.wire.learn import Collective, read_stream
@@ -30,7 +31,7 @@ BY_SIZE = (
 )
 ONE_CHANNEL = "1 channel: NCCL_DEBUG=INFO prints how many there are; state --channels"
 NEWEST = "NCCL 2.29 or newer: state --nccl"
-ADAMW = "AdamW: state --optimizer"
+DEFAULT_OPTIMIZER = f"{rule_named(PLAN_DEFAULT).torch_class}: state --optimizer"
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +115,7 @@ def plan_of(
     start_up = tuple(traffic_of_collective(one, wire) for one in traffic.start_up)
     first = tuple(tuple(traffic_of_collective(one, wire) for one in part) for part in traffic.first)
     each = tuple(traffic_of_collective(one, wire) for one in traffic.each)
-    optimizer = request.optimizer or OptimizerConfig(name="adamw", learning_rate=0.0)
+    optimizer = request.optimizer or OptimizerConfig(name=PLAN_DEFAULT, learning_rate=0.0)
     before_proof = [*start_up, *(cost for part in first for cost in part), *each]
     memory = estimate_memory(model, optimizer, before_proof, request.ports)
     return TrafficPlan(
@@ -135,7 +136,7 @@ def _assumed(request: PlanRequest) -> list[str]:
     told += [BY_SIZE] * (request.protocol is None)
     told += [ONE_CHANNEL] * (request.channels is None)
     told += [NEWEST] * (request.nccl is None)
-    told += [ADAMW] * (request.optimizer is None)
+    told += [DEFAULT_OPTIMIZER] * (request.optimizer is None)
     return told
 
 

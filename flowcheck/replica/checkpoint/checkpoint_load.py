@@ -244,8 +244,8 @@ def trainer_state_as_saved(
     """The step that `kept` is of; None where its rule names no code but what is stated here, and
     can be worked out. taken: the same step. Raises StateError where it was not written with its
     optimizer's groups."""
-    rule, plain = taken.optimizer, kept.plain
-    if taken.parameters_only or not tells_code(rule):
+    config, plain = taken.optimizer, kept.plain
+    if taken.parameters_only or not tells_code(config):
         return None
     if plain.param_groups is None:
         raise StateError(
@@ -256,7 +256,7 @@ def trainer_state_as_saved(
     return TrainerState(
         step=taken.step,
         digest=taken.digest,
-        rule=rule,
+        optimizer_config=config,
         model=dict(taken.parameters),
         optimizer={"state": kept.numbered_states, "param_groups": plain.param_groups},
         order=tuple(numbers.get(name, -1) for name in taken.parameters),

@@ -84,7 +84,7 @@ def save(
         whole = trainer_state(
             replace(snapshot, optimizer=rule), evidence=tuple(evidence), assumed=told
         )
-        whole = replace(whole, rule=snapshot.optimizer)
+        whole = replace(whole, optimizer_config=snapshot.optimizer)
     return save_given(whole, directory, replica.layout)
 
 
@@ -157,7 +157,7 @@ def write_files(
     plain = {"param_groups": groups, "numbers": numbers_of(step), "several": several}
     plain |= {**rest, **counts}
     told = {k: to_plain(v, k) for k, v in plain.items() if v is not None}
-    return {"layout": layout, "optimizer": step.rule, "plain": told}
+    return {"layout": layout, "optimizer": step.optimizer_config, "plain": told}
 
 
 def numbers_of(step: TrainerState) -> dict[str, int]:

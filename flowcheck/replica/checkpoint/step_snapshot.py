@@ -81,7 +81,7 @@ class Snapshot:
     @property
     def parameters_only(self) -> bool:
         """Nothing is known of an optimizer's state."""
-        return self.optimizer.name == "none"
+        return not self.optimizer.computes_steps
 
 
 def copy_snapshot(path: Path, optimizer: OptimizerConfig, step: Step | None = None) -> Snapshot:

@@ -62,7 +62,7 @@ class TrainerState:
     """Steps of the stream: the optimizer's, and those that a loss scale skipped."""
     digest: str
     """Of the replica's state at this step (kept/digest.py)."""
-    rule: OptimizerConfig
+    optimizer_config: OptimizerConfig
     """What took the steps."""
     model: dict[str, torch.Tensor]
     """Parameters that take steps by the trainer's names, registration order, as the module holds
@@ -124,7 +124,7 @@ def trainer_state(
     return TrainerState(
         step=snapshot.step,
         digest=snapshot.digest,
-        rule=config,
+        optimizer_config=config,
         model=dict(snapshot.parameters),
         optimizer=optimizer,
         order=order,

@@ -9,16 +9,12 @@ import torch
 
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.optimizer_rules.optimizer_rule import OptimizerRule
+from flowcheck.optimizer_rules.torch_optimizers import UNLISTED, rule_named
 from flowcheck.replica.torch_startup import skip_compiler_import
 
 skip_compiler_import()
 
-REFUSED = {
-    "lbfgs": "evaluates the model again within a step: of those gradients the wire does not tell",
-    "sparseadam": "takes sparse gradients, which are not reduced as the model's parameters lie",
-    "reducelronplateau": "steps by a metric, which the wire does not carry",
-}
-"""Classes of torch that no replica can follow, and why; schedules as well."""
 TORCHS = {"learning_rate": "lr"}
 """Keys of ours that torch calls otherwise."""
 KEYS = (
@@ -33,11 +29,11 @@ CHOSEN = ("foreach", "fused")
 def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
     name = config.name
-    if name in REFUSED:
-        raise ConfigError("optimizer.name", config.name, REFUSED[name])
+    if refused := rule_named(name).refused:
+        raise ConfigError("optimizer.name", config.name, refused)
     made = torchs_classes()
     if name not in made:
-        known = ", ".join(sorted(made.keys() - REFUSED.keys()))
+        known = ", ".join(sorted(key for key in made if not rule_named(key).refused))
         right = (
             f"torch.optim of torch {torch.__version__} has {known}; of another class "
             "optimizer.factory tells how it is made"
@@ -54,6 +50,13 @@ def torchs_classes() -> dict[str, type[torch.optim.Optimizer]]:
         for key, kind in vars(torch.optim).items()
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base
     }
+
+
+def rule_of_class(kind: type) -> OptimizerRule:
+    """What is known of torch's own object, however it was made. Of a class that a script derives
+    from torch's, nothing: its step may be any other."""
+    name = kind.__name__.lower()
+    return rule_named(name) if torchs_classes().get(name) is kind else UNLISTED
 
 
 def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class _Keyed:
 @lru_cache(maxsize=64)
 def _states_of(keyed: _Keyed) -> OptimizerStateShapes:
     config, layout = keyed.config, keyed.layout
-    if config.name == "none":
+    if not config.computes_steps:
         return OptimizerStateShapes(tuple({} for _ in layout.parameters), False)
     tensors = [_like(p, layout, torch.empty, "meta") for p in layout.parameters]
     try:

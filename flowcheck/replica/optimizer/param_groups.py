@@ -23,7 +23,6 @@ from flowcheck.replica.optimizer.optimizer_builder import (
     ParameterNumber,
     build,
 )
-from flowcheck.replica.optimizer.optimizer_class import REFUSED
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import callable_at, error_text
 from flowcheck.step_numbers import Step
@@ -33,7 +32,8 @@ SKIPS = (
     "of several optimizers a scale skips those alone whose gradients have an inf or NaN: which of "
     "them the schedules follow is not told; let them step behind every iteration"
 )
-PLAIN = ("sgd", "adam", "adamw")
+REFUSED = {"reducelronplateau": "steps by a metric, which the wire does not carry"}
+"""Classes of torch.optim.lr_scheduler, in lower case, that no replica can follow, and why."""
 
 GroupSettings = dict[str, Any]
 """Settings of one of torch's groups, without its parameters."""
@@ -80,14 +80,6 @@ class ParamGroupSettings:
         """[optimizer] its scheduler's state_dict(); None without one."""
         self._to(events)
         return [None if own is None else own.state_dict() for own in self._schedulers]
-
-    @property
-    def plain(self) -> bool:
-        """A rule that C takes as well as torch: nothing but SGD, Adam or AdamW over the parameters
-        themselves."""
-        c = self._config
-        other = (c.factory, c.scaler, c.average, c.master_dtype, c.clip_value)
-        return c.name in PLAIN and not c.arguments and not any(other)
 
     def _to(self, events: int) -> None:
         wanted = events // self._config.schedule_every

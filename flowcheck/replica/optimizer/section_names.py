@@ -50,16 +50,8 @@ def fingerprint(config: OptimizerConfig) -> bytes:
 
 
 def writes_gradient(config: OptimizerConfig) -> bool:
-    """Whether the gradient may be changed: divided, scaled in place, or by the rule itself. foreach
-    SGD adds Nesterov's momentum into the list it was given (torch/optim/sgd.py,
-    _multi_tensor_sgd) unless weight decay or maximize made it a new one; of rules that are not
-    known here nothing is taken for granted.
-    """
+    """Whether the gradient may be changed: divided, scaled in place, or by the rule itself."""
     changed = (config.clip_norm, config.clip_value, config.scaler)
     if config.gradient_divisor != 1.0 or any(each is not None for each in changed):
         return True
-    name = config.name.lower()
-    if name not in ("sgd", "adam", "adamw") or config.arguments or config.groups:
-        return True
-    adds = config.kernels == "foreach" and bool(config.nesterov)
-    return name == "sgd" and adds and not config.weight_decay and not config.maximize
+    return config.rule.may_write_gradient(config)

@@ -12,6 +12,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.optimizer_rules.optimizer_rule import StatePresence
 from flowcheck.replica.digest import NamedArray
 from flowcheck.replica.flat_tensors import flat_tensor, parameter_views
 from flowcheck.replica.optimizer.grad_scaler import check_scaler
@@ -37,8 +38,6 @@ from flowcheck.replica.state_file.file_header import Description, EntryPer, Sect
 
 PLACE_ALIGN = 64
 _OF_PYTHON = frozenset(NUMBERS.values())
-_COUNTED = ("adam", "adamw")
-"""Rules whose counter tells which parameters have a state, where no step is ever skipped."""
 
 
 class StoredState(NamedTuple):
@@ -58,7 +57,7 @@ def describe_sections(layout: Layout, config: OptimizerConfig, leaves_out: bool)
     """The sections of a copy; states in the order in which torch makes them. leaves_out: steps may
     leave out parameters. Raises ConfigError for settings that torch refuses."""
     made = [Section(PARAMETERS, layout.stored_as, layout.elements)]
-    if config.name == "none":
+    if not config.computes_steps:
         return [*made, _each(STEPPED, layout, "float32")] if leaves_out else made
     inner = stepped_layout(config, layout)
     own = inner.dtype if inner is not layout else ""
@@ -75,9 +74,10 @@ def describe_sections(layout: Layout, config: OptimizerConfig, leaves_out: bool)
     if config.scaler is not None:
         check_scaler(config, inner)
         made.append(Section(SCALER, "<f8", len(SCALER_NUMBERS), per=EntryPer.REPLICA))
-    plain = config.factory is None and not config.skips
-    counted = plain and config.name.lower() in _COUNTED
-    if not counted and (leaves_out or config.name.lower() != "sgd" or not plain):
+    told_by = StatePresence.RECORDED if config.skips else config.rule.state_presence
+    if told_by is StatePresence.FROM_FIRST_STEP and leaves_out:
+        told_by = StatePresence.RECORDED
+    if told_by is StatePresence.RECORDED:
         made.append(_each(STEPPED, layout, "float32"))
     return made
 

@@ -1,11 +1,5 @@
-"""Which optimizers the C kernel can step, and the arguments (scalars and flags) it gets for
-each tensor.
-it is told of each tensor.
-
-C does what torch's for-loop does on a CPU, operation by operation; foreach runs the same operations
-(torch/optim/sgd.py and adam.py: _single_tensor_*, _multi_tensor_*). Scalars are computed here, in
-Python's doubles, by torch's own expressions; torch rounds each to float32 where it meets a tensor.
-"""
+"""Which optimizers the C kernel can step here, and the table of arguments it gets, a row for each
+tensor (optimizer_rules/c_kernel_rules.py has the rows)."""
 
 from __future__ import annotations
 
@@ -18,8 +12,10 @@ import numpy as np
 import torch
 
 from flowcheck._core import ffi, lib
+from flowcheck.optimizer_rules.c_kernel_rules import C_KERNELS, Arithmetic, KernelArgs
+from flowcheck.optimizer_rules.optimizer_rule import CKernel
+from flowcheck.replica.optimizer.optimizer_class import rule_of_class
 from flowcheck.replica.optimizer_step import cuda_arithmetic
-from flowcheck.replica.optimizer_step.cuda_arithmetic import Arithmetic
 from flowcheck.replica.param_layout import Layout
 from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
@@ -55,8 +51,10 @@ def unfit(
     optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
 ) -> str | None:
     """Why torch itself must take the steps of this optimizer; None where C may."""
-    if type(optimizer) not in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    rule = rule_of_class(type(optimizer))
+    if rule.c_kernel is None:
         return f"{type(optimizer).__name__} has no kernel of its own"
+    kernel = C_KERNELS[rule.c_kernel]
     if layout.dtype != "float32":
         return f"parameters are of {layout.dtype}"
     for group in optimizer.param_groups:
@@ -66,21 +64,21 @@ def unfit(
                 return f"{key} has another arithmetic"
         if any(isinstance(value, torch.Tensor) for key, value in group.items() if key != "params"):
             return "a setting is a tensor"
-        if np.float32(1 - group.get("betas", (0.9, 0.999))[0]) == 1:
-            return "without a first beta, a zero's sign is left to where torch's vectors end"
+        if why := kernel.unfit(group):
+            return why
     if arithmetic.cuda:
-        return cuda_arithmetic.why_no_cuda_kernel(optimizer)
+        return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel)
     if not fuses():
         return "torch runs without fused multiply-add here"
-    if not isinstance(optimizer, torch.optim.SGD) and root_kind() is None:
+    if rule.square_roots and root_kind() is None:
         return "torch's square root here is of a kind that is not known"
     return None
 
 
 def rests_on(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     """What no frame shows of a CPU's arithmetic, in sentences."""
-    rootless = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Rprop)
-    return () if isinstance(optimizer, rootless) else (ROOTS,)
+    known = [rule_of_class(kind) for kind in type(optimizer).__mro__]
+    return (ROOTS,) if all(rule.square_roots for rule in known) else ()
 
 
 def fuses() -> bool:
@@ -159,40 +157,48 @@ def kernel_args(
 ) -> np.ndarray:
     """[parameters] of ROW: what the next step does to each.
 
-    steps: [parameters] float32, Adam's counters before it; held: [parameters] bool, those that have
-    an optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before
-    all else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is
-    more than float32 holds.
+    optimizer: one that is not `unfit`; steps: [parameters] float32, its counters before it, None
+    where it counts none; held: [parameters] bool, those that have an optimizer state; used: those
+    that have a gradient; divisor, scale: of the gradient, before all else; arithmetic: whose
+    rounding the elements get. Raises OverflowError where a setting is more than float32 holds.
     """
     table = np.zeros(len(used), ROW)
-    kind = _sgd if isinstance(optimizer, torch.optim.SGD) else _adam
+    kernel = C_KERNELS[_kernel_of(optimizer)]
     behind = held.astype(np.float32) if steps is None else steps + np.float32(1)
     for group, members in groups:
         every = np.asarray(members, np.intp)
         taken = every[used[every]]  # of the others it is rule 0: nothing changes
         at = behind[taken]
         for number in map(float, np.unique(at)):
-            own = kind(group, number)
+            own = kernel.cpu_args(group, number)
             if arithmetic.cuda:
-                as_cuda = cuda_arithmetic.sgd_args if kind is _sgd else cuda_arithmetic.adam_args
-                own = as_cuda(own, group, number, arithmetic)
+                own = kernel.cuda_args(own, group, number, arithmetic)
             table[taken[at == number]] = _row(own, divisor, scale)
     return table
 
 
 def double_kernel_args(
-    groups: Groups, parameters: int, arithmetic: Arithmetic
+    optimizer: torch.optim.Optimizer, groups: Groups, parameters: int, arithmetic: Arithmetic
 ) -> np.ndarray | None:
-    """[parameters] of cuda.WIDE: what stays double in the arithmetic that needs it; else None."""
+    """[parameters] of cuda_arithmetic.WIDE: what stays double in the arithmetic that needs it; else
+    None. optimizer: as `kernel_args` has it."""
     if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
         return None
     table = np.zeros(parameters, cuda_arithmetic.WIDE)
-    for group, members in groups:
-        table[np.asarray(members, np.intp)] = cuda_arithmetic.double_args(group)
+    double_args = C_KERNELS[_kernel_of(optimizer)].double_args
+    if double_args is not None:
+        for group, members in groups:
+            table[np.asarray(members, np.intp)] = double_args(group)
     return table
 
 
-def _row(own: dict[str, float | int], divisor: float, scale: float | None) -> tuple[Any, ...]:
+def _kernel_of(optimizer: torch.optim.Optimizer) -> CKernel:
+    kernel = rule_of_class(type(optimizer)).c_kernel
+    assert kernel is not None, "torch takes its steps"
+    return kernel
+
+
+def _row(own: KernelArgs, divisor: float, scale: float | None) -> tuple[Any, ...]:
     if divisor != 1.0:
         own |= {"divisor": divisor, "flags": int(own["flags"]) | lib.FC_STEP_DIVIDE}
     if scale is not None:
@@ -201,45 +207,3 @@ def _row(own: dict[str, float | int], divisor: float, scale: float | None) -> tu
         if math.isfinite(value) and abs(value) > FLOAT32_MAX:
             raise OverflowError(f"{name} {value} is more than float32 holds")
     return tuple(own.get(name, 0) for name in ROW.names or ())
-
-
-def _sgd(group: dict[str, Any], held: float) -> dict[str, float | int]:
-    flags = _common(group)
-    momentum = group["momentum"]
-    if momentum:
-        flags |= 0 if held else lib.FC_STEP_FIRST
-        flags |= lib.FC_STEP_NESTEROV if group["nesterov"] else 0
-    if group["weight_decay"]:
-        flags |= lib.FC_STEP_DECAY_GRADIENT
-    return {
-        "rule": lib.FC_STEP_MOMENTUM if momentum else lib.FC_STEP_SGD,
-        "flags": flags,
-        "weight_decay": group["weight_decay"],
-        "rate": -group["lr"],
-        "momentum": momentum,
-        "undamped": 1 - group["dampening"],
-    }
-
-
-def _adam(group: dict[str, Any], step: float) -> dict[str, float | int]:
-    flags = _common(group)
-    beta1, beta2 = group["betas"]
-    if group["weight_decay"]:
-        apart = group["decoupled_weight_decay"]
-        flags |= lib.FC_STEP_DECAY_PARAMETER if apart else lib.FC_STEP_DECAY_GRADIENT
-    return {
-        "rule": lib.FC_STEP_AMSGRAD if group["amsgrad"] else lib.FC_STEP_ADAM,
-        "flags": flags,
-        "weight_decay": group["weight_decay"],
-        "decay": 1 - group["lr"] * group["weight_decay"],
-        "rate": -(group["lr"] / (1 - beta1**step)),
-        "beta1_rest": 1 - beta1,
-        "beta2": beta2,
-        "beta2_rest": 1 - beta2,
-        "bias2_root": (1 - beta2**step) ** 0.5,
-        "eps": group["eps"],
-    }
-
-
-def _common(group: dict[str, Any]) -> int:
-    return int(lib.FC_STEP_NEGATE) if group["maximize"] else 0

@@ -19,7 +19,7 @@ def begun(
     """{section: flat array} of step 0. weights: [layout.elements], the parameters."""
     arrays = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
     arrays[PARAMETERS] = weights
-    if config.name == "none":
+    if not config.computes_steps:
         return arrays
     values = tensors_of_section(description, arrays, PARAMETERS)
     masters = tensors_of_section(description, arrays, MASTER)

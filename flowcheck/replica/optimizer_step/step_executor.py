@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.digest import tensor_digests
 from flowcheck.replica.flat_tensors import Tensors, parameter_views
 from flowcheck.replica.optimizer.gradient_clipping import factor
@@ -29,11 +30,7 @@ from flowcheck.replica.optimizer.section_names import (
 from flowcheck.replica.optimizer.state_sections import has_state_mask, named_tensors
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import (
-    Arithmetic,
-    arithmetic_of,
-    cuda_assumptions,
-)
+from flowcheck.replica.optimizer_step.cuda_arithmetic import arithmetic_of, cuda_assumptions
 from flowcheck.replica.optimizer_step.loss_scale_evidence import SCALE
 from flowcheck.replica.optimizer_step.weights_only_step import WeightsOnlyStepper, stepper_for_copy
 from flowcheck.replica.state_file.file_header import EntryPer
@@ -187,7 +184,9 @@ class StepExecutor:
             scale=scale,
             arithmetic=self.arithmetic,
         )
-        wide = c_kernel_args.double_kernel_args(taker.groups, len(taken), self.arithmetic)
+        wide = c_kernel_args.double_kernel_args(
+            taker.optimizer, taker.groups, len(taken), self.arithmetic
+        )
         for name in _COUNTS & source.keys():
             np.copyto(target[name], source[name])
             target[name][taken] = target[name][taken] + 1 if name == STEP_COUNT else 1

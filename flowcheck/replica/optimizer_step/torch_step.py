@@ -42,13 +42,6 @@ from flowcheck.replica.param_layout import SEVERAL, Layout
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 
-ZERO_FIRST = ("adam", "adamw")
-"""Rules whose state before the first step is nothing but zeros (torch/optim/adam.py, _init_group):
-it is given to them where it lies, instead of being made anew and copied."""
-PER_ELEMENT = ("sgd", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop")
-"""Rules whose bits do not depend on the number of threads where elements have 4 bytes or more: each
-element is stepped by itself."""
-
 
 class InPlaceTorchOptimizers:
     """torch's optimizers over the parameters and states of one copy of the replica."""
@@ -135,10 +128,10 @@ class InPlaceTorchOptimizers:
         for leaf, grad, taken in zip(self._leaves, gradients, used, strict=True):
             leaf.grad = grad if taken else None
         self.set_groups(groups)
-        self._lend(has_state)
-        with self._threads():
+        self.give_states(has_state=has_state)
+        with self.trainers_threads():
             stepped = self._step()
-        self._bring_home(used)
+        self._take_states_back(used)
         for leaf in self._leaves:
             leaf.grad = None
         if self._masters is not None:
@@ -175,22 +168,21 @@ class InPlaceTorchOptimizers:
         if averages_at(stated, step, stepped=stepped):
             update(stated, self._averages, self.parameters, self._arrays[AVERAGED])
 
-    def _lend(self, has_state: bool) -> None:
-        """Gives torch the states of what was stepped before; it makes those of the others."""
+    def give_states(self, *, has_state: bool) -> None:
+        """Gives torch the states of what was stepped before, in place; it makes those of the
+        others. has_state: as `step` has it."""
         held = has_state_mask(self._description, self._arrays, stepped=has_state)
-        zeros = self._config.factory is None and self._config.name.lower() in ZERO_FIRST
-        zeros = zeros and STEPPED not in self._arrays
+        zeros = self._config.rule.made_as_zeros and STEPPED not in self._arrays
         for index, (leaf, optimizer) in enumerate(zip(self._leaves, self._of, strict=True)):
             if optimizer is not None:
-                lent = self.states[index].items() if held[index] or zeros else ()
-                optimizer.state[leaf] = {name: own.value for name, own in lent}
+                given = self.states[index].items() if held[index] or zeros else ()
+                optimizer.state[leaf] = {name: own.value for name, own in given}
 
     @contextmanager
-    def _threads(self) -> Iterator[None]:
+    def trainers_threads(self) -> Iterator[None]:
         """As many of torch's as the trainer has, where bits depend on them."""
         config = self._config
-        own = [part.name.lower() in PER_ELEMENT for part in config.parts]
-        alike = all(own) and not _two_bytes(self._inner)
+        alike = all(part.rule.per_element for part in config.parts) and not _two_bytes(self._inner)
         if alike and not has_clipping(config):
             yield
             return
@@ -201,7 +193,7 @@ class InPlaceTorchOptimizers:
         finally:
             torch.set_num_threads(before)
 
-    def _bring_home(self, used: np.ndarray) -> None:
+    def _take_states_back(self, used: np.ndarray) -> None:
         """Copies into our memory whatever torch put elsewhere, and notes who has a state now."""
         for index, (leaf, optimizer) in enumerate(zip(self._leaves, self._of, strict=True)):
             if not used[index] or optimizer is None:

@@ -44,7 +44,7 @@ def stepper_for_copy(
     config: OptimizerConfig, description: Description, sections: Mapping[str, np.ndarray]
 ) -> InPlaceTorchOptimizers | WeightsOnlyStepper:
     """What steps one copy."""
-    if config.name == "none":
+    if not config.computes_steps:
         return WeightsOnlyStepper(description.layout, sections)
     return InPlaceTorchOptimizers(config, description, sections)
 
@@ -53,7 +53,7 @@ def parameters_of_other_steps(
     config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray], step: Step
 ) -> dict[str, int]:
     """{parameter: the step it is of} of those that did not come with `step`."""
-    if config.name != "none":
+    if config.computes_steps:
         return {}
     steps = map(int, sections[section_names.STEPPED])
     return {p.name: of for p, of in zip(layout.parameters, steps, strict=True) if of != step}

@@ -9,12 +9,10 @@ from flowcheck.errors import ConfigError
 from flowcheck.replica.optimizer.param_group_patterns import REST
 from flowcheck.replica.param_layout import Layout
 
-_KNOWN = ("none", "sgd", "adam", "adamw")
-
 
 def check_optimizer_name(key: str, config: OptimizerConfig) -> None:
     """Raises ConfigError for a name of no class that can be followed; key: what it was given as."""
-    if config.name in _KNOWN:
+    if config.rule.known_without_torch:
         return
     from flowcheck.replica.optimizer.optimizer_class import class_of
 
@@ -27,9 +25,9 @@ def check_optimizer_name(key: str, config: OptimizerConfig) -> None:
 def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> None:
     """layout: of the job's parameters, where a stated model tells them; else what depends on them
     is checked once the job is learned. Raises ConfigError with the key."""
-    plain = config.name in _KNOWN and not (config.arguments or config.groups)
+    plain = config.rule.known_without_torch and not (config.arguments or config.groups)
     parts = config.parts
-    if config.name == "none" or (plain and config.schedule is None and layout is None):
+    if not config.computes_steps or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load
     from flowcheck.replica.optimizer.lr_schedule_check import try_schedule
     from flowcheck.replica.optimizer.master_weights import stepped_layout

@@ -6,15 +6,16 @@ import msgspec
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter, decode_job
 
-NO_OPTIMIZER = (
+NOT_STATED = (
     "the job reduces whole gradients, and the job file states no optimizer: it never crosses the "
     "wire, state the trainer's in [optimizer]"
 )
-NO_OPTIMIZER_CONFIG = OptimizerConfig(name="none", learning_rate=0.0)
+NO_OPTIMIZER_CONFIG = OptimizerConfig(name=NO_OPTIMIZER.name, learning_rate=0.0)
 """Of a job whose parameters are followed as they are sent."""
 CLIP_TOGETHER_WRONG_DTYPE = (
     "[optimizer] clip_together is of gradients of 4 bytes an element, and those of the buckets "
@@ -30,8 +31,8 @@ def optimizer_of(job: LearnedJob, config: JobConfig) -> OptimizerConfig:
         return NO_OPTIMIZER_CONFIG
     optimizer = config.optimizer
     assert optimizer is not None, "checked when the configuration was read"
-    if optimizer.name == "none":
-        raise StateError(NO_OPTIMIZER)
+    if not optimizer.computes_steps:
+        raise StateError(NOT_STATED)
     return optimizer
 
 
@@ -50,8 +51,8 @@ def layout_of(job: LearnedJob, config: JobConfig) -> Layout:
     meant = {} if told else _dtypes(sizes, config.model)
     optimizer = optimizer_of(job, config)
     for part in optimizer.parts:
-        if 2 in sizes and (part.name.lower(), part.kernels) == ("sgd", "fused"):
-            _refuse_momentum(part.momentum or 0.0)
+        if why := part.rule.unreproducible(part, sizes):
+            raise StateError(why)
     if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:
         raise StateError(CLIP_TOGETHER_WRONG_DTYPE)
     shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
@@ -103,18 +104,6 @@ def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
         "float16 and the wire does not tell: state "
         f'[model] dtypes = ["bfloat16"{others}] (or "float16")'
     )
-
-
-def _refuse_momentum(momentum: float) -> None:
-    """aten/src/ATen/native/cpu/FusedSGDKernel.cpp of torch 2.13 loads whole vectors of float from
-    the buffer of two-byte numbers: two of them as one, and past its end."""
-    if momentum:
-        raise StateError(
-            "torch's fused SGD on a CPU reads the momentum of parameters of 2 bytes an element as "
-            "numbers of 4, and past its end: it does not give the same bits twice, as they depend "
-            "on memory that is not the optimizer's; train with foreach=True and state "
-            'implementation = "foreach"'
-        )
 
 
 def _gradient_dtype(job: LearnedJob, model: ModelConfig) -> str | None:

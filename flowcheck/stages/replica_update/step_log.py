@@ -78,7 +78,7 @@ class StepLog:
         told = parameters = None
         states: dict[str, str] = {}
         if self._digests:
-            placed = replica.optimizer.name == "none"
+            placed = not replica.optimizer.computes_steps
             told = None if gradient is None or placed else sha256(gradient)
             parameters = sha256(replica.layout.registration_order(replica.parameters()))
             states = _states(replica)

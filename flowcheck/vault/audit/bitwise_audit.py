@@ -107,7 +107,7 @@ def audit_digests(
     ]
     own = list(zip(template.names, sent, strict=True))
     theirs = list(digests[: len(own)])
-    if template.optimizer is not None and optimizer.name != "none":
+    if template.optimizer is not None and optimizer.computes_steps:
         description = _described(layout, optimizer, len(digests))
         named = named_tensors(description, flat_sections(template, description))
         any_state = any(s.name not in section_names.OURS for s in description.sections)
@@ -173,7 +173,7 @@ def _audit(
     differences: Sequence[Difference],
     config: OptimizerConfig,
 ) -> Audit:
-    alone = config.name == "none"
+    alone = not config.computes_steps
     optimizer = template.optimizer is not None
     return Audit(template.step, tensors, tuple(differences), template.others, optimizer, alone)
 
@@ -184,7 +184,7 @@ def _as_sent(
     """Parameters are followed in the type they are gathered in: the trainer's own, rounded to it
     as torch does before it sends them."""
     sent = getattr(torch, layout.dtype_of(parameter))
-    return own.to(sent) if config.name == "none" and own.is_floating_point() else own
+    return own.to(sent) if not config.computes_steps and own.is_floating_point() else own
 
 
 def _pairs(

@@ -43,7 +43,7 @@ def check_settings(
 ) -> None:
     """As `check_groups`; `what` names the file. Rules without an optimizer have nothing to hold
     against."""
-    if config.name != "none":
+    if config.computes_steps:
         check_groups(template, config, ParamGroupSettings(config, layout), what)
 
 

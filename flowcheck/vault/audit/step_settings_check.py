@@ -64,7 +64,7 @@ def settings_of(
 ) -> SettingDifferences:
     """What the file's groups and schedules say that is not as stated. A file without an optimizer's
     state says nothing, and without one there is nothing to say it of."""
-    if template.optimizer is None or config.name == "none":
+    if template.optimizer is None or not config.computes_steps:
         return NO_DIFFERENCES
     settings = ParamGroupSettings(config, layout)
     groups: Sequence[Mapping[str, Any]] = template.optimizer["param_groups"]

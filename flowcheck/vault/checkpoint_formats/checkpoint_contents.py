@@ -147,7 +147,7 @@ def contents_of(
     Raises StateError where `like` has other shapes.
     """
     order = numbers_of(given)
-    if given.rule.takes_frozen:
+    if given.optimizer_config.takes_frozen:
         order |= {name: n for n, name in enumerate(given.beside.registered)}
     if like is None:
         numbers = {number: name for name, number in order.items()}

@@ -95,10 +95,6 @@ def _shares(items: Sequence[Any]) -> list[list[Any]]:
     return shares
 
 
-STEPPED = ("adam", "adamw")
-"""Count steps, and begin with zeros."""
-
-
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> str:
@@ -150,19 +146,14 @@ def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:
     """(the step with a state for every parameter, for how many there is none).
 
     DCP's loader lets the optimizer make its states before it reads (torch/distributed/checkpoint/
-    state_dict.py, _init_optim_state) and asks for those of all parameters. Where torch would make
-    zeros at a parameter's first step, zeros are what it goes on from; SGD's first momentum is the
-    gradient, which is what zeros give as well, undamped.
+    state_dict.py, _init_optim_state) and asks for those of all parameters. Where a first step from
+    zeros is that from none, zeros are what it goes on from.
     """
-    given, rule = parts.given, parts.given.rule
+    given, config = parts.given, parts.given.optimizer_config
     if given.optimizer is None:
         return parts, 0
-    kinds: tuple[str, ...] = ()
-    if rule.name in STEPPED:
-        kinds = ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) * bool(rule.amsgrad)))
-    elif rule.name == "sgd" and rule.momentum and not rule.dampening:
-        kinds = ("momentum_buffer",)
-    stateless = rule.name == "sgd" and not rule.momentum
+    zeros_of = config.rule.zeros_before_first_step(config)
+    kinds, stateless = zeros_of or (), zeros_of == ()
     held = dict(given.optimizer["state"])
     stepped = (n for n, name in parts.numbers.items() if name in given.model)
     without = [n for n in stepped if n not in held and not stateless]

@@ -45,7 +45,9 @@ def write(
     if chosen.like is not None:
         from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
-        like = load_template(chosen.like, layout, (), order=optimizer_numbering(step.rule, layout))
+        like = load_template(
+            chosen.like, layout, (), order=optimizer_numbering(step.optimizer_config, layout)
+        )
     parts = contents_of(step, layout, like)
     try:
         if FORMATS[form].folder:

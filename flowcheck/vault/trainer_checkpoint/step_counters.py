@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from flowcheck.errors import StateError
+from flowcheck.optimizer_rules.torch_optimizers import keeps_no_state
 from flowcheck.step_numbers import Step
 
 STEP_WORDS = frozenset(
@@ -103,11 +104,8 @@ def step_of(optimizer: dict[str, Any] | None) -> int:
 
 
 def keeps_nothing(optimizer: dict[str, Any]) -> bool:
-    """Its state is empty after any step as before the first: SGD without momentum (the keys of its
-    groups are those of torch.optim.SGD.__init__)."""
-    groups = optimizer["param_groups"]
-    plain = ("dampening" in group and not group.get("momentum") for group in groups)
-    return not optimizer["state"] and all(plain)
+    """Its state is empty after any step as before the first, by the settings of its groups."""
+    return not optimizer["state"] and all(map(keeps_no_state, optimizer["param_groups"]))
 
 
 def _counts(optimizer: dict[str, Any] | None) -> set[int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flowcheck.config.config_decoding import ConfigSection, at_least, convert
 from flowcheck.errors import ConfigError
+from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
@@ -85,7 +86,7 @@ class ReplicaFigures(ConfigSection, frozen=True):
     """Numbers that one group trains."""
     job: str | None = None
     """In place of these: the job file of each machine, with [model] factory."""
-    optimizer: str = "adamw"
+    optimizer: str = PLAN_DEFAULT
     element_bytes: int = 4
 
     def __post_init__(self) -> None:

@@ -1,0 +1,199 @@
+"""What the C kernel is told of a tensor's step, by rule: scalars and flags of struct fc_step_row
+(dpdk_ext/step/fc_step.h).
+
+C does what torch's for-loop does on a CPU, operation by operation; foreach runs the same operations
+(torch/optim/sgd.py and adam.py: _single_tensor_*, _multi_tensor_*). Scalars are computed here, in
+Python's doubles, by torch's own expressions; torch rounds each to float32 where it meets a tensor.
+
+On a GPU foreach and the for-loop compute their scalars in Python's doubles too. The fused kernels
+compute them on the device: in float32 from torch 2.11 on, with CUDA's powf, in double before
+(aten/src/ATen/native/cuda/fused_adam_utils.cuh, FusedAdamMathFunctor). dpdk_ext/step/fc_step_cuda.h
+has what happens to each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from flowcheck._core import lib
+from flowcheck.optimizer_rules.optimizer_rule import CKernel
+
+KernelArgs = dict[str, float | int]
+"""By the names of struct fc_step_row; what is left out is 0."""
+Group = Mapping[str, Any]
+"""One of torch's parameter groups as it stands before the step."""
+
+
+class Arithmetic(StrEnum):
+    """Whose rounding a step has."""
+
+    CPU = "cpu"
+    CUDA_LOOP = "cuda loop"
+    CUDA_FOREACH = "cuda foreach"
+    CUDA_FUSED = "cuda fused"
+    """Of torch 2.11 to 2.13."""
+    CUDA_FUSED_WIDE = "cuda fused in doubles"
+    """Of torch 2.6 to 2.10."""
+
+    @property
+    def cuda(self) -> bool:
+        return self is not Arithmetic.CPU
+
+    @property
+    def fused(self) -> bool:
+        return self in (Arithmetic.CUDA_FUSED, Arithmetic.CUDA_FUSED_WIDE)
+
+
+def fits_always(group: Group) -> str | None:
+    """All settings have the arithmetic of C."""
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CKernelRule:
+    """How C takes the steps of an optimizer."""
+
+    cpu_args: Callable[[Group, float], KernelArgs]
+    """Of one group and a parameter's count of steps, this one included; where the optimizer counts
+    none: 1 if the parameter has a state, else 0."""
+    cuda_args: Callable[[KernelArgs, Group, float, Arithmetic], KernelArgs]
+    """The same as a CUDA kernel takes it, made of a CPU's."""
+    double_args: Callable[[Group], tuple[float, ...]] | None = None
+    """struct fc_step_wide: what stays double in CUDA_FUSED_WIDE; None: nothing does."""
+    unfit: Callable[[Group], str | None] = fits_always
+    """Why the arithmetic of these settings is not that of C."""
+    unfit_on_cuda: Callable[[Group], str | None] = fits_always
+    """Why it is not the one that was read off torch's CUDA kernels."""
+
+
+def _sgd(group: Group, held: float) -> KernelArgs:
+    flags = _maximizes(group)
+    momentum = group["momentum"]
+    if momentum:
+        flags |= 0 if held else lib.FC_STEP_FIRST
+        flags |= lib.FC_STEP_NESTEROV if group["nesterov"] else 0
+    if group["weight_decay"]:
+        flags |= lib.FC_STEP_DECAY_GRADIENT
+    return {
+        "rule": lib.FC_STEP_MOMENTUM if momentum else lib.FC_STEP_SGD,
+        "flags": flags,
+        "weight_decay": group["weight_decay"],
+        "rate": -group["lr"],
+        "momentum": momentum,
+        "undamped": 1 - group["dampening"],
+    }
+
+
+def _sgd_on_cuda(args: KernelArgs, group: Group, _: float, arithmetic: Arithmetic) -> KernelArgs:
+    """FusedSgdKernel.cu subtracts the dampening in float32."""
+    if arithmetic.fused:
+        args["undamped"] = float(np.float32(1) - np.float32(group["dampening"]))
+    return args
+
+
+def _adam(group: Group, step: float) -> KernelArgs:
+    flags = _maximizes(group)
+    beta1, beta2 = group["betas"]
+    if group["weight_decay"]:
+        apart = group["decoupled_weight_decay"]
+        flags |= lib.FC_STEP_DECAY_PARAMETER if apart else lib.FC_STEP_DECAY_GRADIENT
+    return {
+        "rule": lib.FC_STEP_AMSGRAD if group["amsgrad"] else lib.FC_STEP_ADAM,
+        "flags": flags,
+        "weight_decay": group["weight_decay"],
+        "decay": 1 - group["lr"] * group["weight_decay"],
+        "rate": -(group["lr"] / (1 - beta1**step)),
+        "beta1_rest": 1 - beta1,
+        "beta2": beta2,
+        "beta2_rest": 1 - beta2,
+        "bias2_root": (1 - beta2**step) ** 0.5,
+        "eps": group["eps"],
+    }
+
+
+def _adam_on_cuda(
+    args: KernelArgs, group: Group, step: float, arithmetic: Arithmetic
+) -> KernelArgs:
+    if arithmetic is Arithmetic.CUDA_FUSED:
+        return _adam_fused(args, group, step)
+    if arithmetic is Arithmetic.CUDA_FUSED_WIDE:
+        return _adam_fused_wide(args, group, step)
+    args["flags"] = int(args["flags"]) | lib.FC_STEP_CUDA
+    if arithmetic is Arithmetic.CUDA_LOOP:
+        args["flags"] = int(args["flags"]) | lib.FC_STEP_RECIPROCAL
+        args["bias2_root"] = float(np.float32(1) / np.float32(args["bias2_root"]))
+    return args
+
+
+def _adam_fused(args: KernelArgs, group: Group, step: float) -> KernelArgs:
+    one, rate = np.float32(1), np.float32(group["lr"])
+    beta1, beta2 = map(np.float32, group["betas"])
+    bias1 = one - np.float32(float(beta1) ** step)
+    bias2 = one - np.float32(float(beta2) ** step)
+    return args | {
+        "flags": int(args["flags"]) | lib.FC_STEP_FUSED,
+        "decay": -float(rate * np.float32(group["weight_decay"])),
+        "rate": float(rate / bias1),
+        "beta1_rest": float(beta1),
+        "bias2_root": float(np.sqrt(bias2)),
+    }
+
+
+def _adam_fused_wide(args: KernelArgs, group: Group, step: float) -> KernelArgs:
+    beta1, beta2 = group["betas"]
+    bias1 = np.float32(1 - beta1**step)
+    decays = bool(int(args["flags"]) & lib.FC_STEP_DECAY_GRADIENT)
+    flags = int(args["flags"]) & ~lib.FC_STEP_DECAY_GRADIENT if decays else int(args["flags"])
+    return args | {
+        "flags": flags | lib.FC_STEP_FUSED_WIDE,
+        "rate": float(np.float32(group["lr"] / float(bias1))),
+        "bias2_root": float(np.float32((1 - beta2**step) ** 0.5)),
+    }
+
+
+def _adam_doubles(group: Group) -> tuple[float, ...]:
+    beta1, beta2 = group["betas"]
+    apart = group["decoupled_weight_decay"]
+    return (
+        -(group["lr"] * group["weight_decay"]),
+        0.0 if apart else group["weight_decay"],
+        beta1,
+        1 - beta1,
+        beta2,
+        1 - beta2,
+        group["eps"],
+    )
+
+
+def _adam_unfit(group: Group) -> str | None:
+    if np.float32(1 - group["betas"][0]) == 1:
+        return "without a first beta, a zero's sign is left to where torch's vectors end"
+    return None
+
+
+def _adam_unfit_on_cuda(group: Group) -> str | None:
+    """addcmul by 1 is one operation less, and not in every release the same (DeviceAddCmulCdiv)."""
+    if np.float32(1 - group["betas"][1]) == 1:
+        return "without a second beta, releases of torch differ"
+    return None
+
+
+def _maximizes(group: Group) -> int:
+    return int(lib.FC_STEP_NEGATE) if group["maximize"] else 0
+
+
+C_KERNELS = {
+    CKernel.SGD: CKernelRule(cpu_args=_sgd, cuda_args=_sgd_on_cuda),
+    CKernel.ADAM: CKernelRule(
+        cpu_args=_adam,
+        cuda_args=_adam_on_cuda,
+        double_args=_adam_doubles,
+        unfit=_adam_unfit,
+        unfit_on_cuda=_adam_unfit_on_cuda,
+    ),
+}

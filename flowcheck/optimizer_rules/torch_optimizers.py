@@ -1,0 +1,144 @@
+"""The rows: every class of torch.optim of which something is known, and where a row is looked up.
+
+What a row says was read in torch's source (torch/optim/*.py, the file of the class) and is held
+against torch itself in tests/unit/rules/test_optimizer_rows.py. To add one, write a row here, and
+one in README.md beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from flowcheck.optimizer_rules.optimizer_rule import (
+    CKernel,
+    OptimizerRule,
+    OptimizerSettings,
+    StatePresence,
+    WrongSetting,
+)
+
+FUSED_MOMENTUM = (
+    "torch's fused SGD on a CPU reads the momentum of parameters of 2 bytes an element as "
+    "numbers of 4, and past its end: it does not give the same bits twice, as they depend "
+    "on memory that is not the optimizer's; train with foreach=True and state "
+    'implementation = "foreach"'
+)
+
+
+def _sgd_wrong_setting(settings: OptimizerSettings) -> WrongSetting | None:
+    if settings.nesterov and (not settings.momentum or settings.dampening):
+        return "nesterov", True, "needs a momentum and no dampening"
+    return None
+
+
+def _sgd_unreproducible(settings: OptimizerSettings, element_sizes: Collection[int]) -> str | None:
+    """aten/src/ATen/native/cpu/FusedSGDKernel.cpp of torch 2.13 loads whole vectors of float from
+    the buffer of two-byte numbers: two of them as one, and past its end."""
+    wrong = 2 in element_sizes and settings.kernels == "fused" and settings.momentum
+    return FUSED_MOMENTUM if wrong else None
+
+
+def _sgd_zeros(settings: OptimizerSettings) -> tuple[str, ...] | None:
+    """The first momentum is the gradient, which is what zeros give as well, undamped."""
+    if not settings.momentum:
+        return ()
+    return None if settings.dampening else ("momentum_buffer",)
+
+
+def _sgd_stateless(group: Mapping[str, Any]) -> bool:
+    """The keys of its groups are those of torch.optim.SGD.__init__."""
+    return "dampening" in group and not group.get("momentum")
+
+
+def _sgd_writes_gradient(settings: OptimizerSettings) -> bool:
+    """foreach adds Nesterov's momentum into the list it was given (torch/optim/sgd.py,
+    _multi_tensor_sgd) unless weight decay or maximize made it a new one."""
+    adds = settings.kernels == "foreach" and bool(settings.nesterov)
+    return adds and not settings.weight_decay and not settings.maximize
+
+
+def _adam_zeros(settings: OptimizerSettings) -> tuple[str, ...]:
+    """torch/optim/adam.py, _init_group."""
+    return ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) * bool(settings.amsgrad)))
+
+
+def _reads_gradient(settings: OptimizerSettings) -> bool:
+    """The class writes into lists of its own alone, in each of its implementations."""
+    return False
+
+
+def _adam(name: str, torch_class: str) -> OptimizerRule:
+    """Adam and AdamW are one rule: where weight decay goes, their groups say."""
+    return OptimizerRule(
+        name=name,
+        torch_class=torch_class,
+        keys=("betas", "eps", "amsgrad"),
+        state_presence=StatePresence.COUNTED,
+        made_as_zeros=True,
+        zeros_before_first_step=_adam_zeros,
+        per_element=True,
+        writes_gradient=_reads_gradient,
+        c_kernel=CKernel.ADAM,
+    )
+
+
+RULES = (
+    OptimizerRule(
+        name="sgd",
+        torch_class="SGD",
+        keys=("momentum", "dampening", "nesterov"),
+        wrong_setting=_sgd_wrong_setting,
+        unreproducible=_sgd_unreproducible,
+        state_presence=StatePresence.FROM_FIRST_STEP,
+        zeros_before_first_step=_sgd_zeros,
+        stateless_group=_sgd_stateless,
+        per_element=True,
+        square_roots=False,
+        writes_gradient=_sgd_writes_gradient,
+        c_kernel=CKernel.SGD,
+    ),
+    _adam("adam", "Adam"),
+    _adam("adamw", "AdamW"),
+    OptimizerRule(name="adagrad", torch_class="Adagrad", per_element=True),
+    OptimizerRule(name="adadelta", torch_class="Adadelta", per_element=True),
+    OptimizerRule(name="adamax", torch_class="Adamax", per_element=True),
+    OptimizerRule(name="nadam", torch_class="NAdam", per_element=True),
+    OptimizerRule(name="radam", torch_class="RAdam", per_element=True),
+    OptimizerRule(name="rmsprop", torch_class="RMSprop", per_element=True),
+    OptimizerRule(name="asgd", torch_class="ASGD", square_roots=False),
+    OptimizerRule(name="rprop", torch_class="Rprop", square_roots=False),
+    OptimizerRule(
+        name="lbfgs",
+        torch_class="LBFGS",
+        refused="evaluates the model again within a step: of those gradients the wire does not "
+        "tell",
+    ),
+    OptimizerRule(
+        name="sparseadam",
+        torch_class="SparseAdam",
+        refused="takes sparse gradients, which are not reduced as the model's parameters lie",
+    ),
+)
+UNLISTED = OptimizerRule(name="")
+"""Of every other class, and of what a script's own factory makes."""
+NO_OPTIMIZER = OptimizerRule(name="none", computes_steps=False)
+"""Of jobs that send parameters, whose own steps are not computed."""
+KEYS = frozenset(key for rule in RULES for key in rule.keys or ())
+"""Keys of [optimizer] that not every class takes."""
+PLAN_DEFAULT = "adamw"
+"""What plans reckon with where none is stated: what most large models are trained with."""
+REPLAY_DEFAULT = "sgd"
+"""What a replay steps by where none is stated: it needs nothing but a rate."""
+
+_BY_NAME = {rule.name: rule for rule in (*RULES, NO_OPTIMIZER)}
+
+
+def rule_named(name: str) -> OptimizerRule:
+    """name: as a job file states it, in lower case; UNLISTED for one without a row."""
+    return _BY_NAME.get(name, UNLISTED)
+
+
+def keeps_no_state(group: Mapping[str, Any]) -> bool:
+    """Whether a group of a trainer's file is of a class that keeps no state with its settings."""
+    return any(rule.stateless_group(group) for rule in RULES)
