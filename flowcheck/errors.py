@@ -14,20 +14,32 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.findings.error_texts import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.finding import Finding
+
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading a text as JSON or MessagePack raises where it is not what was asked for: of other
 fields or not well formed; no UTF-8; brackets thousands deep."""
 
 
 class FlowCheckError(Exception):
-    """Anything FlowCheck says to its user; the command line prints it and leaves with code 2."""
+    """Anything FlowCheck says to its user; the command line prints it and leaves with code 2.
+
+    Made with a finding, or with the text of somebody else's error."""
+
+    @property
+    def finding(self) -> Finding:
+        """What is stored, sent and put into JSON of it."""
+        first = self.args[0] if self.args else None
+        return first if isinstance(first, Finding) else ERROR_TEXT(kind=_kind(self), text=str(self))
 
 
 class ConfigError(FlowCheckError):
     """A setting is unknown, missing, or not what it must be."""
 
-    def __init__(self, key: str, value: object, right: str) -> None:
-        super().__init__(f"{key} = {value!r}: {right}")
+    def __init__(self, key: str, value: object, right: str | Finding) -> None:
+        """key: of the job file or the option; right: what it must be, and what to do."""
+        super().__init__(SETTING_REFUSED(key=key, value=repr(value), right=right))
         self.key, self.value, self.right = key, value, right
 
 
@@ -60,6 +72,11 @@ class StateError(FlowCheckError):
 
 class LearnError(FlowCheckError):
     """The stream contradicts what was learned from it, or does not hold what was asked of it."""
+
+
+def _kind(error: BaseException) -> str:
+    """StateError as "state"."""
+    return type(error).__name__.removesuffix("Error").lower()
 
 
 @contextmanager

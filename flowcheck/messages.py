@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, MessageError
+from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Iteration, Step
 
 
@@ -81,7 +82,7 @@ class StepLost(Message, frozen=True, kw_only=True):
 
     step: Step
     missing: tuple[tuple[int, int], ...]
-    why: str = ""
+    why: Finding | None = None
 
 
 class StepShort(Message, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ class StepShort(Message, frozen=True, kw_only=True):
 
     step: Step
     missing_bytes: int
-    why: str
+    why: Finding
 
 
 class StepDoubtful(Message, frozen=True, kw_only=True):
@@ -116,7 +117,7 @@ class SaveFailed(Message, frozen=True, kw_only=True):
 
     step: Step | None
     """None: not even the target could be asked what it holds."""
-    why: str
+    why: Finding
     attempts: int
 
 
@@ -126,22 +127,22 @@ class Drained(Message, frozen=True, kw_only=True):
     stage: str
     steps: int = 0
     """Steps that were completed, for the extractor; applied, for the updater."""
-    why: str = ""
-    """What kept it from more, in one sentence; empty if nothing did."""
+    why: Finding | None = None
+    """What kept it from more; None if nothing did."""
 
 
 class Fault(Message, frozen=True, kw_only=True):
-    """A stage cannot go on; the sentence is for the operator."""
+    """A stage cannot go on."""
 
     stage: str
-    sentence: str
+    finding: Finding
 
 
 class Note(Message, frozen=True, kw_only=True):
     """Something the operator should know, such as memory without huge pages."""
 
     stage: str
-    sentence: str
+    finding: Finding
 
 
 class Unwritten(Message, frozen=True, kw_only=True):
@@ -151,14 +152,14 @@ class Unwritten(Message, frozen=True, kw_only=True):
     file: str
     lines: int
     """Since the last one of these."""
-    full: str
-    """A sentence for the operator; empty: there is room again."""
+    full: Finding | None
+    """Why; None: there is room again."""
 
 
 class Stop(Message, frozen=True, kw_only=True):
     """Leave; after what is in hand if `drain`."""
 
-    reason: str
+    reason: Finding
     drain: bool = False
 
 

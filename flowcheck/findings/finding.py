@@ -6,64 +6,78 @@ JSON for people, and no program reads it: rewording one changes no behaviour.
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
+import pkgutil
 import string
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import msgspec
 
+import flowcheck.findings
+
 Scalar = bool | int | float | str | None
+UNTIL_AUDIT = " (no audit has shown it yet)"
+"""Ends the sentence of what is assumed until an audit of a step taken since passes."""
 
 
 class Finding(msgspec.Struct, frozen=True, eq=False):
-    """One fact. Two findings are equal if code and arguments are."""
+    """One fact. Two findings are equal if code, arguments and `until_audit` are."""
 
     code: str
     """`subject.what`, one of the catalogue's; another version of FlowCheck may know more."""
     arguments: dict[
         str, bool | int | float | str | Finding | tuple[Scalar | Finding, ...] | None
     ] = {}
+    until_audit: bool = False
+    """It is assumed until an audit of a step taken since passes."""
     sentence: str = ""
     """As the version that made it said it; shown only where this one does not know the code."""
 
     def __str__(self) -> str:
-        entry = _ENTRIES.get(self.code)
-        if entry is None or set(entry.names) != set(self.arguments):
+        entry = _entry(self.code)
+        said = None if entry is None else entry.sentence_of(self.arguments)
+        if said is None:
             return self.sentence or f"{self.code} {self.arguments}"
-        return entry.sentence_of(self.arguments)
+        return said + UNTIL_AUDIT if self.until_audit else said
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Finding):
             return NotImplemented
-        return self.code == other.code and self.arguments == other.arguments
+        return self._key == other._key
 
     def __hash__(self) -> int:
-        return hash((self.code, tuple(sorted(self.arguments.items(), key=lambda item: item[0]))))
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return self.code, self.until_audit, tuple(sorted(self.arguments.items()))
 
     def of(self, *entries: Entry) -> bool:
         """Whether its code is that of one of these."""
         return any(self.code == entry.code for entry in entries)
 
-    @property
-    def until_audit(self) -> bool:
-        """It is assumed until an audit of a step taken since passes."""
-        entry = _ENTRIES.get(self.code)
-        return entry is not None and entry.until_audit
+    def until_audited(self) -> Finding:
+        """The same, assumed until an audit passes."""
+        made = msgspec.structs.replace(self, until_audit=True)
+        return msgspec.structs.replace(made, sentence=str(made))
 
     @property
     def remedy(self) -> str:
         """What to do, of the catalogue; "" where nothing is to be done."""
-        entry = _ENTRIES.get(self.code)
+        entry = _entry(self.code)
         return "" if entry is None else entry.remedy
 
 
 class Entry:
     """One row of the catalogue; called with its arguments it makes the finding.
 
-    Arguments are named in the sentence as str.format has it, `{bytes:,}`; positional ones take
-    those names in the order of their first appearance.
+    Arguments are named in the sentence as str.format has it, `{bytes:,}`. An argument is what the
+    sentence shows: what it rounds is rounded before, so that equal sentences are equal findings.
     """
 
     def __init__(
@@ -74,15 +88,21 @@ class Entry:
         cause: str = "",
         remedy: str = "",
         until_audit: bool = False,
+        section: str = "",
+        also: tuple[str, ...] = (),
     ) -> None:
-        """cause: what it means, remedy: what to do, both for the page of failures (Markdown).
-        Raises ValueError where the code is another entry's already."""
+        """cause: what it means, remedy: what to do (Markdown). until_audit: its findings are
+        assumed until an audit passes. section: of the page of failures, where it has a row there
+        (failures_page.py). also: arguments that the sentence does not show. Raises ValueError
+        where the code is another entry's already."""
         if code in _ENTRIES:
             raise ValueError(f"two entries of the catalogue have the code {code}")
-        self.code, self.sentence = code, sentence
+        self.code, self.sentence = code, sentence.removesuffix(UNTIL_AUDIT)
         self.cause, self.remedy, self.until_audit = cause, remedy, until_audit
+        self.section = section
         fields = (name for _, name, _, _ in string.Formatter().parse(sentence) if name)
-        self.names = tuple(dict.fromkeys(name.split(".")[0].split("[")[0] for name in fields))
+        shown = dict.fromkeys(name.split(".")[0].split("[")[0] for name in fields)
+        self.names = (*shown, *also)
         _ENTRIES[code] = self
 
     def __repr__(self) -> str:
@@ -95,40 +115,83 @@ class Entry:
             raise TypeError(f"{self.code} takes {self.names}, not {values} {named}")
         given = {**dict(zip(rest, values, strict=True)), **named}
         arguments = {name: _plain(given[name]) for name in self.names}
-        return Finding(self.code, arguments, self.sentence_of(arguments))
+        made = Finding(self.code, arguments, self.until_audit)
+        return msgspec.structs.replace(made, sentence=str(made))
 
-    def sentence_of(self, arguments: Mapping[str, Any]) -> str:
-        """The sentence with these arguments in their places."""
-        return self.sentence.format_map({name: _shown(one) for name, one in arguments.items()})
+    def sentence_of(self, arguments: Mapping[str, Any]) -> str | None:
+        """The sentence with these arguments in their places; None: they are not those it has, as
+        another version of FlowCheck, or another program, wrote them."""
+        if set(arguments) != set(self.names):
+            return None
+        try:
+            shown = {name: _shown(one) for name, one in arguments.items()}
+            return _FORMATTER.vformat(self.sentence, (), shown)
+        except (LookupError, AttributeError):
+            return None
 
 
+class _Formatter(string.Formatter):
+    """str.format, but for a value of another type than the sentence takes, which is shown as it
+    is: "nan", or what another program wrote."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        try:
+            return str(super().format_field(value, format_spec))
+        except (ValueError, TypeError):
+            return str(value)
+
+
+_FORMATTER = _Formatter()
 _ENTRIES: dict[str, Entry] = {}
 
 
 def entries() -> dict[str, Entry]:
-    """{code: entry} of all modules of the catalogue that were imported."""
+    """{code: entry} of the whole catalogue."""
+    _load_all()
     return dict(_ENTRIES)
 
 
-def _plain(value: Any) -> Any:
+def _entry(code: str) -> Entry | None:
+    if code not in _ENTRIES:
+        _load_all()
+    return _ENTRIES.get(code)
+
+
+@cache
+def _load_all() -> None:
+    """What a finding is does not depend on which modules a process has imported."""
+    for module in pkgutil.iter_modules(flowcheck.findings.__path__, "flowcheck.findings."):
+        importlib.import_module(module.name)
+
+
+def _plain(value: Any, *, inside: bool = False) -> Any:
     """As JSON has it: numbers of numpy's, paths and enums as what they hold."""
-    if isinstance(value, Finding) or value is None:
+    if value is None or isinstance(value, Finding) or type(value) in (bool, int):
         return value
     if isinstance(value, Enum):
         return _plain(value.value)
-    if isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, set | frozenset):
-        return tuple(_plain(one) for one in sorted(value))
-    if isinstance(value, list | tuple | range):
-        return tuple(_plain(one) for one in value)
     if isinstance(value, BaseException):
-        return getattr(value, "finding", None) or str(value)
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{value!r} cannot be the argument of a finding")
+        return getattr(value, "finding", None) or _text(str(value))
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, os.PathLike):
+        return _text(os.fspath(value))
+    if hasattr(value, "item") and not getattr(value, "ndim", 0):
+        value = value.item()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    if isinstance(value, list | tuple | range) and not inside:
+        return tuple(_plain(one, inside=True) for one in value)
+    raise TypeError(f"{value!r:.200} cannot be the argument of a finding")
+
+
+def _text(value: object) -> str:
+    """Names of files may hold bytes that are no UTF-8."""
+    return str(value).encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _shown(value: Any) -> Any:
@@ -138,4 +201,4 @@ def _shown(value: Any) -> Any:
     if isinstance(value, tuple | list):
         findings = any(isinstance(one, Finding) for one in value)
         return ("; " if findings else ", ").join(map(str, value))
-    return value
+    return "" if value is None else value

@@ -11,10 +11,11 @@ from support.captured import (
     Truth,
 )
 
+from flowcheck.findings.collectives import END_BY_CONTENT
+from flowcheck.findings.connections import NUMBERED_BY_PSN
 from flowcheck.ops.analysis.analyze_command import as_dict, run
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.learn.verdict.ends import END_BY_CONTENT
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,7 +61,8 @@ def test_flows_have_the_roles_peers_and_losses_of_the_truth(
         assert flow["protocol"].lower() == expected["role"].split(":")[1].lower()
         assert flow["peer_dest_qp"] == expected["peer_qpn"]
         assert flow["messages"] == expected["data_sends"]
-        assert flow["problems"] == [] and "psn count" in flow["numbered_by"]
+        assert not flow["problems"]
+        assert NUMBERED_BY_PSN.code in [evidence["code"] for evidence in flow["numbered_by"]]
     grants = {(f["dst_ip"], f["dst_qpn"]) for f in known.values["flows"] if f["cts_sent"]}
     assert {key for key, f in flows.items() if f["role"] == "cts"} == grants
     lost = known.values["psn_summary"]["missing_packets_incl_message_tails"]
@@ -89,4 +91,4 @@ def test_an_end_that_only_the_last_line_tells_is_assumed_and_one_of_a_plan_is_no
         reading = read_stream(tape.flows, tape.messages)
         reduces = [c for c in reading.collectives if c.kind == "all_reduce"]
         assert reduces
-        assert all((END_BY_CONTENT in c.assumed) is assumed for c in reduces)
+        assert all((END_BY_CONTENT() in c.assumed) is assumed for c in reduces)

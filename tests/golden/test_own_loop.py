@@ -12,6 +12,7 @@ import pytest
 from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
+from flowcheck.findings.job_learning import NO_ORDER_FITS, STATE_A_MODEL
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -66,13 +67,13 @@ def test_layouts_are_told_from_the_sizes(
 def test_an_order_that_sizes_leave_open_is_not_guessed() -> None:
     found = reading("ready-ll", ModelConfig(factory=FACTORY))
     assert found.job is None
-    assert "[model] order" in found.why_not[0]
+    assert found.why_not[0].of(NO_ORDER_FITS)
 
 
 def test_without_a_model_it_says_that_one_is_needed() -> None:
     found = reading("each-ll", None)
     assert found.job is None
-    assert any("model" in sentence for sentence in found.why_not)
+    assert STATE_A_MODEL() in found.why_not
 
 
 def test_another_model_is_no_reading_of_it(tmp_path: Path) -> None:

@@ -12,6 +12,13 @@ from support.cut import gradient_of
 from support.netib import Options, generate
 from support.staged import Chain, played
 
+from flowcheck.findings.transport_forms import (
+    ADAPTIVE_ROUTING,
+    CLEAR_TO_SEND_LAYOUT,
+    GROUPED_RECEIVES,
+    LL128_ORDER_OPEN,
+    REGISTERED_BUFFERS,
+)
 from flowcheck.messages import Drained, StepLost
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
@@ -19,7 +26,9 @@ from flowcheck.wire.training_job.learned_job import decode_job
 
 SMALL = ((64, 100), (64,), (10, 64), (10,))
 WIDE = ((300, 128), (300,), (64, 300), (64,))
-UNTOLD = re.compile("where the initial weights end is not told|so that nothing tells a model of it")
+UNTOLD = re.compile(
+    "where the initial weights end is unknown|nothing shows that they are a model's"
+)
 """A model of a few groups of lines: its end lies anywhere in the last one, and a replica is
 refused."""
 
@@ -84,45 +93,51 @@ BY_NIGHT = {
 """What the others have part by part."""
 
 FORMS = {
-    "cts-210": (Options(shapes=SMALL, version=(2, 10), steps=6), "those of NCCL 2.10-2.11"),
+    "cts-210": (Options(shapes=SMALL, version=(2, 10), steps=6), CLEAR_TO_SEND_LAYOUT, "2.10-2.11"),
     "cts-212": (
         Options(shapes=WIDE, version=(2, 12), protocol="Simple", ranks=3, mirrored=(1,)),
-        "those of NCCL 2.12-2.19",
+        CLEAR_TO_SEND_LAYOUT,
+        "2.12-2.19",
     ),
     "registered": (
         Options(shapes=WIDE, version=(2, 30), protocol="Simple", registered=True),
-        "straight to registered buffers",
+        REGISTERED_BUFFERS,
+        None,
     ),
     "grouped-219": (
         Options(shapes=SMALL, version=(2, 19), pipeline_bytes=90000, grouped=2),
-        "in groups of up to 2",
+        GROUPED_RECEIVES,
+        2,
     ),
     "grouped-230": (
         Options(shapes=SMALL, version=(2, 30), pipeline_bytes=200000, grouped=3),
-        "in groups of up to 2",
+        GROUPED_RECEIVES,
+        2,
     ),
     "adaptive": (
         Options(shapes=WIDE, version=(2, 23), protocol="Simple", adaptive=True),
-        "end a write by an empty one with its size",
+        ADAPTIVE_ROUTING,
+        None,
     ),
 }
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_of_the_transport_are_told_and_followed(name: str, tmp_path: Path, shm: Path) -> None:
-    options, told = FORMS[name]
+    options, entry, value = FORMS[name]
     follow(options, tmp_path, shm)
     tape = read_capture_files(sorted(tmp_path.glob("*.pcap")))
     formats = read_stream(tape.flows, tape.messages).formats
-    assert any(told in sentence for sentence in formats), formats
-    assert any("adaptive" in each.lower() for each in formats) == (name == "adaptive")
+    told = [one for one in formats if one.of(entry)]
+    assert any(value in (None, *one.arguments.values()) for one in told), formats
+    assert any(one.of(ADAPTIVE_ROUTING) for one in formats) == (name == "adaptive")
 
 
 def test_the_older_order_of_ll128_is_refused_by_name(tmp_path: Path) -> None:
     options = Options(shapes=SMALL, version=(2, 9), protocol="LL128", steps=2)
     tape = read_capture_files(generate(options, tmp_path).files)
     reading = read_stream(tape.flows, tape.messages)
-    assert reading.job is None and any("LL128 of a release" in why for why in reading.why_not)
+    assert reading.job is None and LL128_ORDER_OPEN() in reading.why_not
     assert not any(c.kind == "all_reduce" and c.complete for c in reading.collectives)
 
 

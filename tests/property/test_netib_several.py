@@ -10,9 +10,9 @@ import pytest
 from support.merged import merged
 from support.netib import Generated, Options, generate
 
+from flowcheck.findings.connections import MIXED
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.learn.verdict.mixed import MIXED
 
 ONE = Options(shapes=((40, 30), (40,)), version=(2, 30), steps=4, random_qpns=True)
 TWO = replace(ONE, seed=2)
@@ -76,7 +76,7 @@ def test_what_may_be_mixed_is_refused(tmp_path: Path) -> None:
     """Channels of rings of the same sizes between the same addresses, hardly used."""
     reading, made = both(tmp_path, replace(ONE, channels=2), replace(TWO, channels=2), 7)
     assert nothing_is_mixed(reading, made) == 0
-    assert reading.job is None and MIXED in reading.why_not
+    assert reading.job is None and MIXED() in reading.why_not
     assert not [c for c in reading.collectives if c.kind == "all_reduce" and c.complete]
 
 

@@ -15,9 +15,34 @@ from support.netib.drawn import drawn, drawn_nodes
 from support.netib.shapes import CASES
 
 from flowcheck import cli
+from flowcheck.findings.collectives import (
+    KIND_FROM_SIZES,
+    KIND_FROM_SIZES_WITH_LOSS,
+    KIND_OF_LOST_SENDS,
+    SCATTERED_NOT_GATHERED,
+)
+from flowcheck.findings.job_learning import (
+    BEGINS_AMID_COLLECTIVE,
+    NO_ALL_REDUCE,
+    SEARCH_BROKEN_OFF,
+    SEARCH_BROKEN_OFF_AFTER_LOSS,
+    SENDS_UNREAD,
+)
 
-UNREAD = ("stay unread", "no all-reduce was read", "the search was broken off")
-"""Of sentences that tell of sends which no collective was made of."""
+UNREAD = {
+    BEGINS_AMID_COLLECTIVE.code,
+    NO_ALL_REDUCE.code,
+    SEARCH_BROKEN_OFF.code,
+    SEARCH_BROKEN_OFF_AFTER_LOSS.code,
+    SENDS_UNREAD.code,
+}
+"""Of notes that tell of sends which no collective was made of."""
+KIND_ASSUMED = {
+    KIND_FROM_SIZES.code,
+    KIND_FROM_SIZES_WITH_LOSS.code,
+    KIND_OF_LOST_SENDS.code,
+    SCATTERED_NOT_GATHERED.code,
+}
 LESS = "its coverage is below 100 %, and the bytes that are missing are named"
 KNOWN: dict[str, str] = {}
 """Shapes that are not decoded yet: why."""
@@ -116,7 +141,7 @@ def unsharded(truth: Truth, told: dict[str, Any]) -> list[str]:
     wrong = []
     for each, found in zip(truth.collectives, told["collectives"], strict=True):
         # Of two ranks, what is gathered once looks like what is scattered once.
-        doubted = any(sentence.startswith("it is a") for sentence in found["assumed"])
+        doubted = any(one["code"] in KIND_ASSUMED for one in found["assumed"])
         if found["kind"] != each.kind and not doubted:
             wrong.append(f"{each.kind} is {found['kind']}")
     # Groups of LL128 do not tell where a block ends.
@@ -180,13 +205,13 @@ def unfinished(options: Options) -> bool:
 def told_instead(told: dict[str, Any], lacking: int) -> str:
     """The sentence that a reader gets in place of as many sums; empty: of some nothing is said."""
     for note in told["notes"]:
-        if any(part in note for part in UNREAD):
-            return str(note)
+        if note["code"] in UNREAD:
+            return str(note["sentence"])
     sums = [each for each in told["collectives"] if each["kind"] == "all_reduce"]
     open_ones = [each for each in sums if each["sha256"] is None]
     if len(open_ones) < lacking or not all(c["assumed"] or c["missing"] for c in open_ones):
         return ""
-    said = Counter(sentence for each in open_ones for sentence in each["assumed"])
+    said = Counter(one["sentence"] for each in open_ones for one in each["assumed"])
     return said.most_common(1)[0][0] if said else LESS
 
 

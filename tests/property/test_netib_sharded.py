@@ -11,6 +11,7 @@ from support.netib.shapes import CASES
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
+from flowcheck.findings.sharded_jobs import STEP_0_UNKNOWN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
@@ -50,7 +51,7 @@ def test_training_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
     job = decode_job(chain.run.learned_job.read_bytes())
     began = chain.run.weights.read_bytes()
     chain.close()
-    assert job.amid and not job.joined and any("which one of" in one for one in job.assumed)
+    assert job.amid and not job.joined and STEP_0_UNKNOWN() in job.assumed
     assert began in right
     later = right[right.index(began) + 1 :]
     assert len(found) >= len(later) - 1 and list(found.values()) == later[: len(found)]

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from flowcheck.findings.collectives import END_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticTraffic, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Collective, Reading, read_stream
-from flowcheck.wire.learn.verdict.ends import END_OPEN
 
 RULES = {
     "2.19": NcclEra.V2_19,
@@ -75,4 +75,4 @@ def agrees(collective: Collective, result: bytes) -> bool:
 def lacks_its_end(collective: Collective) -> bool:
     """All but the last LL line is there: how much of that one is meant, nothing tells."""
     line = (collective.bytes - 1) // 8 * 8
-    return END_OPEN in collective.assumed and collective.missing == ((line, collective.bytes),)
+    return END_OPEN() in collective.assumed and collective.missing == ((line, collective.bytes),)

@@ -11,10 +11,9 @@ import pytest
 from support.netib import Options, generate
 from support.netib.shapes import SMALL
 
+from flowcheck.findings.collectives import AS_EACH_TIME, BEGINS_AFTER_PAUSE, END_BY_COPIES
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
-from flowcheck.wire.learn.search.begins import BY_PAUSES, FROM_BEFORE
-from flowcheck.wire.learn.search.fills import BY_COPIES
 
 TWO = (3000, 16000)
 """Buckets of an iteration."""
@@ -60,16 +59,16 @@ def test_every_sum_that_is_whole_is_told(name: str) -> None:
 def test_what_came_before_is_what_came_there_each_time() -> None:
     reading, _, _ = amid("three ranks")
     first, *rest = reading.collectives
-    assert FROM_BEFORE in first.assumed
-    assert all(FROM_BEFORE not in each.assumed for each in rest)
+    assert AS_EACH_TIME() in first.assumed
+    assert all(AS_EACH_TIME() not in each.assumed for each in rest)
 
 
 def test_pauses_alone_are_assumed() -> None:
     """One of the two channels has chunks of one size, and nothing is forwarded."""
     reading, _, _ = amid("two ranks, two channels")
-    assert any(BY_PAUSES in each.assumed for each in reading.collectives)
+    assert any(BEGINS_AFTER_PAUSE() in each.assumed for each in reading.collectives)
 
 
 def test_copies_tell_where_a_group_ends() -> None:
     reading, _, _ = amid("four ranks, LL128")
-    assert all(BY_COPIES in each.assumed for each in reading.collectives)
+    assert all(END_BY_COPIES() in each.assumed for each in reading.collectives)

@@ -9,6 +9,7 @@ import pytest
 
 from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.collectives import END_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
@@ -17,7 +18,6 @@ from flowcheck.ops.restore.multi_job_restore import right_number
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_learning.job_selection import JobSelector, select_job
 from flowcheck.wire.learn import Reading
-from flowcheck.wire.learn.verdict.ends import END_OPEN
 
 SGD = '[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
 RINGS = "n [0] NCCL INFO Channel 00/01 : 0 1 2 3\n"
@@ -80,7 +80,7 @@ def test_hosts_are_addresses(tmp_path: Path) -> None:
 
 def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
     whole = reading.collectives[-1]
-    short = replace(whole, bytes=8, missing=((0, 8),), assumed=(END_OPEN,))
+    short = replace(whole, bytes=8, missing=((0, 8),), assumed=(END_OPEN(),))
     [told] = _lost(replace(reading, collectives=(short,)))
     assert "ends somewhere in [0, 8), its last line, and nothing tells where" in told
     [told] = _lost(replace(reading, collectives=(replace(short, assumed=()),)))

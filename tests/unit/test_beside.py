@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
+from flowcheck.findings.collectives import SIZE_BESIDE_UNREAD
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import Communicator, rules_told
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.trainer.habits import SHAPES, WEIGHTS
-from flowcheck.wire.learn.verdict.beside import PASSED_OVER, passed_over
+from flowcheck.wire.learn.verdict.beside import passed_over
 from flowcheck.wire.learn.verdict.doubt import doubts_about
 
 
@@ -42,7 +43,7 @@ def test_what_goes_on_beside_the_weights_and_fits_nothing_leaves_their_size_open
     # As if that had been the weights, and nothing behind it could be read.
     weights = replace(shapes, op=replace(shapes.op, meaning=WEIGHTS))
     unread = replace(communicator, cuts=replace(cuts, found=(*cuts.found[:at], weights), unread=9))
-    assert doubts_about(weights, unread) == [PASSED_OVER]
+    assert doubts_about(weights, unread) == [SIZE_BESIDE_UNREAD()]
 
 
 def test_a_send_that_fits_nothing_long_after_the_weights_leaves_them_told(

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from flowcheck.findings.connections import (
+    CHANNEL_ORDER_OPEN,
+    CHANNELS_BY_BUFFERS,
+    CHANNELS_BY_NUMBER,
+    CHANNELS_BY_USE,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.cuts.purse import Purse
-from flowcheck.wire.learn.flows.channels import BY_BUFFERS, BY_NUMBER, BY_USE, OPEN, in_order
+from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 
 INTO, OUT = ("a", "b"), ("b", "c")
@@ -26,7 +33,7 @@ def connection(number: int, peer: int, used: int, va: int, content: int) -> Any:
     )
 
 
-def order(*rows: list[Any]) -> tuple[list[list[int]], str]:
+def order(*rows: list[Any]) -> tuple[list[list[int]], Finding]:
     """([link][place] numbers, what they rest on)."""
     found, rests = in_order(dict(zip((INTO, OUT), rows, strict=True)))
     return [[s.key.dest_qp for s in found[link]] for link in (INTO, OUT)], rests
@@ -35,22 +42,22 @@ def order(*rows: list[Any]) -> tuple[list[list[int]], str]:
 def test_numbers_of_both_ends_that_agree_are_believed() -> None:
     into = [connection(7, 30, 1, 0, 1), connection(5, 20, 2, 0, 2), connection(6, 25, 3, 0, 3)]
     out = [connection(9, 60, 1, 0, 1), connection(4, 40, 2, 0, 2), connection(8, 50, 3, 0, 3)]
-    assert order(into, out) == ([[5, 6, 7], [4, 8, 9]], BY_NUMBER)
+    assert order(into, out) == ([[5, 6, 7], [4, 8, 9]], CHANNELS_BY_NUMBER())
 
 
 def test_numbers_at_random_leave_first_use_then_buffers() -> None:
     into = [connection(7, 10, 1, 9, 1), connection(5, 20, 2, 8, 2), connection(6, 25, 3, 7, 3)]
     out = [connection(4, 60, 1, 5, 1), connection(9, 40, 2, 4, 2), connection(8, 50, 3, 3, 3)]
-    assert order(into, out) == ([[7, 5, 6], [4, 9, 8]], BY_USE)
+    assert order(into, out) == ([[7, 5, 6], [4, 9, 8]], CHANNELS_BY_USE())
     out = [connection(4, 60, 3, 5, 1), connection(9, 40, 2, 4, 2), connection(8, 50, 1, 3, 3)]
-    assert order(into, out) == ([[6, 5, 7], [8, 9, 4]], BY_BUFFERS)
+    assert order(into, out) == ([[6, 5, 7], [8, 9, 4]], CHANNELS_BY_BUFFERS())
 
 
 def test_what_contradicts_itself_is_open_and_still_paired_by_what_is_forwarded() -> None:
     into = [connection(7, 10, 1, 9, 1), connection(5, 20, 2, 8, 2), connection(6, 25, 3, 7, 3)]
     out = [connection(4, 60, 3, 4, 1), connection(9, 40, 2, 5, 2), connection(8, 50, 1, 3, 3)]
     found, rests = order(into, out)
-    assert rests == OPEN
+    assert rests == CHANNEL_ORDER_OPEN()
     beside = {7: 4, 5: 9, 6: 8}
     assert [beside[n] for n in found[0]] == found[1]
 

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from support.netib import Options, generate
 
+from flowcheck.findings.collectives import END_OPEN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.learn.search.exponents import is_one_of as looks_alike
-from flowcheck.wire.learn.verdict.ends import END_OPEN
 
 TINY_LAST = Options(
     shapes=((98,), (96, 100), (64,)),
@@ -41,7 +41,7 @@ def test_a_metric_as_large_leaves_it_open_which_one_is_the_bucket(tmp_path: Path
     tape = read_capture_files(made.files)
     reduces = [c for c in read_stream(tape.flows, tape.messages).collectives
                if c.kind == "all_reduce"]  # fmt: skip
-    assert any(END_OPEN in c.assumed and c.missing for c in reduces)
+    assert any(END_OPEN() in c.assumed and c.missing for c in reduces)
     right = {each.sha256 for each in made.truth.collectives}
     assert {c.sha256 for c in reduces if c.sha256} <= right
 

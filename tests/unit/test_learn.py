@@ -13,9 +13,10 @@ import pytest
 from support.learned import agrees, lacks_its_end, permuted, read
 from support.loss import Restless
 
+from flowcheck.findings.job_learning import ALL_ALIKE
+from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic
 from flowcheck.wire.learn import read_stream
-from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.training_job.gradient_buckets import BucketLayout
 
 
@@ -178,7 +179,7 @@ def test_reading_is_the_same_twice(tmp_path: Path) -> None:
 def test_nothing_is_read_from_nothing() -> None:
     reading = read_stream([], [])
     assert reading.collectives == () and reading.weights is None and reading.job is None
-    assert "no RDMA write was seen" in reading.why_not[0]
+    assert reading.why_not == (NO_WRITES(),)
 
 
 @pytest.mark.parametrize("direction", ["tx", "both"])
@@ -249,4 +250,4 @@ def test_another_all_reduce_as_large_as_a_bucket_is_never_taken_in_silence(
         assert any(c.assumed for c in learned.collectives if c.kind == "all_reduce") is told
     alone = SyntheticJob(shapes=((50, 40),), steps=6)
     reading, _ = read(Restless(alone, twice=2).all(), 0, "both", tmp_path)
-    assert reading.job is not None and ALL_ALIKE in reading.job.assumed
+    assert reading.job is not None and ALL_ALIKE() in reading.job.assumed

@@ -13,12 +13,19 @@ from support.netib import Options, Truth, generate
 from support.staged import Chain, played
 
 from flowcheck.config import job_from
+from flowcheck.findings.transport_forms import (
+    LL128_LINEAR_BY_CONTENT,
+    LL128_LINEAR_STATED,
+    LL128_ORDER_ASSUMED,
+    LL128_ORDER_OPEN,
+)
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import has_linear_ll128
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.training_job.learned_job import decode_job, encode_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
+LINEAR = (LL128_LINEAR_BY_CONTENT, LL128_LINEAR_STATED)
 SHAPES = ((300, 40), (300,), (90, 300), (90,), (70, 90), (70,))
 OLD = Options(shapes=SHAPES, protocol="LL128", version=(2, 9))
 SHORT = replace(OLD, steps=3)
@@ -39,7 +46,7 @@ def assert_read(truth: Truth, reading: Reading, *, linear: bool) -> None:
     assert job is not None, reading.why_not
     assert job.linear == linear and decode_job(encode_job(job)) == job
     assert [part.job for part in reading.parts] == [job]
-    assert any("as before NCCL 2.10" in how for how in reading.formats) == linear
+    assert any(form.of(*LINEAR) for form in reading.formats) == linear
     assert reading.weights is not None and reading.weights.complete
     assert reading.weights.result.tobytes() == truth.weights
     found = [c for c in reading.collectives if c.meaning == "gradient bucket"]
@@ -58,7 +65,7 @@ def test_order_that_nothing_tells_must_be_stated(version: tuple[int, int], tmp_p
     _, open_one = read(options, tmp_path)
     assert open_one.job is None and not any(part.job for part in open_one.parts)
     assert open_one.weights is not None and not open_one.weights.complete
-    assert any("state NCCL's release" in why for why in open_one.why_not)
+    assert LL128_ORDER_OPEN() in open_one.why_not
     assert not any(c.complete for c in open_one.collectives if c.protocol == "LL128")
     assert_read(*read(options, tmp_path, version < (2, 10)), linear=version < (2, 10))
 
@@ -80,7 +87,7 @@ def test_order_is_assumed_where_no_clear_to_send_is_seen(
     reading = read_stream(flows, messages, stated=OperatorStatement(linear=linear))
     lines = [c for c in reading.collectives if c.protocol == "LL128"]
     assert granting and lines and reading.job is not None
-    assumed = [s for s in reading.job.assumed if "as since NCCL 2.10" in s]
+    assumed = [one for one in reading.job.assumed if one.of(LL128_ORDER_ASSUMED)]
     assert bool(assumed) == (linear is None)
     assert all(assumed[0] in c.assumed for c in lines) if assumed else True
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.found_codes import codes
 from support.netib import Options, generate
 from support.netib.manners import Manners
 from support.netib.nodes import log_of
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
+from flowcheck.findings.connections import PLACES_BY_LOG, RING_PLACE_OPEN
+from flowcheck.findings.nccl_log import ANOTHER_JOB
 from flowcheck.ops.job_setup.job_file_references import with_nccl_log
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, other_job_sentence, parse_nccl_log
@@ -89,7 +92,7 @@ def test_job_file_names_the_log(tmp_path: Path) -> None:
 def test_log_of_another_job_is_said() -> None:
     orders = parse_nccl_log(LOG).orders
     assert other_job_sentence(orders, [16, 4]) is None and other_job_sentence(orders, []) is None
-    assert "rings of 2, 16 ranks, and those seen have 4" in str(other_job_sentence(orders, [4, 4]))
+    assert other_job_sentence(orders, [4, 4]) == ANOTHER_JOB((2, 16), (4,))
 
 
 def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Path) -> None:
@@ -110,9 +113,9 @@ def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Pa
     tape = read_capture_files(made.files)
     open_ = read_stream(tape.flows, tape.messages)
     assert open_.job is None
-    assert "nccl_log" in open_.why_not[0]
+    assert RING_PLACE_OPEN.code in codes(open_.why_not[:1])
     log = parse_nccl_log(log_of(options))
     told = read_stream(tape.flows, tape.messages, stated=OperatorStatement(rings=log.orders))
     found = {one.sha256 for one in told.collectives}
     assert told.job is not None and {one.sha256 for one in made.truth.gradients} <= found
-    assert any("NCCL's log" in sentence for sentence in told.job.assumed)
+    assert PLACES_BY_LOG() in told.job.assumed

@@ -8,9 +8,13 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from support.found_codes import codes
 from support.netib import Generated, Options, generate
 from support.netib.nodes import log_of, order_of
 
+from flowcheck.findings.connections import FIRST_GPU_OPEN, PLACES_BY_LOG, WRITER_BY_LOG
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.late_join import OTHER_NODES
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
@@ -123,7 +127,7 @@ def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> No
         return order_of(one, 0)[-1]
 
     made, reading = told(options, tmp_path)
-    assert reading.job is None and "which GPU of a node comes first" in reading.why_not[0]
+    assert reading.job is None and FIRST_GPU_OPEN.code in codes(reading.why_not[:1])
     assert len(missed(made, reading)) == len(made.truth.gradients)
     assert any(
         "8 ranks on 2 nodes of 4 GPUs" in line for line in explain(summarize_communicators(reading))
@@ -131,7 +135,7 @@ def test_channel_whose_chunks_are_alike_is_refused_by_name(tmp_path: Path) -> No
     # NCCL's log tells who writes; that of another job, whose rank named writes nowhere, does not.
     made, reading = told(options, tmp_path, log_of(options))
     assert reading.job is not None and not missed(made, reading)
-    assert any("NCCL's log" in sentence for sentence in reading.job.assumed)
+    assert any(one.of(WRITER_BY_LOG) for one in reading.job.assumed)
     other = next(o for o in drawn if exit_of(o) != exit_of(options))
     made, reading = told(options, tmp_path, log_of(other))
     assert reading.job is None
@@ -157,7 +161,7 @@ def test_start_that_nobody_saw_is_not_made_up_for_by_a_stated_model(tmp_path: Pa
     made = generate(options, tmp_path)
     tape = read_capture_files(made.files)
     job, why = join_expected(stated_of(made), tape.flows, tape.messages, ended=True)
-    assert job is None and "nodes hold several GPUs" in why
+    assert job is None and why == OTHER_NODES()
 
 
 @pytest.mark.parametrize("name", ["orders-simple", "alike-ll"])
@@ -171,13 +175,13 @@ def test_start_that_nobody_saw_is_made_up_for_by_a_stated_model_and_the_log(
     (tmp_path / "late").mkdir()
     made = generate(replace(options, start_step=2), tmp_path / "late")
 
-    def joined(log: str) -> tuple[LearnedJob | None, str]:
+    def joined(log: str) -> tuple[LearnedJob | None, Finding | None]:
         logged = parse_nccl_log(log).orders
         return join_expected(stated_of(made), *_tape(made), ended=True, logged=logged)
 
     job, why = joined(log_of(options))
     assert job is not None, why
-    assert any("NCCL's log" in sentence for sentence in job.assumed)
+    assert PLACES_BY_LOG.code in codes(job.assumed)
     mine, right = compile_flow_plans(job), {p.flow: p for p in compile_flow_plans(whole)}
     for plan in mine:
         assert plan.each.sends.tobytes() == right[plan.flow].each.sends.tobytes()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flowcheck.findings.job_learning import NOTHING_FROZEN
+from flowcheck.findings.refused_trainers import FROZEN_OPEN
 from flowcheck.lab.synthetic_traffic import synthetic_job
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -56,9 +58,9 @@ def test_frozen_parameter_of_one_element_is_not_overlooked(
     job = SyntheticJob(shapes=shapes, buckets=((0, 2), (1, 3)))
     plain = read(SyntheticRun(job), tmp_path)
     assert plain.job is not None, plain.why_not
-    assert not any("frozen" in sentence for sentence in plain.job.assumed)
+    assert not any(one.of(NOTHING_FROZEN) for one in plain.job.assumed)
     frozen = read(FrozenScale(job), tmp_path)
-    assert frozen.job is None and "frozen parameters" in frozen.why_not[0]
+    assert frozen.job is None and frozen.why_not[0].of(FROZEN_OPEN)
 
 
 def test_padding_that_follows_no_habit_leaves_it_open(
@@ -68,4 +70,4 @@ def test_padding_that_follows_no_habit_leaves_it_open(
     padded_with(lambda: dice.randbytes(8), monkeypatch)
     reading = read(SyntheticRun(SyntheticJob(shapes=ODD, buckets=((0, 2), (1, 3)))), tmp_path)
     assert reading.job is not None, reading.why_not
-    assert any("no parameters are frozen" in sentence for sentence in reading.job.assumed)
+    assert any(one.of(NOTHING_FROZEN) for one in reading.job.assumed)

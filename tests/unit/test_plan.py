@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import LearnError
+from flowcheck.findings.earlier_files import EARLIER_SENTENCE
+from flowcheck.findings.job_learning import ALL_ALIKE, COPIES_DIFFER, EVERY_SEND_FITS, NODES
+from flowcheck.findings.late_join import SAME_JOB
+from flowcheck.findings.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import all_reduce
 from flowcheck.wire.traffic.observed_messages import FlowKey
@@ -68,7 +72,7 @@ def job(**changes: Any) -> LearnedJob:
         "buckets": BUCKETS,
         "first": (reduce_of(0, sum(counts)), msgspec.structs.replace(flags, work_bytes=24)),
         "each": tuple(reduce_of(i, sum(counts[p] for p in b)) for i, b in enumerate(BUCKETS)),
-        "evidence": ("the weights were broadcast",),
+        "evidence": (EVERY_SEND_FITS(3, 2),),
     }
     return LearnedJob(**(plan | changes))
 
@@ -146,6 +150,25 @@ def test_a_job_survives_its_file_and_foreign_files_are_refused() -> None:
             decode_job(wrong)
     with pytest.raises(LearnError, match="format 9"):
         decode_job(encode_job(job(format=9)))
+
+
+def test_a_file_of_sentences_is_read_as_well() -> None:
+    rests = (ALL_ALIKE(), SAME_JOB().until_audited(), COPIES_DIFFER().until_audited())
+    learned = job(evidence=(NODES(8, 2, 4), HYBRID()), assumed=rests)
+    earlier = json.loads(encode_job(learned))
+    for name in ("evidence", "assumed"):
+        earlier[name] = [one["sentence"] for one in earlier[name]]
+    read = decode_job(json.dumps(earlier | {"format": 2}).encode())
+    assert list(map(str, read.evidence)) == list(map(str, learned.evidence))
+    assert list(map(str, read.assumed)) == list(map(str, rests))
+    assert [one.until_audit for one in read.assumed] == [False, True, True]
+    assert all(one.of(EARLIER_SENTENCE) for one in (*read.evidence, *read.assumed))
+    assert decode_job(encode_job(read)) == read
+    same = {"evidence": learned.evidence, "assumed": learned.assumed}
+    assert msgspec.structs.replace(read, **same) == learned
+    for wrong in ({"evidence": [{}]}, {"assumed": 5}, {"rule": "3.7"}, {"each": None}):
+        with pytest.raises(LearnError, match="not a learned job"):
+            decode_job(json.dumps(earlier | {"format": 2} | wrong).encode())
 
 
 def test_captured_job_is_complete_with_its_point_to_point_send(truth: Path) -> None:

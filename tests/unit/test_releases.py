@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from flowcheck.findings.collectives import RELEASE_OPEN
+from flowcheck.findings.job_learning import RELEASE_CONTRADICTED, RELEASE_STATED
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import era_of
@@ -36,7 +38,7 @@ def test_a_stated_release_decides_where_sizes_do_not_and_every_byte_is_right(
     tape = captured(tmp_path, grants=False)
     read = read_stream(tape.flows, tape.messages, release=era_of("2.21.5"))
     assert read.job is not None
-    assert "NCCL's release is 2.20-2.21, as the job file states" in read.job.evidence
+    assert RELEASE_STATED("2.20-2.21") in read.job.evidence
     told = [c.sha256 for c in read.collectives if c.kind == "all_reduce" and c.bytes == 7755 * 4]
     truth = [result for kind, result in make_traffic(JOB).collectives if kind == "all_reduce"]
     assert len(told) == JOB.steps and told == [sha256(result).hexdigest() for result in truth]
@@ -48,7 +50,7 @@ def test_a_stated_release_the_frames_contradict_changes_nothing_but_is_told(
     tape = captured(tmp_path, grants=True)
     read = read_stream(tape.flows, tape.messages, release=era_of("2.29"))
     assert read.job is not None and read.job.rule is era_of("2.20")
-    assert any("is not >=2.29, as the job file states" in one for one in read.job.evidence)
+    assert RELEASE_CONTRADICTED(">=2.29") in read.job.evidence
 
 
 @pytest.mark.parametrize(
@@ -76,4 +78,4 @@ def test_only_the_clear_to_send_tells_two_partitions_of_equal_sizes_apart(
     assert all((c.sha256 is not None) == (grants == "with") for c in reduces)
     assert (read.job is not None) == (grants == "with")
     if grants == "without":
-        assert all(any("NCCL release" in sentence for sentence in c.assumed) for c in reduces)
+        assert all(RELEASE_OPEN() in c.assumed for c in reduces)

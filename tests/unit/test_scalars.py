@@ -12,6 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.netib import Options, generate
 
+from flowcheck.findings.job_learning import (
+    SCALARS_FIRST,
+    SCALARS_LIKELIEST,
+    SCALARS_OPEN,
+    SHAPES_CUT,
+)
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_learning.stream_reading import reading_outcome
 from flowcheck.wire.ddp_startup.parameter_shapes import parse_shapes, with_scalars_at
@@ -20,7 +26,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
-OPEN = "of one number each, stand among the others"
+OPEN = (SCALARS_FIRST, SCALARS_LIKELIEST, SCALARS_OPEN)
 
 
 def laid(counts: Sequence[int], places: Sequence[int]) -> list[int]:
@@ -144,18 +150,18 @@ def test_job_with_scalars_is_learned_and_its_places_are_told_or_assumed(
     reading, missed = read(options, tmp_path)
     assert reading.job is not None and not missed, reading.why_not
     told = tuple(p.sizes for p in reading.job.parameters)
-    rests = [one for one in reading.job.assumed if OPEN in one or "cuts of the shapes" in one]
+    rests = [one for one in reading.job.assumed if one.of(*OPEN, SHAPES_CUT)]
     assert told == options.shapes or rests
     # All weights are drawn alike here, so that none of several places is much likelier.
     began = reading_outcome(reading)
-    if any(OPEN in one for one in rests):
-        assert began.job is None and "[model] factory" in began.why_not[0]
+    if any(one.of(*OPEN) for one in rests):
+        assert began.job is None and began.why_not[0].of(SCALARS_OPEN)
     else:
         assert began.job is not None
     stated, missed = read(options, tmp_path, model(options.shapes))
     assert stated.job is not None and not missed, stated.why_not
     assert tuple(p.sizes for p in stated.job.parameters) == options.shapes
-    assert not [one for one in stated.job.assumed if OPEN in one or "cuts of" in one]
+    assert not [one for one in stated.job.assumed if one.of(*OPEN, SHAPES_CUT)]
 
 
 def test_buckets_and_types_that_leave_one_place_tell_it(tmp_path: Path) -> None:
@@ -164,4 +170,4 @@ def test_buckets_and_types_that_leave_one_place_tell_it(tmp_path: Path) -> None:
     reading, missed = read(Options(shapes=shapes, dtypes=kinds, caps_bytes=CAPS), tmp_path)
     assert reading.job is not None and not missed
     assert tuple(p.sizes for p in reading.job.parameters) == shapes
-    assert not [one for one in reading.job.assumed if OPEN in one]
+    assert not [one for one in reading.job.assumed if one.of(*OPEN)]

@@ -16,6 +16,7 @@ from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.staged import Chain
 
+from flowcheck.findings.job_learning import BUCKETS_AS_BEFORE
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.stages.extraction import extract_stage
@@ -119,7 +120,7 @@ def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
     wanted = torch_steps(weights, taken, "adamw", lr=1e-3)
     assert told == [hashlib.sha256(p.tobytes()).hexdigest() for p in wanted]
     job = decode_job(both.chain.run.learned_job.read_bytes())
-    assert any("those of the incarnation before" in s for s in job.assumed)
+    assert BUCKETS_AS_BEFORE() in job.assumed
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from flowcheck.findings.collectives import SIZE_AMID_UNREAD
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.verdict.collect import collect
-from flowcheck.wire.learn.verdict.doubt import UNREAD_BESIDE
 
 CAPTURE = Path(__file__).resolve().parents[1] / "data" / "two-ranks-ll.pcapng"
 
 
 def marked(communicator: Communicator) -> list[bool]:
     found = collect(communicator, 0, []).collectives
-    return [UNREAD_BESIDE in one.assumed for one in found]
+    return [SIZE_AMID_UNREAD() in one.assumed for one in found]
 
 
 def test_what_was_sent_beside_unread_sends_is_assumed() -> None:

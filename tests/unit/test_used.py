@@ -16,6 +16,7 @@ from support.lives import Both
 from support.staged import Chain, played
 from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 
+from flowcheck.findings.refused_trainers import UNUSED_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,
     SyntheticRun,
@@ -186,7 +187,7 @@ def test_buckets_that_may_lie_otherwise_are_not_followed(
     if reading.job is not None:
         assert reading.job.buckets == ((1, 2), (0,), (3,))
     else:
-        assert "find_unused_parameters=True" in reading.why_not[0]
+        assert reading.why_not[0].of(UNUSED_OPEN)
 
 
 def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:

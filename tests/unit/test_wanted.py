@@ -14,6 +14,7 @@ from support.netib import Generated, Options, generate
 from support.staged import Chain, Heard
 
 from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
+from flowcheck.findings.late_join import MIXED_AMID_RUN
 from flowcheck.messages import Drained
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
@@ -22,7 +23,6 @@ from flowcheck.stages.job_learning.job_selection import claimed_flows
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE, STATED_MODEL_FILE
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn.jobs.late.amid import Expected
-from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, decode_job, encode_job
 
 ONE = Options(shapes=((40, 30), (40,)), version=(2, 30), steps=4, random_qpns=True)
@@ -143,7 +143,7 @@ def test_rings_of_one_size_between_the_same_hosts_are_not_joined(shm: Path, tmp_
     made, capture = two_jobs(tmp_path, long, replace(long, seed=107))
     files = [behind(capture, int(0.4 * frames_in(capture)), tmp_path / "cut")]
     taken, runs, why = taken_of(files, tmp_path, shm, known=expected(made[0]))
-    assert taken == [{}, {}] and MIXED_AMID in why[0]
+    assert taken == [{}, {}] and str(MIXED_AMID_RUN()) in why[0]
     runs[0].remove()
 
 

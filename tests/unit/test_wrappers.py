@@ -7,6 +7,14 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
+from flowcheck.findings.finding import Entry
+from flowcheck.findings.refused_trainers import (
+    AVERAGED,
+    DELAYED,
+    LOW_RANK,
+    REDUCED_ONE_BY_ONE,
+    TREE_OF_TWO,
+)
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 
@@ -22,13 +30,13 @@ def reading(folder: Path, options: Options) -> Reading:
 @pytest.mark.parametrize(
     ("habit", "named"),
     [
-        ("delayed", "delay_all_reduce_named_params"),
-        ("each alone", "optimize_ddp='python_reducer'"),
-        ("low rank", "PowerSGD of rank 2"),
-        ("averages", "averages models (post_localSGD_hook, local SGD)"),
+        ("delayed", DELAYED),
+        ("each alone", REDUCED_ONE_BY_ONE),
+        ("low rank", LOW_RANK),
+        ("averages", AVERAGED),
     ],
 )
-def test_it_is_named(tmp_path: Path, habit: str, named: str, ranks: int, protocol: str) -> None:
+def test_it_is_named(tmp_path: Path, habit: str, named: Entry, ranks: int, protocol: str) -> None:
     options = Options(
         habit=habit,
         ranks=ranks,
@@ -41,7 +49,9 @@ def test_it_is_named(tmp_path: Path, habit: str, named: str, ranks: int, protoco
     )
     found = reading(tmp_path, options)
     assert found.job is None
-    assert named in found.why_not[0]
+    assert found.why_not[0].of(named)
+    if named is LOW_RANK:
+        assert found.why_not[0].arguments["rank"] == 2
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -60,7 +70,7 @@ def test_a_tree_is_named(tmp_path: Path, below: int, protocol: str, channels: in
     )
     found = reading(tmp_path, options)
     assert found.job is None
-    assert "all-reduces by a tree (NCCL_ALGO=Tree" in " ".join(found.why_not), found.why_not
+    assert any(why.of(TREE_OF_TWO) for why in found.why_not), found.why_not
 
 
 @pytest.mark.parametrize("habit", ["early", "zero"])

@@ -13,6 +13,8 @@ from itertools import pairwise
 import msgspec
 
 from flowcheck.errors import LearnError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.nccl_log import ANOTHER_JOB, NO_RINGS
 
 _RING = re.compile(
     r"^(?P<who>.*)NCCL INFO Channel (?P<n>\d+)/(?P<of>\d+) ?:(?P<ranks>( +\d+)+)\s*$"
@@ -21,15 +23,6 @@ _SIZE = re.compile(r"^(?P<who>.*)NCCL INFO comm \S+ rank 0 nRanks (?P<ranks>\d+)
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 MAX_PRINTED_RANKS = 20
 """MAXWIDTH: a line of so many ranks may be the begin of a longer one."""
-NO_RINGS = (
-    "NCCL's log tells no ring: it is rank 0 that prints them (lines such as \"NCCL INFO Channel "
-    '00/02 : 0 1 2 3"), where NCCL_DEBUG=INFO is set and NCCL_DEBUG_SUBSYS leaves INIT in'
-)
-
-LOG_OF_ANOTHER_JOB = (
-    "NCCL's log tells rings of {} ranks, and those seen have {}: it is left aside, as the log of "
-    "another job; name this one's"
-)
 
 
 class RingOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,16 +57,14 @@ class RingOrder(msgspec.Struct, frozen=True, kw_only=True):
         return left[0] + node * gpus if alike and place == ring[left[0]] % gpus else None
 
 
-def other_job_sentence(orders: Sequence[RingOrder], ranks: Sequence[int]) -> str | None:
+def other_job_sentence(orders: Sequence[RingOrder], ranks: Sequence[int]) -> Finding | None:
     """That no ring of the log has as many ranks as one seen; None: one has, or none was seen.
     ranks: of each communicator."""
     told = sorted({order.ranks or len(order.channels[0]) for order in orders})
     cut = any(not order.ranks and len(order.channels[0]) == MAX_PRINTED_RANKS for order in orders)
     if not orders or not ranks or cut or set(told) & set(ranks):
         return None
-    return LOG_OF_ANOTHER_JOB.format(
-        ", ".join(map(str, told)), ", ".join(map(str, sorted(set(ranks))))
-    )
+    return ANOTHER_JOB(told, sorted(set(ranks)))
 
 
 class NcclLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,5 +100,5 @@ def parse_nccl_log(text: str) -> NcclLog:
             order = tuple(channels[number] for number in range(len(channels)))
             orders.append(RingOrder(ranks=ranks, channels=order))
     if not orders:
-        raise LearnError(NO_RINGS)
+        raise LearnError(NO_RINGS())
     return NcclLog(orders=tuple(dict.fromkeys(orders)), version=version)

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flowcheck.findings import job_learning as learning
+from flowcheck.findings.connections import MIXED
+from flowcheck.findings.distributed_optimizers import PARAMETERS_ONLY
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.sharded_jobs import SHARDED
+from flowcheck.findings.transport_forms import (
+    LL128_LINEAR_BY_CONTENT,
+    LL128_LINEAR_STATED,
+    LL128_ORDER_ASSUMED,
+    NO_WRITES,
+    NOT_NCCL,
+)
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows
@@ -19,11 +31,9 @@ from flowcheck.wire.learn.jobs.parts import (
     settled,
     unless_mixed,
 )
-from flowcheck.wire.learn.jobs.sharding.basis import SHARDED
 from flowcheck.wire.learn.jobs.sharding.hybrid import with_sums
 from flowcheck.wire.learn.jobs.sharding.job import Learned, gathers, learn_sharded
 from flowcheck.wire.learn.jobs.sharding.parted import learn_parted
-from flowcheck.wire.learn.jobs.sharding.parted_basis import STATES
 from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero
 from flowcheck.wire.learn.reading import Reading
 from flowcheck.wire.learn.search.communicators import Communicator, ring_and_p2p, rules_told
@@ -34,20 +44,11 @@ from flowcheck.wire.learn.search.scalars import with_scalars_placed
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.verdict import formats, lines
 from flowcheck.wire.learn.verdict.collect import collect, parcels_left
-from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
+from flowcheck.wire.learn.verdict.mixed import may_be_mixed
 from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 from flowcheck.wire.training_job.learned_job import LearnedJob
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardedTraining
-
-BROKEN_OFF = (
-    "too much was lost to try every reading: the search was broken off, what it says is less"
-)
-NOT_LOST = (
-    "nothing was lost, and no reading that was tried explains every send: the search was broken "
-    "off before it had tried all of them, or the trainers do something that is not known here"
-)
-AMID = "the capture begins amid a collective: {} sends before the first whole one stay unread"
 
 
 def read_stream(
@@ -85,17 +86,15 @@ def read_stream(
     may_be = lines.may_be_linear(told)
     if linear and may_be is not False:
         reading, _ = _read(flows, lines.as_linear(messages), asked)
-        why = lines.LINEAR.format(lines.BY_STATEMENT)
-        return lines.told(reading, evidence=why, linear=True)
+        return lines.told(reading, evidence=LL128_LINEAR_STATED(), linear=True)
     reading, sense = _read(flows, messages, asked)
     if sense is not False or may_be is False or linear is False:
         return reading
     if may_be is None:
-        return lines.told(reading, assumed=lines.UNSHOWN, linear=False)
+        return lines.told(reading, assumed=LL128_ORDER_ASSUMED(), linear=False)
     other, sense = _read(flows, lines.as_linear(messages), asked)
     if sense:
-        why = lines.LINEAR.format(lines.BY_CONTENT)
-        return lines.told(other, evidence=why, linear=True)
+        return lines.told(other, evidence=LL128_LINEAR_BY_CONTENT(), linear=True)
     return lines.in_doubt(reading)
 
 
@@ -159,22 +158,23 @@ def _read(
     elif job is None:
         maybe, numbered = maybe_zero(numbered)
         why_not = (*why_not, *maybe)
-    if purse.left <= 0 and not NOT_YET.isdisjoint(why_not):
+    if purse.left <= 0 and any(why.of(*NOT_YET) for why in why_not):
         lost = any(flow.psn_missing for flow in flows) or not all(
             stream.from_start for stream in sorted_flows.streams
         )
         # What was not read may be there: an unfinished search does not tell that it is not.
-        others_told = (sentence for sentence in why_not if sentence not in NOT_YET)
-        why_not = (BROKEN_OFF if lost else NOT_LOST, *others_told)
+        others_told = (why for why in why_not if not why.of(*NOT_YET))
+        broken_off = learning.SEARCH_BROKEN_OFF_AFTER_LOSS if lost else learning.SEARCH_BROKEN_OFF
+        why_not = (broken_off(), *others_told)
     first = settled(communicators, found, asked, job, why_not)
     parts = parts_of(communicators, found, asked)
     if sharded is None or sharded.job is None:
         first = unless_mixed(first, parts, communicators)
     why_not = first.why_not
     if not messages:
-        why_not = (formats.NO_WRITES,)
+        why_not = (NO_WRITES(),)
     elif not sorted_flows.streams and not any(grant.rings for grant in sorted_flows.grants):
-        why_not = (formats.NOT_NCCL.format(len(messages)),)
+        why_not = (NOT_NCCL(len(messages)),)
     if job is not None:
         numbered = with_sums(numbered, job)
     elif not any(part.job is not None for part in parts):
@@ -185,7 +185,7 @@ def _read(
         collectives=in_doubt(communicators, ring_streams, parts, numbered),
         weights=first.weights,
         job=first.job,
-        why_not=(*why_not, *(s for c in communicators for s in _unread(c))),
+        why_not=(*why_not, *(one for c in communicators for one in _unread(c))),
         formats=formats.told(sorted_flows),
         others=others(communicators, p2p_streams, query.before),
         gathered=None if sharded is None else sharded.base,
@@ -206,15 +206,15 @@ def _parameters(
     if parted is not None:
         learned = learn_parted(own, parted)
         if learned.job is not None and may_be_mixed(own[0], streams):
-            return Learned(why_not=(MIXED,))
-        return replace(learned, why_not=learned.why_not or (STATES,))
+            return Learned(why_not=(MIXED(),))
+        return replace(learned, why_not=learned.why_not or (PARAMETERS_ONLY(),))
     if not gathers(communicators):
         return None
     learned = learn_sharded(communicators, blocks)
-    return replace(learned, why_not=(SHARDED, *learned.why_not))
+    return replace(learned, why_not=(SHARDED(), *learned.why_not))
 
 
-def _unread(communicator: Communicator) -> list[str]:
+def _unread(communicator: Communicator) -> list[Finding]:
     left, early = communicator.cuts.unread, communicator.cuts.skipped
-    told = [f"{left} sends fit no collective and stay unread"] if left else []
-    return told + ([AMID.format(early)] if early else [])
+    told = [learning.SENDS_UNREAD(left)] if left else []
+    return told + ([learning.BEGINS_AMID_COLLECTIVE(early)] if early else [])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import link_owner
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, WriterRanks
@@ -27,8 +28,8 @@ class FlowReading:
     """The flow of the same queue pair that runs the other way."""
     messages: int
     bytes: int
-    numbered_by: tuple[str, ...]
-    problems: tuple[str, ...] = ()
+    numbered_by: tuple[Finding, ...]
+    problems: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ class Collective:
     conflicts: int
     """Bytes of which two final copies differ."""
     sources: tuple[str, ...]
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
     first_ns: int
     placements: tuple[Placement, ...] = field(repr=False)
     meaning: str = ""
@@ -138,9 +139,9 @@ class Weights:
     result: NDArray[np.uint8] = field(repr=False)
     missing: tuple[Range, ...]
     complete: bool
-    why_not: str = ""
-    """Why they are not complete although all of them was seen; empty: something was missed."""
-    assumed: tuple[str, ...] = ()
+    why_not: Finding | None = None
+    """Why they are not complete although all of them was seen; None: something was missed."""
+    assumed: tuple[Finding, ...] = ()
     beside: NDArray[np.uint8] | None = field(default=None, repr=False)
     """Frozen parameters and buffers that were sent with them, back to back in the stated model's
     order, each in index order; None: the model is not stated."""
@@ -164,7 +165,7 @@ class Part:
     communicator: int
     job: LearnedJob | None
     weights: Weights | None
-    why_not: tuple[str, ...]
+    why_not: tuple[Finding, ...]
     first_ns: int = 0
     """When its communicator was used first."""
 
@@ -177,11 +178,10 @@ class Reading:
     collectives: tuple[Collective, ...]
     weights: Weights | None
     job: LearnedJob | None
-    why_not: tuple[str, ...]
-    """Why there is no job, or one of parameters alone, or why something stayed unread; one
-    sentence each."""
-    formats: tuple[str, ...] = ()
-    """Which forms of NCCL's transport were seen, one sentence each."""
+    why_not: tuple[Finding, ...]
+    """Why there is no job, or one of parameters alone, or why something stayed unread."""
+    formats: tuple[Finding, ...] = ()
+    """Which forms of NCCL's transport were seen."""
     others: tuple[FlowKey, ...] = ()
     """Flows of connections that are of no job which could be learned."""
     gathered: Weights | None = None

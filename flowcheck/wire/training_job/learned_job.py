@@ -9,10 +9,19 @@ from __future__ import annotations
 from enum import StrEnum
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import UNTIL_AUDIT, Finding
+from flowcheck.findings.learned_job_files import (
+    ALGORITHM_NOT_FOLLOWED,
+    NEVER_BY_ALGORITHM,
+    NOT_A_LEARNED_JOB,
+    UNKNOWN_FORMAT,
+)
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import link_owner, spec_of
 from flowcheck.wire.collectives.nccl_parameters import (
@@ -100,10 +109,10 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
 
 MAP_BYTES = 4
 """Of each parameter in the map of how many ranks used it: one int32."""
-FORMAT = 2
-"""Of the file (wire/training_job/learned_job.py); another one is refused."""
-UNTIL_AUDITED = "(no audit has shown it yet)"
-"""Ends what of a joined job is assumed until an audit of a step taken since passes."""
+FORMAT = 3
+"""Of the file (below), which reads format 2 too; any other is refused."""
+UNTIL_AUDITED = UNTIL_AUDIT.strip()
+"""Ends what is assumed until an audit passes, where that is a sentence still."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,10 +217,10 @@ class LearnedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Buffers, by their number among the stated model's, that no forward was seen to change."""
     held: tuple[BufferBroadcast, ...] = ()
     """Behind the gradients of an iteration, in this order."""
-    evidence: tuple[str, ...] = ()
-    """What was read, one sentence each."""
-    assumed: tuple[str, ...] = ()
-    """What no observation could have contradicted, one sentence each."""
+    evidence: tuple[Finding, ...] = ()
+    """What was read."""
+    assumed: tuple[Finding, ...] = ()
+    """What no observation could have contradicted."""
     format: int = FORMAT
 
     @property
@@ -292,43 +301,67 @@ def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[P
     )
 
 
+SENTENCES_FORMAT = 2
+"""Evidence and assumptions are sentences; all else is as in format 3."""
+
+
+class _Format(msgspec.Struct):
+    format: int = FORMAT
+
+
+class _Sentences(msgspec.Struct):
+    """What format 2 has otherwise."""
+
+    evidence: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+
 def encode_job(job: LearnedJob) -> bytes:
     """JSON, readable as it is."""
     return msgspec.json.format(msgspec.json.encode(job), indent=1)
 
 
 def decode_job(text: bytes) -> LearnedJob:
-    """Raises LearnError for anything `encode_job` did not write."""
+    """Raises LearnError for anything `encode_job` did not write, in this release or in those that
+    wrote format 2."""
     try:
-        job = _decoded(text)
+        number = msgspec.json.decode(text, type=_Format).format
+        if number == FORMAT:
+            return _checked(msgspec.json.decode(text, type=LearnedJob))
+        if number == SENTENCES_FORMAT:
+            return _checked(_of_sentences(text))
     except DECODE_ERRORS as error:
-        raise LearnError(f"not a learned job: {error}") from error
-    if job.format != FORMAT:
-        raise LearnError(f"learned job of format {job.format}; this release reads {FORMAT}")
+        raise LearnError(NOT_A_LEARNED_JOB(error)) from error
+    raise LearnError(UNKNOWN_FORMAT(number, FORMAT))
+
+
+def _checked(job: LearnedJob) -> LearnedJob:
+    """Raises LearnError for a collective that no job can have."""
     for op in (*job.first, *job.each):
-        _check_algorithm(op)
+        spec = spec_of(op.algorithm)
+        if not spec.followed:
+            raise LearnError(ALGORITHM_NOT_FOLLOWED(spec.plural))
+        if op.kind is not None and op.kind not in spec.kinds:
+            raise LearnError(NEVER_BY_ALGORITHM(op.kind, spec.plural))
     return job
 
 
-def _decoded(text: bytes) -> LearnedJob:
-    """Raises one of DECODE_ERRORS. Before algorithms had names, a collective said `"tree": true`
-    or false in their place."""
-    if b'"tree"' not in text:
-        return msgspec.json.decode(text, type=LearnedJob)
-    raw = msgspec.json.decode(text)
-    for ops in (raw.get("first"), raw.get("each")) if isinstance(raw, dict) else ():
+def _of_sentences(text: bytes) -> LearnedJob:
+    """Of format 2: evidence and assumptions were sentences, and before algorithms had names a
+    collective said `"tree": true` or false in their place."""
+    told = msgspec.json.decode(text, type=_Sentences)
+    rest: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+    for ops in (rest.get("first"), rest.get("each")):
         for op in filter(lambda one: isinstance(one, dict), ops if isinstance(ops, list) else ()):
             by_tree = op.pop("tree", False)
             if not isinstance(by_tree, bool):
                 raise msgspec.ValidationError("a collective's `tree` is neither true nor false")
             op.setdefault("algorithm", Algorithm.TREE if by_tree else Algorithm.RING)
-    return msgspec.convert(raw, LearnedJob)
-
-
-def _check_algorithm(op: CollectiveOp) -> None:
-    """Raises LearnError for a collective that no job can have."""
-    spec = spec_of(op.algorithm)
-    if not spec.followed:
-        raise LearnError(f"a learned job has a collective by {spec.plural}: not followed")
-    if op.kind is not None and op.kind not in spec.kinds:
-        raise LearnError(f"a learned job has a {op.kind} by {spec.plural}, which NCCL never makes")
+    found = msgspec.convert(
+        rest | {"evidence": (), "assumed": (), "format": FORMAT}, type=LearnedJob
+    )
+    return msgspec.structs.replace(
+        found,
+        evidence=tuple(map(earlier_finding, told.evidence)),
+        assumed=tuple(map(earlier_finding, told.assumed)),
+    )

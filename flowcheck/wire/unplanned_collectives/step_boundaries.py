@@ -13,6 +13,13 @@ from enum import IntEnum
 
 import msgspec
 
+from flowcheck.findings.extra_collectives import (
+    BUCKET_BY_ORDER,
+    MAP_LEFT_OUT,
+    MESSAGES_LEFT_OUT,
+    UNIT_LEFT_OUT,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.connection_messages import op_sizes
@@ -37,18 +44,6 @@ from flowcheck.wire.unplanned_collectives.fewest_extras_search import (
 
 UNEXPLAINED_MAX = 256
 """Messages of one flow left out without an explanation."""
-
-MAP_LEFT_OUT = (
-    "an all-reduce of one int32 for each parameter lies where the plan has none: "
-    "skip_all_reduce_unused_params=True leaves buckets out, or find_unused_parameters was switched "
-    "on since the incarnation before"
-)
-UNIT_LEFT_OUT = (
-    "what has the size of a unit of parameters lies where the plan has none: units were gathered "
-    "in another order than before, as a trainer does that gathers them all at once for a "
-    "checkpoint, or once more"
-)
-BY_ORDER = "an extra collective has the size of a bucket: told by order, buckets first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +75,10 @@ class StepReading:
     end: LanePositions
     extras: int
     """Collectives left out, or messages where they are not explained."""
-    assumed: str = ""
-    """Why it may be otherwise; empty where no other reading has so few extras."""
-    refused: str = ""
-    """Why it must not be followed; empty: nothing speaks against it."""
+    assumed: Finding | None = None
+    """Why it may be otherwise; None where no other reading has so few extras."""
+    refused: Finding | None = None
+    """Why it must not be followed; None: nothing speaks against it."""
 
 
 class NoReading(IntEnum):
@@ -159,12 +154,12 @@ class StepReader:
             other, _ = search(pins=False)
             rival = self._found(other, start.step, stream) if other else found
             if rival.assumed or rival.buckets != found.buckets:
-                return replace(found, assumed=BY_ORDER)
+                return replace(found, assumed=BUCKET_BY_ORDER())
         return found
 
     def _found(self, goal: SearchState, step: int, stream: KnownStream) -> StepReading:
         buckets: list[BucketPosition] = []
-        refused = ""
+        refused: Finding | None = None
         doubtful = goal.doubtful
         state = goal
         while state.before is not None:
@@ -173,15 +168,15 @@ class StepReader:
                 lap, nth = divmod(state.before.index, len(self.buckets))
                 buckets.append(BucketPosition(step + lap, nth, state.before.at))
             elif self._is_one_of(self._maps, stream, state.before.at, state.at):
-                refused = MAP_LEFT_OUT
+                refused = MAP_LEFT_OUT()
             elif self._is_one_of(self._units, stream, state.before.at, state.at):
-                refused = UNIT_LEFT_OUT
+                refused = UNIT_LEFT_OUT()
             state = state.before
         return StepReading(
             buckets=tuple(reversed(buckets)),
             end=goal.at,
             extras=goal.extras,
-            assumed=BY_ORDER if doubtful else "",
+            assumed=BUCKET_BY_ORDER() if doubtful else None,
             refused=refused,
         )
 
@@ -221,7 +216,7 @@ class StepReader:
             buckets=tuple(buckets),
             end=tuple(ends),
             extras=left_out,
-            assumed=f"{left_out} messages that are no known collective lie before it",
+            assumed=MESSAGES_LEFT_OUT(left_out),
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import connection_sends
 from flowcheck.wire.collectives.double_binary_tree import PerTree
@@ -62,7 +63,7 @@ class Op:
     """Ring index; broadcasts only."""
     tree: bool = False
     """An all-reduce by NCCL's trees."""
-    end: str = ""
+    end: Finding | None = None
     """What tells where it ends inside its last line, if content does."""
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import Schedule, Send
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
@@ -33,8 +34,8 @@ class Cut:
     matched: int
     lost: int
     """Sends of it that were not seen at all."""
-    doubt: str = ""
-    """Why another reading of the same sends is as good; empty: none is."""
+    doubt: Finding | None = None
+    """Why another reading of the same sends is as good; None: no other is."""
 
     def sends(self, ring: Ring) -> Iterator[tuple[Stream, int, Send]]:
         """(stream, number, what it carries) of every send on every mirrored connection."""

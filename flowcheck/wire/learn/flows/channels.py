@@ -13,17 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from flowcheck.findings.connections import (
+    CHANNEL_ORDER_OPEN,
+    CHANNELS_BY_BUFFERS,
+    CHANNELS_BY_NUMBER,
+    CHANNELS_BY_USE,
+)
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 
 Link = tuple[str, str]
 Row = tuple[Stream, ...]
 
-BY_NUMBER = "the order of channels is that of queue pair numbers"
-BY_BUFFERS = "the order of channels is that of their buffers in memory"
-BY_USE = "the order of channels is that in which they were first used"
-ORDERS = (BY_NUMBER, BY_BUFFERS, BY_USE)
-OPEN = "the order of channels: queue pair numbers, buffers and first use contradict themselves"
+ORDERS = (CHANNELS_BY_NUMBER, CHANNELS_BY_BUFFERS, CHANNELS_BY_USE)
+"""What an order of channels may rest on."""
 
 LOOKED_AT_BYTES = 256
 """Of the data of a send, to know it again."""
@@ -32,18 +36,18 @@ LEAST_VALUES = 6
 Key = Callable[[Stream], "tuple[int, ...] | None"]
 
 
-def in_order(links: Mapping[Link, Sequence[Stream]]) -> tuple[dict[Link, Row], str]:
+def in_order(links: Mapping[Link, Sequence[Stream]]) -> tuple[dict[Link, Row], Finding]:
     """(connections of each link by channel, what that rests on)."""
     rows = {link: tuple(sorted(of, key=lambda s: s.key.dest_qp)) for link, of in links.items()}
     if all(len(row) < 2 for row in rows.values()):
-        return rows, BY_NUMBER
+        return rows, CHANNELS_BY_NUMBER()
     paired = _paired(rows)
-    for name, (keys, least) in _KINDS.items():
+    for entry, (keys, least) in _KINDS.items():
         found = {link: _by(row, keys, paired[link], least) for link, row in rows.items()}
         told = {link: row for link, row in found.items() if row is not None}
         if len(told) == len(rows):
-            return told, name
-    return _beside_each_other(rows, paired), OPEN
+            return told, entry()
+    return _beside_each_other(rows, paired), CHANNEL_ORDER_OPEN()
 
 
 def _beside_each_other(
@@ -149,9 +153,9 @@ def _used(stream: Stream) -> tuple[int, ...] | None:
     return first.time
 
 
-_KINDS: Mapping[str, tuple[Sequence[Key], int]] = {
-    BY_NUMBER: ((_receiver, _sender), 1),
-    BY_USE: ((_used,), 1),
-    BY_BUFFERS: ((_buffers,), 2),
+_KINDS: Mapping[Entry, tuple[Sequence[Key], int]] = {
+    CHANNELS_BY_NUMBER: ((_receiver, _sender), 1),
+    CHANNELS_BY_USE: ((_used,), 1),
+    CHANNELS_BY_BUFFERS: ((_buffers,), 2),
 }
 """What orders connections, and how many such orders must agree; the likeliest first."""

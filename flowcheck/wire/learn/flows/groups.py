@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.roles import Grants
@@ -26,7 +27,7 @@ class Group:
     ghosts: frozenset[Link]
     """Links known from clear-to-send messages alone: their data was not mirrored."""
     penalty: int
-    order: str
+    order: Finding
     """What the order of the connections of a link rests on (channels.py)."""
 
 

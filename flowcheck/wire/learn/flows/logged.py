@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.findings.connections import PLACES_BY_LOG
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.rings import Edge, Ring
-
-BY_LOG = (
-    "ranks lie along the ring as NCCL's log says, and clear-to-send messages name those that write "
-    "to another node there"
-)
 
 
 def logged_rings(
@@ -46,7 +42,7 @@ def logged_rings(
                     closed=path[-1][1] == path[0][0],
                     gpus=gpus,
                     borne_out=True,
-                    by_gpu=(BY_LOG,),
+                    by_gpu=(PLACES_BY_LOG(),),
                 )
 
 

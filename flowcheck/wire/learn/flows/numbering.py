@@ -6,6 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flowcheck.findings.connections import (
+    GAPS_GUESSED,
+    NUMBERED_BY_FLAG,
+    NUMBERED_BY_GRANT,
+    NUMBERED_BY_PSN,
+    NUMBERED_BY_SLOT,
+    NUMBERS_CONTRADICTED,
+)
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
 from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, SendSeen, slot_of
 
@@ -18,8 +27,8 @@ class Numbered:
     """Sends with numbers, and what they rest on."""
 
     sends: dict[int, SendSeen]
-    numbered_by: tuple[str, ...]
-    problems: tuple[str, ...]
+    numbered_by: tuple[Finding, ...]
+    problems: tuple[Finding, ...]
     from_start: bool
 
 
@@ -63,7 +72,7 @@ def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: boo
     numbered = {n: replace(s, number=n) for n, s in zip(numbers, sends, strict=True)}
     evidence, problems = _evidence(numbered, base, granted, from_start, flags_count)
     if guessed:
-        problems = (*problems, f"{guessed} gaps whose lost messages could not be counted for sure")
+        problems = (*problems, GAPS_GUESSED(guessed))
     # That a guess begins at 0 tells nothing.
     return Numbered(numbered, evidence, problems, from_start or (first_told and not numbers[0]))
 
@@ -159,12 +168,12 @@ def _evidence(
     granted: Mapping[int, int],
     start: bool,
     flags_count: bool,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    evidence: list[str] = []
-    problems: list[str] = []
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    evidence: list[Finding] = []
+    problems: list[Finding] = []
     indexed = {n: s for n, s in numbered.items() if n in granted and s.message.va}
     _judge(
-        "cts index",
+        NUMBERED_BY_GRANT,
         len(indexed),
         sum(granted[n] == s.message.va for n, s in indexed.items()),
         evidence,
@@ -172,7 +181,7 @@ def _evidence(
     )
     flagged = {n: s for n, s in numbered.items() if s.flag is not None and flags_count}
     _judge(
-        "line flag",
+        NUMBERED_BY_FLAG,
         len(flagged),
         sum((n + 1) & 0xFFFFFFFF == s.flag for n, s in flagged.items()),
         evidence,
@@ -185,17 +194,23 @@ def _evidence(
         )
         and len(numbered) == max(numbered) + 1
     ):
-        evidence.append("psn count")
+        evidence.append(NUMBERED_BY_PSN())
     slots = [(n, slot_of(s, base)) for n, s in numbered.items()]
     told = [(n, slot) for n, slot in slots if slot is not None]
     _judge(
-        "va slot", len(told), sum(n % NCCL_STEPS == slot for n, slot in told), evidence, problems
+        NUMBERED_BY_SLOT,
+        len(told),
+        sum(n % NCCL_STEPS == slot for n, slot in told),
+        evidence,
+        problems,
     )
     return tuple(evidence), tuple(problems)
 
 
-def _judge(name: str, there: int, agree: int, evidence: list[str], problems: list[str]) -> None:
+def _judge(
+    entry: Entry, there: int, agree: int, evidence: list[Finding], problems: list[Finding]
+) -> None:
     if there and agree == there:
-        evidence.append(name)
+        evidence.append(entry())
     elif there:
-        problems.append(f"{name} contradicts the number of {there - agree} of {there} messages")
+        problems.append(NUMBERS_CONTRADICTED(entry(), there - agree, there))

@@ -6,10 +6,11 @@ A guess is only where the search starts: the sizes on the wire decide (cut.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from flowcheck.findings.connections import CHANNELS_BY_NUMBER
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
-from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.streams import Stream
 
@@ -55,9 +56,9 @@ class Ring:
     """Hosts or ranks named say how many of them there are, and what starts up how many in all."""
     turns: frozenset[int] = frozenset()
     """Channels of which nothing tells which ring index writes."""
-    by_gpu: tuple[str, ...] = ()
+    by_gpu: tuple[Finding, ...] = ()
     """What the ring indices of channels rest on, where sizes do not tell them."""
-    order: str = BY_NUMBER
+    order: Finding = field(default_factory=CHANNELS_BY_NUMBER)
     """What the order of an edge's connections rests on."""
     sounding: bool = False
     """Who writes is still to be found: whatever `Edge.sender` says, any rank may."""

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from flowcheck.findings.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows import striped
@@ -202,7 +203,7 @@ def _reading(
         peer=peer or _reverse(flow, flows),
         messages=len(messages),
         bytes=sum(m.wire_bytes for m in messages),
-        numbered_by=stream.numbered_by if stream else ("cts index",) if grant else (),
+        numbered_by=stream.numbered_by if stream else (NUMBERED_BY_GRANT(),) if grant else (),
         problems=stream.problems if stream else (),
     )
 

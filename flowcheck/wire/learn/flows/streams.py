@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
@@ -54,8 +55,8 @@ class Stream:
     """Of most of its bytes; NCCL may change it from one collective to the next."""
     from_start: bool
     """Send 0 is the connection's first."""
-    numbered_by: tuple[str, ...]
-    problems: tuple[str, ...] = ()
+    numbered_by: tuple[Finding, ...]
+    problems: tuple[Finding, ...] = ()
     peer: FlowKey | None = None
     tag: int | None = None
     """CTS tag: rank of the rank that writes here; None where no CTS was seen."""

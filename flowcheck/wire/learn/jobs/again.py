@@ -15,11 +15,6 @@ from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
 
-FROM_BEFORE = (
-    "the buckets of later iterations are those of the incarnation before: this one had not sent "
-    "its plan when it was read"
-)
-
 
 def repeats(
     communicator: Communicator, collected: Found, before: learned_job.LearnedJob, begin: int

@@ -1,6 +1,6 @@
 """Settings of a trainer that keep its job from being followed, by what they do on the wire.
 
-Each sentence names what was seen, the setting that does it, and what to do about it.
+Each finding names what was seen, the setting that does it, and what to do about it.
 
 Sources: torch/csrc/distributed/c10d/reducer.cpp (all_reduce_local_used_map, delay_all_reduce),
 torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py (fp16_compress_hook).
@@ -10,23 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowcheck.findings import refused_trainers as refused
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.jobs.sharding.zero import STEPS_ITS_OWN, steps_its_own
-from flowcheck.wire.learn.jobs.tree import PASSING, TREE, by_tree
+from flowcheck.wire.learn.jobs.sharding.zero import steps_its_own
+from flowcheck.wire.learn.jobs.tree import by_tree
 from flowcheck.wire.learn.jobs.types import is_of, undecided
-from flowcheck.wire.learn.jobs.wrappers import (
-    AVERAGED,
-    DELAYED,
-    LOW_RANK,
-    TWO_MODELS,
-    averages,
-    delayed,
-    each_alone,
-    low_rank,
-    second_count,
-)
+from flowcheck.wire.learn.jobs.wrappers import averages, delayed, each_alone, low_rank, second_count
 from flowcheck.wire.learn.trainer.content import used_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
@@ -39,90 +31,34 @@ from flowcheck.wire.learn.trainer.habits import (
 from flowcheck.wire.learn.trainer.iteration import begun_at, extras_as_large, planned_at
 from flowcheck.wire.training_job.learned_job import MAP_BYTES
 
-TWIN = (
-    "every iteration has an all-reduce beside the gradients that is as large as one of the "
-    "buckets: which is the gradient, nothing on the wire tells; give it another size"
-)
-FROZEN = (
-    "the start-up broadcast holds {:,} bytes beside the parameters that take gradients, and no "
-    "forward sent as many: frozen parameters, or buffers that are not broadcast, lie among the "
-    "weights, and where is not told; or these are of several dtypes: [model] factory tells both, "
-    "by a module of which all parameters that are frozen have requires_grad=False"
-)
-COMPRESSED = (
-    "gradients are reduced in {} bytes an element, the weights have {}: a communication hook "
-    "sends another type than fp16_compress_hook and bf16_compress_hook do; train without it"
-)
-SEVERAL_DTYPES = (
-    "parameters of several dtypes: buckets are reduced in {} bytes an element; which parameters "
-    "have which, sizes do not tell here; convert the model to one"
-)
-STATE_MODEL = '[model] factory = "file.py:function" in the job file, or analyze --model'
-BROADCAST_APART = (
-    "parameters of several dtypes: iteration 0 reduced buckets of {} bytes, and the start-up "
-    "broadcast weights in just such parts, one for each dtype; which parameters have which, sizes "
-    "do not tell here: state the model, " + STATE_MODEL
-)
-OTHER_HOOK = (
-    "no size of an element makes the all-reduces seen of the buckets that were planned ({} "
-    "elements): a communication hook (PowerSGD, for one) sends something else than gradients; "
-    "train without it"
-)
-OR_SCALARS = (
-    "no places of parameters of one number, which the start-up does not tell, were found that give "
-    "every bucket that was planned the size it has on the wire: state the model, "
-    + STATE_MODEL
-    + "; or a communication hook (PowerSGD, for one) sends something else than gradients: train "
-    "without it"
-)
-STATIC = (
-    "iteration 0 began with an all-reduce of one int32 for each of {} parameters: static_graph="
-    "True, but two whole iterations before the bucket plan were not seen behind it; "
-)
-STATIC_ALIKE = "leave static_graph out"
-SKIPPED = (
-    "some iterations ended with the map of used parameters and had not reduced all buckets: "
-    "skip_all_reduce_unused_params=True beside find_unused_parameters=True, which leaves buckets "
-    "out; leave it out"
-)
-UNUSED = (
-    "iterations end with an all-reduce of one int32 for each of {} parameters, and no bucket plan "
-    "is sent: find_unused_parameters=True, but what they reduce is not, each time, all parameters "
-    "in registration order, the last ones first (skip_all_reduce_unused_params=True leaves some "
-    "out); "
-)
-UNUSED_ALIKE = "leave the option out"
-SENT_APART = (
-    "weights were broadcast in several parts, as those of several dtypes are: which parameters "
-    "have which is not told: state the model, " + STATE_MODEL
-)
 
-
-def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
-    """Why a job must not be followed although all of it could be read; empty: nothing forbids."""
+def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | None:
+    """Why a job must not be followed although all of it could be read; None: nothing forbids."""
     other = second_count(cuts, ring)
     if other:
-        return TWO_MODELS.format(other, habits.parameters)
+        return refused.TWO_MODELS(other, habits.parameters)
     if told := undecided(habits, cuts, ring):
         return told
     if habits.mapped and _another_map(habits, cuts, ring):
-        return SKIPPED
+        return refused.SKIPPED_UNUSED()
     if size := delayed(cuts):
-        return DELAYED.format(size)
+        return refused.DELAYED(size)
     if factors := low_rank(habits, cuts):
-        return LOW_RANK.format(*factors)
+        rank, one, two = factors
+        return refused.LOW_RANK(one, two, rank)
     if averages(habits, cuts, ring):
-        return AVERAGED.format(habits.state_bytes)
+        return refused.AVERAGED(habits.state_bytes)
     if steps_its_own(habits, cuts, ring):
-        return STEPS_ITS_OWN
+        return refused.STEPS_ITS_OWN()
     extras, iterations = extras_as_large(cuts, habits.reduces)
     # In the first of them, or in the last, it may not have been seen.
     always = extras > 1 and extras >= iterations - 1
-    return TWIN if always or _as_large_in_iteration_0(habits, cuts) else ""
+    twin = always or _as_large_in_iteration_0(habits, cuts)
+    return refused.BUCKET_TWIN() if twin else None
 
 
-def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
-    """The likeliest reason why what was read is no job that can be followed; empty where nothing
+def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | None:
+    """The likeliest reason why what was read is no job that can be followed; None where nothing
     tells."""
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == ORDER), len(cuts))
     begin = begun_at(cuts)
@@ -133,8 +69,8 @@ def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
     if clear and (told := _apart(cuts, reduces[opens:])):
         return told
     if trees := by_tree(habits, cuts, ring):
-        return (TREE if ring.ranks == 2 else PASSING).format(*trees)
-    told = ""
+        return (refused.TREE_OF_TWO if ring.ranks == 2 else refused.TREE_PASSES)(*trees)
+    told = None
     if clear:
         told = (
             _by_plan(habits, later if habits.buckets else ())
@@ -180,12 +116,12 @@ def _element_bytes(habits: Habits, cut: Cut, elements: int) -> int:
     return next((size for size in sizes if is_of(cut, elements * size)), 0)
 
 
-def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
+def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> Finding | None:
     """By the elements of every bucket of the plan."""
     counts = habits.shapes[0].counts
     elements = [sum(counts[i] for i in bucket) for bucket in habits.buckets]
     if not elements or len(reduces) < len(elements):
-        return ""
+        return None
     sizes: list[int] = []
     left = iter(reduces)
     for count in elements:
@@ -193,56 +129,58 @@ def _by_plan(habits: Habits, reduces: Sequence[Cut]) -> str:
         sizes.append(next(fits, 0))
     if not any(sizes) and len(reduces) > 2 * len(elements):
         if habits.shapes[0].scalars:
-            return OR_SCALARS  # how many elements a bucket has is as open
-        return OTHER_HOOK.format(", ".join(map(str, elements)))
+            return refused.OTHER_HOOK_OR_SCALARS()  # how many elements a bucket has is as open
+        return refused.OTHER_HOOK(elements)
     if not all(sizes):
-        return ""
+        return None
     if len(set(sizes)) > 1:
-        return SEVERAL_DTYPES.format(" and ".join(map(str, sorted(set(sizes)))))
+        return refused.SEVERAL_DTYPES(sorted(set(sizes)))
     if sizes[0] != (habits.reduced or habits.each)[0]:
         return _of_other_size(habits, sizes[0], habits.element_bytes)
-    return ""
+    return None
 
 
-def _of_other_size(habits: Habits, found: int, own: int) -> str:
+def _of_other_size(habits: Habits, found: int, own: int) -> Finding:
     """Gradients have elements of `found` bytes, the weights seem to have others: larger ones were
     taken for likelier where no size leaves nothing of the broadcast over."""
     rest = habits.weights_bytes - habits.elements * found
     if habits.weights_bytes - habits.elements * own >= LL_LINE_DATA_BYTES:
-        return FROZEN.format(rest)
-    return COMPRESSED.format(found, own)
+        return refused.FROZEN_OPEN(rest)
+    return refused.UNKNOWN_HOOK_TYPE(found, own)
 
 
-def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> str:
+def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> Finding | None:
     """By the start-up broadcasts, one for each dtype: the first buckets are of their sizes."""
     sent = [cut for cut in cuts[: begun_at(cuts)] if cut.op.meaning == WEIGHTS]
     first = reduces[: len(sent)]
     sizes = sorted(cut.op.work_bytes for cut in first)
     pairs = zip(sorted(sent, key=lambda cut: cut.op.work_bytes), sizes, strict=False)
     if len(first) < 2 or len(first) < len(sent) or not all(is_of(*pair) for pair in pairs):
-        return ""
-    return BROADCAST_APART.format(" and ".join(f"{cut.op.work_bytes:,}" for cut in first))
+        return None
+    return refused.SEVERAL_DTYPES_BROADCAST([cut.op.work_bytes for cut in first])
 
 
-def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> str:
+def _in_another_type(habits: Habits, reduces: Sequence[Cut]) -> Finding | None:
     """By iteration 0 alone, which has one bucket."""
     own = (habits.reduced or habits.each or (0,))[0]
     found = _element_bytes(habits, reduces[0], habits.elements) if reduces else 0
-    return _of_other_size(habits, found, own) if found not in (0, own) else ""
+    return _of_other_size(habits, found, own) if found not in (0, own) else None
 
 
 def _by_map(
     habits: Habits, cuts: Sequence[Cut], reduces: Sequence[Cut], ring: Ring, *, planned: bool
-) -> str:
+) -> Finding | None:
     """By the map of the parameters that took part: before the first bucket, or behind all."""
     maps = [cut for cut in reduces if is_of(cut, MAP_BYTES * habits.parameters)]
     # A metric of as many bytes holds other numbers.
     if not maps or not all(_is_map(habits, cut, ring) for cut in maps):
-        return ""
+        return None
     sent = [cut for cut in cuts[: begun_at(cuts)] if cut.op.meaning == WEIGHTS]
-    apart = SENT_APART if len(sent) > 1 and habits.types is None else ""
+    apart = len(sent) > 1 and habits.types is None
     if habits.static and planned:
-        return STATIC.format(habits.parameters) + (apart or STATIC_ALIKE)
+        advice = refused.WEIGHTS_IN_PARTS if apart else refused.LEAVE_STATIC_GRAPH
+        return refused.STATIC_GRAPH(habits.parameters, advice())
     if len(maps) < 2 or planned or habits.mapped:
-        return ""
-    return UNUSED.format(habits.parameters) + (apart or UNUSED_ALIKE)
+        return None
+    advice = refused.WEIGHTS_IN_PARTS if apart else refused.LEAVE_OPTION
+    return refused.UNUSED_OPEN(habits.parameters, advice())

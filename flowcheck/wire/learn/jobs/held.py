@@ -10,21 +10,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import BUFFERS_FOLLOWED, BUFFERS_OF_START
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     LL_LINE_DATA_BYTES,
     CollectiveKind,
 )
 from flowcheck.wire.ddp_startup import ddp_messages
-from flowcheck.wire.learn.jobs.basis import BUFFERS_STAY
 from flowcheck.wire.learn.trainer.habits import Habits
 from flowcheck.wire.training_job.connection_messages import edge_messages, op_sizes
 from flowcheck.wire.training_job.learned_job import BufferBroadcast, CollectiveOp, LearnedJob, Role
-
-FOLLOWED = (
-    "what every forward broadcasts are the stated model's buffers, like BatchNorm's running "
-    "statistics, by their sizes: those of a step come with the forward behind it"
-)
 
 
 def with_held(job: LearnedJob, habits: Habits) -> LearnedJob:
@@ -46,7 +42,7 @@ def with_held(job: LearnedJob, habits: Habits) -> LearnedJob:
             held.append(BufferBroadcast(numbers=numbers, nbytes=size))
     if len(held) < len(pieces):
         return job if not held else _of(job, each, held, job.assumed)
-    assumed = (FOLLOWED if one == BUFFERS_STAY else one for one in job.assumed)
+    assumed = (BUFFERS_FOLLOWED() if one.of(BUFFERS_OF_START) else one for one in job.assumed)
     return _of(job, each, held, tuple(assumed))
 
 
@@ -60,7 +56,7 @@ def _of(
     job: LearnedJob,
     each: Sequence[CollectiveOp],
     held: Sequence[BufferBroadcast],
-    assumed: tuple[str, ...],
+    assumed: tuple[Finding, ...],
 ) -> LearnedJob:
     return msgspec.structs.replace(job, each=tuple(each), held=tuple(held), assumed=assumed)
 

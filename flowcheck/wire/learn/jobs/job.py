@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import (
+    ADDED_STEP_OPEN,
+    NO_ALL_REDUCE,
+    NO_BUCKET_PLAN,
+    NO_COMPLETION,
+    NO_WHOLE_ITERATION,
+    RELEASE_OPEN,
+    START_UP_NOT_SEEN,
+    UNKNOWN_ITERATION_0,
+)
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking
@@ -13,7 +24,7 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
-from flowcheck.wire.learn.jobs.settled import NO_RELEASE, release_open, turns_open, unsettled
+from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
 from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
@@ -22,20 +33,13 @@ from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
 from flowcheck.wire.training_job.learned_job import Communicator as Recorded
 
-NO_START = (
-    "DDP's start-up messages were not seen: parameters and their order are unknown (the capture "
-    "began later, DDP was told init_sync=False, or gradients are reduced without it)"
+NOT_YET = (
+    START_UP_NOT_SEEN,
+    NO_ALL_REDUCE,
+    NO_BUCKET_PLAN,
+    NO_WHOLE_ITERATION,
+    UNKNOWN_ITERATION_0,
 )
-NO_REDUCES = (
-    "no all-reduce was read: nothing here trains data-parallel yet, or too little of it was "
-    "captured"
-)
-NO_PLAN = "the trainer's bucket plan was not seen yet"
-NO_ITERATION = "no whole iteration after the bucket plan was seen yet"
-NO_FIRST = "iteration 0 is no set of buckets this release knows"
-NO_COMPLETION = "some all-reduces lack the point-to-point send that completes others"
-NO_ADDED = "whether the trainer adds a ring step: nothing but sizes tells"
-NOT_YET = frozenset({NO_START, NO_REDUCES, NO_PLAN, NO_ITERATION, NO_FIRST})
 """More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""
 
 
@@ -56,14 +60,14 @@ def learn_job(
     *,
     ended: bool,
     before: learned_job.LearnedJob | None = None,
-) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
+) -> tuple[learned_job.LearnedJob | None, tuple[Finding, ...]]:
     """The job, or why there is none yet. `ended`: nothing more will come, so what was seen of
     the first iteration after the bucket plan is all there is. before: the job whose next
     incarnation this may be: iteration 0 is enough then."""
     for communicator, collected in zip(communicators, found, strict=True):
         if communicator.habits.shapes and communicator.habits.each:
             if not collected.added_told:
-                return None, (NO_ADDED,)
+                return None, (ADDED_STEP_OPEN(),)
             job, why_not = _of(communicator, collected, ended, before)
             tell = forbidding if job is not None else cause
             told = tell(communicator.habits, communicator.cuts.found, communicator.ring)
@@ -71,35 +75,35 @@ def learn_job(
     reduces = any(
         c.op.kind is CollectiveKind.ALL_REDUCE for x in communicators for c in x.cuts.found
     )
-    return None, (NO_START,) if reduces else (NO_REDUCES,)
+    return None, ((START_UP_NOT_SEEN if reduces else NO_ALL_REDUCE)(),)
 
 
 def _of(
     communicator: Communicator, collected: Found, ended: bool, before: learned_job.LearnedJob | None
-) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
+) -> tuple[learned_job.LearnedJob | None, tuple[Finding, ...]]:
     habits, cuts = communicator.habits, communicator.cuts.found
     if why := turns_open(communicator):
         return None, (why,)
     begin = begun_at(cuts)
     if before is not None and begin < len(cuts) and repeats(communicator, collected, before, begin):
         if release_open(communicator):
-            return None, (NO_RELEASE,)
+            return None, (RELEASE_OPEN(),)
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
     if habits.stage is not Stage.PLANNED:
-        return None, (NO_PLAN,)
+        return None, (NO_BUCKET_PLAN(),)
     plan_at = planned_at(cuts)
     if plan_at <= begin:
-        return None, (NO_PLAN,)
+        return None, (NO_BUCKET_PLAN(),)
     each = iteration(cuts, plan_at, habits.reduces, ended)
     if not each:
-        return None, (NO_ITERATION,)
+        return None, (NO_WHOLE_ITERATION(),)
     if why := unsettled(communicator, collected, each):
         return None, (why,)
     parameters = _parameters(habits)
     ring, completions = communicator.ring, collected.completions
     start = begun(habits, cuts[begin:plan_at], ring, parameters)
     if start is None:
-        return None, (NO_FIRST,)
+        return None, (UNKNOWN_ITERATION_0(),)
     plan = Plan(parameters, start, start=cuts[begin])
     meanings = GRADIENTS if start.mapped else (BUCKET,)
     for part, chosen in ((plan.first, range(begin, plan_at)), (plan.each, each)):
@@ -113,7 +117,7 @@ def _of(
             if gradient and i in completions:
                 part.append(_p2p_op(completions[i], bucket % count))
             elif gradient and completions and any(lacking(cuts[i], ring, e) for e in ring.edges):
-                return None, (NO_COMPLETION,)
+                return None, (NO_COMPLETION(),)
             bucket += gradient
     return assembled(communicator, collected, plan), ()
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import (
+    ADDED_STEP_OPEN,
+    NO_ORDER_FITS,
+    NO_WHOLE_ITERATION,
+    START_UP_NOT_SEEN,
+    STATE_A_MODEL,
+)
 from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.jobs.causes import forbidding
-from flowcheck.wire.learn.jobs.job import NO_ADDED, NO_ITERATION, NO_START, Plan, assembled, ring_op
+from flowcheck.wire.learn.jobs.job import Plan, assembled, ring_op
 from flowcheck.wire.learn.jobs.settled import turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET
@@ -16,17 +24,6 @@ from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
-STATE_A_MODEL = (
-    "a trainer that sums gradients without DistributedDataParallel is followed where its model is "
-    'stated: [model] factory = "file.py:function" in the job file, or analyze --model'
-)
-NO_SUMS = (
-    "no order of the stated model's gradients ({} parameters, {:,} bytes), one by one or in "
-    "buffers cut between parameters, is the one that makes the all-reduces seen: another model, "
-    "gradients in another type, padding, an order of the trainer's own ([model] order states it), "
-    "or tensors too small to be told apart"
-)
-
 
 def learn_own(
     communicators: Sequence[Communicator],
@@ -34,32 +31,32 @@ def learn_own(
     stated: OperatorStatement | None,
     *,
     ended: bool,
-) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
+) -> tuple[learned_job.LearnedJob | None, tuple[Finding, ...]]:
     """The job, or why there is none yet. `ended`: nothing more will come."""
     if stated is None or not stated.parameters:
-        return None, (NO_START, STATE_A_MODEL)
+        return None, (START_UP_NOT_SEEN(), STATE_A_MODEL())
     for communicator, collected in zip(communicators, found, strict=True):
         if communicator.habits.own:
             return _of(communicator, collected, stated, ended=ended)
     size = sum(parameter.nbytes for parameter in stated.parameters)
-    return None, (NO_SUMS.format(len(stated.parameters), size),)
+    return None, (NO_ORDER_FITS(len(stated.parameters), size),)
 
 
 def _of(
     communicator: Communicator, collected: Found, stated: OperatorStatement, *, ended: bool
-) -> tuple[learned_job.LearnedJob | None, tuple[str, ...]]:
+) -> tuple[learned_job.LearnedJob | None, tuple[Finding, ...]]:
     habits, cuts, ring = communicator.habits, communicator.cuts.found, communicator.ring
     if told := turns_open(communicator):
         return None, (told,)
     if not collected.added_told:
-        return None, (NO_ADDED,)
+        return None, (ADDED_STEP_OPEN(),)
     gradients = [i for i, cut in enumerate(cuts) if cut.op.meaning == BUCKET]
     if len(gradients) < 2 * habits.reduces:
-        return None, (NO_ITERATION,)
+        return None, (NO_WHOLE_ITERATION(),)
     begin, later = gradients[0], gradients[habits.reduces - 1] + 1
     each = iteration(cuts, later, habits.reduces, ended)
     if not each:
-        return None, (NO_ITERATION,)
+        return None, (NO_WHOLE_ITERATION(),)
     if told := unsettled(communicator, collected, each) or forbidding(habits, cuts, ring):
         return None, (told,)
     buckets = habits.buckets

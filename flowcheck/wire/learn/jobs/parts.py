@@ -7,28 +7,29 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from flowcheck.findings.connections import MIXED
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import (
+    BUFFERS_NEVER_CHANGE,
+    NOTHING_FROZEN,
+    RELEASE_CONTRADICTED,
+    RELEASE_STATED,
+    START_UP_NOT_SEEN,
+)
+from flowcheck.findings.refused_trainers import FROZEN_OPEN
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.jobs.causes import FROZEN
 from flowcheck.wire.learn.jobs.held import with_held
-from flowcheck.wire.learn.jobs.job import NO_START, learn_job
+from flowcheck.wire.learn.jobs.job import learn_job
 from flowcheck.wire.learn.jobs.own import learn_own
 from flowcheck.wire.learn.reading import Collective, Part, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.collect import Found
-from flowcheck.wire.learn.verdict.mixed import MIXED, may_be_mixed
+from flowcheck.wire.learn.verdict.mixed import may_be_mixed
 from flowcheck.wire.learn.verdict.weights import beside, weights_of
 from flowcheck.wire.training_job.learned_job import LearnedJob
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
-
-STATED = "NCCL's release is {}, as the job file states"
-CONTRADICTED = "NCCL's release is not {}, as the job file states: the frames are of another one"
-STILL = (
-    "buffers that the first {1} forwards did not change never change ({0} of those that the stated "
-    "model has)"
-)
-NO_FROZEN = "no parameters are frozen: up to {:,} bytes of them would not show among the weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def parts_of(
             own = [communicator], [collected]
             told = settled(*own, asked, *data_parallel(*own, asked))
             if told.job is not None and may_be_mixed(communicator, asked.streams):
-                told = replace(told, job=None, weights=_open(told.weights), why_not=(MIXED,))
+                told = replace(told, job=None, weights=_open(told.weights), why_not=(MIXED(),))
             streams = (s for edge in communicator.ring.edges for s in edge.streams)
             first_ns = min(stream.flow.first_ns for stream in streams)
             parts.append(replace(told, communicator=number, first_ns=first_ns))
@@ -65,7 +66,7 @@ def parts_of(
 
 def _open(weights: Weights | None) -> Weights | None:
     """Of connections that may be another communicator's."""
-    return weights and replace(weights, complete=False, why_not=MIXED)
+    return weights and replace(weights, complete=False, why_not=MIXED())
 
 
 def in_doubt(
@@ -75,13 +76,13 @@ def in_doubt(
     collectives: Sequence[Collective],
 ) -> tuple[Collective, ...]:
     """Those of connections that may be another communicator's are never complete."""
-    mixed = {part.communicator for part in parts if MIXED in part.why_not}
+    mixed = {part.communicator for part in parts if MIXED() in part.why_not}
     jobs = {part.communicator for part in parts if part.job is not None}
     for number, communicator in enumerate(communicators):
         if number not in mixed | jobs and may_be_mixed(communicator, streams):
             mixed.add(number)
     return tuple(
-        replace(c, doubtful=True, assumed=(*c.assumed, MIXED)) if c.communicator in mixed else c
+        replace(c, doubtful=True, assumed=(*c.assumed, MIXED())) if c.communicator in mixed else c
         for c in collectives
     )
 
@@ -90,15 +91,16 @@ def unless_mixed(first: Part, parts: Sequence[Part], communicators: Sequence[Com
     """The job that began first, or why it is none: it is one of the parts."""
     told = [part for part in parts if communicators[part.communicator].habits.shapes]
     same = next(iter(told or parts), first)
-    return same if MIXED in same.why_not else first
+    return same if MIXED() in same.why_not else first
 
 
 def data_parallel(
     communicators: Sequence[Communicator], found: Sequence[Found], asked: Asked
-) -> tuple[LearnedJob | None, tuple[str, ...]]:
+) -> tuple[LearnedJob | None, tuple[Finding, ...]]:
     """The job that began first, or why it is none yet."""
     job, why_not = learn_job(communicators, found, ended=asked.ended, before=asked.before)
-    if job is None and (why_not == (NO_START,) or any(c.habits.own for c in communicators)):
+    unseen = why_not == (START_UP_NOT_SEEN(),)
+    if job is None and (unseen or any(c.habits.own for c in communicators)):
         return learn_own(communicators, found, asked.stated, ended=asked.ended)
     return job, why_not
 
@@ -108,21 +110,21 @@ def settled(
     found: Sequence[Found],
     asked: Asked,
     job: LearnedJob | None,
-    why_not: tuple[str, ...],
+    why_not: tuple[Finding, ...],
 ) -> Part:
     """A job with all that speaks for it, or against it, and the weights it began with."""
-    rest, told = beside(communicators, found)
-    if job is not None and rest and told:
-        job, why_not = None, (FROZEN.format(rest),)
+    rest, known = beside(communicators, found)
+    if job is not None and rest and known:
+        job, why_not = None, (FROZEN_OPEN(rest),)
     elif job is not None and rest:
-        job = msgspec.structs.replace(job, assumed=(*job.assumed, NO_FROZEN.format(rest)))
+        job = msgspec.structs.replace(job, assumed=(*job.assumed, NOTHING_FROZEN(rest)))
     weights = weights_of(communicators, found)
     if job is not None:
-        rests = {sentence for f in found for c in f.collectives for sentence in c.assumed}
-        by_order = tuple(order for order in ORDERS if order in rests)
+        rests = {one for f in found for c in f.collectives for one in c.assumed}
+        by_order = tuple(order() for order in ORDERS if order() in rests)
         job = msgspec.structs.replace(job, assumed=(*job.assumed, *by_order))
     if job is not None and weights is not None and weights.still:
-        rests_on = STILL.format(len(weights.still), weights.forwards)
+        rests_on = BUFFERS_NEVER_CHANGE(len(weights.still), weights.forwards)
         job = msgspec.structs.replace(job, still=weights.still, assumed=(*job.assumed, rests_on))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
@@ -130,8 +132,7 @@ def settled(
         every = [c.habits for c in communicators]
         job = with_held(job, next((h for h in every if h.types is not None), every[0]))
     if job is not None and asked.release is not None:
-        sentence = (STATED if asked.rules == (asked.release,) else CONTRADICTED).format(
-            asked.release
-        )
-        job = msgspec.structs.replace(job, evidence=(*job.evidence, sentence))
+        agrees = asked.rules == (asked.release,)
+        told = (RELEASE_STATED if agrees else RELEASE_CONTRADICTED)(asked.release)
+        job = msgspec.structs.replace(job, evidence=(*job.evidence, told))
     return Part(communicator=0, job=job, weights=weights, why_not=why_not)

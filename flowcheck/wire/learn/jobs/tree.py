@@ -11,6 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.refused_trainers import (
+    MAY_BE_BESIDE_TREES,
+    MAY_BE_TWO_TREES,
+    TREES_BESIDE,
+    TREES_COPIES_DIFFER,
+    TREES_UNREAD,
+    TREES_UPSIDE_DOWN,
+)
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down
@@ -25,44 +34,18 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import WEIGHTS, Habits
 
 REDUCES = CollectiveKind.ALL_REDUCE.value
-MAY_BE_TREES = "it is one all-reduce by a ring: two by trees have the same sizes, and some are here"
-TREE = (
-    "{} times both ranks sent each other {:,} bytes, a whole bucket, where a ring parts it in "
-    "chunks: all-reduces by a tree (NCCL_ALGO=Tree, or NCCL's own choice for few bytes), of which "
-    "no gradient is placed; NCCL_ALGO=Ring is followed"
-)
-
-PASSING = (
-    "{} times {:,} bytes, a whole bucket, passed on in one piece, where a ring parts it in chunks: "
-    "all-reduces by trees (NCCL_ALGO=Tree, or NCCL's own choice for few bytes), of which sums come "
-    "down elsewhere; mirror both directions of a rank's port"
-)
-BESIDE = (
-    "several ranks write to one, or one to several: communicators of others, or all-reduces by "
-    "trees (NCCL_ALGO=Tree, or NCCL's own choice), which are told and followed where both "
-    "directions of a node's ports are mirrored, from the trainers' start-up on"
-)
-MAY_BE_BESIDE = "it is of a ring: what trees send beside one may have its sizes"
-UPSIDE_DOWN = (
-    "all-reduces by trees: what should be their sums was sent before the parts, so that how many "
-    "ranks there are, and who stands above whom, is not told"
-)
-UNREAD = "some sends fit no collective: beside all-reduces by trees these may be of the gradients"
-COPIES_DIFFER = (
-    "two copies of a gradient's sum differ: no trees that fit the sizes are those of the trainers"
-)
 
 
-def contradicted(communicator: Communicator, gradients: Sequence[Collective]) -> str:
-    """Why a reading of trees must not be followed; empty: nothing speaks against it."""
+def contradicted(communicator: Communicator, gradients: Sequence[Collective]) -> Finding | None:
+    """Why a reading of trees must not be followed; None: nothing speaks against it."""
     ring, cuts = communicator.ring, communicator.cuts
     if not ring.found:
-        return ""
+        return None
     if any(one.conflicts for one in gradients):
-        return COPIES_DIFFER
+        return TREES_COPIES_DIFFER()
     if upside_down(cuts.found, ring):
-        return UPSIDE_DOWN
-    return UNREAD if cuts.unread and seen_whole(ring) else ""
+        return TREES_UPSIDE_DOWN()
+    return TREES_UNREAD() if cuts.unread and seen_whole(ring) else None
 
 
 def by_tree(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> tuple[int, int] | None:
@@ -96,20 +79,22 @@ def beside(
     streams: Sequence[Stream],
     communicators: Sequence[Communicator],
     collectives: Sequence[Collective],
-) -> tuple[tuple[Collective, ...], str]:
-    """(the collectives, complete only where no tree explains them; why, or nothing) of what is no
+) -> tuple[tuple[Collective, ...], Finding | None]:
+    """(the collectives, complete only where no tree explains them; why, or None) of what is no
     job: trees may be beside a ring and were not read as such."""
     collectives = in_doubt(communicators, collectives)
     read = any(cut.op.tree for one in communicators for cut in one.cuts.found)
     if read:
-        return tuple(_unless_unread(c, communicators) for c in collectives), ""
+        return tuple(_unless_unread(c, communicators) for c in collectives), None
     if not (may_have_trees(streams) or next(forks(streams), None)):
-        return tuple(collectives), ""
+        return tuple(collectives), None
     doubted = (
-        c if c.ring is None else replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_BESIDE))
+        c
+        if c.ring is None
+        else replace(c, doubtful=True, assumed=(*c.assumed, MAY_BE_BESIDE_TREES()))
         for c in collectives
     )
-    return tuple(doubted), BESIDE
+    return tuple(doubted), TREES_BESIDE()
 
 
 def _unless_unread(one: Collective, communicators: Sequence[Communicator]) -> Collective:
@@ -118,7 +103,7 @@ def _unless_unread(one: Collective, communicators: Sequence[Communicator]) -> Co
     of = communicators[one.communicator] if known else None
     if of is None or not of.ring.found or not of.cuts.unread:
         return one
-    return replace(one, doubtful=True, assumed=(*one.assumed, UNREAD))
+    return replace(one, doubtful=True, assumed=(*one.assumed, TREES_UNREAD()))
 
 
 def in_doubt(
@@ -138,7 +123,8 @@ def in_doubt(
             trees.get(c.communicator, 2) > 2 and c.communicator in started
         )
         if c.communicator in trees and alike:
-            why = MAY_BE_TREES if trees[c.communicator] == 2 else MAY_BE_BESIDE
+            two = trees[c.communicator] == 2
+            why = (MAY_BE_TWO_TREES if two else MAY_BE_BESIDE_TREES)()
             told.append(replace(c, doubtful=True, assumed=(*c.assumed, why)))
         else:
             told.append(c)

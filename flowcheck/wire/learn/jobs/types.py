@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.refused_trainers import COMPRESSION_OPEN, GRADIENT_TYPE_OPEN
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import BUCKET, COMPRESSED_BYTES, SIZES, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.iteration import planned_at
 from flowcheck.wire.learn.trainer.widths import as_wide
-
-EITHER = (
-    "every iteration reduces as many elements in {} bytes each as in {}: which are the gradients "
-    "(fp16_compress_hook makes them smaller), nothing on the wire tells; leave the others out"
-)
-NEITHER = (
-    "the buckets are as large on the wire in {} bytes an element as in {}: whether a hook "
-    "(fp16_compress_hook) compresses them, nothing tells"
-)
 
 
 def is_of(cut: Cut, size: int) -> bool:
@@ -27,20 +20,20 @@ def is_of(cut: Cut, size: int) -> bool:
     return round_up(cut.op.work_bytes, grain) == round_up(size, grain)
 
 
-def undecided(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> str:
-    """Why nothing tells the type of the gradients; empty: it is told, or there are none."""
+def undecided(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | None:
+    """Why nothing tells the type of the gradients; None: it is told, or there are no gradients."""
     if as_wide(habits, cuts, ring):
-        return NEITHER.format(2 * COMPRESSED_BYTES, COMPRESSED_BYTES)
+        return COMPRESSION_OPEN(2 * COMPRESSED_BYTES, COMPRESSED_BYTES)
     reduced = habits.reduced or habits.each
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), len(cuts))
     planned = planned_at(cuts) if habits.mapped else planned
     for each in {habits.each, (COMPRESSED_BYTES,) * habits.parameters} - {reduced, ()}:
-        types = f"{reduced[0]}", f"{each[0]}"
+        types = reduced[0], each[0]
         if _beside_all(habits, cuts[planned:], each):
-            return EITHER.format(*types)
+            return GRADIENT_TYPE_OPEN(*types)
         if _as_large(habits, cuts, planned, each):
-            return NEITHER.format(*types)
-    return ""
+            return COMPRESSION_OPEN(*types)
+    return None
 
 
 def _beside_all(habits: Habits, cuts: Sequence[Cut], each: Sequence[int]) -> bool:

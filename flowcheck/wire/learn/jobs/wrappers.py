@@ -12,6 +12,8 @@ from math import prod
 
 import numpy as np
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.refused_trainers import REDUCED_ONE_BY_ONE
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -31,32 +33,8 @@ from flowcheck.wire.learn.trainer.habits import (
 from flowcheck.wire.learn.trainer.iteration import begun_at
 
 FLOAT_BYTES = 4
-TWO_MODELS = (
-    "a second model was wrapped on the same connections ({} parameters beside the first one's {}): "
-    "of two DistributedDataParallel wrappers nothing tells which gradients are stepped when; one "
-    "wrapper around both models is followed"
-)
-EACH_ALONE = (
-    "every parameter's gradient was reduced by itself, {} all-reduces of {} parameters' sizes, and "
-    "no bucket plan was sent: DDP's Python reducer does so (torch.compile with optimize_ddp="
-    "'python_reducer'); leave optimize_ddp as it is"
-)
-DELAYED = (
-    "{:,} bytes were broadcast just before DDP began, and every iteration reduces as many beside "
-    "the gradients: delay_all_reduce_named_params, whose parameters DDP's start-up does not tell; "
-    "leave it out"
-)
-LOW_RANK = (
-    "all-reduces of {1:,} and {2:,} bytes follow each other, as PowerSGD of rank {0} makes of "
-    "these parameters: gradients themselves are not on the wire; train without the hook"
-)
 RANKS, RATES = range(1, 33), (1, 2, 4)
 """matrix_approximation_rank and min_compression_rate that are tried."""
-AVERAGED = (
-    "an all-reduce beside the buckets is as large as all parameters ({:,} bytes) and holds what "
-    "they began with, nearly: the trainer averages models (post_localSGD_hook, local SGD), and "
-    "what its ranks do between that is not on the wire"
-)
 ALIGNED = 0.95
 """Cosine of the angle between both; that of a gradient, or of anything else, is far from it."""
 SMALL_BYTES = 16
@@ -151,11 +129,11 @@ def low_rank(habits: Habits, cuts: Sequence[Cut]) -> tuple[int, int, int] | None
     return None
 
 
-def each_alone(habits: Habits, reduces: Sequence[Cut], *, planned: bool) -> str:
+def each_alone(habits: Habits, reduces: Sequence[Cut], *, planned: bool) -> Finding | None:
     """By the sizes of the first all-reduces: those of the parameters, one each."""
     sizes = sorted(habits.bytes_of((i,), habits.each) for i in range(len(habits.each)))
     first = sorted(reduces[: len(sizes)], key=lambda cut: cut.op.work_bytes)
     if planned or len(sizes) < 2 or len(first) < len(sizes):
-        return ""
+        return None
     alike = all(is_of(cut, size) for cut, size in zip(first, sizes, strict=True))
-    return EACH_ALONE.format(len(first), len(sizes)) if alike else ""
+    return REDUCED_ONE_BY_ONE(len(first), len(sizes)) if alike else None

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from flowcheck.findings.collectives import AS_EACH_TIME, BEGINS_AFTER_PAUSE
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.place import Canvas, unpacked
@@ -20,10 +22,6 @@ from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.search.causal import at_once, in_causal_order
 from flowcheck.wire.learn.search.evidence import ENOUGH_BYTES, adds_up
 
-BY_PAUSES = "where it begins: behind the longest pauses of all connections"
-FROM_BEFORE = (
-    "it is the collective that came there each time: its first sends came before the capture"
-)
 LONGER = 4
 """How many times longer than any pause within a collective those between steps must be."""
 LEAST_PAUSES = 2
@@ -32,11 +30,11 @@ LEAST_PAUSES = 2
 
 def beginnings(
     ring: Ring, cuts: Sequence[Cut], canvases: Sequence[Canvas], known: int
-) -> dict[int, tuple[str, ...]]:
+) -> dict[int, tuple[Finding, ...]]:
     """{index of an all-reduce whose beginning is told: what it rests on that is not sure}; the
     first `known` are counted from the start."""
     reduces = (i for i, cut in enumerate(cuts) if cut.op.kind is CollectiveKind.ALL_REDUCE)
-    told: dict[int, tuple[str, ...]] = {i: () for i in reduces if i < known}
+    told: dict[int, tuple[Finding, ...]] = {i: () for i in reduces if i < known}
     for chain in _chains(ring, cuts):
         sure = [i for i in chain if begins_here(cuts[i], ring, canvases[i])]
         used = {name for i in sure for name in _used(cuts[i], ring)}
@@ -45,12 +43,12 @@ def beginnings(
         told |= dict.fromkeys(sure, ())
         told |= {i: _early(cuts[i]) for i in rest if _used(cuts[i], ring) <= used}
         if any(i not in told for i in rest) and _at_pauses(ring, [cuts[i] for i in chain]):
-            told |= {i: (BY_PAUSES, *_early(cuts[i])) for i in rest if i not in told}
+            told |= {i: (BEGINS_AFTER_PAUSE(), *_early(cuts[i])) for i in rest if i not in told}
     return told
 
 
-def _early(cut: Cut) -> tuple[str, ...]:
-    return (FROM_BEFORE,) if cut.lost else ()
+def _early(cut: Cut) -> tuple[Finding, ...]:
+    return (AS_EACH_TIME(),) if cut.lost else ()
 
 
 def _chains(ring: Ring, cuts: Sequence[Cut]) -> Iterator[list[int]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.collectives import END_BY_NUMBERS
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,
@@ -34,7 +35,6 @@ from flowcheck.wire.learn.search.fills import (
     most_size,
 )
 
-BY_NUMBERS = "where its last lines end: what stands behind is none of its numbers"
 LEAST_NUMBERS = 64
 """Numbers of the tensor that others are held against."""
 EXPONENTS = 128
@@ -70,7 +70,7 @@ def by_numbers(cuts: Cuts) -> Cuts:
     for op, alike in by_op.items():
         for cut, size in zip(alike, _sizes(op, alike, cuts.ring), strict=True):
             if size:
-                other = replace(op, work_bytes=size, end=BY_NUMBERS)
+                other = replace(op, work_bytes=size, end=END_BY_NUMBERS())
                 schedules = schedules_of(other, cut.rules[0], cuts.ring)
                 better[id(cut)] = replace(cut, op=other, schedules=schedules)
     return replace(cuts, found=tuple(better.get(id(cut), cut) for cut in cuts.found))

@@ -14,6 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
+from flowcheck.findings.collectives import END_BY_COPIES
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, data_bytes_of
 from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
@@ -22,7 +23,6 @@ from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.copies import same_sizes
 
-BY_COPIES = "where its last lines end: two copies of what they carry differ from there on"
 AROUND = 3
 """Steps of a size in which chunks do not all grow, looked through one by one."""
 STEP_BYTES = 2
@@ -55,7 +55,7 @@ def _ended(cut: Cut, ring: Ring) -> Cut:
     schedules = schedules_of(other, cut.rules[0], ring)
     alone = len(fits) == 1 or fits[1][0] > left
     if alone and left < STEP_BYTES * len(limits) and _tight(schedules, limits, -size):
-        other = replace(other, end=BY_COPIES)
+        other = replace(other, end=END_BY_COPIES())
     return replace(cut, op=other, schedules=schedules)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from flowcheck.findings.collectives import BEGINNING_SHIFTED
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
@@ -19,7 +20,6 @@ SKIP_COST = 1.0
 UNREAD_COST = 4.0
 AHEAD_COST = 4.0
 """How much worse than the best start others are still tried, to see whether they fit too."""
-SHIFTED = "collectives may begin at another send: sizes fit that too"
 
 
 def resumed(cuts: Cuts, purse: Purse | None = None) -> Cuts:
@@ -60,7 +60,9 @@ def _continued(cuts: Cuts, purse: Purse | None) -> Cuts | None:
     score, start, tail = tried[0]
     rivals = [other for cost, _, other in tried[1:] if cost <= score + AHEAD_COST]
     if any(_shifts(tail, other) for other in rivals):
-        tail = replace(tail, found=tuple(replace(cut, doubt=SHIFTED) for cut in tail.found))
+        tail = replace(
+            tail, found=tuple(replace(cut, doubt=BEGINNING_SHIFTED()) for cut in tail.found)
+        )
     head = _head(ring, cuts, start, tail)
     found = (*cuts.found, *head, *tail.found)
     seen = sum(len(s.sends) for e in ring.edges for s in e.streams)

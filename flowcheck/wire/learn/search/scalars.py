@@ -16,6 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.collectives import STANDS_BY_BEFORE, STANDS_BY_MODEL, STANDS_BY_NUMBERS
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.ddp_startup.parameter_shapes import ParsedShapes, with_scalars_at
@@ -38,9 +39,6 @@ from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
-BY_MODEL = "the stated model"
-BY_BEFORE = "the incarnation before"
-BY_NUMBERS = "how alike the first weights and gradients of each parameter are"
 MOST_CUTS = 16
 """Of the list of sizes and strides, and places, that are compared or kept."""
 SURE_NATS = 20.0
@@ -68,7 +66,7 @@ def with_scalars_placed(
         return known
     own = _cut_of(habits, stated.parameters if stated is not None else ())
     if own is not None:
-        again = _again(known, Placed((own,), 1, BY_MODEL), purse)
+        again = _again(known, Placed((own,), 1, STANDS_BY_MODEL()), purse)
         if again is not None:
             return again
     placed = _placed(known)
@@ -77,7 +75,8 @@ def with_scalars_placed(
         others = placed.cuts if placed is not None else habits.shapes
         ways = placed.ways if placed is not None else len(habits.shapes)
         cuts = (own, *(cut for cut in others if cut.shapes != own.shapes))[:MOST_CUTS]
-        again = _again(known, Placed(cuts, ways, BY_BEFORE if ways > 1 else ""), purse)
+        by = STANDS_BY_BEFORE() if ways > 1 else None
+        again = _again(known, Placed(cuts, ways, by), purse)
         if again is not None:
             return again
     return known if placed is None else _again(known, placed, purse) or known
@@ -137,7 +136,8 @@ def _placed(known: Communicator) -> Placed | None:
         return Placed(tuple(found), 1)
     # Of several lists of shapes none is held against another: they are of other numbers.
     sure = len(margins) == 1 and margins[0] >= SURE_NATS
-    return Placed(tuple(found[:MOST_CUTS]), ways, BY_NUMBERS if any(margins) else "", sure)
+    by = STANDS_BY_NUMBERS() if any(margins) else None
+    return Placed(tuple(found[:MOST_CUTS]), ways, by, sure)
 
 
 def _ways_to_cut(habits: Habits) -> list[ParsedShapes]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flowcheck.findings.connections import WRITER_AS_COPY, WRITER_BY_LOG, WRITER_BY_NODES
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.cuts.cut import Cuts
@@ -13,19 +15,6 @@ from flowcheck.wire.learn.flows.groups import Group, Link
 from flowcheck.wire.learn.flows.nodes import borne_out, by_tags
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
-
-ALIKE = (
-    "every node goes round its {} GPUs alike, and ranks lie node by node: who writes on channel {} "
-    "is told by the ranks that clear-to-send messages name"
-)
-LOGGED = (
-    "who writes on channel {} is told by NCCL's log, and by the rank that clear-to-send name: "
-    "sizes fit others too"
-)
-SAME_WAY = (
-    "channels go round the GPUs of a node as those do of which they are copies, by the GPUs that "
-    "they leave by: channel {} as channel {}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,7 @@ class Writers:
         if not all(by_size.values()):
             return None
         left: dict[int, list[int]] = {}
-        rests: list[str] = []
+        rests: list[Finding] = []
         for c in channels:
             left[c], why = self._narrowed(c, by_size[c])
             rests += why
@@ -100,17 +89,17 @@ class Writers:
             by_gpu=tuple(rests),
         )
 
-    def _narrowed(self, channel: int, by_size: list[int]) -> tuple[list[int], list[str]]:
+    def _narrowed(self, channel: int, by_size: list[int]) -> tuple[list[int], list[Finding]]:
         """Who may write on the first link of those that sizes leave, and what that rests on."""
         if len(by_size) == 1:
             return by_size, []
         by_log = self._by_log(channel)
         if len(by_log) == 1 and by_log <= set(by_size):
-            return [*by_log], [LOGGED.format(channel)]
+            return [*by_log], [WRITER_BY_LOG(channel)]
         named = self._named(channel)
         fits = [r for r in by_size if named is not None and r in named]
         alike = len(fits) == 1 and self.gpus > 1
-        return fits or by_size, [ALIKE.format(self.gpus, channel)] if alike else []
+        return fits or by_size, [WRITER_BY_NODES(self.gpus, channel)] if alike else []
 
     def _edges(self, firsts: Sequence[int]) -> Iterator[Edge]:
         for place, link in enumerate(self.path):
@@ -195,16 +184,16 @@ class Writers:
             found.append(stream.tag if stream is not None else self.group.tags.get(link))
         return found
 
-    def _same_way(self, left: dict[int, list[int]]) -> list[str]:
+    def _same_way(self, left: dict[int, list[int]]) -> list[Finding]:
         """NCCL makes copies of its channels, in order: one of which several writers fit takes that
         of a copy which has it told; `left` is changed."""
         exits = [tuple(self._tags(c)) for c in left]
         period = next(n for n in range(1, len(exits) + 1) if exits[n:] == exits[:-n])
-        rests = []
+        rests: list[Finding] = []
         for c, fits in left.items():
             alike = [o for o in left if (o - c) % period == 0 and len(left[o]) == 1]
             known = {left[o][0] for o in alike}
             if len(fits) > 1 and None not in exits[c] and len(known) == 1 and known <= set(fits):
                 left[c] = [*known]
-                rests.append(SAME_WAY.format(c, alike[0]))
+                rests.append(WRITER_AS_COPY(c, alike[0]))
         return rests

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.trainer.parts import Gradients, Left
@@ -54,8 +55,8 @@ class Placed:
     """The likeliest first; others that all sizes allow behind it, some of them where many are."""
     ways: int
     """How many are allowed."""
-    by: str = ""
-    """What the first one is likelier by, or told by; empty: by nothing."""
+    by: Finding | None = None
+    """What the first one is likelier by, or told by; None: by nothing."""
     sure: bool = True
     """Enough speaks for the first one to follow the job by it, as `assumed`."""
 
@@ -91,9 +92,9 @@ class Habits:
     """A map of used parameters came before the first gradient: static_graph=True."""
     mapped: bool = False
     """A map follows the buckets of every iteration: find_unused_parameters=True."""
-    own: str = ""
-    """How a trainer without DDP lays gradients into all-reduces; empty: there is a DDP."""
-    own_others: tuple[str, ...] = ()
+    own: Finding | None = None
+    """How a trainer without DDP lays gradients into all-reduces; None: there is a DDP."""
+    own_others: tuple[Finding, ...] = ()
     """Other ways of it that fit the sizes."""
 
     @property

@@ -27,12 +27,6 @@ from flowcheck.wire.learn.trainer.habits import (
 )
 from flowcheck.wire.learn.trainer.parts import resized
 
-BY_ORDER = "which all-reduce is the bucket: another one as large was made, told by order alone"
-
-ALL_ALIKE = (
-    "every all-reduce as large as the buckets is a bucket: another one would be taken for a step"
-)
-
 
 def named(cuts: Sequence[Cut], habits: Habits, ring: Ring) -> tuple[Cut, ...]:
     """What might have been buckets before the plan is now known to be, or to be the trainer's own

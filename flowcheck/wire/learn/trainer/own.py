@@ -12,6 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import (
+    EACH_ALONE,
+    EACH_ALONE_ANY_ORDER,
+    IN_REGISTRATION_ORDER,
+    REVERSED,
+    STATED_ORDER,
+)
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.candidates import Op
@@ -26,11 +34,6 @@ from flowcheck.wire.training_job.operator_statements import OperatorStatement
 
 MOST_BEFORE = 32
 """All-reduces looked at for the first one of an iteration; those before are the trainer's own."""
-BY_ITSELF = "every gradient by itself"
-IN_ORDER = "in registration order"
-REVERSED = "from the last parameter to the first"
-STATED_ORDER = "in the order that is stated"
-ANY_ORDER = "every gradient by itself, in an order of its own"
 
 
 class OwnLoop(Trainer):
@@ -66,9 +69,15 @@ class Loop:
 
     buckets: ddp_messages.Buckets
     """Parameters of each, in their order in the tensor."""
-    how: str
-    others: tuple[str, ...] = ()
+    how: Finding
+    others: tuple[Finding, ...] = ()
     """Other orders that fit the sizes as well."""
+
+
+def in_stated_order(how: Finding) -> bool:
+    """It is the layout in the order that is stated."""
+    stated = STATED_ORDER()
+    return how in (stated, EACH_ALONE(stated))
 
 
 def own_loop(
@@ -127,21 +136,21 @@ def _iterations(
 def _loop(iteration: Sequence[Cut], ring: Ring, stated: OperatorStatement) -> Loop | None:
     """The layout by which these all-reduces are all gradients."""
     every = range(len(stated.parameters))
-    orders = {IN_ORDER: tuple(every), REVERSED: tuple(reversed(every))}
+    orders = {IN_REGISTRATION_ORDER(): tuple(every), REVERSED(): tuple(reversed(every))}
     if stated.order:
-        orders = {STATED_ORDER: stated.order}
-    found: dict[ddp_messages.Buckets, str] = {}
+        orders = {STATED_ORDER(): stated.order}
+    found: dict[ddp_messages.Buckets, Finding] = {}
     for how, order in orders.items():
         if (buckets := _in_order(iteration, ring, stated.parameters, order)) is not None:
             found.setdefault(buckets, how)
     if not found and len(iteration) == len(every) and not stated.order:
         own = _by_sizes(iteration, ring, stated.parameters)
-        return None if own is None else Loop(own, ANY_ORDER)
+        return None if own is None else Loop(own, EACH_ALONE_ANY_ORDER())
     if not found:
         return None
     (buckets, how), *others = found.items()
     alone = len(buckets) == len(every)
-    told = f"{BY_ITSELF}, {how}" if alone else how
+    told = EACH_ALONE(how) if alone else how
     return Loop(buckets, told, tuple(other for _, other in others))
 
 

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import (
+    BUCKET_SIZES,
+    SCALARS_FIRST,
+    SCALARS_LIKELIEST,
+    SCALARS_OPEN,
+    SCALARS_PLACED,
+)
 from flowcheck.wire.learn.trainer.habits import Habits
 
-OPEN = (
-    "where {} of the parameters, of one number each, stand among the others: {} ways give every "
-    "bucket its size, and the likeliest by {} is taken ([model] factory states it)"
-)
-UNSURE = (
-    "where {} of the parameters, of one number each, stand among the others is not told: {} ways "
-    "give every bucket its size, and none is much likelier than the next: state the model, [model] "
-    'factory = "file.py:function" in the job file, or analyze --model'
-)
-TOLD = "{} parameters of one number stand where {} leave one place for them"
-BY_SIZES = "the sizes of buckets"
 
-
-def places_open(habits: Habits) -> str:
-    """Why their places are only assumed; empty: they are told, or there are none."""
+def places_open(habits: Habits) -> Finding | None:
+    """Why their places are only assumed; None: they are told, or there are no such parameters."""
     if not habits.scalars_open or habits.scalars_unsure:
         return places_unsure(habits)
-    by = habits.placed.by if habits.placed is not None else ""
-    return OPEN.format(habits.shapes[0].scalars, habits.scalars_open, by)
+    by = habits.placed.by if habits.placed is not None else None
+    if by is None:
+        return SCALARS_FIRST(habits.shapes[0].scalars, habits.scalars_open)
+    return SCALARS_LIKELIEST(habits.shapes[0].scalars, habits.scalars_open, by)
 
 
-def places_unsure(habits: Habits) -> str:
-    """Why no replica may start from a guess of their places; empty: none is made, or enough speaks
-    for it."""
+def places_unsure(habits: Habits) -> Finding | None:
+    """Why no replica may start from a guess of their places; None: no place is guessed, or enough
+    speaks for it."""
     if not habits.scalars_unsure:
-        return ""
-    return UNSURE.format(habits.shapes[0].scalars, habits.scalars_open)
+        return None
+    return SCALARS_OPEN(habits.shapes[0].scalars, habits.scalars_open)
 
 
-def places_told(habits: Habits) -> str:
-    """By what their places are told; empty: they are not, or there are none."""
+def places_told(habits: Habits) -> Finding | None:
+    """By what their places are told; None: they are not, or there are no such parameters."""
     placed = habits.placed
     if placed is None or placed.ways != 1 or not habits.shapes[0].scalars:
-        return ""
-    return TOLD.format(habits.shapes[0].scalars, placed.by or BY_SIZES)
+        return None
+    return SCALARS_PLACED(habits.shapes[0].scalars, placed.by or BUCKET_SIZES())

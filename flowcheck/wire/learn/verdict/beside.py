@@ -10,8 +10,6 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 
-PASSED_OVER = "its size: sends beside these fit no collective and may be a part of this one"
-
 
 def passed_over(cut: Cut, communicator: Communicator) -> bool:
     """A connection that has no part in it goes on with a send that no collective holds, before the

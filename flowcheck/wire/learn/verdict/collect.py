@@ -7,6 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowcheck.findings.collectives import (
+    BEGINNING_UNTOLD,
+    CHUNK_PLACES_OPEN,
+    COPIES_DIFFER,
+    END_BY_CONTENT,
+    END_OPEN,
+    NO_ADDED_STEP,
+    READINGS_UNTRIED,
+    SIZE_AMID_UNREAD,
+    SIZE_BESIDE_LOST_RING,
+    WIDER_ELEMENTS,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import BUCKET_BY_ORDER
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
@@ -19,32 +33,10 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, counted
 from flowcheck.wire.learn.search.pairs import completions
 from flowcheck.wire.learn.trainer.habits import BUCKET
-from flowcheck.wire.learn.trainer.iteration import BY_ORDER, disputed
+from flowcheck.wire.learn.trainer.iteration import disputed
 from flowcheck.wire.learn.trainer.widths import as_wide
-from flowcheck.wire.learn.verdict.doubt import (
-    UNREAD_BESIDE,
-    assumptions,
-    doubts_about,
-    unread_since,
-)
-from flowcheck.wire.learn.verdict.ends import (
-    END_BY_CONTENT,
-    END_OPEN,
-    PLACES_OPEN,
-    Ends,
-    places_open,
-    uncover_end,
-)
-
-APART = "its size: connections beside these lost sends and may have carried a part of it"
-NOT_ALL_TRIED = "that no other reading fits: the search was broken off before all were tried"
-UNCOUNTED = "where it begins: sends before it were not seen and nothing else tells"
-AS_WIDE = "the width of its elements: half as wide it would be as large on the wire"
-DIFFER = (
-    "which send is which: copies of {:,} of its bytes differ, so that these are left out; frames "
-    "were damaged, or sends of other collectives are taken for its own"
-)
-NOT_ADDED = "no ring step is added: what follows each all-reduce is only as large as one"
+from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about, unread_since
+from flowcheck.wire.learn.verdict.ends import Ends, places_open, uncover_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +86,26 @@ def collect(
             sources += [SOURCE] if proposed[i].ranges else []
         doubts = doubts_about(cut, communicator)
         if cut.op.kind is CollectiveKind.ALL_REDUCE and i not in begun:
-            doubts.append(UNCOUNTED)
+            doubts.append(BEGINNING_UNTOLD())
         if not cut.op.licensed:
-            doubts += [APART] * apart + [NOT_ALL_TRIED] * (broken_off and _reduces(cut))
+            doubts += [SIZE_BESIDE_LOST_RING()] * apart
+            doubts += [READINGS_UNTRIED()] * (broken_off and _reduces(cut))
         if cut.op.kind is CollectiveKind.ALL_REDUCE and not added:
-            doubts.append(NOT_ADDED)
-        assumed = assumptions(cut, communicator) + [BY_ORDER] * (i in either)
+            doubts.append(NO_ADDED_STEP())
+        assumed = assumptions(cut, communicator) + [BUCKET_BY_ORDER()] * (i in either)
         assumed += begun.get(i, ())
-        assumed += [AS_WIDE] * (wide and cut.op.meaning == BUCKET)
+        assumed += [WIDER_ELEMENTS()] * (wide and cut.op.meaning == BUCKET)
         if unread_ns is not None and max(cut.times(ring), default=0) >= unread_ns:
-            assumed.append(UNREAD_BESIDE)
+            assumed.append(SIZE_AMID_UNREAD())
         if differing := canvas.conflicts + canvas.torn:
-            assumed.append(DIFFER.format(differing))
+            assumed.append(COPIES_DIFFER(differing))
         if ends.open(i, canvas) and places_open(cut, ring):
-            doubts.append(PLACES_OPEN)
+            doubts.append(CHUNK_PLACES_OPEN())
         elif ends.open(i, canvas):
             uncover_end(canvas, cut.op.protocol)
-            assumed.append(END_OPEN)
+            assumed.append(END_OPEN())
         elif ends.assumed(i, canvas):
-            assumed.append(END_BY_CONTENT)
+            assumed.append(END_BY_CONTENT())
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
@@ -146,13 +139,15 @@ def _collective(
     number: int,
     first_ns: int,
     sources: Sequence[str],
-    doubts: Sequence[str],
-    assumed: Sequence[str],
+    doubts: Sequence[Finding],
+    assumed: Sequence[Finding],
 ) -> Collective:
     ring = communicator.ring
     canvas.covered &= ~canvas.disputed
     canvas.result[canvas.disputed] = 0
-    if cut.op.kind is CollectiveKind.ALL_REDUCE and any(doubt != NOT_ADDED for doubt in doubts):
+    if cut.op.kind is CollectiveKind.ALL_REDUCE and any(
+        not doubt.of(NO_ADDED_STEP) for doubt in doubts
+    ):
         canvas.clear()  # nor is it sure where what was seen lies
     return Collective(
         index=0,

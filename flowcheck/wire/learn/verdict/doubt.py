@@ -2,54 +2,67 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.collectives import (
+    END_OPEN,
+    FEWEST_RANKS,
+    KIND_FROM_SIZES,
+    KIND_FROM_SIZES_WITH_LOSS,
+    KIND_OF_LOST_SENDS,
+    ONE_ALL_REDUCE,
+    OTHER_RANKS,
+    RELEASE_OPEN,
+    RING_STEPS,
+    SCATTERED_NOT_GATHERED,
+    SIZE_BESIDE_LOST_CHANNEL,
+    SIZE_BESIDE_UNREAD,
+    SIZE_OF_LOST_SENDS,
+)
+from flowcheck.findings.connections import CHANNEL_ORDER_OPEN
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES as LINE_BYTES
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.collectives.ring_schedule import Send
 from flowcheck.wire.collectives.tensor_size_fit import CollectiveSetting, EdgeSizes, totals_fitting
 from flowcheck.wire.learn.cuts.cut import Cut
-from flowcheck.wire.learn.flows.channels import OPEN
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.gathers import GATHERED, SCATTERED
 from flowcheck.wire.learn.search.releases import releases_open
 from flowcheck.wire.learn.trainer.habits import COUNT, WEIGHTS
-from flowcheck.wire.learn.verdict.beside import PASSED_OVER, passed_over
-from flowcheck.wire.learn.verdict.ends import END_OPEN
+from flowcheck.wire.learn.verdict.beside import passed_over
 from flowcheck.wire.learn.verdict.writers import channels_open, writers_open
 
 MANY_SENDS = 4
 """Sends with payload that make a ring collective of sizes which single broadcasts might have."""
-MAY_BE_TWO = "it is one all_reduce: two reduce_scatters of two ranks have the same sizes"
-UNREAD_BESIDE = "how large it is: sends of the same time fit no collective, and may be parts of it"
 
 
-def doubts_about(cut: Cut, communicator: Communicator) -> list[str]:
+def doubts_about(cut: Cut, communicator: Communicator) -> list[Finding]:
     """Why the sends of `cut` may be another collective, or one of another size."""
     if cut.doubt:
         return [cut.doubt]
     if told := writers_open(cut, communicator):
         return [told]
-    if communicator.ring.order == OPEN and channels_open(cut, communicator):
-        return [OPEN]
+    if communicator.ring.order.of(CHANNEL_ORDER_OPEN) and channels_open(cut, communicator):
+        return [communicator.ring.order]
     if releases_open(cut, communicator):
-        return ["the NCCL release: another one's partition has the same sizes at other places"]
+        return [RELEASE_OPEN()]
     if (
         cut.op.kind is CollectiveKind.ALL_REDUCE
         and not cut.op.licensed
         and _channel_lost(cut, communicator)
     ):
-        return ["its size: a connection of which sends were lost may have carried a part"]
+        return [SIZE_BESIDE_LOST_CHANNEL()]
     if cut.op.meaning == WEIGHTS and passed_over(cut, communicator):
-        return [PASSED_OVER]
+        return [SIZE_BESIDE_UNREAD()]
     if cut.op.licensed:
         return []
     if cut.op.kind is CollectiveKind.ALL_REDUCE:
         if cut.lost and not _seen_whole(cut, communicator) and not _only_total(cut, communicator):
-            return ["its size: sends of it were lost and other sizes fit what is left"]
+            return [SIZE_OF_LOST_SENDS()]
         if cut.lost and not _kind_told(cut, communicator):
-            return ["it is an all_reduce: of what may have told that, sends were lost"]
+            return [KIND_OF_LOST_SENDS()]
         return []
     if not _clean(communicator):
-        return [f"it is {_a(cut.op.kind)}: read from sizes alone while other sends are missing"]
+        return [KIND_FROM_SIZES_WITH_LOSS(cut.op.kind)]
     return []
 
 
@@ -81,20 +94,20 @@ def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
     return False
 
 
-def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
+def assumptions(cut: Cut, communicator: Communicator) -> list[Finding]:
     """What no byte seen could have contradicted, and what other readings would change."""
-    assumed: list[str] = []
+    assumed: list[Finding] = []
     reduces = cut.op.kind is CollectiveKind.ALL_REDUCE
     if cut.op.from_wire and cut.op.protocol is Protocol.LL:
-        assumed.append(END_OPEN)
+        assumed.append(END_OPEN())
     assumed += [cut.op.end] if cut.op.end else []
     if not cut.op.licensed and not reduces and not cut.op.meaning:
-        assumed.append(f"it is {_a(cut.op.kind)}: read from sizes alone")
+        assumed.append(KIND_FROM_SIZES(cut.op.kind))
     unsized = not cut.op.licensed and cut.op.protocol is not Protocol.SIMPLE
     if cut.op.meaning == GATHERED and unsized:
-        assumed.append(END_OPEN)
+        assumed.append(END_OPEN())
     if cut.op.meaning == SCATTERED and communicator.ring.ranks == 2 and not cut.op.licensed:
-        assumed.append("it is a reduce_scatter: what is gathered is gathered twice here")
+        assumed.append(SCATTERED_NOT_GATHERED())
     ring = communicator.ring
     assumed += ring.by_gpu if reduces else ()
     found = communicator.cuts.found
@@ -102,22 +115,18 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[str]:
     named = any(other.op.licensed and other.op.meaning != COUNT for other in found)
     around = reduces or not any(other.op.kind is CollectiveKind.ALL_REDUCE for other in found)
     if reduces and not named and _may_be_two(cut, communicator):
-        assumed.append(MAY_BE_TWO)
+        assumed.append(ONE_ALL_REDUCE())
     if around and not ring.closed and not named:
-        assumed.append(f"{ring.ranks} ranks: the fewest that the hosts seen allow")
+        assumed.append(FEWEST_RANKS(ring.ranks))
     for rival in communicator.rivals if reduces else ():
         other = rival.ring
         if other.ranks != ring.ranks:
-            assumed.append(f"{ring.ranks} ranks; {other.ranks} fit the sizes as well")
+            assumed.append(OTHER_RANKS(ring.ranks, other.ranks))
         elif other.extra_sends != ring.extra_sends:
-            assumed.append("how many ring steps the trainer's NCCL makes")
+            assumed.append(RING_STEPS())
     if channels_open(cut, communicator):
         assumed.append(ring.order)
     return list(dict.fromkeys(assumed))
-
-
-def _a(kind: CollectiveKind) -> str:
-    return f"an {kind}" if str(kind)[0] in "ae" else f"a {kind}"
 
 
 def _may_be_two(cut: Cut, communicator: Communicator) -> bool:

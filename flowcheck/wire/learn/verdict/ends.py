@@ -30,11 +30,6 @@ from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
 from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 
-END_OPEN = "the end of the tensor inside its last line"
-END_BY_CONTENT = "the tensor fills its last line: what stands there looks like the rest of it"
-
-PLACES_OPEN = "its size: another one has as many groups of lines, and its chunks at other places"
-
 
 class Ends:
     """Which all-reduces of one communicator end nobody knows where."""
@@ -81,7 +76,7 @@ class Ends:
         op = self._cuts[i].op
         if op.kind is not CollectiveKind.ALL_REDUCE:
             return True
-        told = not op.slack_is_open or bool(op.end)
+        told = not op.slack_is_open or op.end is not None
         grain = GRAIN_BYTES[op.protocol]
         if op.meaning == BUCKET and grain > 1:
             # A metric of one number is as large on the wire as a bucket of one line or group.

@@ -4,57 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.transport_forms import (
+    ADAPTIVE_ROUTING,
+    BIG_ENDIAN_SIZES,
+    CLEAR_TO_SEND_LAYOUT,
+    GROUPED_RECEIVES,
+    LITTLE_ENDIAN_SIZES,
+    MESSAGES_SPLIT,
+    REGISTERED_BUFFERS,
+    WHOLE_MESSAGES_IN_TURN,
+)
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.learn.flows.roles import Grants, Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 
-NO_WRITES = (
-    "no RDMA write was seen: the trainers use another transport, or the mirror does not show them"
-)
-NOT_NCCL = (
-    "{:,} RDMA writes were seen, none of the form of NCCL's own transport (clear-to-send one way, "
-    "writes that end with their size as immediate the other): another library's or plugin's"
-)
-LAYOUT = "clear-to-send entries are those of NCCL {}"
-IMMEDIATES = {
-    "little": "sizes in immediates have the sender's byte order, as before NCCL 2.29",
-    "big": "sizes in immediates are big-endian, as since NCCL 2.29",
-}
-ADAPTIVE = (
-    "{} connections end a write by an empty one with its size (NCCL_IB_ADAPTIVE_ROUTING; writes of "
-    "more than NCCL_IB_AR_THRESHOLD bytes)"
-)
-GROUPED = "receives are granted in groups of up to {} (PXN)"
-REGISTERED = (
-    "{} connections carry some collectives straight to registered buffers of the user's: receives "
-    "of just their size"
-)
-TURNS = "connections of {} queue pairs take whole messages by turns"
-SPLIT = "connections of {} queue pairs split every message"
+IMMEDIATES = {"little": LITTLE_ENDIAN_SIZES, "big": BIG_ENDIAN_SIZES}
 
 
-def told(flows: Sorted) -> tuple[str, ...]:
-    """One sentence for each."""
+def told(flows: Sorted) -> tuple[Finding, ...]:
+    """One finding for each."""
     return tuple(dict.fromkeys(_told(flows)))
 
 
-def _told(flows: Sorted) -> Iterator[str]:
+def _told(flows: Sorted) -> Iterator[Finding]:
     for layout in dict.fromkeys(one for grant in flows.grants for one in _layouts(grant)):
-        yield LAYOUT.format(layout)
+        yield CLEAR_TO_SEND_LAYOUT(layout)
     orders = set.intersection(*found) if (found := list(_orders(flows))) else set()
     if len(orders) == 1:
-        yield IMMEDIATES[orders.pop()]
+        yield IMMEDIATES[orders.pop()]()
     grouped = [g.flow.key for g in flows.grants if any(c.receives > 1 for c in g.by_index.values())]
     if adaptive := sum(_adaptive(s) for s in flows.streams if s.peer not in grouped):
-        yield ADAPTIVE.format(adaptive)
+        yield ADAPTIVE_ROUTING(adaptive)
     most = max((c.receives for g in flows.grants for c in g.by_index.values()), default=1)
     if most > 1:
-        yield GROUPED.format(most)
+        yield GROUPED_RECEIVES(most)
     if registered := sum(_registered(flows, stream) for stream in flows.streams):
-        yield REGISTERED.format(registered)
+        yield REGISTERED_BUFFERS(registered)
     for stream in flows.streams:
         if len(stream.queue_pairs) > 1:
-            yield (SPLIT if stream.split else TURNS).format(len(stream.queue_pairs))
+            entry = MESSAGES_SPLIT if stream.split else WHOLE_MESSAGES_IN_TURN
+            yield entry(len(stream.queue_pairs))
 
 
 def _layouts(grant: Grants) -> dict[nccl_wire_format.CtsLayout, None]:

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.transport_forms import LL128_ORDER_OPEN
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages
@@ -27,22 +29,6 @@ from flowcheck.wire.training_job.learned_job import LearnedJob
 
 ALIKE_BYTES = 112
 """At the start of an LL128 group, where both orders agree."""
-STATE_RELEASE = 'state NCCL\'s release, nccl = "2.9" or "2.10", in the job file'
-OPEN = (
-    "LL128 of a release before NCCL 2.12: before 2.10 its lines hold data in another order, and "
-    "nothing seen tells which it is; " + STATE_RELEASE
-)
-OPEN_AMID = (
-    "LL128 of a release before NCCL 2.12, whose lines may hold data in another order: that is told "
-    "where a start is seen"
-)
-LINEAR = "LL128's lines hold data one behind the other, as before NCCL 2.10: {}"
-BY_CONTENT = "start-up messages make sense so, and not in the other order"
-BY_STATEMENT = "the release that is stated"
-UNSHOWN = (
-    "LL128's lines hold data as since NCCL 2.10: no clear-to-send was mirrored, which tells the "
-    "release, and nothing else seen does; " + STATE_RELEASE
-)
 
 
 def as_linear(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:
@@ -121,11 +107,13 @@ def _other_way(ring: Ring) -> Ring:
 def in_doubt(reading: Reading) -> Reading:
     """Nothing of LL128 is sure."""
     collectives = tuple(
-        replace(c, doubtful=True, assumed=(*c.assumed, OPEN)) if c.protocol is Protocol.LL128 else c
+        replace(c, doubtful=True, assumed=(*c.assumed, LL128_ORDER_OPEN()))
+        if c.protocol is Protocol.LL128
+        else c
         for c in reading.collectives
     )
     parts = tuple(
-        replace(p, job=None, weights=_open(p.weights), why_not=(*p.why_not, OPEN))
+        replace(p, job=None, weights=_open(p.weights), why_not=(*p.why_not, LL128_ORDER_OPEN()))
         for p in reading.parts
     )
     return replace(
@@ -133,17 +121,23 @@ def in_doubt(reading: Reading) -> Reading:
         job=None,
         weights=_open(reading.weights),
         gathered=_open(reading.gathered),
-        why_not=(*reading.why_not, OPEN),
+        why_not=(*reading.why_not, LL128_ORDER_OPEN()),
         collectives=collectives,
         parts=parts,
     )
 
 
 def _open(weights: Weights | None) -> Weights | None:
-    return weights and replace(weights, complete=False, why_not=OPEN)
+    return weights and replace(weights, complete=False, why_not=LL128_ORDER_OPEN())
 
 
-def told(reading: Reading, *, evidence: str = "", assumed: str = "", linear: bool) -> Reading:
+def told(
+    reading: Reading,
+    *,
+    evidence: Finding | None = None,
+    assumed: Finding | None = None,
+    linear: bool,
+) -> Reading:
     """The reading in its order of lines, with what that rests on."""
 
     def of(job: LearnedJob | None) -> LearnedJob | None:
@@ -167,7 +161,7 @@ def uses_ll128(job: LearnedJob) -> bool:
     return any(op.protocol is Protocol.LL128 for op in (*job.first, *job.each))
 
 
-def _assumed(collective: Collective, sentence: str) -> Collective:
-    if not sentence or collective.protocol is not Protocol.LL128:
+def _assumed(collective: Collective, finding: Finding | None) -> Collective:
+    if finding is None or collective.protocol is not Protocol.LL128:
         return collective
-    return replace(collective, assumed=(*collective.assumed, sentence))
+    return replace(collective, assumed=(*collective.assumed, finding))

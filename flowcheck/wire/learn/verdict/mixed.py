@@ -20,10 +20,6 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.search.communicators import Communicator
 
-MIXED = (
-    "another communicator sends as much between the same addresses, and which connections belong "
-    "together nothing has told so far: their times allow them to be mixed"
-)
 ALIKE = 0.5
 """Share of a connection's sends that another one in its place has at least."""
 TRIES = 20_000

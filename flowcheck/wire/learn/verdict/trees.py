@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.connections import TREE_CONNECTIONS_OPEN, TREES_OPEN
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.double_binary_tree import is_second
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
 
-TREES_OPEN = (
-    "which of NCCL's two trees each channel has: its search may have found {} channels, or {}"
-)
-CONNECTIONS_OPEN = "which connections between two nodes are the ring's, and which those of trees"
 
-
-def trees_open(cut: Cut, communicator: Communicator) -> str:
-    """Why the channels of a tree may be each other; empty: they are told."""
+def trees_open(cut: Cut, communicator: Communicator) -> Finding | None:
+    """Why the channels of a tree may be each other; None: they are told."""
     ring = communicator.ring
     used = sum(any(schedule[c] for schedule in cut.schedules) for c in range(ring.channels))
     for rival in communicator.rivals:
@@ -25,10 +22,10 @@ def trees_open(cut: Cut, communicator: Communicator) -> str:
             if of.found and (of.ranks, of.gpus) == (ring.ranks, ring.gpus)
         }
         if len(ways) > 1:
-            return TREES_OPEN.format(ring.found, other.found)
+            return TREES_OPEN(ring.found, other.found)
         if len(ways) == 1 and other.found and _shared_out(other) != _shared_out(ring):
-            return CONNECTIONS_OPEN
-    return ""
+            return TREE_CONNECTIONS_OPEN()
+    return None
 
 
 def _shared_out(ring: Ring) -> set[tuple[object, ...]]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flowcheck.findings.collectives import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
 from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
@@ -17,15 +19,6 @@ from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.ends import end_open
 from flowcheck.wire.learn.verdict.pads import hidden
 from flowcheck.wire.training_job.gradient_buckets import BROADCAST_CAP_BYTES
-
-IN_ONE_LINE = (
-    "the initial weights are {} bytes: as few as any number has that ranks tell each other, so "
-    "that nothing tells a model of it"
-)
-END_TOLD_BY_NONE = (
-    "where the initial weights end is not told: other shapes, or elements of another size, fit the "
-    "start-up as well"
-)
 
 
 def _in_whole_pieces(parts: Sequence[Collective], size: int, cap_bytes: int) -> bool:
@@ -107,27 +100,26 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         agreed = exact or (reduced > 0 and reduced in (*sums, first))
         # In one line nothing tells the size of an element, nor which cut of the shapes it is.
         told = bool(habits.own)  # by the model that was stated
-        open_why = (
-            END_TOLD_BY_NONE if not told and end_open(habits, size, protocol, named=True) else ""
-        )
+        open_end = not told and end_open(habits, size, protocol, named=True)
+        why_not = WEIGHTS_END_OPEN() if open_end else None
         if not told and size <= max(grain, LL_LINE_DATA_BYTES):
-            open_why = IN_ONE_LINE.format(size)
+            why_not = WEIGHTS_IN_ONE_LINE(size)
         pieces = _in_whole_pieces(parts, size, 0 if habits.own else BROADCAST_CAP_BYTES)
-        whole = agreed and not open_why and not missing and pieces
+        whole = agreed and why_not is None and not missing and pieces
         return Weights(
             shapes=tuple(sizes for sizes, _ in habits.shapes[0].shapes),
             result=result,
             missing=tuple(missing),
             complete=whole,
-            why_not=open_why or places_unsure(habits),
+            why_not=why_not or places_unsure(habits),
             assumed=_assumed(habits, parts),
         )
     return None
 
 
-def _assumed(habits: Habits, parts: Sequence[Collective]) -> tuple[str, ...]:
+def _assumed(habits: Habits, parts: Sequence[Collective]) -> tuple[Finding, ...]:
     """What the broadcasts rest on, and where parameters of one number are taken to stand."""
-    told = dict.fromkeys(sentence for part in parts for sentence in part.assumed)
+    told = dict.fromkeys(finding for part in parts for finding in part.assumed)
     open_places = places_open(habits)
     return (*told, open_places) if open_places else tuple(told)
 

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.connections import FIRST_GPU_OPEN, RING_PLACE_OPEN, SENDERS_OPEN
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.verdict.trees import trees_open
 
-LOG_TELLS = "NCCL's log of rank 0 tells (nccl_log in the job file, or analyze --nccl-log)"
-WRITERS_OPEN = (
-    "{} on channel {}: the chunks of every all-reduce on it are as "
-    f"large on the wire as each other; {LOG_TELLS}"
-)
-FIRST_GPU = "which GPU of a node comes first"
-PLACE = "where in the ring a mirrored rank stands"
-SENDERS_OPEN = f"the ring index of the senders: sizes fit another as well; {LOG_TELLS}"
 
-
-def writers_open(cut: Cut, communicator: Communicator) -> str:
-    """Why nothing tells where the chunks of an all-reduce lie; empty: it is told, or no matter."""
+def writers_open(cut: Cut, communicator: Communicator) -> Finding | None:
+    """Why nothing tells where the chunks of an all-reduce lie; None: it is told, or no matter."""
     if cut.op.kind is not CollectiveKind.ALL_REDUCE:
-        return ""
+        return None
     if cut.op.tree and (told := trees_open(cut, communicator)):
         return told
     if _senders_open(communicator):
-        return SENDERS_OPEN
+        return SENDERS_OPEN()
     if cut.op.tree:
-        return ""  # Which GPU of a node comes first in the ring is no matter.
+        return None  # Which GPU of a node comes first in the ring is no matter.
     turns = _turns(cut, communicator)
-    open_ = FIRST_GPU if communicator.ring.gpus > 1 else PLACE
-    return WRITERS_OPEN.format(open_, ", ".join(map(str, turns))) if turns else ""
+    entry = FIRST_GPU_OPEN if communicator.ring.gpus > 1 else RING_PLACE_OPEN
+    return entry(turns) if turns else None
 
 
 def _senders_open(communicator: Communicator) -> bool:

@@ -12,6 +12,11 @@ from itertools import combinations_with_replacement
 
 import msgspec
 
+from flowcheck.findings import late_join
+from flowcheck.findings.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_learning import ALL_ALIKE
+from flowcheck.findings.transport_forms import LL128_ORDER_OPEN_MIDSTREAM
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
@@ -19,18 +24,15 @@ from flowcheck.wire.collectives.nccl_parameters import (
     NcclEra,
     Protocol,
 )
-from flowcheck.wire.learn.flows.channels import BY_NUMBER
 from flowcheck.wire.learn.flows.groups import alone
-from flowcheck.wire.learn.flows.logged import BY_LOG, logged_rings
+from flowcheck.wire.learn.flows.logged import logged_rings
 from flowcheck.wire.learn.flows.rings import Ring, rings
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.flows.rows import rows
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.jobs.late.instants import SHORT
 from flowcheck.wire.learn.jobs.late.joined import join_job
-from flowcheck.wire.learn.jobs.late.strangers import MIXED_AMID, mixable
+from flowcheck.wire.learn.jobs.late.strangers import mixable
 from flowcheck.wire.learn.search.communicators import HINT, ring_and_p2p, rules_told
-from flowcheck.wire.learn.trainer.iteration import ALL_ALIKE
 from flowcheck.wire.learn.verdict import lines
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 from flowcheck.wire.training_job import learned_job
@@ -38,22 +40,6 @@ from flowcheck.wire.training_job.flow_plan import compile_flow_plans
 from flowcheck.wire.training_job.learned_job import Communicator as Recorded
 from flowcheck.wire.training_job.learned_job import Edge
 
-NO_RINGS = "no connections of a ring were seen yet"
-UNFIT = (
-    "no ring of the connections seen sends what the stated model does in an iteration ([model] "
-    "factory, loss, bucket_cap_mb): {}"
-)
-BY_TAGS = "the place of the mirrored ranks in the ring: sizes fit others, clear-to-send told one"
-UNPLACED = "which place in the ring the mirrored ranks have is not told: sizes fit {} of them"
-OTHER_NODES = (
-    "sizes fit only a ring that hosts or the ranks named by clear-to-send messages contradict, as "
-    "where nodes hold several GPUs: which of them writes is told where a start is seen, or by "
-    "NCCL's log (nccl_log in the job file)"
-)
-IN_ONE_LINE = (
-    "all sums of the stated model fit one line or group: whatever else ranks sum looks like them"
-)
-AS_STATED = "parameters and the order of their gradients are those of the stated model"
 LAPS = 2
 """Iterations that must have the sizes: of one alone another ring or model may have them too."""
 ORDER = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
@@ -71,7 +57,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     mapped: bool = False
     """With find_unused_parameters: the last bucket is the map."""
     gradient_element_bytes: int = 0
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +74,17 @@ def join_expected(
     ended: bool,
     release: NcclEra | None = None,
     logged: Sequence[RingOrder] = (),
-    unlike: Callable[[learned_job.LearnedJob], str] = lambda _: "",
-) -> tuple[learned_job.LearnedJob | None, str]:
+    unlike: Callable[[learned_job.LearnedJob], Finding | None] = lambda _: None,
+) -> tuple[learned_job.LearnedJob | None, Finding | None]:
     """The job from the first iteration on that lies whole in the stream, or why there is none.
-    logged: rings as NCCL's log has them; unlike: why one is not the job that is looked for; empty:
-    it is."""
+    logged: rings as NCCL's log has them; unlike: why one is not the job that is wanted, or
+    None."""
     told = sort_flows(flows, messages)
     streams, _ = ring_and_p2p(told.streams)
     if not streams:
-        return None, NO_RINGS
+        return None, late_join.NO_RINGS()
     rules = rules_told(told, release)
-    why = UNFIT.format("none leads around")
+    why: Finding | None = late_join.NO_RING_FITS(late_join.NO_CLOSED_RING())
     for row in rows(streams):
         own = [grant for grant in told.grants if grant.rings]
         group = alone(row, own)
@@ -109,11 +95,14 @@ def join_expected(
             if found is not None and (why := unlike(found)):
                 continue
             if found is not None and mixable(found, streams, laps=LAPS):
-                return None, MIXED_AMID
+                return None, late_join.MIXED_AMID_RUN()
             if found is not None and lines.uses_ll128(found) and lines.may_be_linear(told):
-                return None, lines.OPEN_AMID
+                return None, LL128_ORDER_OPEN_MIDSTREAM()
             return found, why
-        why = SHORT if short and not ended else UNFIT.format(f"of {len(row)} connections none does")
+        if short and not ended:
+            why = late_join.NO_WHOLE_ITERATION()
+        else:
+            why = late_join.NO_RING_FITS(late_join.NO_RING_OF_CONNECTIONS(len(row)))
     return None, why
 
 
@@ -129,7 +118,7 @@ def _fits(
     seen = [protocol for s in row for send in s.sends.values() if (protocol := send.protocol)]
     used = [protocol for protocol in ORDER if protocol in {*seen, *(s.protocol for s in row)}]
     fits: list[_Fit] = []
-    short = False
+    short, rests_on = False, late_join.AS_STATED()
     # Each bucket goes around a ring twice, on some channel at least.
     most = max(len(stream.sends) for stream in row) // (2 * LAPS * len(stated.buckets)) + 1
     for ring in guesses:
@@ -139,8 +128,8 @@ def _fits(
             short = True
             continue
         for guess in _guesses(stated, ring, used):
-            found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=AS_STATED)
-            short = short or why == SHORT
+            found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=rests_on)
+            short = short or (why is not None and why.of(late_join.NO_WHOLE_ITERATION))
             if found is not None and not any(_same(found, fit.joined) for fit in fits):
                 fits.append(_Fit(found, ring.penalty))
     return fits, short
@@ -231,24 +220,25 @@ def _same(one: learned_job.LearnedJob, other: learned_job.LearnedJob) -> bool:
     )
 
 
-def _told(stated: Expected, fits: Sequence[_Fit]) -> tuple[learned_job.LearnedJob | None, str]:
+def _told(
+    stated: Expected, fits: Sequence[_Fit]
+) -> tuple[learned_job.LearnedJob | None, Finding | None]:
     """The one that hints speak for, where sizes fit several."""
     least = min(fit.penalty for fit in fits)
     if least >= HINT:
-        return None, OTHER_NODES
+        return None, late_join.OTHER_NODES()
     best = [fit.joined for fit in fits if fit.penalty == least]
     if len(best) > 1:
-        return None, UNPLACED.format(len(best))
+        return None, late_join.PLACE_OPEN(len(best))
     found = best[0]
     sums = {(op.work_bytes, op.protocol) for op in found.each if op.role is learned_job.Role.BUCKET}
     if all(size <= GRAIN_BYTES[protocol] for size, protocol in sums):
-        return None, IN_ONE_LINE
-    alike = (ALL_ALIKE,) if len(sums) == 1 else ()
+        return None, late_join.IN_ONE_LINE()
+    alike = (ALL_ALIKE(),) if len(sums) == 1 else ()
     nodes = any(communicator.gpus > 1 for communicator in found.communicators)
-    assumed = [BY_LOG] if nodes else [BY_TAGS] if len(fits) > 1 else []
+    by_tags = [late_join.PLACE_BY_TAGS()] if len(fits) > 1 else []
+    assumed = [PLACES_BY_LOG()] if nodes else by_tags
     if max(communicator.channels for communicator in found.communicators) > 1:
-        assumed.append(BY_NUMBER)
-    told = tuple(
-        f"{sentence} {learned_job.UNTIL_AUDITED}" for sentence in (*stated.assumed, *assumed)
-    )
-    return msgspec.structs.replace(found, assumed=(*found.assumed, *told, *alike)), ""
+        assumed.append(CHANNELS_BY_NUMBER())
+    told = tuple(one.until_audited() for one in (*stated.assumed, *assumed))
+    return msgspec.structs.replace(found, assumed=(*found.assumed, *told, *alike)), None

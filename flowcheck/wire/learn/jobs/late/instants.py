@@ -12,18 +12,21 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.late_join import (
+    BEGIN_BETWEEN_OTHERS,
+    BEGIN_BY_PAUSES,
+    BEGIN_CONTRADICTORY,
+    BEGIN_OPEN,
+    NO_WHOLE_ITERATION,
+    OTHER_SIZES,
+)
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 LONGER = 2.0
 """How much longer the shortest pause before an iteration must be than what is usual elsewhere."""
 LAPS = 3
 """Pauses that are compared where sizes fit several places."""
-
-SHORT = "no whole iteration of the job known was seen yet behind the last gap"
-UNLIKE = "the sizes seen are not those of the job known: {} messages to QP {} fit no iteration"
-UNTOLD = "where an iteration begins is not told: sizes fit {} places, and no pauses tell"
-BY_PAUSES = "where an iteration begins: sizes fit {} places, the trainer's pauses tell one"
-BETWEEN = "where an iteration begins: other collectives lie between some"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +63,18 @@ class Cut:
     """Nothing began for so long before; None: before it nothing was seen."""
 
 
-def first_iteration(lanes: Sequence[Lane], *, ended: bool, laps: int) -> tuple[Cut | None, str]:
+def first_iteration(
+    lanes: Sequence[Lane], *, ended: bool, laps: int
+) -> tuple[Cut | None, Finding | None]:
     """Where the first iteration begins that was seen whole, and what that rests on; or none, and
     why. ended: nothing more comes; else the one after must have begun too; laps: iterations on end
     that must have been seen."""
     more = 0 if ended else 1
     needed = [laps * len(lane.period) + more for lane in lanes]
     if any(len(lane.seen) < least for lane, least in zip(lanes, needed, strict=True)):
-        return None, SHORT
+        return None, NO_WHOLE_ITERATION()
     cuts = _cuts(lanes, [lane.begins(None) for lane in lanes], needed)
-    between = ""
+    between = None
     if not cuts and all(len(lane.seen) >= LAPS * len(lane.period) for lane in lanes):
         # What comes only now and then lies between iterations.
         if laps > 1:  # else an iteration 0 of the same sizes must not be taken for a later one
@@ -77,12 +82,12 @@ def first_iteration(lanes: Sequence[Lane], *, ended: bool, laps: int) -> tuple[C
         begins = [lane.begins(least) for lane, least in zip(lanes, needed, strict=True)]
         for lane, own, least in zip(lanes, begins, needed, strict=True):
             if not own[: len(lane.seen) - least + 1].any():
-                return None, UNLIKE.format(len(lane.seen), lane.key.dest_qp)
-        cuts, between = _cuts(lanes, begins, needed), BETWEEN
+                return None, OTHER_SIZES(len(lane.seen), lane.key.dest_qp)
+        cuts, between = _cuts(lanes, begins, needed), BEGIN_BETWEEN_OTHERS()
         if _contradict(lanes, cuts, needed):
-            return None, UNTOLD.format("several")
+            return None, BEGIN_CONTRADICTORY()
     if not cuts:
-        return None, SHORT
+        return None, NO_WHOLE_ITERATION()
     return _chosen(lanes, cuts, between, ended=ended)
 
 
@@ -112,8 +117,8 @@ def _instants(lanes: Sequence[Lane]) -> Iterator[tuple[tuple[int, ...], int | No
 
 
 def _chosen(
-    lanes: Sequence[Lane], cuts: Sequence[Cut], assumed: str, *, ended: bool
-) -> tuple[Cut | None, str]:
+    lanes: Sequence[Lane], cuts: Sequence[Cut], assumed: Finding | None, *, ended: bool
+) -> tuple[Cut | None, Finding | None]:
     """The first cut of the right kind whose iteration was seen to the last byte."""
     kinds: dict[tuple[int, ...], list[Cut]] = defaultdict(list)
     for cut in cuts:
@@ -125,8 +130,8 @@ def _chosen(
         told = _pauses(kinds[best])
         rest = max(usual[kind] for kind in kinds if kind != best)
         if len(told) < (1 if ended else LAPS) or min(told) < LONGER * rest:
-            return None, UNTOLD.format(len(kinds))
-        assumed = BY_PAUSES.format(len(kinds))
+            return None, BEGIN_OPEN(len(kinds))
+        assumed = BEGIN_BY_PAUSES(len(kinds))
     for cut in kinds[best]:
         if all(
             message.complete and not message.conflicts
@@ -134,7 +139,7 @@ def _chosen(
             for message in lane.seen[i : i + len(lane.period)]
         ):
             return cut, assumed
-    return None, SHORT
+    return None, NO_WHOLE_ITERATION()
 
 
 def _contradict(lanes: Sequence[Lane], cuts: Sequence[Cut], needed: Sequence[int]) -> bool:

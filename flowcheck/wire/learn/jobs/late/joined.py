@@ -15,8 +15,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.late_join import (
+    CONNECTION_SILENT,
+    JOINED,
+    NO_MESSAGE,
+    NO_WHOLE_ITERATION,
+    SAME_JOB,
+)
 from flowcheck.wire.learn.jobs.edges import FIRST_AMID
-from flowcheck.wire.learn.jobs.late.instants import SHORT, Lane, first_iteration
+from flowcheck.wire.learn.jobs.late.instants import Lane, first_iteration
 from flowcheck.wire.learn.jobs.late.turns import in_turn
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 from flowcheck.wire.training_job import learned_job
@@ -24,14 +32,7 @@ from flowcheck.wire.training_job.connection_messages import iteration_sizes
 
 START_PSN = 1 << 32
 """Unwrapped PSN of a flow's first packet (InfiniBand: NCCL starts each queue pair at 0)."""
-
-ABSENT = "no message of the connections known was seen yet"
-LACKING = "connection {} of those known shows nothing yet: the mirror may not show it"
-SAME_JOB = (
-    "it is the job that was known before: its connections have the same addresses and queue pairs, "
-    "and all sizes since it was joined; which parameter lies where in a bucket no size tells"
-)
-EVIDENCE = "joined amid its run: {} messages on {} connections have the sizes of its iterations"
+IT_IS_KNOWN = SAME_JOB()
 
 
 def knows(known: learned_job.LearnedJob, messages: Sequence[ObservedMessage]) -> bool:
@@ -56,8 +57,8 @@ def join_job(
     *,
     ended: bool,
     laps: int = 1,
-    assumed: str = SAME_JOB,
-) -> tuple[learned_job.LearnedJob | None, str]:
+    assumed: Finding = IT_IS_KNOWN,
+) -> tuple[learned_job.LearnedJob | None, Finding | None]:
     """`known` from the first iteration on that lies whole in the stream, or why there is none.
 
     ended: nothing more comes; else the iteration after it must have begun too; laps: iterations
@@ -65,14 +66,14 @@ def join_job(
     """
     own = _latest(known, messages)
     if not own:
-        return None, ABSENT
+        return None, NO_MESSAGE()
     lanes: list[Lane] = []
     parts = [part for part in _parts(known) if len(part.period)]
-    rests_on = [assumed]
+    rests_on: list[Finding | None] = [assumed]
     for part in parts:
         of = [own.get(_name(flow)) for flow in part.turns]
         if None in of:
-            return None, LACKING.format(part.turns[of.index(None)].dest_qp)
+            return None, CONNECTION_SILENT(part.turns[of.index(None)].dest_qp)
         seen, told_by = in_turn([_behind_last_gap(one) for one in of if one is not None])
         if seen is None:
             return None, told_by
@@ -85,11 +86,11 @@ def join_job(
     for part, lane, at in zip(parts, lanes, cut.at, strict=True):
         next_ones = lane.seen[at : at + len(part.turns)]
         if len(next_ones) < len(part.turns):
-            return None, SHORT
+            return None, NO_WHOLE_ITERATION()
         begins[part.place] += next_ones
     count = sum(len(lane.seen) - i for lane, i in zip(lanes, cut.at, strict=True))
     rests_on.append(told_by)
-    return _from(known, begins, tuple(dict.fromkeys(filter(None, rests_on))), count), ""
+    return _from(known, begins, tuple(dict.fromkeys(filter(None, rests_on))), count), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def _behind_last_gap(messages: Sequence[ObservedMessage]) -> list[ObservedMessag
 def _from(
     known: learned_job.LearnedJob,
     begins: Mapping[tuple[int, int], Sequence[ObservedMessage]],
-    assumed: tuple[str, ...],
+    assumed: tuple[Finding, ...],
     count: int,
 ) -> learned_job.LearnedJob:
     """`known` as it goes on from these messages: [edge, channel] the next one of each flow in the
@@ -171,8 +172,8 @@ def _from(
                 flags_count=False,
             )
         )
-    told_until = tuple(f"{sentence} {learned_job.UNTIL_AUDITED}" for sentence in assumed)
-    evidence = EVIDENCE.format(count, sum(map(len, begins.values())))
+    told_until = tuple(one.until_audited() for one in assumed)
+    evidence = JOINED(count, sum(map(len, begins.values())))
     return msgspec.structs.replace(
         known,
         edges=tuple(edges),

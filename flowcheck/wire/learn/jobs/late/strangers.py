@@ -10,12 +10,6 @@ from flowcheck.wire.learn.jobs.late.instants import Lane
 from flowcheck.wire.training_job.connection_messages import iteration_sizes
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
-MIXED_AMID = (
-    "another ring sends as much as this one does between the same addresses, and amid a run "
-    "nothing tells which of their connections belong together: followed where the start of both is "
-    "seen, or where a chain before this one followed them"
-)
-
 
 def mixable(found: LearnedJob, streams: Sequence[Stream], *, laps: int) -> bool:
     """Some connection beside those of the job has, for so many iterations on end, the sizes of one

@@ -10,31 +10,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.late_join import TURNS_BY_TIMES, TURNS_OPEN
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 MOST_UNTIMELY = 0.05
 """Share of messages that may begin before the one whose turn was before: a NIC may serve queue
 pairs at once. One that is a turn off begins nearly each of its messages too early or too late."""
-TURNS = (
-    "each connection uses several queue pairs (NCCL_IB_QPS_PER_CONNECTION), and whose turn it is "
-    "amid a run their messages' times do not tell"
-)
-BY_TIMES = "whose turn it is of a connection's queue pairs, by when their messages began"
 
 
-def in_turn(of: Sequence[Sequence[ObservedMessage]]) -> tuple[list[ObservedMessage] | None, str]:
+def in_turn(
+    of: Sequence[Sequence[ObservedMessage]],
+) -> tuple[list[ObservedMessage] | None, Finding | None]:
     """One connection's messages in order, and what that rests on; None, and why they have none.
 
     of: [turn] messages of each queue pair behind its last gap, in the order of their turns.
     """
     if len(of) == 1:
-        return list(of[0]), ""
+        return list(of[0]), None
     if not all(of):
-        return [], ""
+        return [], None
     begin = max(one[0].time for one in of)
     left = [[message for message in one if message.time >= begin] for one in of]
     if not all(left):
-        return [], ""
+        return [], None
     first = min(range(len(left)), key=lambda turn: left[turn][0].time)
     turned = [*left[first:], *left[:first]]
     found = []
@@ -45,5 +44,5 @@ def in_turn(of: Sequence[Sequence[ObservedMessage]]) -> tuple[list[ObservedMessa
         found.append(turned[turn][nth])
     untimely = sum(later.time < earlier.time for earlier, later in pairwise(found))
     if untimely > MOST_UNTIMELY * len(found):
-        return None, TURNS
-    return found, BY_TIMES
+        return None, TURNS_OPEN()
+    return found, TURNS_BY_TIMES()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcheck.findings.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
-from flowcheck.wire.learn.jobs.sharding import basis
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.training_job import learned_job
@@ -30,7 +30,7 @@ def with_sums(
     collectives: Sequence[Collective], learned: learned_job.LearnedJob
 ) -> tuple[Collective, ...]:
     """All of them, and of HSDP what is summed over the copies of the model called so."""
-    if basis.HYBRID not in learned.evidence:
+    if HYBRID() not in learned.evidence:
         return tuple(collectives)
     parts = _parts(learned)
     return tuple(

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings import sharded_jobs as sharded
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
@@ -44,7 +46,7 @@ class Learned:
 
     job: learned_job.LearnedJob | None = None
     base: Weights | None = None
-    why_not: tuple[str, ...] = ()
+    why_not: tuple[Finding, ...] = ()
 
 
 def gathers(communicators: Sequence[Communicator]) -> bool:
@@ -59,7 +61,7 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     """
     found = [c for c in communicators if any(x.op.meaning == GATHERED for x in c.cuts.found)]
     if len(found) != 1:
-        return Learned(why_not=(basis.SEVERAL.format(len(found)),) if found else ())
+        return Learned(why_not=(sharded.SEVERAL_COMMUNICATORS(len(found)),) if found else ())
     communicator = found[0]
     ring = communicator.ring
     cuts: Sequence[Cut] = communicator.cuts.found
@@ -69,7 +71,7 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     tokens = [_token(cut, canvas) for cut, canvas in zip(cuts, canvases, strict=True)]
     period = period_of(tokens)
     if period is None:
-        return Learned(why_not=(basis.NO_PERIOD,))
+        return Learned(why_not=(sharded.NO_ITERATION(),))
     cuts, by_order = exact(cuts, ring, period, blocks)
     canvases = [
         canvas if cut is before else _canvas(cut, ring)
@@ -77,11 +79,11 @@ def learn_sharded(communicators: Sequence[Communicator], blocks: Sequence[int] =
     ]
     learned = _followed(communicator, cuts, canvases, period, frozenset(blocks))
     if learned.job is not None and by_order:
-        more = (*learned.job.assumed, basis.SIZES_OPEN)
+        more = (*learned.job.assumed, sharded.SIZES_OPEN())
         learned = replace(learned, job=msgspec.structs.replace(learned.job, assumed=more))
     if learned.job is None or not reduced_beside(learned.job, communicators):
         return learned
-    told = msgspec.structs.replace(learned.job, evidence=(*learned.job.evidence, basis.HYBRID))
+    told = msgspec.structs.replace(learned.job, evidence=(*learned.job.evidence, sharded.HYBRID()))
     return replace(learned, job=told)
 
 
@@ -111,7 +113,7 @@ def _token(cut: Cut, canvas: Canvas | None) -> Token:
     return Token(cut.op.kind, cut.op.work_bytes, cut.op.protocol, tells, mark)
 
 
-def _lacking(canvases: Sequence[Canvas | None], cuts: Sequence[Cut], ring: Ring) -> str | None:
+def _lacking(canvases: Sequence[Canvas | None], cuts: Sequence[Cut], ring: Ring) -> Finding | None:
     """Which rank's part no gather holds, if one link alone is mirrored."""
     told = [
         (canvas.covered.reshape(ring.ranks, -1).any(axis=1), cut.op.work_bytes)
@@ -122,9 +124,9 @@ def _lacking(canvases: Sequence[Canvas | None], cuts: Sequence[Cut], ring: Ring)
     if seen.all():
         return None
     units = sum({size for _, size in told})
-    missing = ", ".join(map(str, np.flatnonzero(~seen)))
+    missing = np.flatnonzero(~seen).tolist()
     lost = int((~seen).sum()) * units
-    return basis.ONE_WAY.format(missing, ring.ranks, f"{lost:,}", f"{units * ring.ranks:,}")
+    return sharded.ONE_DIRECTION(missing, ring.ranks, lost, units * ring.ranks)
 
 
 def _followed(
@@ -137,22 +139,22 @@ def _followed(
     ring = communicator.ring
     alike = {cut.op: cut for cut in cuts}.values()
     if any(releases_open(cut, communicator) for cut in alike):
-        return Learned(why_not=(basis.RELEASE,))
+        return Learned(why_not=(sharded.RELEASE_OPEN(),))
     twice = sum(len(unit) > 1 for unit in period.units)
     if ring.ranks == 2 and not twice:
-        return Learned(why_not=(basis.NOTHING_TWICE,))
+        return Learned(why_not=(sharded.GATHERED_ONCE(),))
     first = _base(period, canvases)
     if first is None or first + 1 >= period.windows:
-        return Learned(why_not=(basis.NO_BASE,))
+        return Learned(why_not=(sharded.NO_WHOLE_ITERATION(),))
     if any(cut.lost for cut in cuts[: period.at(first + 1).stop]):
-        return Learned(why_not=(basis.LOST,))
+        return Learned(why_not=(sharded.LOST_BEFORE(),))
     edges = _edges(communicator, cuts[period.at(first + 1).start])
     if edges is None:
-        return Learned(why_not=(basis.MIDST,))
+        return Learned(why_not=(sharded.TURNS_OPEN(),))
     sizes = [cuts[period.start + unit[0]].op.work_bytes * ring.ranks for unit in period.units]
     element = 4 if all(size // ring.ranks % 4 == 0 for size in sizes) else 2
     if any(size // ring.ranks % element for size in sizes):
-        return Learned(why_not=(basis.ODD,))
+        return Learned(why_not=(sharded.ODD_PART(),))
     held = np.concatenate([_content(period, unit, first, canvases) for unit in period.units])
     base = Weights(shapes=tuple((size,) for size in sizes), result=held, missing=(), complete=True)
     each = tuple(_ops(cuts, period, first + 1))

@@ -12,6 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from flowcheck.findings import distributed_optimizers as optimizer
+from flowcheck.findings import sharded_jobs as sharded
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.jobs.edges import edges_amid, edges_of
@@ -41,19 +44,19 @@ def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Lear
     ring, cuts = communicator.ring, communicator.cuts.found
     streams = [stream for edge in ring.edges for stream in edge.streams]
     if any(stream.tag is None for stream in streams):
-        return Learned(why_not=(basis.NO_RANKS,))
+        return Learned(why_not=(optimizer.NO_RANKS(),))
     if any(releases_open(cut, communicator) for cut in {cut.op: cut for cut in cuts}.values()):
-        return Learned(why_not=(basis.RELEASE,))
+        return Learned(why_not=(sharded.RELEASE_OPEN(),))
     ends = gathered_at(cuts, len(parted.parts))
     place = _iteration(cuts, ends)
     if place is None:
-        return Learned(why_not=(basis.NO_PERIOD,))
+        return Learned(why_not=(optimizer.NO_TWO_STEPS(),))
     start, length, first = place
     order = _order(parted, [cut for cut in cuts[start : start + length] if gathers(cut)])
-    if isinstance(order, str):
+    if isinstance(order, Finding):
         return Learned(why_not=(order,))
     if any(cut.lost for cut in cuts[: start + length]):
-        return Learned(why_not=(basis.LOST,))
+        return Learned(why_not=(sharded.LOST_BEFORE(),))
     looked_at = ends[first : first + MOST_STEPS]
     held = [content.held(cuts, end, order, ring, parted) for end in looked_at]
     if held[0] is None:
@@ -61,12 +64,12 @@ def learn_parted(found: Sequence[Communicator], parted: ShardedTraining) -> Lear
     steps = [one for one in held if one is not None]
     change = content.usual_change(steps, parted)
     if change is None or change > LITTLE:
-        return Learned(why_not=(basis.UNLIKE.format(change or 0.0),))
+        return Learned(why_not=(optimizer.CHANGES_TOO_MUCH(round(change or 0.0, 2)),))
     if content.scattered_parameters(cuts[start : start + length], ring, parted, LITTLE):
-        return Learned(why_not=(basis.SCATTERED_TOO,))
+        return Learned(why_not=(optimizer.SCATTERED_TOO(),))
     begun = content.begun_with(cuts, ring, parted, steps[0]) if not first else None
     if begun is not None and content.lies_otherwise(begun, steps[0], parted):
-        return Learned(why_not=(basis.LIES_OTHERWISE,))
+        return Learned(why_not=(optimizer.LIES_OTHERWISE(),))
     told = _Told(len(ends), change, begun or steps[0], begun is not None)
     return _followed(communicator, parted, (start, length, first), order, told)
 
@@ -99,7 +102,7 @@ def _iteration(cuts: Sequence[Cut], ends: Sequence[int]) -> tuple[int, int, int]
     return None
 
 
-def _order(parted: ShardedTraining, gathers: Sequence[Cut]) -> tuple[int, ...] | str:
+def _order(parted: ShardedTraining, gathers: Sequence[Cut]) -> tuple[int, ...] | Finding:
     """Units in the order that they are gathered in, or why it is not told."""
     forward = tuple(range(len(parted.parts)))
     ways = {False: forward, True: forward[::-1]}
@@ -111,9 +114,9 @@ def _order(parted: ShardedTraining, gathers: Sequence[Cut]) -> tuple[int, ...] |
         and parted.backward in (None, backward)
     ]
     if not fits:
-        return basis.OTHER_ORDER
+        return optimizer.OTHER_ORDER()
     if len(fits) > 1 and len(forward) > 1:
-        return basis.ORDER_OPEN
+        return optimizer.ORDER_OPEN()
     return ways[fits[0]]
 
 
@@ -128,7 +131,7 @@ def _followed(
     whole = all(stream.from_start for edge in communicator.ring.edges for stream in edge.streams)
     edges = (edges_of if whole else edges_amid)(communicator, communicator.cuts.found[start])
     if edges is None:
-        return Learned(why_not=(basis.MIDST,))
+        return Learned(why_not=(sharded.TURNS_OPEN(),))
     ring, cuts = communicator.ring, communicator.cuts.found
     sizes = [part.gathered_bytes * ring.ranks for part in parted.parts]
     base = Weights(

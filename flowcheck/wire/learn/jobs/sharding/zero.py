@@ -14,6 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.distributed_optimizers import MAY_BE_SHARDED, MAY_BE_ZERO, ONE_ALL_REDUCE
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
@@ -27,39 +29,23 @@ LITTLE = 0.25
 LEAST_BYTES = 256
 PADS_BYTES = 256
 """That the parts of a group of parameters are filled up by at most."""
-MAYBE_ZERO = (
-    "what is read as all-reduces of {:,} bytes changes little from one to the next, as parameters "
-    "do: a reduce-scatter of gradients and a gather of the parameters behind it (ZeRO-1, "
-    "Megatron-LM's distributed optimizer) look like one all-reduce; they are followed where the "
-    "job file states [sharded] style"
-)
-MAYBE_PARTED = (
-    "what is gathered, {:,} bytes at a time, changes little from one to the next, as parameters do "
-    "of an optimizer that is parted over the ranks (DeepSpeed's ZeRO, Megatron-LM's distributed "
-    "optimizer): they are followed where the job file states [sharded] style"
-)
-SENTENCES = {"all_reduce": MAYBE_ZERO, "all_gather": MAYBE_PARTED}
-STEPS_ITS_OWN = (
-    "parameters of two bytes are gathered after every sum of their gradients, as by DeepSpeed's "
-    "ZeRO: its optimizer steps float32 ones of its own, which are not on the wire; the job file's "
-    '[sharded] style = "zero" follows the gathered ones'
-)
-MAYBE_TWO = "that it is one all-reduce: a reduce-scatter and the gather behind it look alike"
+MAY_BE = {"all_reduce": MAY_BE_ZERO, "all_gather": MAY_BE_SHARDED}
+"""By kind."""
 
 
 def maybe_zero(
     collectives: Sequence[Collective],
-) -> tuple[tuple[str, ...], tuple[Collective, ...]]:
-    """(a sentence on each size of what may be gathered parameters, all collectives with what that
+) -> tuple[tuple[Finding, ...], tuple[Collective, ...]]:
+    """(a finding on each size of what may be gathered parameters, all collectives with what that
     puts in doubt)."""
     by_size: dict[tuple[str, int], list[NDArray[np.uint8]]] = {}
     for c in collectives:
-        if c.kind in SENTENCES and c.complete and c.bytes >= LEAST_BYTES:
+        if c.kind in MAY_BE and c.complete and c.bytes >= LEAST_BYTES:
             by_size.setdefault((c.kind, c.bytes), []).append(c.result)
     slow = {name for name, held in by_size.items() if len(held) >= OFTEN and _slow(held)}
-    told = tuple(SENTENCES[kind].format(size) for kind, size in by_size if (kind, size) in slow)
+    told = tuple(MAY_BE[kind](size) for kind, size in by_size if (kind, size) in slow)
     return told, tuple(
-        replace(c, assumed=(*c.assumed, MAYBE_TWO))
+        replace(c, assumed=(*c.assumed, ONE_ALL_REDUCE()))
         if c.kind == "all_reduce" and (c.kind, c.bytes) in slow
         else c
         for c in collectives

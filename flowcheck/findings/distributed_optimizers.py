@@ -1,0 +1,127 @@
+"""What a job of a sharded optimizer (ZeRO, Megatron-LM) rests on, and why there is none."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Why it is not followed, or not all of it.
+
+PARAMETERS_ONLY = Entry(
+    "distributed_optimizer.parameters_only",
+    "parameters are gathered after every step as [sharded] style states, in the type they are sent "
+    "in, and FlowCheck follows them without the optimizer's state",
+)
+NO_TWO_STEPS = Entry(
+    "distributed_optimizer.no_two_steps",
+    "no two steps of the stated trainer were seen, one behind the other, that make the same "
+    "collectives",
+)
+NO_RANKS = Entry(
+    "distributed_optimizer.no_ranks",
+    "no clear-to-send message names the ranks that write, so which rank's part a gather holds is "
+    "unknown; mirror the other direction too",
+    remedy="Mirror both directions of the port.",
+)
+OTHER_ORDER = Entry(
+    "distributed_optimizer.other_order",
+    "units are gathered neither in the order of the buckets nor from the last bucket to the first "
+    "([sharded] overlap_param_gather states which of the two)",
+)
+ORDER_OPEN = Entry(
+    "distributed_optimizer.order_open",
+    "whether units are gathered from the first bucket on or from the last is unknown, as they are "
+    "as large both ways: state [sharded] overlap_param_gather",
+    remedy="State `overlap_param_gather` in the job file's `[sharded]`.",
+)
+CHANGES_TOO_MUCH = Entry(
+    "distributed_optimizer.changes_too_much",
+    "what would be gathered parameters changes by {change:.2f} of its norm from one step to the "
+    "next: gradients do so, parameters do not; the trainer is not the one that [sharded] style "
+    "states, or nothing ever changes",
+    remedy="Check `style` in the job file's `[sharded]`.",
+)
+SCATTERED_TOO = Entry(
+    "distributed_optimizer.scattered_too",
+    "what would be reduce-scattered gradients holds what is gathered: the trainer is not the one "
+    "that [sharded] style states",
+    remedy="Check `style` in the job file's `[sharded]`.",
+)
+LIES_OTHERWISE = Entry(
+    "distributed_optimizer.lies_otherwise",
+    "what is gathered after the first step is nothing like the parameters that were sent before "
+    "it, where [sharded] puts them: another factory, other groups of parameters, or a setting of "
+    "the trainer that is not stated",
+    remedy="Check `factory` and the other settings in the job file's `[sharded]`.",
+)
+NOT_SEEN = Entry(
+    "distributed_optimizer.not_seen",
+    'no {ranks} ranks make, twice or more, what [sharded] style = "{style}" and its model say: '
+    "{sums}, then gathers of {gathered_bytes} bytes a rank",
+    remedy="Check `style`, `factory` and the number of ranks in the job file.",
+)
+REDUCE_SCATTERS = Entry(
+    "distributed_optimizer.reduce_scatters", "reduce-scatters of {scattered_bytes} bytes a rank"
+)
+ALL_REDUCES = Entry("distributed_optimizer.all_reduces", "all-reduces of {bytes:,} bytes in all")
+NO_WHOLE_STEP = Entry(
+    "distributed_optimizer.no_whole_step", "no step was seen of which every unit came whole"
+)
+ONE_DIRECTION = Entry(
+    "distributed_optimizer.one_direction",
+    "the mirrored links do not carry the part of rank {rank} of {ranks}: {missing_bytes:,} of "
+    "{bytes:,} bytes a step are missing; mirror the other direction of the port as well",
+    remedy="Mirror both directions of the port.",
+)
+MAY_BE_ZERO = Entry(
+    "distributed_optimizer.may_be_zero",
+    "what is read as all-reduces of {bytes:,} bytes changes little from one to the next, as "
+    "parameters do: a reduce-scatter of gradients and a gather of the parameters behind it "
+    "(ZeRO-1, Megatron-LM's distributed optimizer) look like one all-reduce; FlowCheck follows "
+    "them where the job file states [sharded] style",
+    remedy="State `style` in the job file's `[sharded]`.",
+)
+MAY_BE_SHARDED = Entry(
+    "distributed_optimizer.may_be_sharded",
+    "what is gathered, {bytes:,} bytes at a time, changes little from one to the next, as "
+    "parameters do whose optimizer is sharded over the ranks (DeepSpeed's ZeRO, Megatron-LM's "
+    "distributed optimizer): FlowCheck follows them where the job file states [sharded] style",
+    remedy="State `style` in the job file's `[sharded]`.",
+)
+
+# What was read.
+
+UNITS_CHANGE = Entry(
+    "distributed_optimizer.units_change",
+    "{units} units are gathered in each of {steps} steps and change by {change:.1%} of their norm "
+    "from one to the next",
+)
+
+# What nothing seen could contradict.
+
+ONE_ALL_REDUCE = Entry(
+    "distributed_optimizer.one_all_reduce",
+    "it is one all-reduce: a reduce-scatter and the gather behind it look alike",
+)
+BY_STATEMENT = Entry(
+    "distributed_optimizer.by_statement",
+    "gradients are reduce-scattered and parameters gathered, and gradients are not all-reduced: "
+    "[sharded] style says so, and what is gathered changes little from step to step",
+)
+STEP_0_AS_STEP_1 = Entry(
+    "distributed_optimizer.step_0_as_step_1",
+    "step 0 is held as step 1: what the parameters were before was not gathered",
+)
+STEP_1_LATER = Entry(
+    "distributed_optimizer.step_1_later",
+    "step 1 is the trainer's step {step}: before the steps that repeat it made other collectives",
+)
+STEP_1_UNKNOWN = Entry(
+    "distributed_optimizer.step_1_unknown",
+    "step 1 is the first step that was seen whole: nothing tells which of the trainer's steps it "
+    "is",
+)
+SKIPPED_STEPS = Entry(
+    "distributed_optimizer.skipped_steps",
+    "a step that the trainer skips, as on an overflow of float16, gathers nothing and is not "
+    "counted as a step",
+)

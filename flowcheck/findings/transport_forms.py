@@ -1,0 +1,82 @@
+"""The forms of NCCL's transport that a stream was written in, and the order of data in LL128."""
+
+from flowcheck.findings.finding import Entry
+
+NO_WRITES = Entry(
+    "transport.no_writes",
+    "no RDMA write was seen: the trainers use another transport, or the mirror does not show it",
+    remedy="Check that the trainers use NCCL over RoCE (`NCCL_DEBUG=INFO` prints `NET/IB`), and "
+    "that the switch mirrors their ports.",
+)
+NOT_NCCL = Entry(
+    "transport.not_nccl",
+    "{writes:,} RDMA writes were seen, but not in the form of NCCL's own transport (clear-to-send "
+    "messages one way, writes that end with their size as immediate the other way): another "
+    "library or plugin wrote them",
+)
+
+CLEAR_TO_SEND_LAYOUT = Entry(
+    "transport.clear_to_send_layout", "clear-to-send entries are those of NCCL {releases}"
+)
+LITTLE_ENDIAN_SIZES = Entry(
+    "transport.little_endian_sizes",
+    "sizes in immediates have the sender's byte order, as before NCCL 2.29",
+)
+BIG_ENDIAN_SIZES = Entry(
+    "transport.big_endian_sizes", "sizes in immediates are big-endian, as since NCCL 2.29"
+)
+ADAPTIVE_ROUTING = Entry(
+    "transport.adaptive_routing",
+    "{connections} connections end a write with an empty one that has its size "
+    "(NCCL_IB_ADAPTIVE_ROUTING; writes of more than NCCL_IB_AR_THRESHOLD bytes)",
+)
+GROUPED_RECEIVES = Entry(
+    "transport.grouped_receives", "receives are granted in groups of up to {receives} (PXN)"
+)
+REGISTERED_BUFFERS = Entry(
+    "transport.registered_buffers",
+    "{connections} connections carry some collectives straight to registered user buffers: "
+    "these receives have exactly the size of what is sent",
+)
+WHOLE_MESSAGES_IN_TURN = Entry(
+    "transport.whole_messages_in_turn",
+    "connections of {queue_pairs} queue pairs send whole messages on them in turn",
+)
+MESSAGES_SPLIT = Entry(
+    "transport.messages_split",
+    "connections of {queue_pairs} queue pairs split every message over them",
+)
+
+# LL128 before NCCL 2.12: NCCL 2.10 changed the order in which its lines hold data.
+STATE_RELEASE = (
+    'State NCCL\'s release in the job file, as the trainers print it: `nccl = "2.9"` or '
+    '`nccl = "2.10"`.'
+)
+LL128_ORDER_OPEN = Entry(
+    "transport.ll128_order_open",
+    "the order of data in LL128's lines is unknown: the release is from before NCCL 2.12, before "
+    "2.10 the order was another one, and nothing seen tells which it is; state NCCL's release, "
+    'nccl = "2.9" or "2.10", in the job file',
+    remedy=STATE_RELEASE,
+)
+LL128_ORDER_OPEN_MIDSTREAM = Entry(
+    "transport.ll128_order_open_midstream",
+    "the order of data in LL128's lines is unknown: the release is from before NCCL 2.12, and only "
+    "the trainers' start-up tells the order, which was not seen",
+)
+LL128_LINEAR_BY_CONTENT = Entry(
+    "transport.ll128_linear_by_content",
+    "LL128's lines hold data in sequence, as before NCCL 2.10: start-up messages make "
+    "sense in this order, and not in the other one",
+)
+LL128_LINEAR_STATED = Entry(
+    "transport.ll128_linear_stated",
+    "LL128's lines hold data in sequence, as before NCCL 2.10: the job file states that release",
+)
+LL128_ORDER_ASSUMED = Entry(
+    "transport.ll128_order_assumed",
+    "LL128's lines hold data as since NCCL 2.10: no clear-to-send message was mirrored that would "
+    'tell the release, and nothing else seen tells it; state NCCL\'s release, nccl = "2.9" or '
+    '"2.10", in the job file',
+    remedy=STATE_RELEASE,
+)
