@@ -158,7 +158,7 @@ def read(trainer: SyntheticRun, folder: Path) -> Reading:
         (SkipsUnused, SKIPPED_UNUSED),
         (StaticInAnotherOrder, STATIC_GRAPH),
         (SeveralWithoutPlan, SEVERAL_DTYPES_BROADCAST([1240, 4920])),
-        (TwoModels, TWO_MODELS(2, 4)),
+        (TwoModels, TWO_MODELS(parameters=2, first_parameters=4)),
     ],
 )
 def test_refusal_names_the_setting_that_causes_it(

@@ -1,19 +1,28 @@
 """Facts as codes: what is compared, stored and shown."""
 
-import importlib
-import pkgutil
+import math
 import re
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-import flowcheck.findings
+from flowcheck.errors import ConfigError, CoreError, StateError
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.findings.finding import Entry, Finding, entries
 
-LOST = Entry(
-    "test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look", until_audit=True
-)
+LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
 WHY = Entry("test.why", "it rained")
+FITS = Entry("test.fits", "the base fits", until_audit=True)
+TOOK = Entry("test.took", "it took {seconds:.1f} s", also=("host",))
+
+
+def back(finding: Finding) -> Finding:
+    return msgspec.json.decode(msgspec.json.encode(finding), type=Finding)
 
 
 def test_a_finding_is_its_code_and_arguments() -> None:
@@ -21,32 +30,57 @@ def test_a_finding_is_its_code_and_arguments() -> None:
     assert str(finding) == "step 3 lacks 40,000 bytes: it rained"
     assert finding == LOST(step=3, bytes=40000, why=WHY()) != LOST(4, 40000, WHY())
     assert finding.of(WHY, LOST) and not finding.of(WHY)
-    assert (finding.until_audit, finding.remedy) == (True, "look")
+    assert (finding.remedy, WHY().remedy) == ("look", "")
     assert {finding, LOST(3, 40000, WHY())} == {finding}
     assert finding != "step 3 lacks 40,000 bytes: it rained"
 
 
 def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
-    text = msgspec.json.encode(LOST(3, 40000, (WHY(), WHY())))
-    assert msgspec.json.decode(text) == {
+    why = {"code": "test.why", "arguments": {}, "until_audit": False, "sentence": "it rained"}
+    finding = LOST(3, 40000, (WHY(), WHY()))
+    assert msgspec.json.decode(msgspec.json.encode(finding)) == {
         "code": "test.lost",
-        "arguments": {
-            "step": 3,
-            "bytes": 40000,
-            "why": [{"code": "test.why", "arguments": {}, "sentence": "it rained"}] * 2,
-        },
+        "arguments": {"step": 3, "bytes": 40000, "why": [why, why]},
+        "until_audit": False,
         "sentence": "step 3 lacks 40,000 bytes: it rained; it rained",
     }
-    again = msgspec.json.decode(text, type=Finding)
-    assert (again, str(again)) == (LOST(3, 40000, (WHY(), WHY())), str(again))
-    assert hash(again) == hash(LOST(3, 40000, (WHY(), WHY())))
+    again = back(finding)
+    assert (again, str(again), hash(again)) == (finding, str(finding), hash(finding))
+
+
+def test_what_an_audit_would_show_says_so_and_is_another_fact_than_what_is_known() -> None:
+    assert str(FITS()) == "the base fits (no audit has shown it yet)"
+    doubted = WHY().until_audited()
+    assert (str(doubted), doubted == WHY()) == ("it rained (no audit has shown it yet)", False)
+    assert back(doubted) == doubted and back(doubted).until_audit
 
 
 def test_a_code_of_another_version_is_shown_as_that_version_said_it() -> None:
-    later = Finding("later.code", {"n": 1}, "something new")
-    assert (str(later), later.until_audit, later.remedy) == ("something new", False, "")
-    changed = Finding("test.lost", {"step": 3}, "step 3 is gone")
-    assert str(changed) == "step 3 is gone"
+    later = Finding("later.code", {"n": 1}, True, "something new")
+    assert (str(later), later.until_audit, later.remedy) == ("something new", True, "")
+    assert str(Finding("test.lost", {"step": 3}, False, "step 3 is gone")) == "step 3 is gone"
+    odd = Finding("test.took", {"seconds": "long", "host": None})
+    assert str(odd) == "it took long s", "whatever its arguments are, it is shown"
+
+
+@given(
+    st.one_of(
+        st.integers(), st.floats(), st.text(), st.booleans(), st.none(),
+        st.floats(width=32).map(np.float32), st.integers(0, 9).map(np.int64),
+        st.lists(st.one_of(st.integers(), st.text())), st.just(Path("/a\udcff")),
+        st.lists(st.floats().map(lambda _: WHY())),
+    )
+)  # fmt: skip
+def test_whatever_is_its_argument_comes_back_equal_and_is_shown_the_same(value: Any) -> None:
+    finding = LOST(step=1, bytes=2, why=value)
+    assert back(finding) == finding
+    assert str(back(finding)) == str(finding)
+    assert hash(back(finding)) == hash(finding)
+
+
+def test_numbers_that_are_none_are_shown() -> None:
+    assert str(TOOK(seconds=math.nan, host="a")) == "it took nan s"
+    assert str(TOOK(seconds=np.float64(1.25), host="a")) == "it took 1.2 s"
 
 
 def test_arguments_are_those_of_the_sentence() -> None:
@@ -55,15 +89,36 @@ def test_arguments_are_those_of_the_sentence() -> None:
             LOST(*wrong)
     with pytest.raises(TypeError):
         LOST(1, 2, reason=3)
-    with pytest.raises(TypeError):
-        LOST(1, 2, object())
+    for odd in (object(), b"x", {}, [[1]], np.zeros(3)):
+        with pytest.raises(TypeError):
+            LOST(1, 2, odd)
     with pytest.raises(ValueError):
         Entry("test.why", "another")
 
 
+def test_errors_have_findings() -> None:
+    assert StateError(WHY()).finding == WHY() and str(StateError(WHY())) == "it rained"
+    refused = ConfigError("ring.slots", 0, "is at least 2")
+    assert (refused.finding.code, str(refused)) == (
+        "setting.refused",
+        "ring.slots = 0: is at least 2",
+    )
+    assert refused.finding.arguments["right"] == "is at least 2"
+    outside = CoreError(28, "no room").finding
+    assert (outside.code, outside.arguments["kind"], str(outside)) == (
+        "error.text",
+        "core",
+        "no room",
+    )
+
+
+def test_sentences_of_earlier_files_are_findings() -> None:
+    known, doubted = map(earlier_finding, ("so it was", "so it was (no audit has shown it yet)"))
+    assert (str(known), known.until_audit) == ("so it was", False)
+    assert (str(doubted), doubted.until_audit) == ("so it was (no audit has shown it yet)", True)
+
+
 def test_every_code_of_the_catalogue_names_its_subject_and_fact() -> None:
-    for module in pkgutil.iter_modules(flowcheck.findings.__path__, "flowcheck.findings."):
-        importlib.import_module(module.name)
     for code, entry in entries().items():
         assert re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", code), code
         assert entry.sentence.strip() == entry.sentence != "", code

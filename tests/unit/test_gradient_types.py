@@ -85,7 +85,7 @@ def test_gradients_of_a_hook_are_learned_in_their_own_type(
     results = [result for kind, result in trainer.truth.collectives if kind == "all_reduce"]
     gradients = [c for c in reading.collectives if c.meaning == "gradient bucket"]
     assert [c.result.tobytes() for c in gradients] == results
-    assert COMPRESSED(2, 4) in learned.assumed
+    assert COMPRESSED(gradient_bytes=2, parameter_bytes=4) in learned.assumed
 
 
 def test_job_that_reduces_both_types_is_refused(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_job_file_names_the_log(tmp_path: Path) -> None:
 def test_log_of_another_job_is_said() -> None:
     orders = parse_nccl_log(LOG).orders
     assert other_job_sentence(orders, [16, 4]) is None and other_job_sentence(orders, []) is None
-    assert other_job_sentence(orders, [4, 4]) == ANOTHER_JOB((2, 16), (4,))
+    assert other_job_sentence(orders, [4, 4]) == ANOTHER_JOB(logged=(2, 16), seen=(4,))
 
 
 def test_log_tells_where_ranks_of_one_gpu_lie_that_sizes_leave_open(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def job(**changes: Any) -> LearnedJob:
         "buckets": BUCKETS,
         "first": (reduce_of(0, sum(counts)), msgspec.structs.replace(flags, work_bytes=24)),
         "each": tuple(reduce_of(i, sum(counts[p] for p in b)) for i, b in enumerate(BUCKETS)),
-        "evidence": (EVERY_SEND_FITS(3, 2),),
+        "evidence": (EVERY_SEND_FITS(ranks=3, channels=2),),
     }
     return LearnedJob(**(plan | changes))
 
@@ -154,7 +154,7 @@ def test_a_job_survives_its_file_and_foreign_files_are_refused() -> None:
 
 def test_a_file_of_sentences_is_read_as_well() -> None:
     rests = (ALL_ALIKE(), SAME_JOB().until_audited(), COPIES_DIFFER().until_audited())
-    learned = job(evidence=(NODES(8, 2, 4), HYBRID()), assumed=rests)
+    learned = job(evidence=(NODES(ranks=8, nodes=2, gpus=4), HYBRID()), assumed=rests)
     earlier = json.loads(encode_job(learned))
     for name in ("evidence", "assumed"):
         earlier[name] = [one["sentence"] for one in earlier[name]]

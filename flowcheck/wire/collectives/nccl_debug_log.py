@@ -64,7 +64,7 @@ def other_job_sentence(orders: Sequence[RingOrder], ranks: Sequence[int]) -> Fin
     cut = any(not order.ranks and len(order.channels[0]) == MAX_PRINTED_RANKS for order in orders)
     if not orders or not ranks or cut or set(told) & set(ranks):
         return None
-    return ANOTHER_JOB(told, sorted(set(ranks)))
+    return ANOTHER_JOB(logged=told, seen=sorted(set(ranks)))
 
 
 class NcclLog(msgspec.Struct, frozen=True, kw_only=True):

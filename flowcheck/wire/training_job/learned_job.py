@@ -332,7 +332,7 @@ def decode_job(text: bytes) -> LearnedJob:
             return _checked(_of_sentences(text))
     except DECODE_ERRORS as error:
         raise LearnError(NOT_A_LEARNED_JOB(error)) from error
-    raise LearnError(UNKNOWN_FORMAT(number, FORMAT))
+    raise LearnError(UNKNOWN_FORMAT(format=number, newest=FORMAT))
 
 
 def _checked(job: LearnedJob) -> LearnedJob:
@@ -342,7 +342,7 @@ def _checked(job: LearnedJob) -> LearnedJob:
         if not spec.followed:
             raise LearnError(ALGORITHM_NOT_FOLLOWED(spec.plural))
         if op.kind is not None and op.kind not in spec.kinds:
-            raise LearnError(NEVER_BY_ALGORITHM(op.kind, spec.plural))
+            raise LearnError(NEVER_BY_ALGORITHM(kind=op.kind, algorithm=spec.plural))
     return job
 
 

@@ -213,4 +213,6 @@ def _judge(
     if there and agree == there:
         evidence.append(entry())
     elif there:
-        problems.append(NUMBERS_CONTRADICTED(entry(), there - agree, there))
+        problems.append(
+            NUMBERS_CONTRADICTED(evidence=entry(), contradicted=there - agree, messages=there)
+        )

@@ -27,29 +27,29 @@ def evidence(
     buckets = len(begun.buckets) - begun.mapped
     if habits.own is not None:
         return (
-            learning.STATED_PARAMETERS(habits.parameters, habits.elements),
-            learning.STATED_MODEL_REDUCES(buckets, habits.own),
-            learning.EVERY_SEND_FITS(ring.ranks, ring.channels),
+            learning.STATED_PARAMETERS(parameters=habits.parameters, elements=habits.elements),
+            learning.STATED_MODEL_REDUCES(all_reduces=buckets, layout=habits.own),
+            learning.EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
         )
     by_model = habits.types is not None and habits.types.stated
     types = learning.ELEMENT_BYTES_BY_MODEL if by_model else learning.ELEMENT_BYTES_BY_WEIGHTS
     told = [
-        learning.START_UP_PARAMETERS(habits.parameters, habits.elements),
+        learning.START_UP_PARAMETERS(parameters=habits.parameters, elements=habits.elements),
         types(sorted(set(habits.each))),
         how(buckets),
-        learning.EVERY_SEND_FITS(ring.ranks, ring.channels),
+        learning.EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
     ]
     if where := places_told(habits):
         told.append(where)
     if ring.gpus > 1 and len(ring.edges) > 1:
-        told.append(learning.NODES(ring.ranks, ring.ranks // ring.gpus, ring.gpus))
+        told.append(learning.NODES(ranks=ring.ranks, nodes=ring.ranks // ring.gpus, gpus=ring.gpus))
     if habits.compressed:
         told.insert(2, learning.GRADIENT_ELEMENT_BYTES(habits.reduced[0]))
     if habits.types is not None and habits.types.beside:
         sent = habits.types.sent
         buffers = sum(tensor.buffer for tensor in sent)
         frozen = len(sent) - buffers - habits.parameters
-        told.append(learning.FROZEN_AND_BUFFERS_PLACED(frozen, buffers))
+        told.append(learning.FROZEN_AND_BUFFERS_PLACED(frozen=frozen, buffers=buffers))
     if begun.mapped:
         told.append(learning.FIND_UNUSED_PARAMETERS())
     if habits.static:
@@ -71,14 +71,20 @@ def assumed(
     told = [] if habits.buckets else [learning.BUCKETS_AS_BEFORE()]
     if habits.own is not None:
         told += [learning.WITHOUT_DDP(), learning.STATED_SHAPES()]
-        told += [learning.OTHER_ORDER_FITS(habits.own, other) for other in habits.own_others]
+        told += [
+            learning.OTHER_ORDER_FITS(layout=habits.own, other=other) for other in habits.own_others
+        ]
         told += [learning.IN_STATED_ORDER()] * in_stated_order(habits.own)
     told += communicator.ring.by_gpu
     if any(op.kind is CollectiveKind.BROADCAST for op in each):
         stated = habits.types is not None and habits.types.beside
         told.append((learning.BUFFERS_OF_START if stated else learning.BUFFERS_OF_TEMPLATE)())
     if habits.compressed:
-        told.append(learning.COMPRESSED(habits.reduced[0], habits.element_bytes))
+        told.append(
+            learning.COMPRESSED(
+                gradient_bytes=habits.reduced[0], parameter_bytes=habits.element_bytes
+            )
+        )
     elif habits.element_bytes == 2:
         told.append(learning.SAME_TYPE())
     if len(set(sizes)) == 1:

@@ -36,7 +36,7 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | Non
     """Why a job must not be followed although all of it could be read; None: nothing forbids."""
     other = second_count(cuts, ring)
     if other:
-        return refused.TWO_MODELS(other, habits.parameters)
+        return refused.TWO_MODELS(parameters=other, first_parameters=habits.parameters)
     if told := undecided(habits, cuts, ring):
         return told
     if habits.mapped and _another_map(habits, cuts, ring):
@@ -45,7 +45,7 @@ def forbidding(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | Non
         return refused.DELAYED(size)
     if factors := low_rank(habits, cuts):
         rank, one, two = factors
-        return refused.LOW_RANK(one, two, rank)
+        return refused.LOW_RANK(one_bytes=one, other_bytes=two, rank=rank)
     if averages(habits, cuts, ring):
         return refused.AVERAGED(habits.state_bytes)
     if steps_its_own(habits, cuts, ring):
@@ -146,7 +146,7 @@ def _of_other_size(habits: Habits, found: int, own: int) -> Finding:
     rest = habits.weights_bytes - habits.elements * found
     if habits.weights_bytes - habits.elements * own >= LL_LINE_DATA_BYTES:
         return refused.FROZEN_OPEN(rest)
-    return refused.UNKNOWN_HOOK_TYPE(found, own)
+    return refused.UNKNOWN_HOOK_TYPE(gradient_bytes=found, weight_bytes=own)
 
 
 def _apart(cuts: Sequence[Cut], reduces: Sequence[Cut]) -> Finding | None:
@@ -179,8 +179,8 @@ def _by_map(
     apart = len(sent) > 1 and habits.types is None
     if habits.static and planned:
         advice = refused.WEIGHTS_IN_PARTS if apart else refused.LEAVE_STATIC_GRAPH
-        return refused.STATIC_GRAPH(habits.parameters, advice())
+        return refused.STATIC_GRAPH(parameters=habits.parameters, advice=advice())
     if len(maps) < 2 or planned or habits.mapped:
         return None
     advice = refused.WEIGHTS_IN_PARTS if apart else refused.LEAVE_OPTION
-    return refused.UNUSED_OPEN(habits.parameters, advice())
+    return refused.UNUSED_OPEN(parameters=habits.parameters, advice=advice())

@@ -39,7 +39,7 @@ def learn_own(
         if communicator.habits.own:
             return _of(communicator, collected, stated, ended=ended)
     size = sum(parameter.nbytes for parameter in stated.parameters)
-    return None, (NO_ORDER_FITS(len(stated.parameters), size),)
+    return None, (NO_ORDER_FITS(parameters=len(stated.parameters), bytes=size),)
 
 
 def _of(

@@ -124,7 +124,7 @@ def settled(
         by_order = tuple(order() for order in ORDERS if order() in rests)
         job = msgspec.structs.replace(job, assumed=(*job.assumed, *by_order))
     if job is not None and weights is not None and weights.still:
-        rests_on = BUFFERS_NEVER_CHANGE(len(weights.still), weights.forwards)
+        rests_on = BUFFERS_NEVER_CHANGE(buffers=len(weights.still), forwards=weights.forwards)
         job = msgspec.structs.replace(job, still=weights.still, assumed=(*job.assumed, rests_on))
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)

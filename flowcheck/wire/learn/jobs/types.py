@@ -23,16 +23,15 @@ def is_of(cut: Cut, size: int) -> bool:
 def undecided(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | None:
     """Why nothing tells the type of the gradients; None: it is told, or there are no gradients."""
     if as_wide(habits, cuts, ring):
-        return COMPRESSION_OPEN(2 * COMPRESSED_BYTES, COMPRESSED_BYTES)
+        return COMPRESSION_OPEN(one=2 * COMPRESSED_BYTES, other=COMPRESSED_BYTES)
     reduced = habits.reduced or habits.each
     planned = next((i for i, cut in enumerate(cuts) if cut.op.meaning == SIZES), len(cuts))
     planned = planned_at(cuts) if habits.mapped else planned
     for each in {habits.each, (COMPRESSED_BYTES,) * habits.parameters} - {reduced, ()}:
-        types = reduced[0], each[0]
         if _beside_all(habits, cuts[planned:], each):
-            return GRADIENT_TYPE_OPEN(*types)
+            return GRADIENT_TYPE_OPEN(one=reduced[0], other=each[0])
         if _as_large(habits, cuts, planned, each):
-            return COMPRESSION_OPEN(*types)
+            return COMPRESSION_OPEN(one=reduced[0], other=each[0])
     return None
 
 

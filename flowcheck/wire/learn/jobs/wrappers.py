@@ -136,4 +136,4 @@ def each_alone(habits: Habits, reduces: Sequence[Cut], *, planned: bool) -> Find
     if planned or len(sizes) < 2 or len(first) < len(sizes):
         return None
     alike = all(is_of(cut, size) for cut, size in zip(first, sizes, strict=True))
-    return REDUCED_ONE_BY_ONE(len(first), len(sizes)) if alike else None
+    return REDUCED_ONE_BY_ONE(all_reduces=len(first), parameters=len(sizes)) if alike else None

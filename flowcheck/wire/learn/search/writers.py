@@ -99,7 +99,7 @@ class Writers:
         named = self._named(channel)
         fits = [r for r in by_size if named is not None and r in named]
         alike = len(fits) == 1 and self.gpus > 1
-        return fits or by_size, [WRITER_BY_NODES(self.gpus, channel)] if alike else []
+        return fits or by_size, [WRITER_BY_NODES(gpus=self.gpus, channel=channel)] if alike else []
 
     def _edges(self, firsts: Sequence[int]) -> Iterator[Edge]:
         for place, link in enumerate(self.path):
@@ -195,5 +195,5 @@ class Writers:
             known = {left[o][0] for o in alike}
             if len(fits) > 1 and None not in exits[c] and len(known) == 1 and known <= set(fits):
                 left[c] = [*known]
-                rests.append(WRITER_AS_COPY(c, alike[0]))
+                rests.append(WRITER_AS_COPY(channel=c, like=alike[0]))
         return rests

@@ -19,8 +19,8 @@ def places_open(habits: Habits) -> Finding | None:
         return places_unsure(habits)
     by = habits.placed.by if habits.placed is not None else None
     if by is None:
-        return SCALARS_FIRST(habits.shapes[0].scalars, habits.scalars_open)
-    return SCALARS_LIKELIEST(habits.shapes[0].scalars, habits.scalars_open, by)
+        return SCALARS_FIRST(scalars=habits.shapes[0].scalars, ways=habits.scalars_open)
+    return SCALARS_LIKELIEST(scalars=habits.shapes[0].scalars, ways=habits.scalars_open, basis=by)
 
 
 def places_unsure(habits: Habits) -> Finding | None:
@@ -28,7 +28,7 @@ def places_unsure(habits: Habits) -> Finding | None:
     speaks for it."""
     if not habits.scalars_unsure:
         return None
-    return SCALARS_OPEN(habits.shapes[0].scalars, habits.scalars_open)
+    return SCALARS_OPEN(scalars=habits.shapes[0].scalars, ways=habits.scalars_open)
 
 
 def places_told(habits: Habits) -> Finding | None:
@@ -36,4 +36,4 @@ def places_told(habits: Habits) -> Finding | None:
     placed = habits.placed
     if placed is None or placed.ways != 1 or not habits.shapes[0].scalars:
         return None
-    return SCALARS_PLACED(habits.shapes[0].scalars, placed.by or BUCKET_SIZES())
+    return SCALARS_PLACED(scalars=habits.shapes[0].scalars, basis=placed.by or BUCKET_SIZES())

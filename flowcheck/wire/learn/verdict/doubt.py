@@ -121,7 +121,7 @@ def assumptions(cut: Cut, communicator: Communicator) -> list[Finding]:
     for rival in communicator.rivals if reduces else ():
         other = rival.ring
         if other.ranks != ring.ranks:
-            assumed.append(OTHER_RANKS(ring.ranks, other.ranks))
+            assumed.append(OTHER_RANKS(ranks=ring.ranks, others=other.ranks))
         elif other.extra_sends != ring.extra_sends:
             assumed.append(RING_STEPS())
     if channels_open(cut, communicator):

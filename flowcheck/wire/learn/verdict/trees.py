@@ -22,7 +22,7 @@ def trees_open(cut: Cut, communicator: Communicator) -> Finding | None:
             if of.found and (of.ranks, of.gpus) == (ring.ranks, ring.gpus)
         }
         if len(ways) > 1:
-            return TREES_OPEN(ring.found, other.found)
+            return TREES_OPEN(channels=ring.found, others=other.found)
         if len(ways) == 1 and other.found and _shared_out(other) != _shared_out(ring):
             return TREE_CONNECTIONS_OPEN()
     return None

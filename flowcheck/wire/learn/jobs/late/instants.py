@@ -82,7 +82,7 @@ def first_iteration(
         begins = [lane.begins(least) for lane, least in zip(lanes, needed, strict=True)]
         for lane, own, least in zip(lanes, begins, needed, strict=True):
             if not own[: len(lane.seen) - least + 1].any():
-                return None, OTHER_SIZES(len(lane.seen), lane.key.dest_qp)
+                return None, OTHER_SIZES(messages=len(lane.seen), queue_pair=lane.key.dest_qp)
         cuts, between = _cuts(lanes, begins, needed), BEGIN_BETWEEN_OTHERS()
         if _contradict(lanes, cuts, needed):
             return None, BEGIN_CONTRADICTORY()

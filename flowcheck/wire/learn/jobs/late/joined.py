@@ -173,7 +173,7 @@ def _from(
             )
         )
     told_until = tuple(one.until_audited() for one in assumed)
-    evidence = JOINED(count, sum(map(len, begins.values())))
+    evidence = JOINED(messages=count, connections=sum(map(len, begins.values())))
     return msgspec.structs.replace(
         known,
         edges=tuple(edges),

@@ -16,9 +16,11 @@ from flowcheck.wire.learn.jobs.sharding.periods import Period
 def evidence(period: Period, ring: Ring) -> tuple[Finding, ...]:
     again = sum(len(unit) > 1 for unit in period.units)
     return (
-        sharded.UNITS_REPEAT(len(period.units), period.windows, period.length),
+        sharded.UNITS_REPEAT(
+            units=len(period.units), iterations=period.windows, collectives=period.length
+        ),
         sharded.GATHERED_AGAIN(again),
-        EVERY_SEND_FITS(ring.ranks, ring.channels),
+        EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
     )
 
 
@@ -35,4 +37,4 @@ def assumed(
     if any(op.protocol is not Protocol.SIMPLE and op.work_bytes not in blocks for op in own):
         yield sharded.ENDS_OPEN()
     if period.by_order:
-        yield sharded.UNITS_BY_ORDER(len(period.by_order), len(period.units))
+        yield sharded.UNITS_BY_ORDER(units=len(period.by_order), all_units=len(period.units))

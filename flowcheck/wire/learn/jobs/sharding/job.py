@@ -126,7 +126,9 @@ def _lacking(canvases: Sequence[Canvas | None], cuts: Sequence[Cut], ring: Ring)
     units = sum({size for _, size in told})
     missing = np.flatnonzero(~seen).tolist()
     lost = int((~seen).sum()) * units
-    return sharded.ONE_DIRECTION(missing, ring.ranks, lost, units * ring.ranks)
+    return sharded.ONE_DIRECTION(
+        ranks_missing=missing, ranks=ring.ranks, missing_bytes=lost, bytes=units * ring.ranks
+    )
 
 
 def _followed(

@@ -23,7 +23,9 @@ def none_such(parted: ShardedTraining) -> Finding:
         else optimizer.ALL_REDUCES(parted.summed_bytes * parted.sums)
     )
     gathered = [part.gathered_bytes for part in parted.parts]
-    return optimizer.NOT_SEEN(parted.ranks, parted.style, sums, gathered)
+    return optimizer.NOT_SEEN(
+        ranks=parted.ranks, style=parted.style, sums=sums, gathered_bytes=gathered
+    )
 
 
 def lacking(ring: Ring, parted: ShardedTraining) -> Finding:
@@ -32,14 +34,16 @@ def lacking(ring: Ring, parted: ShardedTraining) -> Finding:
         return optimizer.NO_WHOLE_STEP()
     size = sum(part.gathered_bytes for part in parted.parts)
     rank = (ring.edges[0].sender + 1) % ring.ranks
-    return optimizer.ONE_DIRECTION(rank, ring.ranks, size, size * ring.ranks)
+    return optimizer.ONE_DIRECTION(
+        rank=rank, ranks=ring.ranks, missing_bytes=size, bytes=size * ring.ranks
+    )
 
 
 def evidence(parted: ShardedTraining, ring: Ring, steps: int, change: float) -> tuple[Finding, ...]:
     return (
         optimizer.PARAMETERS_ONLY(),
-        optimizer.UNITS_CHANGE(len(parted.parts), steps, round(change, 3)),
-        EVERY_SEND_FITS(ring.ranks, ring.channels),
+        optimizer.UNITS_CHANGE(units=len(parted.parts), steps=steps, change=round(change, 3)),
+        EVERY_SEND_FITS(ranks=ring.ranks, channels=ring.channels),
     )
 
 
