@@ -77,8 +77,7 @@ def unfit(
 
 def rests_on(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     """What no frame shows of a CPU's arithmetic, in sentences."""
-    known = [rule_of_class(kind) for kind in type(optimizer).__mro__]
-    return (ROOTS,) if all(rule.square_roots for rule in known) else ()
+    return (ROOTS,) if rule_of_class(type(optimizer)).square_roots else ()
 
 
 def fuses() -> bool:

@@ -16,6 +16,12 @@ from support import optimizer_facts
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.model_replica import Replica
 
+CHANGED = {
+    "factory of own": {"rests on 0"},  # a class derived from SGD may take roots of its own
+    # Its row has its keys, so that a job file is refused before torch is asked, in other words.
+    "adagrad": {"job file", "preflight", "layout", "writes gradient"},
+}
+"""What is said otherwise since, by optimizer; the sections of the state file never are."""
 RECORDED = Path(__file__).resolve().parents[2] / "data/optimizers"
 
 
@@ -32,7 +38,13 @@ def test_every_optimizer_and_setting_is_what_it_was(recorded: dict[str, Any]) ->
     before = optimizer_facts.unpacked(recorded)
     now = optimizer_facts.unpacked(optimizer_facts.packed(optimizer_facts.facts()))
     assert now.keys() == before.keys()
-    assert {key: row for key, row in now.items() if row != before[key]} == {}
+    differs: dict[str, set[str]] = {}
+    for key, row in now.items():
+        others = {what for what in row | before[key] if row.get(what) != before[key].get(what)}
+        if others:
+            differs.setdefault(key.partition(":")[0], set()).update(others)
+    assert differs == CHANGED
+    assert not any(what.startswith("sections") for others in differs.values() for what in others)
 
 
 def test_the_state_file_of_each_class_is_bit_for_bit_the_same(
