@@ -13,6 +13,10 @@ import pytest
 from support import side_by_side
 from support.real_captures import captures_folder
 
+from flowcheck.stages.job_state.lifecycle_states import STRICT_VARIABLE
+
+os.environ.setdefault(STRICT_VARIABLE, "1")
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Threads of torch's that wait for each other leave the processor, of which tests run one each."""
 

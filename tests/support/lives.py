@@ -33,6 +33,7 @@ class Deaths:
         (Path, "replace"),
         (Path, "unlink"),
         (shutil, "copy2"),
+        (shutil, "rmtree"),
         (GradientShard, "clear"),
         (GradientShard, "apply"),
         (Replica, "go_back"),

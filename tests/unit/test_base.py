@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.incarnations import JOB, Life, floats
+from support.lifecycle import checkpoints, waiting
 from support.lives import Both, Deaths
 from support.room import no_room
 from support.staged import Chain
@@ -30,8 +30,9 @@ from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.stages.job_state.assumptions import EMPTY_STATE, assumptions_of
+from flowcheck.stages.job_state.checkpoint_request import submit_request
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
-from flowcheck.stages.replica_update.base_checkpoint import write_base
+from flowcheck.stages.job_state.lifecycle_record import RequestKind
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 5
@@ -133,7 +134,7 @@ def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
         range(BASE, BASE + JOB.steps + 1)
     )
     assert [line["parameters_sha256"] for line in told[STEPS + 1 :]] == wanted
-    assert not both.chain.run.base.exists()
+    assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
     assert not both.chain.run.gradients.exists()
     assert not (tmp_path / "log").exists()
     assert both.chain.heard.of(StepLost) == []
@@ -193,14 +194,15 @@ def test_another_step_and_other_settings_are_no_base(
     trainer.optimizer.param_groups[0]["eps"] = 1e-6
     with pytest.raises(StateError, match=r"group 0: eps = 1e-06, stated is 1e-08"):
         verb.submit_base(both.chain.run, both.config, trainer.save(tmp_path / "other.pt", BASE))
-    assert not both.chain.run.base.exists()
+    assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
 
 
 def test_no_room_for_a_base_is_told_and_leaves_no_file(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.learned_folder.mkdir()
     with no_room(1000), pytest.raises(OSError, match=r"File too large.*base\.safetensors"):
-        write_base(run, BASE, {"parameters": np.zeros(10_000, np.float32)}, "step-37.pt")
+        sections = {"parameters": np.zeros(10_000, np.float32)}
+        submit_request(run, RequestKind.BASE, BASE, sections, "step-37.pt")
     assert not list(run.learned_folder.iterdir())
 
 
@@ -217,7 +219,7 @@ def test_full_log_says_so_and_the_replica_stops_behind_it(
     told = lines(both)[STEPS:]
     assert [line["step"] for line in told] == list(range(BASE, BASE + 4))
     assert [line["parameters_sha256"] for line in told[1:]] == wanted[:3]
-    assert msgspec.json.decode(both.chain.run.incarnation.read_bytes())["step"] == BASE
+    assert incarnation_of(both.chain.run).step == BASE
 
 
 def test_a_loss_behind_a_base_is_named_by_the_trainers_step(

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+from support.lifecycle import follow, give_verdict, offer
 from test_node_ranks import stream_of
 
-from flowcheck.stages.extraction.job_restart import LIVES_KEPT, RestartVerdict, promote_successor
+from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor
+from flowcheck.stages.job_state.lifecycle_record import Incarnation, RestartVerdict
+from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.chain_progress import MOST_NOTES, OperatorNotes
+from flowcheck.step_numbers import Step
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.verdict.collect import parcels_left
 
@@ -35,13 +40,15 @@ def test_of_many_lives_the_last_ones_are_on_file(tmp_path: Path) -> None:
     for file in (run.learned_job, run.weights):
         file.write_bytes(b"1")
     lives = LIVES_KEPT + 4
+    shard: Any = SimpleNamespace(clear=lambda: None)
+    follow(run, Incarnation())
     for number in range(1, lives + 1):
-        run.successor.mkdir()
+        folder, verdict = offer(run, number + 1), RestartVerdict(number=number, step=Step(0))
+        give_verdict(run, verdict)
         for file in (run.learned_job, run.weights):
-            (run.successor / file.name).write_bytes(str(number + 1).encode())
-        promote_successor(
-            run, RestartVerdict(number=number, step=0), SimpleNamespace(clear=lambda: None)
-        )  # type: ignore[arg-type]
+            (folder / file.name).write_bytes(str(number + 1).encode())
+        lifecycle = ExtractLifecycle(run, [].append, awaits_base=False)
+        promote_successor(lifecycle, verdict, shard)
     kept = sorted(int(path.name) for path in run.learned_folder.iterdir() if path.is_dir())
     assert kept == list(range(lives - LIVES_KEPT + 1, lives + 1))
     assert run.learned_job.read_bytes() == str(lives + 1).encode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
+from support.lifecycle import follow, give_verdict, offer
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
@@ -14,8 +14,8 @@ from flowcheck.messages import StepLost
 from flowcheck.ops.lifecycle.run_outcome import run_outcome
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
-from flowcheck.stages.extraction.job_restart import RestartVerdict
 from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.lifecycle_record import RestartVerdict
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.chain_progress import ChainProgress
 
@@ -107,16 +107,16 @@ def test_a_loss_that_a_job_which_came_back_has_left_behind_is_no_reason(run: Run
 
 def test_a_job_that_came_back_and_is_not_followed_is_the_reason(run: RunDir) -> None:
     steps(run, 50)
-    run.successor.mkdir()
+    offer(run)
     verdict = RestartVerdict(
         number=1, step=None, why="a later incarnation of the job is not followed"
     )
-    run.verdict.write_bytes(msgspec.json.encode(verdict))
+    give_verdict(run, verdict)
     assert run_outcome(CONFIG, run, ChainProgress(steps=50)).why == verdict.why
 
 
 def test_a_job_whose_first_state_nobody_gave_is_the_reason(run: RunDir) -> None:
     steps(run, 50)
-    run.incarnation.write_bytes(msgspec.json.encode(Incarnation(number=2, step=None)))
+    follow(run, Incarnation(number=2, step=None))
     why = run_outcome(CONFIG, run, ChainProgress(steps=50)).why
     assert why is not None and "flowcheck base" in why

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.file_kills import Explored, explore, lacks
+from support.lifecycle import checkpoints, waiting
 from support.lives import Both
 from support.staged import Chain, Heard
 from test_base import BASE, STEPS, Trainer, first_life, frames_of
@@ -98,7 +99,7 @@ def test_the_trainers_file_is_taken_once_wherever_the_updater_is_killed(
         wanted, before = json.loads((place / "wanted").read_text())
         found = told(place)
         assert len(found) >= GIVEN and found == list(enumerate(wanted, 1))[: len(found)], when
-        assert not run.anchor.exists(), when
+        assert waiting(run) is None and not checkpoints(run), when
         [past] = run.root.glob("steps-before-*.jsonl")
         assert len(past.read_text().splitlines()) == before, when
         [line] = map(json.loads, complete_lines(run.anchors))
@@ -136,7 +137,8 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         assert [sha for _, sha in found] == wanted[: len(found)], when
         [audit] = map(json.loads, complete_lines(run.audits))
         assert (audit["step"], audit["passed"]) == (BASE, True), when
-        assert not run.base.exists() and not run.gradients.exists(), when
+        assert waiting(run) is None and not checkpoints(run), when
+        assert not run.gradients.exists(), when
         assert incarnation_of(run).base == BASE, when
 
     kept(explore(folder, make, updated, judge, every=every), 20 // every)

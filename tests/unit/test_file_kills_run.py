@@ -10,17 +10,25 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.file_kills import explore, lacks
+from support.lifecycle import follow, give_verdict, offer
 
-from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, encode_config
 from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 from flowcheck.stages.extraction.job_restart import (
     LIVES_KEPT,
-    RestartVerdict,
     promote_successor,
+    put_offers_away,
+)
+from flowcheck.stages.job_state.job_incarnation import (
+    Incarnation,
+    incarnation_of,
+    read_record,
     restart_verdict,
 )
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record import RestartVerdict
+from flowcheck.stages.job_state.lifecycle_states import ExtractState, IncarnationState
+from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.run_directory.process_liveness import stale_memory
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -96,30 +104,31 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         for life in range(1, number):
             (run.history(life) / "next").mkdir(parents=True)
             write_atomically(run.history(life) / "job.json", b"of life %d" % life)
-        with atomic_path(run.successor) as next_folder:
-            next_folder.mkdir()
-            for name in ("job.json", "names", *(["weights.bin", "beside.bin"] * weights)):
-                write_atomically(next_folder / name, b"new " + name.encode())
-        told = RestartVerdict(number=number, step=7, iterations=9)
-        write_atomically(run.verdict, msgspec.json.encode(told))
+        follow(run, Incarnation(number=number))
+        folder = offer(run, number + 1)
+        for name in ("job.json", "names", *(["weights.bin", "beside.bin"] * weights)):
+            write_atomically(folder / name, b"new " + name.encode())
+        give_verdict(run, RestartVerdict(number=number, step=7, iterations=9))
         with GradientShard.create(run.shard, gradient_bytes=64) as shard:
             shard.begin(0, 10)
 
     def work(place: Path) -> None:
         """As a stage that starts."""
         run = RunDir(place / "run")
-        verdict = restart_verdict(run)
+        lifecycle = ExtractLifecycle(run, [].append, awaits_base=False)
         with GradientShard.open(run.shard) as shard:
-            if verdict is not None:
-                promote_successor(run, verdict, shard)
+            if (verdict := lifecycle.verdict()) is not None:
+                promote_successor(lifecycle, verdict, shard)
+        put_offers_away(lifecycle)
 
     def judge(place: Path, when: str) -> None:
         run = RunDir(place / "run")
-        incarnation_of(run)
         pending = restart_verdict(run) is not None
+        assert incarnation_of(run).number == number + (not pending), when
+        state = IncarnationState.ACCEPTED if pending else IncarnationState.FOLLOWED
+        assert read_record(run).state_of(number + 1) is state, when
         if not pending:
             assert run.learned_job.read_bytes() == b"new job.json", when
-            assert incarnation_of(run).number == number + 1, when
         work(place)
         learned = files(run.learned_folder)
         own = {path: data for path, data in learned.items() if "/" not in path}
@@ -128,7 +137,8 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
         if not weights:
             wanted["beside.bin"] = b"old beside.bin"
         wanted["numbers"] = b""
-        assert own.pop("incarnation.json") == msgspec.json.encode(incarnation_of(run))
+        assert msgspec.json.decode(own.pop("extract.json"))["state"] == ExtractState.FOLLOWING
+        del own["update.json"]
         assert own | {"numbers": b""} == wanted, when
         assert incarnation_of(run).iterations == 9 and incarnation_of(run).step == 7
         past = f"{number}/"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,12 +16,11 @@ from test_base import Trainer
 from test_reanchor import given, play, shown  # noqa: F401
 
 from flowcheck._core import lib
-from flowcheck.atomic_write import write_atomically
 from flowcheck.messages import Message, StepApplied
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog
-from flowcheck.stages.job_state.job_incarnation import Incarnation
+from flowcheck.stages.job_state.job_incarnation import Incarnation, restart_verdict
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.step_log import StepLog
 
@@ -128,7 +126,7 @@ def test_an_updater_killed_while_it_judges_takes_no_step_of_the_past_again(
     both = play(frames, gradient_log={"taken_steps": 16})
     heard, run = both.chain.heard, both.chain.run
     both.drive(until=lambda: both.applied_iteration() >= BACK + 1)
-    write_atomically(run.incarnation, msgspec.json.encode(Incarnation(anchored=1)))
+    both.update._lifecycle.state_known(Incarnation(anchored=1))
     old = gradient_of(both, BACK + 1)
 
     first: list[int] = []
@@ -141,7 +139,7 @@ def test_an_updater_killed_while_it_judges_takes_no_step_of_the_past_again(
 
     with pytest.MonkeyPatch.context() as patch:
         kills = Kills(patch, died)
-        both.drive(until=run.verdict.exists)
+        both.drive(until=lambda: restart_verdict(run) is not None)
         assert not kills.left
         both.drive()
     assert [sha for _, sha in shown(both)] == wanted

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import torch
 from support.incarnations import JOB, Life, floats
+from support.lifecycle import checkpoints, waiting
 from support.lives import Both, Deaths
 from support.staged import Chain
 from test_base import Trainer, lines, notes
@@ -132,7 +133,7 @@ def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
     write_atomically(both.chain.run.scale, msgspec.json.encode(Tally(shown=2)))
     [told] = [one for one in assumptions_of(both.chain.run) if one.startswith(SCALE)]
     assert "2 show in the gradients" in told and told.endswith(UNTIL_AUDITED)
-    assert not both.chain.run.anchor.exists()
+    assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
 
 
 def test_a_file_of_the_newest_step_needs_no_gradient(
@@ -161,9 +162,9 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     torch.save(tree, tmp_path / "other.pt")
     with pytest.raises(StateError, match=r"betas = \(0.8, 0.9\), stated is \(0.9, 0.999\)"):
         replica_reset.replace_with_checkpoint(both.chain.run, tmp_path / "other.pt")
-    assert not both.chain.run.anchor.exists()
+    assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
     monkeypatch.setattr(replica_reset, "TAKEN_LIMIT_S", 0.0)
     _, _, other = trained(tmp_path)
     with pytest.raises(StateError, match=r"did not take the file within 0 s; it is withdrawn"):
         replica_reset.replace_with_checkpoint(both.chain.run, other)
-    assert not both.chain.run.anchor.exists()
+    assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.extraction import SIMPLE, bench, packets_of, plan_of
+from support.lifecycle import follow
 from test_loss_steps import FIRST, SIZES, iteration_of, sends
 from test_watch_reading import CONFIG
 
@@ -64,7 +65,7 @@ def test_a_later_life_that_takes_its_steps_at_once_keeps_them(tmp_path: Path, sh
         recorder.heard(StepArrived(step=step, time_ns=step))
         recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
     later = Incarnation(number=2, iterations=3, step=2)
-    run.incarnation.write_bytes(msgspec.json.encode(later))
+    follow(run, later)
     for step in (3, 4):
         recorder.heard(StepArrived(step=step, time_ns=10 + step))
         recorder.heard(StepApplied(step=step, seconds=0.1, digest="e"))

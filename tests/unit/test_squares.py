@@ -11,12 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.lifecycle import follow, offer
 
-from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.optimizer.gradient_clipping import bounds, told_by_all_orders
 from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.job_incarnation import Incarnation
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -98,7 +99,7 @@ def test_a_square_outlives_its_process_and_is_of_one_life_of_the_job(
     assert two.clipped(LAYOUT, 7, gradient(2), None) is not None
     assert squares_of(runs[0]).clipped(LAYOUT, 7, gradient(1), None) is not None
     for run in runs:
-        write_atomically(run.incarnation, b'{"number": 2, "step": 6}')
+        follow(run, Incarnation(number=2, step=6))
     assert two.clipped(LAYOUT, 7, gradient(3), None) is None, "of the life before"
 
 
@@ -125,12 +126,12 @@ def test_what_was_in_flight_when_the_other_ring_came_back_is_given_up(
     runs: tuple[RunDir, RunDir], late: bool
 ) -> None:
     one, two = map(squares_of, runs)
-    runs[0].successor.mkdir()
+    offer(runs[0])
     if late:
         one.clipped(LAYOUT, 9, gradient(1), None)
     found = two.clipped(LAYOUT, 9, gradient(2), None)
     assert (found is not None, two.gone) == (late, not late)
-    write_atomically(runs[1].incarnation, b'{"number": 2, "step": 8}')
+    follow(runs[1], Incarnation(number=2, step=8))
     assert two.clipped(LAYOUT, 9, gradient(2), None) is None and not two.gone, "its next life"
 
 
@@ -217,7 +218,7 @@ def test_a_ring_that_waits_too_long_ends_the_steps_of_all(runs: tuple[RunDir, Ru
     again = squares_of(runs[1], said[1], clock)
     assert again.clipped(LAYOUT, 4, gradient(2), None) is None and again.gone, "a kill forgets none"
     for run in runs:
-        write_atomically(run.incarnation, b'{"number": 2, "step": 2}')
+        follow(run, Incarnation(number=2, step=2))
     assert one.clipped(LAYOUT, 3, gradient(1), None) is None and not one.gone, "its next life"
     assert two.clipped(LAYOUT, 3, gradient(2), None) is not None
 

@@ -26,6 +26,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import (
 from flowcheck.messages import AuditRecord, Drained, StepLost
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap, note_first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.learn import Reading, read_stream
@@ -164,7 +165,7 @@ def test_next_incarnation_with_a_map_is_not_taken_for_the_one_before(
     both = Both(Chain(tmp_path, shm / "memory", [path], 256), replica={"keep_bytes": 1 << 22})
     try:
         both.drive()
-        assert not both.chain.run.incarnation.exists()
+        assert incarnation_of(both.chain.run) == Incarnation()
         [drained] = both.chain.heard.of(Drained)
         assert isinstance(drained, Drained)
         assert drained.steps == job.steps and "find_unused_parameters" in drained.why

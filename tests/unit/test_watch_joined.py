@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.lifecycle import change, follow
 from test_watch_reading import CONFIG
 from test_watch_server import recorded
 from test_watch_top import shown
@@ -48,7 +49,7 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
             tell(EventKind.ARRIVED, step)
         tell(EventKind.LOSS, 8, what=event_log.STEP, count=1, why="of those that are logged")
         life = Incarnation(number=2, iterations=33, step=None)
-        run.incarnation.write_bytes(msgspec.json.encode(life))
+        follow(run, life)
         monkeypatch.setattr(job_reader, "_logged", lambda *_: (1, 7))
         reader = JobReader(run, 1, "job-1")
         job = reader.read(CONFIG, 1, 1)
@@ -74,7 +75,7 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
             "the replica stays at step"
         )
         monkeypatch.undo()
-        run.incarnation.write_bytes(msgspec.json.encode(msgspec.structs.replace(life, step=40)))
+        change(run, msgspec.structs.replace(life, step=40))
         tell(EventKind.APPLIED, 41, seconds=0.1)
         on = reader.read(CONFIG, 1, 1)
         assert [one.step for one in on.timeline] == [41] and on.lost_step is None

@@ -78,7 +78,7 @@ def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_pat
         state = StateReader(run.root).state()
         assert state.health.word is HealthWord.STALE
         assert any("ring 0" in one for one in state.problems) and state.jobs
-        for torn in (run.persisted, run.steps, run.unlearned, run.beat, run.incarnation):
+        for torn in (run.persisted, run.steps, run.unlearned, run.beat, run.extract_record):
             torn.write_bytes(b'{"torn}')
         assert StateReader(run.root).state().health.word is HealthWord.STALE
         run.config.write_bytes(b"{")

@@ -14,7 +14,7 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
 from flowcheck.plane.shared_memory.packet_counters import lost_frames
 from flowcheck.stages.chain_events.heartbeat import read_beat
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.job_incarnation import read_record
 from flowcheck.stages.run_directory.log_files import last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.chain_progress import ChainProgress
@@ -65,17 +65,15 @@ def _stopped(run: RunDir, progress: ChainProgress) -> str | None:
 
     The files tell, not the first loss heard of: a job that came back may be followed since.
     """
-    from flowcheck.stages.extraction.job_restart import restart_verdict  # with all that learns
-
-    verdict = restart_verdict(run)
-    if verdict is not None and not verdict.followed:
-        return verdict.why
-    if incarnation_of(run).step is None and _joined(run):
+    record = read_record(run)
+    if record.verdict is not None and not record.verdict.followed:
+        return record.verdict.why
+    if record.incarnation.step is None and _joined(run):
         return (
             "the job was joined amid its run, and nobody gave a base (flowcheck base FILE --then "
             "LATER): none of its steps since was taken"
         )
-    if incarnation_of(run).step is None:
+    if record.incarnation.step is None:
         return (
             "the job began with a state that is not known, and nobody gave it with flowcheck base: "
             "none of its steps was taken"

@@ -4,11 +4,9 @@ start from."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 
 import numpy as np
 
@@ -22,8 +20,9 @@ from flowcheck.replica.optimizer import section_names
 from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
+from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.stages.replica_update.base_checkpoint import write_base
+from flowcheck.stages.job_state.lifecycle_record import RequestKind
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -36,7 +35,6 @@ from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
 from flowcheck.wire.training_job.learned_job import decode_job
 
 TAKEN_LIMIT_S = 60.0
-LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,7 @@ def apply_base(
     where.settings()
     runs = all_run_dirs(where)
     own, found = (where, _of_one(where, file, place)) if len(runs) < 2 else _of(runs, file, place)
-    _put(own, found)
-    _wait(own)
+    _wait(own, _put(own, found))
     return own, found
 
 
@@ -151,9 +148,11 @@ def submit_base(
     return found.template, found.why
 
 
-def _put(where: RunDir, base: BaseCheckpoint) -> None:
-    store_checkpoint_buffers(where, base.template.model, base.template.step)
-    write_base(where, base.template.step, base.sections, str(base.file), after=base.after)
+def _put(where: RunDir, base: BaseCheckpoint) -> str:
+    """What the request is called."""
+    step, source = base.template.step, str(base.file)
+    store_checkpoint_buffers(where, base.template.model, step)
+    return submit_request(where, RequestKind.BASE, step, base.sections, source, after=base.after)
 
 
 def verified_base(
@@ -220,15 +219,6 @@ def _placed(
     return place.after, f"as stated it was written after {place.after} steps since it was joined"
 
 
-def _wait(where: RunDir) -> None:
-    deadline_s = time.monotonic() + TAKEN_LIMIT_S
-    while where.base.exists():
-        if time.monotonic() > deadline_s:
-            where.base.unlink(missing_ok=True)
-            raise StateError(
-                f"{where.root}: the updater did not take the base within {TAKEN_LIMIT_S:.0f} s; "
-                "it is withdrawn (see flowcheck status)"
-            )
-        Event().wait(LOOK_S)
-    if incarnation_of(where).step is None:
+def _wait(where: RunDir, request: str) -> None:
+    if await_answer(where, request, TAKEN_LIMIT_S, "the base").refused:
         raise StateError(f"{where.root}: the updater refused the base: see {where.events}")

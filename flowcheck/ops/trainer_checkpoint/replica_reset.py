@@ -4,7 +4,6 @@ trainer's checkpoint."""
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -12,9 +11,9 @@ from threading import Event
 from flowcheck.errors import StateError
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.anchor_log import anchor_line
+from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
+from flowcheck.stages.job_state.lifecycle_record import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_in
-from flowcheck.stages.replica_update.anchor_replay import write_anchor
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
@@ -68,30 +67,19 @@ def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> 
     """Gives it to the updater and waits for it; the step at which that was then. Raises StateError
     as `reanchor`."""
     request = submit_checkpoint(where, template, file)
-    if not _until(lambda: anchor_line(where, request) is not None, TAKEN_LIMIT_S):
-        where.anchor.unlink(missing_ok=True)
-        raise StateError(
-            f"{where.root}: the updater did not take the file within {TAKEN_LIMIT_S:.0f} s; it is "
-            "withdrawn (see flowcheck status)"
-        )
-    line = anchor_line(where, request)
-    assert line is not None
-    if line.refused:
-        raise StateError(f"{file}: {line.refused}")
-    return line.at
+    answer = await_answer(where, request, TAKEN_LIMIT_S, "the file")
+    if answer.refused:
+        raise StateError(f"{file}: {answer.refused}")
+    return answer.at
 
 
 def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -> str:
     """Puts its state where the updater takes it; what the request is called. Raises StateError."""
-    if where.anchor.exists():
-        raise StateError(f"{where.root}: another file is just being taken: try again")
     layout, _ = peek_versions(where.replica)
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
     sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)
-    request = uuid.uuid4().hex
-    write_anchor(where, template.step, sections, str(file), request)
-    return request
+    return submit_request(where, RequestKind.ANCHOR, template.step, sections, str(file))
 
 
 def _held_against(where: RunDir, template: CheckpointTemplate, file: Path) -> Audit | None:

@@ -207,8 +207,8 @@ class ActiveJob:
         self.planned.ignore_planned()
         generations.shard.clear()
         self.place()
-        succession.commit()
-        self._links.send("update", JobLearned(path=str(self._run.successor)))
+        folder = succession.commit()
+        self._links.send("update", JobLearned(path=str(folder)))
         return 1
 
     def place(self) -> int:

@@ -1,6 +1,7 @@
 """Stage: stages messages until they prove a job, then places every byte of every step.
 
-Everything it needs after a kill lies in shared memory and in the learned job's files.
+Everything it needs after a kill lies in shared memory and in the learned job's files. What it does
+is one of the states of job_state/lifecycle_states.py, which `work` looks up.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.extraction.active_job import ActiveJob
-from flowcheck.stages.extraction.job_restart import JobRestart, promote_successor, restart_verdict
+from flowcheck.stages.extraction.job_restart import (
+    JobRestart,
+    promote_successor,
+    put_offers_away,
+)
 from flowcheck.stages.job_learning import late_join
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
 from flowcheck.stages.job_learning.learning_status import LearningStatus, reasons_with_traffic
 from flowcheck.stages.job_learning.remembered_job import may_join, remember
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
-from flowcheck.stages.job_state.job_incarnation import mark_base_awaited
+from flowcheck.stages.job_state.lifecycle_states import ExtractState
+from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
@@ -85,25 +91,26 @@ class ExtractService:
         self._learner = JobLearner(run, config.release, stated=config.stated)
         self._claims = FlowClaims(run, config)
         self._wanted = job_selector_of(config, run.reader)
-        self._succession = JobRestart(run, self._learner, self._note, self._wants)
         self._unlearned = LearningStatus(run, self._note)
         self._followed: ActiveJob | None = None
         self._turn = 0
-        self._over = False
         self._known = NO_KNOWN_JOB
         """Of a job that may be joined amid its run."""
 
     def start(self, links: StageSockets) -> None:
         self._links = links
+        awaits_base = self._config.replica.awaits_base
+        self._lifecycle = ExtractLifecycle(self._run, self._note, awaits_base=awaits_base)
+        self._succession = JobRestart(self._lifecycle, self._learner, self._note, self._wants)
         shard = GradientShard.open(self._run.shard) if self._run.shard.exists() else None
         for number in range(len(self._config.rings)):
             ring = FrameRing.open(self._run.ring(number), reader=self._run.reader)
             flows = FlowTable.open(self._run.flows(number))
             staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
             self._extractors.append(Extractor(ring, flows, staging, shard))
-        verdict = restart_verdict(self._run)
-        if shard is not None and verdict is not None and verdict.followed:
-            promote_successor(self._run, verdict, shard)
+        if self._lifecycle.state is ExtractState.HANDING_OVER and shard is not None:
+            self._obey_verdict(shard)
+        put_offers_away(self._lifecycle)
         job = self._learner.known()
         if job is not None:
             self._adopt(job, shard)
@@ -112,6 +119,8 @@ class ExtractService:
 
     def _adopt(self, job: LearnedJob, shard: GradientShard | None, *, fresh: bool = False) -> None:
         """Follows a learned job. fresh: it was learned just now."""
+        if self._lifecycle.state is ExtractState.STAGING:
+            self._lifecycle.enter(ExtractState.FOLLOWING)
         for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
             extractor.call(names)
         shard, job = open_or_create_shard(self._run, job, shard)
@@ -137,18 +146,31 @@ class ExtractService:
             extractor.extract(slots_to_take(extractor, rings)) for extractor in self._extractors
         )
         self._turn += 1
-        if self._followed is None:
-            done += self._learn(wait_s=0.0 if done else READING_TURN_S)
-        elif self._succession.proved:
-            done += self._followed.wind_up(self._succession)
-        elif self._succession.open:
-            done += self._hand_over(self._followed)
-        else:
-            looks = not done or self._turn % LOOK_EVERY == 0
-            done += self._followed.fill(self._succession, idle=not done, looks=looks)
-        if not done and not self._over and rings_drained(self._extractors):
-            done += self._end()
+        done += self._turn_of(self._lifecycle.state, idle=not done)
+        if not done and self._lifecycle.state is not ExtractState.ENDED:
+            done += self._end() if rings_drained(self._extractors) else 0
         return done
+
+    def _turn_of(self, state: ExtractState, *, idle: bool) -> int:
+        """What is done in a state behind the extraction of what came; idle: nothing came."""
+        followed = self._followed
+        if followed is None:
+            ended = state is ExtractState.ENDED
+            return 0 if ended else self._learn(wait_s=READING_TURN_S if idle else 0.0)
+        if state is ExtractState.CLOSING:
+            return followed.wind_up(self._succession)
+        if state is ExtractState.HANDING_OVER:
+            return self._hand_over(followed)
+        if self._turned_down:
+            return self._leave_out_successor(followed)
+        looks = idle or self._turn % LOOK_EVERY == 0
+        return followed.fill(self._succession, idle=idle, looks=looks)
+
+    @property
+    def _turned_down(self) -> bool:
+        """The last word of the updater was that it does not follow what was offered."""
+        offered = self._lifecycle.part.offered
+        return offered is not None and self._lifecycle.state is not ExtractState.HANDING_OVER
 
     def _learn(self, *, wait_s: float) -> int:
         if not self._claims.turn(self._extractors):
@@ -166,7 +188,7 @@ class ExtractService:
         )
         if proof is not None:
             if proof.job.joined:
-                mark_base_awaited(self._run)
+                self._lifecycle.await_base()
                 self._note(late_join.JOINED)
             if proof.beside and not self._config.several:
                 self._note(NOT_ALONE.format(proof.beside, proof.beside + 1))
@@ -224,24 +246,37 @@ class ExtractService:
 
     def _hand_over(self, followed: ActiveJob) -> int:
         """The updater's word on the later incarnation, once it is there, is obeyed."""
-        verdict = restart_verdict(self._run)
-        if verdict is None:
-            return 0
-        if not verdict.followed:
-            followed.why = verdict.why
-            followed.planned.install(lost=True)
-            self._succession.drop(followed.planned)
-            return followed.place()
         shard = followed.generations.shard
-        promote_successor(self._run, verdict, shard)
+        if not self._obey_verdict(shard):
+            return self._leave_out_successor(followed) if self._turned_down else 0
         job = self._learner.known()
         assert job is not None
         self._adopt(job, shard, fresh=True)
         return 1
 
+    def _obey_verdict(self, shard: GradientShard) -> bool:
+        """Whether what is offered is the job that is followed from now on."""
+        verdict = self._lifecycle.verdict()
+        if verdict is None:
+            return False
+        if verdict.followed:
+            promote_successor(self._lifecycle, verdict, shard)
+        else:
+            self._lifecycle.enter(ExtractState.TURNED_DOWN)
+        return verdict.followed
+
+    def _leave_out_successor(self, followed: ActiveJob) -> int:
+        """Nothing of it is kept, nor anything else placed any more."""
+        verdict = self._lifecycle.verdict()
+        assert verdict is not None
+        followed.why = verdict.why
+        followed.planned.install(lost=True)
+        self._succession.drop(followed.planned)
+        return followed.place()
+
     def _end(self) -> int:
         """The sources ended and every frame is extracted: the last word on every step."""
-        if self._learner.busy or self._succession.proved:
+        if self._learner.busy or self._lifecycle.state is ExtractState.CLOSING:
             return 0
         followed = self._followed
         if followed is None and not self._claims.turn(self._extractors):
@@ -252,10 +287,10 @@ class ExtractService:
                 why = "no job was learned: " + "; ".join(self._why_not())
                 self._say_drained(0, why)
             return 0
-        if self._succession.open:
-            verdict = restart_verdict(self._run)
-            if verdict is not None and not verdict.followed:
-                self._say_drained(followed.generations.shard.applied_iteration, followed.why)
+        if self._lifecycle.state is ExtractState.HANDING_OVER:
+            return 0
+        if self._turned_down:
+            self._say_drained(followed.generations.shard.applied_iteration, followed.why)
             return 0
         if any(followed.planned.late) and not followed.awaited:
             looked = self._succession.look(self._extractors, followed.planned, at_once=True)
@@ -266,7 +301,7 @@ class ExtractService:
         return done
 
     def _say_drained(self, steps: int, why: str) -> None:
-        self._over = True
+        self._lifecycle.enter(ExtractState.ENDED)
         self._links.report(Drained(stage=self.name, steps=steps, why=why))
 
     def _note(self, sentence: str) -> None:
@@ -276,7 +311,7 @@ class ExtractService:
         """Every message is a nudge: `work` looks at positions and states itself."""
 
     def drained(self) -> bool:
-        return self._over
+        return self._lifecycle.state is ExtractState.ENDED
 
     def stop(self) -> None:
         self._learner.close()

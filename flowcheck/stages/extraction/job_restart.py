@@ -1,18 +1,18 @@
 """A job that restarts while the stages stay up: its next incarnation takes over (extractor
 side).
 
-The handover lies in files, so that a kill of either side at any instant only makes it be done
-again. The extractor ends the old job and renames a whole folder to `RunDir.successor`; the updater
-compares its weights with the replica and writes `RunDir.verdict` there; the extractor takes the
-folder's files for its own and moves it into the history, which commits.
+The handover lies in the lifecycle record, so that a kill of either side at any instant only makes
+it be done again. The extractor ends the old job, writes the new one's files to a folder and offers
+it (state `handing over`); the updater compares its weights with the replica and commits its
+verdict; the extractor takes the folder's files for its own, which is done once its part of the
+record says that the new incarnation is followed, and moves the folder into the history.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-
-import msgspec
+from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -23,9 +23,14 @@ from flowcheck.stages.job_learning.job_selection import JobSelector
 from flowcheck.stages.job_learning.late_join import release_staged
 from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob
-from flowcheck.stages.job_state.job_incarnation import Incarnation
-from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.step_numbers import Iteration, Step
+from flowcheck.stages.job_state.earlier_records import OFFERED_FOLDER
+from flowcheck.stages.job_state.lifecycle_record import (
+    Incarnation,
+    OfferedIncarnation,
+    RestartVerdict,
+)
+from flowcheck.stages.job_state.lifecycle_states import ExtractState
+from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75
 """Shares of staging that flows of no known job may take: from the first one on they are read again
@@ -35,57 +40,63 @@ LIVES_KEPT = 8
 """Lives of a job of which what was learned stays: each has the weights that it began with."""
 
 
-class RestartVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the updater found."""
-
-    number: int
-    """Of the incarnation that is over, from 1."""
-    step: Step | None
-    """The replica's step whose parameters the new incarnation began with; None: none of them."""
-    iterations: Iteration = Iteration(0)
-    """The shard's number of the last iteration before the new incarnation's first one."""
-    why: str = ""
-    """Why no step is known."""
-    waits: bool = False
-    """It is followed all the same: what it sends waits for a base."""
-
-    @property
-    def followed(self) -> bool:
-        return self.step is not None or self.waits
-
-
-def restart_verdict(run: RunDir) -> RestartVerdict | None:
-    """The updater's word on the successor; None while there is none."""
-    if not run.verdict.exists():
-        return None
-    return msgspec.json.decode(run.verdict.read_bytes(), type=RestartVerdict)
-
-
-def promote_successor(run: RunDir, verdict: RestartVerdict, shard: GradientShard) -> None:
-    """The successor is the job that is followed; whatever was done of it before is done again."""
-    history = run.history(verdict.number)
+def promote_successor(
+    lifecycle: ExtractLifecycle, verdict: RestartVerdict, shard: GradientShard
+) -> None:
+    """The incarnation that is offered is the one that is followed; whatever was done of it before a
+    kill is done again, until the record says so."""
+    run, offered = lifecycle.run, lifecycle.part.offered
+    assert offered is not None
+    folder, history = run.learned_folder / offered.folder, run.history(verdict.number)
     if not history.exists():
         with atomic_path(history, durable=False) as place:
             place.mkdir(mode=0o700)
-            for file in (path for path in run.learned_folder.iterdir() if path.is_file()):
+            for file in filter(_is_learned, run.learned_folder.iterdir()):
                 shutil.copy2(file, place)
     (run.learned_folder / "recuts").unlink(missing_ok=True)
     (run.learned_folder / "numbers").unlink(missing_ok=True)
     run.assumed.unlink(missing_ok=True)
     shard.clear()
     for name in ("names", "numbers", run.weights.name, run.beside_weights.name):
-        if (run.successor / name).exists():
-            write_atomically(run.learned_folder / name, (run.successor / name).read_bytes())
-    followed = Incarnation(
-        number=verdict.number + 1, iterations=verdict.iterations, step=verdict.step
-    )
-    if not (run.successor / run.weights.name).exists():
+        if (folder / name).exists():
+            write_atomically(run.learned_folder / name, (folder / name).read_bytes())
+    if not (folder / run.weights.name).exists():
         run.weights.unlink(missing_ok=True)  # joined amid its run: those there are of another past
-    write_atomically(run.incarnation, msgspec.json.encode(followed))
-    write_atomically(run.learned_job, (run.successor / run.learned_job.name).read_bytes())
-    run.successor.rename(history / run.successor.name)
-    for number in range(1, verdict.number - LIVES_KEPT + 1):
+    write_atomically(run.learned_job, (folder / run.learned_job.name).read_bytes())
+    followed = Incarnation(number=offered.number, iterations=verdict.iterations, step=verdict.step)
+    lifecycle.enter(ExtractState.FOLLOWING, followed=followed, offered=None)
+    put_offers_away(lifecycle)
+
+
+def _is_learned(path: Path) -> bool:
+    """It goes into the history: no folder, nothing half written, no checkpoint on its way."""
+    passing = path.name.startswith((".", "request"))
+    return path.is_file() and not passing
+
+
+def put_offers_away(lifecycle: ExtractLifecycle) -> None:
+    """Folders of incarnations that are offered no more: that of the one which is followed goes into
+    the history, and one of which a kill came before it was offered is written anew. What is too old
+    to be kept goes."""
+    run, followed = lifecycle.run, lifecycle.part.followed.number
+    offered = lifecycle.part.offered
+    for folder in run.learned_folder.glob(f"{OFFERED_FOLDER}*"):
+        if offered is not None and folder.name == offered.folder:
+            continue
+        # An earlier version gave it no number, and had one at a time.
+        own = folder.name in (OFFERED_FOLDER, offer_name(followed))
+        history = run.history(followed - 1)
+        if own and history.exists() and not (history / OFFERED_FOLDER).exists():
+            folder.rename(history / OFFERED_FOLDER)
+        else:
+            shutil.rmtree(folder)
+    for number in range(1, followed - LIVES_KEPT):
         shutil.rmtree(run.history(number), ignore_errors=True)
+
+
+def offer_name(number: int) -> str:
+    """Of the folder of an incarnation that is offered."""
+    return f"{OFFERED_FOLDER}-{number}"
 
 
 class JobRestart:
@@ -93,24 +104,20 @@ class JobRestart:
 
     def __init__(
         self,
-        run: RunDir,
+        lifecycle: ExtractLifecycle,
         learner: JobLearner,
         note: Callable[[str], None],
         wants: Callable[[], JobSelector | None] = lambda: None,
     ) -> None:
         """note: says a sentence to the operator; wants: which job may be a later incarnation."""
-        self._run, self._learner, self._note, self._wants = run, learner, note, wants
+        self._lifecycle, self._learner = lifecycle, learner
+        self._note, self._wants = note, wants
         self._proof: ProvedJob | None = None
 
     @property
     def proved(self) -> bool:
         """A later incarnation is known, and the old one's end is still to be put on file."""
-        return self._proof is not None
-
-    @property
-    def open(self) -> bool:
-        """It waits for the updater's word, or to be promoted."""
-        return self._run.successor.exists()
+        return self._lifecycle.state is ExtractState.CLOSING
 
     def look(
         self, extractors: Sequence[Extractor], planned: InstalledPlans, *, at_once: bool
@@ -148,6 +155,7 @@ class JobRestart:
             self._leave_out(planned, "the job that is followed still goes on beside it")
         else:
             self._proof = proof
+            self._lifecycle.enter(ExtractState.CLOSING)
         return 1
 
     def _leave_out(self, planned: InstalledPlans, why: str) -> None:
@@ -159,10 +167,17 @@ class JobRestart:
         self._learner.forget()
         planned.ignore_late()
 
-    def commit(self) -> None:
-        """The old job is over: the updater may look at the new one."""
+    def commit(self) -> Path:
+        """The old job is over: the updater may look at the new one, in the folder that is
+        returned."""
         assert self._proof is not None
-        with atomic_path(self._run.successor, durable=False) as place:
+        put_offers_away(self._lifecycle)
+        number = self._lifecycle.part.followed.number + 1
+        folder = self._lifecycle.run.learned_folder / offer_name(number)
+        with atomic_path(folder) as place:
             place.mkdir(mode=0o700)
             self._proof.write(place)
+        offered = OfferedIncarnation(number=number, folder=folder.name)
+        self._lifecycle.enter(ExtractState.HANDING_OVER, offered=offered)
         self._proof = None
+        return folder

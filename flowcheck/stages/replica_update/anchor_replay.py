@@ -1,31 +1,34 @@
-"""A trainer checkpoint replaces the replica's state of a step, and the steps since are
-replayed.
-that step's place, and the steps since are taken again, of gradients that are kept.
+"""A trainer checkpoint replaces the replica's state of a step, and the steps since are replayed, of
+gradients that are kept.
 
-A kill at any instant costs nothing: the file stays until all that it changes is written, and doing
-it again changes nothing more; a replica that is behind what the shard gave back is one whose steps
-are still to be taken again.
+A kill at any instant costs nothing: the request counts as taken until all that it changes is
+written, and doing it again changes nothing more; a replica that is behind what the shard gave back
+is one whose steps are still to be taken again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
-from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
-from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
 from flowcheck.stages.job_state.assumptions import add_assumption
+from flowcheck.stages.job_state.checkpoint_request import (
+    clear_request,
+    read_sections,
+    refuse_request,
+)
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record import CheckpointRequest
+from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import AppliedGradientLog
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.log_files import append_line
@@ -52,18 +55,6 @@ BEFORE = "is of step {}, and what is followed of the job began with step {}"
 WAITS = "the job's optimizer state is not known, or its logged steps are being taken: wait for it"
 SHARDED = "the replica holds parameters as they are sent, which the next step sends anew"
 CLIP_TOGETHER_NO_NORMS = "the other rings' norms of the steps since are not kept (clip_together)"
-
-
-def write_anchor(
-    run: RunDir, step: Step, sections: dict[str, np.ndarray], source: str, request: str
-) -> None:
-    """Puts the trainer's state of a step where the updater finds it; it appears whole."""
-    told = {"step": str(step), "source": source, "request": request}
-    with (
-        safetensors_errors_as_os_errors(run.anchor),
-        atomic_path(run.anchor, durable=False) as place,
-    ):
-        save_file(sections, place, metadata=told)
 
 
 class AnchorReplay:
@@ -103,29 +94,38 @@ class AnchorReplay:
         return self._kept.of(iteration)
 
     def take(
-        self, replica: Replica, records: StepLog, *, gathered: bool, waits: bool
-    ) -> tuple[Step, str]:
-        """(step, sentence) of what comes of the file that lies there. gathered: parameters are
-        followed as they are sent; waits: steps of the job are logged."""
-        with safe_open(self._run.anchor, framework="numpy") as file:
-            told = file.metadata()
-            step, source, request = Step(int(told["step"])), told["source"], told["request"]
-            at = replica.step if waits else self._last(replica)
-            why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
-            if not why:
-                sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                why = self._put(replica, records, step, sections, source)
-        line = AnchorRecord(step=step, file=source, request=request, at=at, refused=why)
-        if anchor_line(self._run, request) is None:
-            encoded = msgspec.json.encode(line)
-            told = partial(append_line, self._run.anchors, encoded, LINES_BYTES)
-            if not records.unwritten.attempt(told, lines=0):
-                self._run.anchor.unlink()  # makes room: whoever waits for the line is to have it
-                records.unwritten.attempt(told)
-        self._run.anchor.unlink(missing_ok=True)
+        self,
+        replica: Replica,
+        records: StepLog,
+        lifecycle: UpdateLifecycle,
+        request: CheckpointRequest,
+        say: Callable[[str], None],
+        *,
+        gathered: bool,
+        waits: bool,
+    ) -> None:
+        """Takes the file that was given, or says why not. say: tells the operator, once at least
+        where it is done again; gathered: parameters are followed as they are sent; waits: steps of
+        the job are logged."""
+        step, source = request.step, request.source
+        at = replica.step if waits else self._last(replica)
+        why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
+        followed = None
+        if not why:
+            followed, why = self._put(replica, records, request)
+        line = AnchorRecord(step=step, file=source, request=request.id, at=at, refused=why)
+        told = partial(append_line, self._run.anchors, msgspec.json.encode(line), LINES_BYTES)
+        written = anchor_line(self._run, request.id) is not None
+        written = written or records.unwritten.attempt(told, lines=0)
         if why:
-            return step, f"{source}: is not taken for the replica: {why}"
-        return step, TAKEN.format(step, source, at - step)
+            say(f"{source}: is not taken for the replica: {why}")
+            refuse_request(lifecycle, request, Step(at), why)
+        else:
+            say(TAKEN.format(step, source, at - step))
+            lifecycle.answer(request, Step(at), incarnation=followed)
+            clear_request(self._run, request)
+        if not written:
+            records.unwritten.attempt(told)  # that the file is gone may have made room
 
     def _last(self, replica: Replica) -> int:
         """The last step that was taken, on whatever state: the replica may be behind it, where a
@@ -151,25 +151,20 @@ class AnchorReplay:
         return ""
 
     def _put(
-        self,
-        replica: Replica,
-        records: StepLog,
-        step: Step,
-        sections: dict[str, np.ndarray],
-        source: str,
-    ) -> str:
-        """Makes it the replica's step; why not."""
+        self, replica: Replica, records: StepLog, request: CheckpointRequest
+    ) -> tuple[Incarnation | None, str]:
+        """Makes it the replica's step; the incarnation as it is with that, or why not."""
+        step, source = request.step, request.source
         try:
-            replica.rebase(step, sections)
+            replica.rebase(step, read_sections(self._run, request))
         except StateError as error:
-            return str(error)
+            return None, str(error)
         records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")
         records.write(replica, 0.0, None)
         lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)
-        write_atomically(self._run.incarnation, msgspec.json.encode(followed))
         add_assumption(self._run, DIFFERED.format(step, source))
-        return ""
+        return followed, ""
 
     def close(self) -> None:
         self._kept.close()

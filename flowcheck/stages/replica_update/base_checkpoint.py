@@ -1,26 +1,30 @@
 """A base: the trainer checkpoint that a job with unknown optimizer state waits for.
 
 A base is the state of the step the job began with, out of a checkpoint of the trainer's, its
-parameters proved equal to those of the start-up broadcast (ops/base.py). Of a job joined amid its
-run it is that of any step it is known to have taken, or be about to take, since. Taking it may be
-done again after a kill: `incarnation.json`, which then names the step, is written last.
+parameters proved equal to those of the start-up broadcast (ops/trainer_checkpoint). Of a job joined
+amid its run it is that of any step it is known to have taken, or be about to take, since. Taking it
+may be done again after a kill: the answer in the lifecycle record, which then names the step, is
+written last.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
-from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.replica.model_replica import Replica
+from flowcheck.stages.job_state.checkpoint_request import (
+    clear_request,
+    read_sections,
+    refuse_request,
+)
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.lifecycle_record import CheckpointRequest
+from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import open_gradient_log
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -31,27 +35,6 @@ ANEW = (
     "goes on from here; between two checkpoints of the trainer's it must hold all steps: make "
     "[gradient_log] larger"
 )
-STEP = "step"
-SOURCE = "source"
-AFTER = "after"
-
-
-def write_base(
-    run: RunDir, step: Step, sections: dict[str, np.ndarray], source: str, *, after: int = 0
-) -> None:
-    """Puts a base where the updater finds it; it appears whole. source: for people; after: steps
-    the job took since it was joined until this one, its own included."""
-    told = {STEP: str(step), SOURCE: source, AFTER: str(after)}
-    with safetensors_errors_as_os_errors(run.base), atomic_path(run.base, durable=False) as place:
-        save_file(sections, place, metadata=told)
-
-
-def read_base(path: Path) -> tuple[Step, dict[str, np.ndarray], str, int]:
-    """(step, sections, source, after) of what `write_base` wrote."""
-    with safe_open(path, framework="numpy") as file:
-        told = file.metadata()
-        sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return Step(int(told[STEP])), sections, told[SOURCE], int(told[AFTER])
 
 
 class BaseWait:
@@ -79,39 +62,48 @@ class BaseWait:
             "replica will stop behind those; make [gradient_log] larger"
         )
 
-    def take(self, replica: Replica) -> tuple[Incarnation, str]:
+    def take(
+        self, replica: Replica, request: CheckpointRequest, sections: dict[str, np.ndarray]
+    ) -> tuple[Incarnation, str]:
         """Makes the base that was given the replica's only step; the job's place from now on and a
         sentence for the operator. Raises StateError where it does not fit the replica."""
-        step, sections, source, after = read_base(self._run.base)
+        step, after = request.step, request.after
         replica.rebase(step, sections)
         audits = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         known = incarnation_of(self._run)
         followed = msgspec.structs.replace(known, step=step - after, base=step, audits=audits)
         left = sum(iteration > known.iterations + after for iteration in self._log.iterations)
         return followed, (
-            f"{source} is the base of the job: the replica is at step {step}, and takes "
+            f"{request.source} is the base of the job: the replica is at step {step}, and takes "
             f"{left} logged steps"
         )
 
-    def settle(self, replica: Replica, records: StepLog, *, joined: bool) -> str:
-        """Ends the wait with the base that was given; a sentence for the operator. joined: the job
-        was joined amid its run, so that no broadcast of it was the base's parameters."""
+    def settle(
+        self,
+        replica: Replica,
+        records: StepLog,
+        lifecycle: UpdateLifecycle,
+        request: CheckpointRequest,
+        say: Callable[[str], None],
+        *,
+        joined: bool,
+    ) -> None:
+        """Ends the wait with the base that was given, or says why not. say: tells the operator,
+        once at least where it is done again; joined: the job was joined amid its run, so that no
+        broadcast of it was the base's parameters."""
         try:
-            followed, sentence = self.take(replica)
+            followed, sentence = self.take(replica, request, read_sections(self._run, request))
         except StateError as error:
-            self._run.base.unlink()
-            return str(error)
+            say(str(error))
+            refuse_request(lifecycle, request, replica.step, str(error))
+            return
         records.forget_after(Step(replica.step - 1), followed.number)
         if not joined:
             records.audited(replica.step, followed.number)
         records.write(replica, 0.0, None)
-        self.commit(followed)
-        return sentence
-
-    def commit(self, followed: Incarnation) -> None:
-        """What `take` did is on file."""
-        write_atomically(self._run.incarnation, msgspec.json.encode(followed))
-        self._run.base.unlink()
+        say(sentence)
+        lifecycle.answer(request, replica.step, incarnation=followed)
+        clear_request(self._run, request)
 
     def after(self, iteration: Iteration) -> tuple[Iteration, np.ndarray] | None:
         """The first logged (iteration, gradient) behind `iteration`; None if there is none."""

@@ -30,7 +30,7 @@ from flowcheck.replica.optimizer.gradient_clipping import (
 from flowcheck.replica.optimizer.section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
 from flowcheck.stages.run_directory.job_run_dirs import job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -149,8 +149,9 @@ class GradNormExchange:
     def _passed(self, number: int, step: Step) -> bool:
         """That ring will not take this step any more."""
         beside = self._beside(number)
-        own, other = incarnation_of(self._run), incarnation_of(beside)
-        if other.number != own.number or beside.successor.exists():
+        own, record = incarnation_of(self._run), read_record(beside)
+        other = record.incarnation
+        if other.number != own.number or record.extract.offered is not None:
             return other.number >= own.number
         if other.step is None or not beside.shard.exists():
             return False

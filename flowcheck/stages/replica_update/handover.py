@@ -1,24 +1,24 @@
 """A restarted job's initial weights compared with the replica (updater side of the handover).
 
-Everything here may be done again after a kill: the verdict's file, written last, commits it.
+Everything here may be done again after a kill: the verdict in the updater's part of the lifecycle
+record, written last, commits it.
 """
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.extraction.job_restart import RestartVerdict
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.lifecycle_record import RestartVerdict
+from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
@@ -38,13 +38,21 @@ REJOINED_AFTER_GAP = "it went on while some of it was not seen, and was joined a
 class Handover:
     """Compares a successor's initial weights with the replica's whole versions, by bytes."""
 
-    def __init__(self, run: RunDir, config: JobConfig) -> None:
-        self._run, self._config = run, config
+    def __init__(self, run: RunDir, config: JobConfig, lifecycle: UpdateLifecycle) -> None:
+        self._run, self._config, self._lifecycle = run, config, lifecycle
 
     @property
     def due(self) -> bool:
         """A successor waits for the verdict."""
-        return self._run.successor.exists() and not self._run.verdict.exists()
+        record = self._lifecycle.record()
+        return record.extract.offered is not None and record.verdict is None
+
+    @property
+    def _offered(self) -> Path:
+        """The folder of the successor's files."""
+        offered = self._lifecycle.record().extract.offered
+        assert offered is not None
+        return self._run.learned_folder / offered.folder
 
     def judge(
         self,
@@ -61,7 +69,7 @@ class Handover:
         the shard's word by the replica (UpdateService), and the gradients that were forgotten are
         those this judges away again. Behind that one store all of it has.
         """
-        followed = incarnation_of(self._run)
+        followed = self._lifecycle.record().incarnation
         number = followed.number
         step, why, waits = self._compared(replica)
         if step is None:
@@ -72,12 +80,12 @@ class Handover:
         replica.go_back(step)
         records.forget_after(step, number)
         records.audited(step, number + 1)
-        successor = self._run.successor
+        successor = self._offered
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
         sent = successor / self._run.beside_weights.name
         store_broadcast_buffers(self._run, self._config, job, sent, step=step)
         verdict = RestartVerdict(number=number, step=step, iterations=shard.applied_iteration)
-        write_atomically(self._run.verdict, msgspec.json.encode(verdict))
+        self._lifecycle.judge(verdict)
         behind = f", back from {newest}" if newest > step else ""
         return (
             f"incarnation {number + 1} of the job began with the parameters of step {step}: "
@@ -100,7 +108,7 @@ class Handover:
         waits: bool,
     ) -> str:
         """The verdict where no step is known: the job waits for a base, or is not followed."""
-        followed = incarnation_of(self._run)
+        followed = self._lifecycle.record().incarnation
         # While its state is not known either, it is that of a past which was kept already.
         kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
@@ -120,13 +128,13 @@ class Handover:
             + (f"; the replica's step {replica.step} is kept as {kept}" if kept else ""),
             waits=waits,
         )
-        write_atomically(self._run.verdict, msgspec.json.encode(verdict))
+        self._lifecycle.judge(verdict)
         return verdict.why
 
     def _compared(self, replica: Replica) -> tuple[Step | None, str, bool]:
         """The step whose parameters the successor began with; or why there is none, and whether a
         base would help."""
-        folder = self._run.successor
+        folder = self._offered
         job = decode_job((folder / self._run.learned_job.name).read_bytes())
         known = decode_job(self._run.learned_job.read_bytes())
         if job.kind is not known.kind:

@@ -2,6 +2,9 @@
 
 The order that makes a kill harmless: the replica commits the step; its line is written to
 steps.jsonl while the gradient is still in the shard or the log; only then is that given back.
+
+What is done with the replica is one of the states of job_state/lifecycle_states.py. Each turn looks
+first which one the facts make it, and tells the lifecycle record.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
@@ -22,12 +24,16 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import UnitSplitter
 from flowcheck.replica.torch_startup import load_torch
+from flowcheck.stages.job_state.checkpoint_request import is_asked, refuse_request, take_request
 from flowcheck.stages.job_state.gathered_parameters import complete_generation, gathered_parameters
-from flowcheck.stages.job_state.job_incarnation import (
+from flowcheck.stages.job_state.lifecycle_record import (
+    CheckpointRequest,
     Incarnation,
-    incarnation_of,
-    mark_base_awaited,
+    LifecycleRecord,
+    RequestKind,
 )
+from flowcheck.stages.job_state.lifecycle_states import ReplicaState
+from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.job_state.unused_parameters import (
     UnusedParameterMap,
@@ -47,6 +53,8 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import decode_job
+
+NOT_AWAITED = "the replica's state is known: nothing waits for a base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,15 @@ class UpdaterState:
     def next_iteration(self) -> Iteration:
         """The one to be applied next."""
         return Iteration(self.shard.applied_iteration + 1)
+
+    @property
+    def lost(self) -> bool:
+        """The one to be applied next never becomes whole; of sharded training what came of it is
+        taken."""
+        generation = self.shard.generation_of(self.next_iteration)
+        if generation is None or self.placing is not None:
+            return False
+        return self.shard.state(generation) == GenerationState.LOST
 
     def whole(self, iteration: Iteration) -> int | None:
         """The generation that holds all of `iteration`; of sharded training, all that ever comes.
@@ -118,7 +135,6 @@ class UpdateService:
         self._each = config.optimizer.synced_backwards
         """All-reduced backward passes per step of the trainer."""
         self._open: UpdaterState | None = None
-        self._judge = Handover(run, config)
         self._squares = GradNormExchange(run, config, self._say)
         self._scales = LossScaleCheck(run, config, self._say)
 
@@ -127,8 +143,8 @@ class UpdateService:
         load_torch()
         assert self._config.optimizer is not None
         check_optimizer(self._config.optimizer)  # refused now, not in a step
-        if self._config.replica.awaits_base:
-            mark_base_awaited(self._run)
+        self._lifecycle = UpdateLifecycle(self._run, self._say)
+        self._judge = Handover(self._run, self._config, self._lifecycle)
         self._opened()
 
     def _opened(self) -> UpdaterState | None:
@@ -142,8 +158,9 @@ class UpdateService:
         replica, placing = open_replica(
             run, self._config, job, leaves_out=known.leaves_out, say=self._say
         )
-        if placing is not None and incarnation_of(run).step is None:
-            write_atomically(run.incarnation, msgspec.json.encode(Incarnation()))  # needs no base
+        followed = self._lifecycle.record().incarnation
+        if placing is not None and followed.step is None:  # it needs no base
+            self._lifecycle.state_known(msgspec.structs.replace(followed, step=Step(0)))
         shard = GradientShard.open(run.shard)
         records = StepLog(run, self._config, replica)
         waiting = BaseWait(run, self._config, shard.gradient_bytes)
@@ -158,7 +175,7 @@ class UpdateService:
 
     def _finish_interrupted(self, o: UpdaterState) -> None:
         """A kill after the commit: the line and the release of the generation are still owed."""
-        iteration, last = o.iteration(incarnation_of(self._run), self._each), o.records.last_step()
+        iteration, last = o.iteration(self._followed, self._each), o.records.last_step()
         if iteration is None:
             return
         generation = o.holds(iteration)  # it was committed: what differs since is told as that
@@ -179,18 +196,23 @@ class UpdateService:
         o = self._opened()
         if o is None:
             return 0
-        if self._run.base.exists():
-            return self._take_base(o)
-        if self._run.anchor.exists():
-            return self._take_anchor(o)
-        followed = incarnation_of(self._run)
+        record = self._lifecycle.record()
+        followed = record.incarnation
+        waits = followed.step is None or o.waiting.used
+        again = None if waits else o.anchors.next(o.replica, followed)
+        state = self._state(o, record, replays=again is not None)
+        self._lifecycle.enter(state, followed.number)
+        if state is not ReplicaState.HANDED_OVER:  # else of a past that is over in a moment
+            request = take_request(self._lifecycle)
+            if request is not None:
+                return self._take(o, request, followed)
         o.buffers.look(followed)
         iteration = o.next_iteration
-        generation = self._whole(o, iteration)
-        if followed.step is None or o.waiting.used:
+        generation = self._whole(o, iteration, record)
+        if waits:
             return self._wait(o, followed, iteration, generation)
-        if (again := o.anchors.next(o.replica, followed)) is not None:
-            return self._take_again(o, *again)
+        if again is not None:
+            return self._take_again(o, *again, generation)
         step = followed.step_of(iteration, self._each)
         if generation is None:
             return self._look_at_successor(o) or o.ahead.look(step, iteration)
@@ -199,6 +221,8 @@ class UpdateService:
             took = self._step(o, step, *o.taken(generation), partial(o.certain, generation))
             if o.shard.doubted(generation) or (took is None and not self._squares.gone):
                 return 0
+            if took is None:
+                self._lifecycle.enter(ReplicaState.STOPPED, followed.number)
             o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.shard.apply(iteration)
@@ -206,10 +230,32 @@ class UpdateService:
             self._tell(o, took)
         return 1
 
-    def _whole(self, o: UpdaterState, iteration: Iteration) -> int | None:
-        """The generation to be taken. Once a later life is on file all whole steps of this one were
+    def _state(self, o: UpdaterState, record: LifecycleRecord, *, replays: bool) -> ReplicaState:
+        """By the facts; replays: steps behind an anchor are still to be applied again."""
+        followed, before, verdict = record.incarnation, record.update, record.verdict
+        if replays:
+            return ReplicaState.REPLAYING
+        if verdict is not None:
+            return ReplicaState.HANDED_OVER if verdict.followed else ReplicaState.STOPPED
+        at = o.iteration(followed, self._each)
+        if at is None:
+            return ReplicaState.AWAITING_BASE
+        if o.waiting.used:
+            all_taken = o.waiting.closed and o.waiting.after(at) is None
+            return ReplicaState.STOPPED if all_taken else ReplicaState.CATCHING_UP
+        # What stopped an incarnation has gone from the shard before a later one is offered.
+        stopped = before.state is ReplicaState.STOPPED and before.number == followed.number
+        return ReplicaState.STOPPED if stopped or o.lost else ReplicaState.APPLYING
+
+    @property
+    def _followed(self) -> Incarnation:
+        """As it is now."""
+        return self._lifecycle.record().incarnation
+
+    def _whole(self, o: UpdaterState, iteration: Iteration, record: LifecycleRecord) -> int | None:
+        """The generation to be taken. Once a later life is offered all whole steps of this one were
         taken: what an extractor that starts finds of it since is behind what was handed over."""
-        return None if self._run.successor.exists() else o.whole(iteration)
+        return None if record.extract.offered is not None else o.whole(iteration)
 
     def _step(
         self,
@@ -240,7 +286,7 @@ class UpdateService:
         self, o: UpdaterState, followed: Incarnation, iteration: Iteration, generation: int | None
     ) -> int:
         """Logs what is whole; with a base, takes what was logged, before more than finds room."""
-        at = o.iteration(incarnation_of(self._run), self._each)
+        at = o.iteration(followed, self._each)
         if generation is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if (iteration - followed.iterations) % self._each == 0:
                 own, any_base = o.shard.gradient(generation), followed.step is None and o.map.joined
@@ -261,28 +307,27 @@ class UpdateService:
             return self._look_at_successor(o)
         return 1
 
-    def _take_base(self, o: UpdaterState) -> int:
-        """The wait is over. Done again after a kill before the base is gone."""
-        if incarnation_of(self._run).step is not None:
-            self._run.base.unlink()  # a kill came before this
-            return 1
-        self._say(o.waiting.settle(o.replica, o.records, joined=o.map.joined))
+    def _take(self, o: UpdaterState, request: CheckpointRequest, followed: Incarnation) -> int:
+        """A trainer's checkpoint that was given. Done again after a kill before its answer."""
+        waits = followed.step is None or o.waiting.used
+        given = o.replica, o.records, self._lifecycle, request, self._say
+        if request.kind is RequestKind.ANCHOR:
+            o.anchors.take(*given, gathered=o.placing is not None, waits=waits)
+            if o.replica.step == request.step:
+                self._tell(o, 0.0)
+        elif followed.step is not None:
+            refuse_request(self._lifecycle, request, o.replica.step, NOT_AWAITED)
+        else:
+            o.waiting.settle(*given, joined=o.map.joined)
         return 1
 
-    def _take_anchor(self, o: UpdaterState) -> int:
-        waits = incarnation_of(self._run).step is None or o.waiting.used
-        gathered = o.placing is not None
-        step, sentence = o.anchors.take(o.replica, o.records, gathered=gathered, waits=waits)
-        self._say(sentence)
-        if o.replica.step == step:
-            self._tell(o, 0.0)
-        return 1
-
-    def _take_again(self, o: UpdaterState, step: Step, gradient: np.ndarray) -> int:
+    def _take_again(
+        self, o: UpdaterState, step: Step, gradient: np.ndarray, generation: int | None
+    ) -> int:
         """A step behind one that the trainer's file took the place of; new ones are kept until it
-        is their turn, so that no generation waits for it."""
+        is their turn, so that no generation waits for it. generation: of the next iteration, where
+        that is whole."""
         iteration = o.next_iteration
-        generation = self._whole(o, iteration)
         if generation is not None and o.anchors.keep(
             o.replica, iteration, o.shard.gradient(generation)
         ):
@@ -318,16 +363,16 @@ class UpdateService:
         o = self._open
         if o is None:
             return True
-        at = o.iteration(incarnation_of(self._run), self._each)
+        record = self._lifecycle.record()
+        at = o.iteration(record.incarnation, self._each)
         replaying = at is not None and (
             o.waiting.after(at) is not None or (o.waiting.used and not o.waiting.closed)
         )
         if at is not None and not replaying:
-            replaying = o.anchors.next(o.replica, incarnation_of(self._run)) is not None
-        given = self._run.base.exists() or self._run.anchor.exists()
-        if self._judge.due or replaying or given:
+            replaying = o.anchors.next(o.replica, record.incarnation) is not None
+        if self._judge.due or replaying or is_asked(self._run):
             return False
-        return self._whole(o, o.next_iteration) is None
+        return self._whole(o, o.next_iteration, record) is None
 
     def stop(self) -> None:
         if self._open is not None:

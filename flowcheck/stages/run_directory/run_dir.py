@@ -141,20 +141,19 @@ class LearnedFiles:
         return self.learned_folder / "beside.bin"
 
     @property
-    def successor(self) -> Path:
-        """A later incarnation of the job: a folder like `learned_folder`, which appears whole,
-        after the first one's last step; it goes into `history` when that one is followed."""
-        return self.learned_folder / "next"
+    def extract_record(self) -> Path:
+        """The extractor's part of the lifecycle record (job_state/lifecycle_record.py)."""
+        return self.learned_folder / "extract.json"
 
     @property
-    def verdict(self) -> Path:
-        """What the updater makes of the successor; appears whole."""
-        return self.successor / "verdict.json"
+    def update_record(self) -> Path:
+        """The updater's part of it."""
+        return self.learned_folder / "update.json"
 
     @property
-    def incarnation(self) -> Path:
-        """Which incarnation of the job is followed, and from where on."""
-        return self.learned_folder / "incarnation.json"
+    def request_record(self) -> Path:
+        """The part of whoever gives the updater a trainer's checkpoint."""
+        return self.learned_folder / "request.json"
 
     @property
     def assumed(self) -> Path:
@@ -177,19 +176,9 @@ class LearnedFiles:
         """Is there once everything was read and no job was learned."""
         return self.learned_folder / "none"
 
-    @property
-    def base(self) -> Path:
-        """The state a job began with that the replica did not hold, as it is given by an operator;
-        appears whole, and is gone once it was taken."""
-        return self.learned_folder / "base.safetensors"
-
-    @property
-    def anchor(self) -> Path:
-        """The trainer's own state of a step of a replica that is followed; likewise."""
-        return self.learned_folder / "anchor.safetensors"
-
     def history(self, number: int) -> Path:
-        """What was learned of incarnation `number`, from 1, which is over."""
+        """What was learned of incarnation `number`, from 1, which is over; in it `next`, the files
+        of the one behind it as they were offered."""
         return self.learned_folder / str(number)
 
 

@@ -1,0 +1,203 @@
+"""A trainer's checkpoint that an operator gives to the updater: asked for, taken or withdrawn,
+answered.
+
+The command that gives it writes the state to a file and then the request, which names that file
+(`request.json`); one request waits at a time. The updater notes in its own part of the record that
+it takes it, from when on it cannot be withdrawn, and answers there. Whether it is taken or
+withdrawn is decided under a lock of the folder, which the kernel gives back for whoever is killed.
+Answered, both files go: the state's first, as a request without it is one that was answered.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+
+import msgspec
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.errors import StateError, has_no_room
+from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
+from flowcheck.stages.job_state import earlier_records
+from flowcheck.stages.job_state.job_incarnation import update_part_of
+from flowcheck.stages.job_state.lifecycle_record import (
+    CheckpointRequest,
+    RequestAnswer,
+    RequestKind,
+    RequestPart,
+    read_part,
+)
+from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
+
+ANOTHER_WAITS = "{}: another file is just being taken: try again"
+GONE = "{} is gone: give it again"
+WITHDRAWN = (
+    "{}: the updater did not take {} within {:.0f} s; it is withdrawn (see flowcheck status)"
+)
+STILL_TAKEN = "{}: the updater is still taking {}: see flowcheck status"
+LOOK_S = 0.05
+
+
+def submit_request(
+    run: RunDir,
+    kind: RequestKind,
+    step: Step,
+    sections: dict[str, np.ndarray],
+    source: str,
+    *,
+    after: int = 0,
+) -> str:
+    """Asks the updater to take the trainer's state of a step; what the request is called. source:
+    the trainer's file, for people; after: as the request has it. Raises StateError where another
+    one waits."""
+    request = CheckpointRequest(
+        id=uuid.uuid4().hex,
+        kind=kind,
+        file=f"request-{kind}.safetensors",
+        step=step,
+        source=source,
+        after=after,
+    )
+    with _locked(run) as alone:
+        if not alone or is_asked(run):
+            raise StateError(ANOTHER_WAITS.format(run.root))
+        path = run.learned_folder / request.file
+        with safetensors_errors_as_os_errors(path), atomic_path(path) as place:
+            save_file(sections, place)
+        try:
+            write_atomically(run.request_record, msgspec.json.encode(RequestPart(request=request)))
+        except OSError:
+            path.unlink()
+            raise
+    return request.id
+
+
+def request_answer(run: RunDir, request: str) -> RequestAnswer | None:
+    """The updater's; None: there is none yet."""
+    return update_part_of(run).answer(request)
+
+
+def await_answer(run: RunDir, request: str, limit_s: float, what: str) -> RequestAnswer:
+    """Waits for the updater's answer. what: the file that was given, for people. Raises StateError
+    where it did not begin to take it within `limit_s`, and it is withdrawn, or where it has not
+    ended that in as much time again."""
+    began_s = time.monotonic()
+    taken = False
+    while (answer := request_answer(run, request)) is None:
+        waited_s = time.monotonic() - began_s
+        if waited_s > limit_s and not taken:
+            taken = not withdraw_request(run, request)
+            if not taken:
+                raise StateError(WITHDRAWN.format(run.root, what, limit_s))
+        elif waited_s > 2 * limit_s:
+            raise StateError(STILL_TAKEN.format(run.root, what))
+        Event().wait(LOOK_S)
+    return answer
+
+
+def withdraw_request(run: RunDir, request: str) -> bool:
+    """Takes a request back. False: the updater takes it, or has answered it."""
+    with _locked(run, wait=True):
+        update = update_part_of(run)
+        taking = update.taking is not None and update.taking.id == request
+        if taking or update.answer(request) is not None:
+            return False
+        part = read_part(run.request_record, RequestPart)
+        if part is not None and part.request.id == request:
+            _remove(run, part.request)
+        return True
+
+
+def is_asked(run: RunDir) -> bool:
+    """A checkpoint waits for the updater, or is just being taken."""
+    return run.request_record.exists() or earlier_records.is_asked(run)
+
+
+def take_request(lifecycle: UpdateLifecycle) -> CheckpointRequest | None:
+    """The updater's: the request it has to take now; None: there is none. One that was answered
+    before a kill is cleared away."""
+    run, part = lifecycle.run, lifecycle.part
+    if part.taking is not None:
+        return part.taking
+    if not is_asked(run):
+        return None
+    with _locked(run) as alone:
+        if not alone:
+            return None  # it is just being withdrawn, or written
+        request = _request(run)
+        if request is None:
+            return None
+        if part.answer(request.id) is None:
+            return request if lifecycle.take(request) else None
+    _remove(run, request)
+    return None
+
+
+def read_sections(run: RunDir, request: CheckpointRequest) -> dict[str, np.ndarray]:
+    """The state that is to be taken, as sections of the replica. Raises StateError where it is gone
+    (see refuse_request)."""
+    path = run.learned_folder / request.file
+    if not path.exists():
+        raise StateError(GONE.format(path))
+    with safe_open(path, framework="numpy") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def clear_request(run: RunDir, request: CheckpointRequest) -> None:
+    """The updater's: the files of one that is answered go."""
+    _remove(run, request)
+
+
+def refuse_request(
+    lifecycle: UpdateLifecycle, request: CheckpointRequest, at: Step, why: str
+) -> None:
+    """Answers that it is not taken, and clears it away: before the answer where a full disk leaves
+    no room for that."""
+    try:
+        lifecycle.answer(request, at, refused=why)
+    except OSError as error:
+        if not has_no_room(error):
+            raise
+        (lifecycle.run.learned_folder / request.file).unlink(missing_ok=True)
+        lifecycle.answer(request, at, refused=why)
+    _remove(lifecycle.run, request)
+
+
+def _request(run: RunDir) -> CheckpointRequest | None:
+    part = read_part(run.request_record, RequestPart)
+    return earlier_records.request(run) if part is None else part.request
+
+
+def _remove(run: RunDir, request: CheckpointRequest) -> None:
+    (run.learned_folder / request.file).unlink(missing_ok=True)
+    part = read_part(run.request_record, RequestPart)
+    if part is not None and part.request.id == request.id:
+        run.request_record.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(run: RunDir, *, wait: bool = False) -> Iterator[bool]:
+    """Whether nobody else holds the lock that requests are made, taken and withdrawn under; wait:
+    until nobody does."""
+    folder = os.open(run.learned_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    alone = True
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            alone = False
+        except OSError:  # NFS locks no folder: two commands at once are all that it would part
+            pass
+        yield alone
+    finally:
+        os.close(folder)
