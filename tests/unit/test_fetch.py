@@ -59,18 +59,16 @@ def test_connections_that_are_cut_again_and_again_cost_only_what_was_under_way(
 KILLED = """
 import sys
 from pathlib import Path
-from flowcheck.vault.serve import client, partial
-from flowcheck.vault.serve import server as http
-from flowcheck.vault.serve.catalogue import Catalogue
-client.CHUNK_BYTES = partial.CHUNK_BYTES = 65536
-sound = partial.Partial.write
+from flowcheck.vault.download import checkpoint_download, partial_download
+checkpoint_download.CHUNK_BYTES = partial_download.CHUNK_BYTES = 65536
+sound = partial_download.PartialDownload.write
 def write(self, chunk, data):
     sound(self, chunk, data)
     if self.done_bytes > 600_000:
         print(self.done_bytes, flush=True)
         sys.stdin.read()
-partial.Partial.write = write
-client.fetched(sys.argv[1], "latest", Path(sys.argv[2]), at_once=1)
+partial_download.PartialDownload.write = write
+checkpoint_download.fetched(sys.argv[1], "latest", Path(sys.argv[2]), at_once=1)
 """
 
 

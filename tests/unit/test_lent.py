@@ -31,7 +31,7 @@ WRITER = """
 import errno, os, sys, time
 from pathlib import Path
 from flowcheck.errors import StateError
-from flowcheck.stages.chain.lent import lend
+from flowcheck.stages.supervisor.checkpoint_helper import serve_checkpoints
 def save(wanted):
     folder = Path(wanted.directory)
     if folder.name == "other":
@@ -44,7 +44,7 @@ def save(wanted):
         os.closerange(3, 1 << 16)
         time.sleep(60)
     return folder / f"step-{wanted.step}" if wanted.step else None
-lend(int(sys.argv[1]), save)
+serve_checkpoints(int(sys.argv[1]), save)
 """
 
 

@@ -1,6 +1,5 @@
 """A trainer's checkpoint read as a template: where in it model, optimizer state, schedule and
 step counters are.
-schedule and the step counters are.
 
 Any checkpoint of the job will do. Tensors are found by order and shape, never by guess: a model
 that fits in two ways is refused.
@@ -100,9 +99,9 @@ def load_template(
     leave open. Raises StateError where it is of no format, has no model of this layout, or fits
     ambiguously.
     """
-    from flowcheck.vault.checkpoint_formats import read  # which fill templates themselves
+    from flowcheck.vault.checkpoint_formats.checkpoint_io import read  # which fills templates
 
-    return read_template(read(path).tree, layout, names, str(path), step, order)
+    return read_template(read(path), layout, names, str(path), step, order)
 
 
 def read_template(
