@@ -138,9 +138,10 @@ def restore(
         force=force,
         warm=warm,
     )
+    several = request.source.is_run and job is None and (run / "jobs").is_dir()
     for_output(
         run,
-        output_of(request, several=request.source.may_be_multi_job),
+        output_of(request, several=several),  # the run's owner looks into it: see is_multi_job
         *request.trainer_files,
         *(checkpoint, token_file, ca),
         checkpoint=checkpoint,

@@ -31,9 +31,9 @@ def checkpoint_of(source: StepSource, beside: Path | None = None) -> Iterator[Pa
     What came stays after a block that failed, for the next call to go on with. Raises ConfigError
     and StateError as `fetched` does.
     """
-    url, token_file, authority = source.url, source.token_file, source.authority
+    url, file = source.url, source.token_file
     assert url is not None
-    token = read_token(str(token_file)).decode() if token_file is not None else None
+    token = read_token(str(file)).decode() if file is not None else None
     name = f".flowcheck-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
     folder = (beside.absolute().parent if beside is not None else _own_temporary()) / name
     try:
@@ -46,11 +46,10 @@ def checkpoint_of(source: StepSource, beside: Path | None = None) -> Iterator[Pa
                 shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
 
             which = "latest" if source.step is None else source.step
-            own = None if authority is None else str(authority)
-            yield fetched(url, which, folder, token, authority=own, moved=moved, said=said)
+            by = None if source.authority is None else str(source.authority)
+            yield fetched(url, which, folder, token, authority=by, moved=moved, said=said)
     except ConfigError:
-        with_nothing = not folder.exists() or not any(folder.iterdir())
-        if with_nothing:
+        if not folder.exists() or not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)

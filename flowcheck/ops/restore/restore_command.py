@@ -70,10 +70,8 @@ def _local_source(
             right = "does not go with --checkpoint: give one of them"
             raise ConfigError("--from", source.url, right)
         if source.job is not None:
-            right = (
-                "is of --run: the URL names a job, http://host:port/jobs/K or the target's folder"
-            )
-            raise ConfigError("--job", source.job, right)
+            where = "http://host:port/jobs/K or the target's folder"
+            raise ConfigError("--job", source.job, f"is of --run: the URL names a job, {where}")
         output_of(request, protected=protected).check()
         with checkpoint_of(source, beside=request.out) as folder:
             where = f"{source.url.rstrip('/')}/{folder.name}"
@@ -91,9 +89,8 @@ def _check_form(request: RestoreRequest) -> None:
     """Raises ConfigError, StateError where it is not told what one step is to be written as."""
     if request.form is not None:
         if request.templates:
-            raise ConfigError(
-                "--format", request.form, "does not go with --template: give one of them"
-            )
+            right = "does not go with --template: give one of them"
+            raise ConfigError("--format", request.form, right)
         format_named(request.form)
     elif not request.templates:
         raise StateError(missing_form_message())
@@ -112,13 +109,8 @@ def _as_dict(done: RestoredStep) -> dict[str, Any]:
         return {**head, **more, **told, "audited": done.audited}
     told["untold"] = own.untold
     if done.job is not None:
-        return {
-            "job": done.job,
-            "step": own.step,
-            "out": out,
-            "template": str(done.template),
-            **told,
-        }
+        job = {"job": done.job, "step": own.step, "out": out, "template": str(done.template)}
+        return {**job, **told}
     template = {"file": str(done.template), "step": own.template_step}
     parts = {"template": template, "replaced": own.replaced, "kept": own.kept}
     head = {"step": own.step, "out": out, "from": done.where}

@@ -47,13 +47,6 @@ class StepSource:
         """The run directory that the step is taken from."""
         return RunDir(self.run) if self.is_run and self.run is not None else None
 
-    @property
-    def may_be_multi_job(self) -> bool:
-        """That of all jobs of a chain, by what a process may look at that is not its run
-        directory's owner; see `is_multi_job`."""
-        jobs = self.run / "jobs" if self.is_run and self.run is not None else None
-        return jobs is not None and self.job is None and jobs.is_dir()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:

@@ -27,9 +27,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
 )
 from flowcheck.replica.checkpoint_files.latest_pointer import STEP
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.optimizer.user_code_trust import as_stated
-from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
@@ -47,7 +45,11 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     FormatOptions,
 )
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    stated_names,
+    template_for,
+)
 
 CALM_S = 1.0
 """Nothing moves for so long: what was captured has become steps, as far as it can."""
@@ -92,11 +94,8 @@ class FoundStep:
         return replace(found, expected=self.expected)
 
     def template(self, file: Path) -> CheckpointTemplate:
-        """A checkpoint of the trainer's, read for this step's model. Raises StateError as
-        `load_template`."""
-        layout = self.snapshot.layout
-        order = optimizer_numbering(self.snapshot.optimizer, layout)
-        return load_template(file, layout, self.names, order=order)
+        """A checkpoint of the trainer's, read for this step's model."""
+        return template_for(file, self.snapshot.layout, self.snapshot.optimizer)
 
     def with_files(self, files: Sequence[Path]) -> FoundStep:
         """With what else of the model these files show. Raises StateError where one is no
@@ -252,12 +251,6 @@ def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
         for one in map(parse_audit_record, lines)
         if one and one.others
     )
-
-
-def stated_names(layout: Layout) -> tuple[str, ...]:
-    """The trainer's parameter names, registration order; empty where nobody stated them."""
-    own = tuple(p.name for p in layout.parameters)
-    return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -7,10 +7,10 @@ vault. Pure data, no torch: a format's module is loaded when something is writte
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from flowcheck.errors import ConfigError
 
@@ -42,10 +42,6 @@ class FormatOptions:
 
 
 NO_OPTIONS = FormatOptions()
-Writer = Callable[["CheckpointContents", Path, FormatOptions, "ChecksummedWriter"], str]
-"""Writes into an empty folder or a new file and syncs it; why it is no full resume."""
-Reader = Callable[[Path], Any]
-"""What is there as one nested dictionary, as torch.load would give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class CheckpointFormat:
 
     name: str
     module: str
-    """It has `write` and `read`, and `recognizes` where its files tell what they are. `.NAME`: of
+    """It has `write` and `read`, and `recognizes` where its files tell what they are; `.NAME`: of
     this folder."""
     folder: bool
     """An output of it is one, else a file."""
@@ -72,13 +68,19 @@ class CheckpointFormat:
     reader_verifies: bool = False
     """`read` holds what it reads against the manifest."""
 
-    @property
-    def write(self) -> Writer:
-        return cast(Writer, self._loaded.write)
+    def write(
+        self,
+        contents: CheckpointContents,
+        place: Path,
+        options: FormatOptions,
+        sums: ChecksummedWriter,
+    ) -> str:
+        """Writes into an empty folder or a new file and syncs it; why it is no full resume."""
+        return str(self._loaded.write(contents, place, options, sums))
 
-    @property
-    def read(self) -> Reader:
-        return cast(Reader, self._loaded.read)
+    def read(self, path: Path) -> Any:
+        """What is there as one nested dictionary, as torch.load would give it."""
+        return self._loaded.read(path)
 
     def recognizes(self, path: Path) -> bool:
         """Whether a file, or folder, that somebody else wrote is of this format."""
@@ -104,19 +106,11 @@ _ROWS = (
         "torch", ".torch_save_format", False, "a file of torch.save", options=("keys",)
     ),
     CheckpointFormat(
-        "dcp",
-        ".dcp_format",
-        True,
-        "a torch.distributed.checkpoint folder, any sharding",
-        options=("keys",),
+        "dcp", ".dcp_format", True, "a torch.distributed.checkpoint folder", options=("keys",)
     ),
     CheckpointFormat("safetensors", ".safetensors_format", False, "parameters alone"),
     CheckpointFormat(
-        "deepspeed",
-        ".deepspeed_format",
-        True,
-        "ZeRO's shards below a tag",
-        options=("ranks", "stage"),
+        "deepspeed", ".deepspeed_format", True, "a DeepSpeed folder", options=("ranks", "stage")
     ),
     CheckpointFormat(
         "megatron",
