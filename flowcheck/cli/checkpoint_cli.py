@@ -10,6 +10,18 @@ import typer
 from flowcheck.cli.shared_options import DEFAULT_RUN, Json, Run
 from flowcheck.errors import ConfigError
 from flowcheck.step_numbers import Step
+from flowcheck.vault.checkpoint_formats.format_registry import (
+    FORMATS,
+    FormatOptions,
+    formats_taking,
+    keys_in,
+)
+
+FORMS = "; ".join(f"{one.name} ({one.what})" for one in FORMATS.values())
+
+
+def _of(option: str, what: str) -> str:
+    return f"Of {formats_taking(option)}: {what}"
 
 
 def restore(
@@ -35,12 +47,7 @@ def restore(
         ),
     ] = None,
     form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="Instead of a template: flowcheck, torch, dcp, safetensors, huggingface, "
-            "deepspeed, or megatron (with --like).",
-        ),
+        str | None, typer.Option("--format", help=f"Instead of a template: {FORMS}.")
     ] = None,
     run: Run = DEFAULT_RUN,
     step: Annotated[
@@ -68,9 +75,7 @@ def restore(
     ] = None,
     keys: Annotated[
         str,
-        typer.Option(
-            help="Of torch and dcp: model=state_dict,optimizer=app.optim,step=global_step,..."
-        ),
+        typer.Option(help=_of("keys", "model=state_dict,optimizer=app.optim,step=global_step,...")),
     ] = "",
     like: Annotated[
         Path | None,
@@ -80,12 +85,12 @@ def restore(
         ),
     ] = None,
     shard_mb: Annotated[
-        int, typer.Option(help="Of huggingface: megabytes of a file at most.", min=1)
+        int, typer.Option(help=_of("shard_bytes", "megabytes of a file at most."), min=1)
     ] = 5000,
     ranks: Annotated[
-        int, typer.Option(help="Of deepspeed: data-parallel ranks that will load it.", min=1)
+        int, typer.Option(help=_of("ranks", "data-parallel ranks that will load it."), min=1)
     ] = 1,
-    zero: Annotated[int, typer.Option(help="Of deepspeed: ZeRO's stage, 0 to 2.")] = 0,
+    zero: Annotated[int, typer.Option(help=_of("stage", "ZeRO's stage, 0 to 2."))] = 0,
     job: Annotated[
         str | None, typer.Option(metavar="K", help="Of several jobs one: its number, or name.")
     ] = None,
@@ -110,42 +115,39 @@ def restore(
     Example: `flowcheck restore --format dcp --step 400 --out runs/restored`
     """
     from flowcheck.ops.restore import restore_command
+    from flowcheck.ops.restore.restore_output import output_of
+    from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
     from flowcheck.stages.privilege.drop_privileges import for_output
-    from flowcheck.vault.checkpoint_formats import FORMATS
-    from flowcheck.vault.checkpoint_formats.checkpoint_contents import FormatOptions, keys_in
 
-    read = (*(template or ()), *(also or ()), like, checkpoint, token_file, ca)
-    elsewhere = source is not None
-    several = job is None and checkpoint is None and source is None and (run / "jobs").is_dir()
-    chosen = FORMATS.get(form or "")
-    for_output(
-        run,
-        out,
-        *read,
-        force=force,
-        folder=chosen.folder if chosen is not None else several,
-        checkpoint=checkpoint,
-        elsewhere=elsewhere,
-    )
-    asked = restore_command.RestoreRequest(
+    request = RestoreRequest(
+        source=StepSource(
+            run=run,
+            job=job,
+            checkpoint=checkpoint,
+            url=source,
+            token_file=token_file,
+            authority=ca,
+            step=_step(step),
+            code=run_code,
+        ),
         out=out,
         templates=tuple(template or ()),
-        also=tuple(also or ()),
         form=form,
-        options=FormatOptions(keys_in(keys), like, shard_mb * 1_000_000, ranks, zero),
-        run=run,
-        job=job,
-        step=_step(step),
-        checkpoint=checkpoint,
-        source=source,
-        token_file=token_file,
-        authority=ca,
-        code=run_code,
+        options=FormatOptions(keys_in(keys), like, shard_mb * 10**6, ranks, zero),
+        also=tuple(also or ()),
         force=force,
         warm=warm,
-        as_json=as_json,
     )
-    raise typer.Exit(restore_command.run(asked))
+    several = request.source.is_run and job is None and (run / "jobs").is_dir()
+    for_output(
+        run,
+        output_of(request, several=several),  # the run's owner looks into it: see is_multi_job
+        *request.trainer_files,
+        *(checkpoint, token_file, ca),
+        checkpoint=checkpoint,
+        elsewhere=source is not None,
+    )
+    raise typer.Exit(restore_command.run(request, as_json=as_json))
 
 
 def _step(stated: str) -> Step | None:

@@ -13,14 +13,15 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError
+from flowcheck.atomic_write import atomic_path_per_process
+from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, STEP
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
@@ -98,35 +99,96 @@ def is_empty(out: Path) -> bool:
     return out.is_dir() and not out.is_symlink() and not any(out.iterdir())
 
 
-def check_out(
-    out: Path,
-    *,
-    force: bool,
-    folder: bool,
-    spared: Sequence[ProtectedPath] = (),
-    listed: Listed = by_manifest,
-) -> None:
-    """Before anything is written, and again before anything is replaced. folder: what is written is
-    one, which may take an empty one's place, else a file; listed: of what it may take the place.
-    Raises ConfigError, naming what stands in the way."""
-    there = os.path.lexists(out)
-    if there and not force and not (folder and is_empty(out)):
-        raise ConfigError(KEY, str(out), "is there already: name another, or --force")
-    if out.name in ("", ".."):
-        raise ConfigError(KEY, str(out), "is a folder that something works in: name a new one")
-    if not out.parent.is_dir():
-        raise ConfigError(KEY, str(out), f"there is no folder {out.parent}: make it first")
-    check_spared(out, spared)
-    if there:
-        _check_kind(out, listed if folder else by_manifest, folder=folder)
-    if not folder:
-        _check_beside(out)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTarget:
+    """Where an output is written, and of what it may take the place."""
+
+    path: Path
+    folder: bool
+    """What is written is one, which may take an empty one's place, else a file."""
+    force: bool = False
+    """It takes the place of an output of ours."""
+    protected: tuple[ProtectedPath, ...] = ()
+    """What the output is made from."""
+    listed: Listed = by_manifest
+    """Of what folder it may take the place."""
+
+    def check(self) -> None:
+        """Before anything is written, and again before anything is replaced. Raises ConfigError,
+        naming what stands in the way."""
+        out, there = self.path, os.path.lexists(self.path)
+        if there and not self.force and not (self.folder and is_empty(out)):
+            raise ConfigError(KEY, str(out), "is there already: name another, or --force")
+        if out.name in ("", ".."):
+            raise ConfigError(KEY, str(out), "is a folder that something works in: name a new one")
+        if not out.parent.is_dir():
+            raise ConfigError(KEY, str(out), f"there is no folder {out.parent}: make it first")
+        check_protected(out, self.protected)
+        if there:
+            _check_kind(out, self.listed if self.folder else by_manifest, folder=self.folder)
+        if not self.folder:
+            _check_beside(out)
+
+    @contextmanager
+    def replacing(self) -> Iterator[Callable[[], None]]:
+        """What is called right before an output gets its name: what is there is looked at again and
+        set aside. It goes at the end of the `with`; after an error it has its name back.
+
+        Raises ConfigError as `check`, at once and when called.
+        """
+        self.check()
+        out, aside = self.path, list[tuple[Path, Path]]()
+
+        def make_room() -> None:
+            self.check()
+            beside = [] if self.folder else [manifest_beside(out)]
+            # A folder is only renamed onto none, and a manifest must never speak of another file.
+            for own in ([out] if out.is_dir() else []) + beside:
+                if os.path.lexists(own):
+                    away = own.with_name(f".{own.name}.{os.getpid()}{ASIDE}")
+                    own.rename(away)
+                    aside.append((own, away))
+                    if away.is_dir():
+                        _check_ours(out, away, self.listed)  # what came while it was looked at
+
+        try:
+            yield make_room
+        except BaseException:
+            for own, away in reversed(aside):
+                if not os.path.lexists(own):
+                    away.rename(own)
+            raise
+        for _, away in aside:
+            shutil.rmtree(away) if away.is_dir() else away.unlink()
+        _sweep(out, self.listed)
 
 
-def check_spared(out: Path, spared: Sequence[ProtectedPath]) -> None:
+@contextmanager
+def new_output(
+    target: OutputTarget, *, manifest: bool = False
+) -> Iterator[tuple[Path, Path | None]]:
+    """(where to write an output, where the manifest that lies beside a file): it is there whole and
+    on disk behind the `with`, or all is as before. manifest: it has one.
+
+    Raises ConfigError as `OutputTarget.check`; OSError, which names the output, where there is no
+    room.
+    """
+    path, is_beside = target.path, manifest and not target.folder
+    with (
+        naming_file(path),
+        target.replacing() as make_room,
+        # On disk before the file has its name, and named behind it.
+        atomic_path_per_process(manifest_beside(path)) if is_beside else nullcontext() as beside,
+        atomic_path_per_process(path, folder=target.folder) as place,
+    ):
+        yield place, beside
+        make_room()
+
+
+def check_protected(out: Path, protected: Sequence[ProtectedPath]) -> None:
     """Raises ConfigError where `out` is one of these, holds or lies in one, by whatever name."""
     place = Path(os.path.realpath(out))
-    for one in spared:
+    for one in protected:
         if not one.path.exists():
             continue
         if _same(place, one.path):
@@ -137,47 +199,6 @@ def check_spared(out: Path, spared: Sequence[ProtectedPath]) -> None:
         if _within(place, one.path) and not _is_new(place, one):
             right = f"lies in {one.what}, {one.path}: {ANOTHER}, outside of it"
             raise ConfigError(KEY, str(out), right)
-
-
-@contextmanager
-def replacing_output(
-    out: Path,
-    *,
-    force: bool,
-    folder: bool,
-    spared: Sequence[ProtectedPath] = (),
-    listed: Listed = by_manifest,
-) -> Iterator[Callable[[], None]]:
-    """What is called right before an output gets its name: what is there is looked at again and set
-    aside. It goes at the end of the `with`; after an error it has its name back.
-
-    Raises ConfigError as `check_out`, at once and when called.
-    """
-    check_out(out, force=force, folder=folder, spared=spared, listed=listed)
-    aside: list[tuple[Path, Path]] = []
-
-    def make_room() -> None:
-        check_out(out, force=force, folder=folder, spared=spared, listed=listed)
-        beside = [] if folder else [manifest_beside(out)]
-        # A folder is only renamed onto none, and a manifest must never speak of another file.
-        for own in ([out] if out.is_dir() else []) + beside:
-            if os.path.lexists(own):
-                away = own.with_name(f".{own.name}.{os.getpid()}{ASIDE}")
-                own.rename(away)
-                aside.append((own, away))
-                if away.is_dir():
-                    _check_ours(out, away, listed)  # what came while it was looked at
-
-    try:
-        yield make_room
-    except BaseException:
-        for own, away in reversed(aside):
-            if not os.path.lexists(own):
-                away.rename(own)
-        raise
-    for _, away in aside:
-        shutil.rmtree(away) if away.is_dir() else away.unlink()
-    _sweep(out, listed)
 
 
 def _sweep(out: Path, listed: Listed) -> None:

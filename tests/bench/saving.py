@@ -15,14 +15,15 @@ import torch
 
 from bench.measure import Figure, Scale
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops.restore import format_restore
+from flowcheck.ops.restore.restore_request import StepSource
+from flowcheck.ops.restore.step_lookup import found_step
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.param_layout import Layout
-from flowcheck.vault.checkpoint_formats import read, write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 
 TARGET = 0.8
 STATE_BYTES = 1200 << 20
@@ -117,5 +118,5 @@ def copied(kept: Path, out: Path) -> None:
 
 
 def restored(kept: Path, out: Path, form: str) -> None:
-    with format_restore.opened_step(format_restore.StepSource(kept, kept), None) as found:
-        format_restore.restore_from(found, format_restore.FormatRequest(form, out))
+    with found_step(StepSource(checkpoint=kept), in_place=True) as found:
+        write(found.contents(form), out, form)

@@ -22,17 +22,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.formatted import step_before
+from support.formatted import fill, step_before
 from support.hostile import LONG, QUICK, WEIRD, changed, hostile_json, told_or_refused, torn
 from support.steps import layout_of, made, trained
 
 import flowcheck
-from flowcheck.ops.restore.format_restore import FormatRequest, restore_from
 from flowcheck.ops.restore.step_lookup import from_checkpoint
-from flowcheck.ops.restore.template_restore import fill_template
 from flowcheck.ops.restore.verify_command import run as verify
-from flowcheck.vault.checkpoint_formats import read, write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 LAYOUT = layout_of(made()[0])
@@ -82,14 +80,14 @@ def used(path: Path, whole: Path) -> None:
         flowcheck.load(path)
 
     def filled_like() -> None:
-        read_template(read(path).tree, LAYOUT, (), str(path))
+        read_template(read(path), LAYOUT, (), str(path))
 
     def given_as() -> None:
         out = below / "out.pt"
-        restore_from(from_checkpoint(path), FormatRequest(form="torch", out=out, force=True))
+        write(from_checkpoint(path).contents("torch"), out, "torch", force=True)
 
     def given_like() -> None:
-        fill_template(from_checkpoint(path), whole / "trainers.pt", below / "out2.pt")
+        fill(from_checkpoint(path), whole / "trainers.pt", below / "out2.pt")
 
     def verified() -> None:
         verify(path, as_json=True)
@@ -326,7 +324,7 @@ def trees_of_a_trainer(whole: Path, data: st.DataObject) -> None:
         used(path, whole)
         step = from_checkpoint(whole / "flowcheck")
         told_or_refused(
-            lambda: fill_template(step, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
+            lambda: fill(step, path, Path(below) / "out.pt"), Path(below), Path("/dev/shm")
         )
 
 

@@ -53,17 +53,17 @@ def take(replica: Replica, steps: int = 1) -> None:
 class Steps:
     """Of a state file, whoever steps it."""
 
-    def __init__(self, path: Path, name: str = "run") -> None:
-        self._path, self.name = path, name
+    def __init__(self, path: Path, name: str = "run", config: PersistConfig | None = None) -> None:
+        self._path, self.name, self._config = path, name, config
 
     @contextmanager
     def hold(self, step: int) -> Iterator[PinnedStep]:
         with hold_snapshot(self._path, ADAMW) as snapshot:
-            yield PinnedStep(trainer_state(snapshot), snapshot.layout, None)
+            yield PinnedStep(trainer_state(snapshot), snapshot.layout, self._config)
 
 
 def saver_for(config: PersistConfig, staging: Path, state: Path, name: str = "run") -> Saver:
-    return Saver(config, open_place(config, staging), staging, Steps(state, name))
+    return Saver(config, open_place(config, staging), staging, Steps(state, name, config))
 
 
 def kept_at(target: Path, state: Path, step: int) -> Path:

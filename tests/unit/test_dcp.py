@@ -33,8 +33,8 @@ from flowcheck.replica.checkpoint import trainer_state as whole_step
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.model_replica import Replica
-from flowcheck.vault.checkpoint_formats import read, write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, implementation="loop")
@@ -97,7 +97,7 @@ def test_what_two_ranks_saved_is_read_as_the_replica_has_it(job: Path) -> None:
 @pytest.mark.timeout(400)
 def test_shards_of_four_ranks_are_put_together(job: Path) -> None:
     whole = torch.load(job / "theirs-after.pt")["model"]
-    found = read(job / "theirs-sharded").tree["model"]
+    found = read(job / "theirs-sharded")["model"]
     assert len(list((job / "theirs-sharded").glob("*.distcp"))) == 4
     assert whole.keys() == found.keys()
     assert all(torch.equal(value, found[name]) for name, value in whole.items())
@@ -153,7 +153,7 @@ def test_an_optimizer_that_was_saved_flat_is_read_as_any_other(tmp_path: Path) -
         warnings.simplefilter("ignore")
         whole = {"model": net.state_dict(), "optimizer": states, "step": 3}
         dcp.save(whole, checkpoint_id=tmp_path / "theirs")
-    found = read_template(read(tmp_path / "theirs").tree, layout_of(net), (), "theirs")
+    found = read_template(read(tmp_path / "theirs"), layout_of(net), (), "theirs")
     for index, (name, _) in enumerate(net.named_parameters()):
         own = optimizer.state_dict()["state"][index]
         assert found.names[index] == name
@@ -168,7 +168,7 @@ def test_its_manifest_says_where_in_its_files_each_tensor_lies(ours: Path) -> No
         raw = (ours / file).read_bytes()[first : first + count]
         part, name = label.split("/", 1)
         if part == "model":
-            assert raw == read(ours).tree["model"][name].numpy().tobytes()
+            assert raw == read(ours)["model"][name].numpy().tobytes()
         assert hashlib.sha256(raw).hexdigest() == one.sha256
 
 

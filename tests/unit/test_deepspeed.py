@@ -15,12 +15,9 @@ from support.steps import given_of, layout_of, made, trained
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.vault.checkpoint_formats import read, write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    FormatOptions,
-    contents_of,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 RANKS = (1, 2, 3, 7)
@@ -80,7 +77,7 @@ def test_what_is_read_of_it_is_a_base_with_every_state(
 ) -> None:
     write(step, tmp_path / "out", "deepspeed", FormatOptions(ranks=ranks, stage=stage))
     (tmp_path / "out/manifest.json").unlink()
-    found = read_template(read(tmp_path / "out").tree, step.layout, (), "out")
+    found = read_template(read(tmp_path / "out"), step.layout, (), "out")
     assert found.step == 3
     for index, name in enumerate(found.names):
         assert torch.equal(found.parameters[index], step.model[name])
@@ -130,7 +127,7 @@ def test_deepspeeds_own_objects_are_let_in_as_stand_ins_and_no_others(
         torch.save(tree, shard)
         renamed(shard, LossScaler.__module__, module)
         if ours:
-            assert read(tmp_path / "out").tree["step"] == 3
+            assert read(tmp_path / "out")["step"] == 3
         else:
             with pytest.raises(StateError, match="would run code"):
                 read(tmp_path / "out")

@@ -11,8 +11,9 @@ import pytest
 import torch
 from support.steps import given_of, layout_of, made, trained
 
-from flowcheck.vault.checkpoint_formats import write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import FormatOptions, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 
 pytestmark = pytest.mark.nightly
 TESTS = Path(__file__).resolve().parents[1]

@@ -60,8 +60,6 @@ KILLED = """
 import sys
 from pathlib import Path
 from flowcheck.vault.download import checkpoint_download, partial_download
-from flowcheck.vault.serve import step_server as http
-from flowcheck.vault.serve.step_catalog import StepCatalog
 checkpoint_download.CHUNK_BYTES = partial_download.CHUNK_BYTES = 65536
 sound = partial_download.PartialDownload.write
 def write(self, chunk, data):

@@ -18,8 +18,8 @@ from support.persisting import kept_at, proved, stepped
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
-from flowcheck.vault.checkpoint_formats import write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 from flowcheck.vault.download.checkpoint_download import fetched
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

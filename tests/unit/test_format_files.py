@@ -17,12 +17,9 @@ import flowcheck
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.vault.checkpoint_formats import read, write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    FormatOptions,
-    keys_in,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions, keys_in
 
 
 @pytest.fixture(scope="module")

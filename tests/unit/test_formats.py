@@ -19,13 +19,9 @@ from torch.optim.swa_utils import AveragedModel
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.checkpoint import checkpoint_save
-from flowcheck.vault.checkpoint_formats import FORMATS, read, write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    FormatOptions,
-    contents_of,
-    keys_in,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
+from flowcheck.vault.checkpoint_formats.format_registry import FORMATS, FormatOptions, keys_in
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 
@@ -86,7 +82,7 @@ def test_what_is_read_of_each_format_is_a_base_with_every_state(
     form: str, step: CheckpointContents, tmp_path: Path
 ) -> None:
     write(step, tmp_path / "out", form)
-    found = read_template(read(tmp_path / "out").tree, step.layout, (), "out")
+    found = read_template(read(tmp_path / "out"), step.layout, (), "out")
     assert (found.step, found.names) == (BEFORE, tuple(step.model))
     assert step.given.optimizer is not None
     for index in range(len(found.names)):
@@ -128,7 +124,7 @@ def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Pa
             "that steps never change 1 tensor that takes none (mean): of"
         )
         fresh = Tied()
-        fresh.load_state_dict(read(tmp_path / form).tree["model"], strict=True)
+        fresh.load_state_dict(read(tmp_path / form)["model"], strict=True)
         assert all(map(torch.equal, fresh.state_dict().values(), net.state_dict().values()))
     write(contents_of(unnamed, layout_of(net), template), tmp_path / "hf", "huggingface")
     tensors = load_file(tmp_path / "hf/model.safetensors")
@@ -187,7 +183,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     average.load_state_dict(tree["averages"], strict=True)
     assert int(average.n_averaged) == 2
     names = tuple(whole.model)
-    file = {part: held for part, held in read(tmp_path / "out").tree.items() if part != "masters"}
+    file = {part: held for part, held in read(tmp_path / "out").items() if part != "masters"}
     again = read_template(file, layout_of(net), names, form, 2, order)
     assert again.model.keys() == whole.model.keys(), "not the averages"
     assert all(map(torch.equal, average.module.state_dict().values(), averages.values()))

@@ -35,12 +35,9 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit import bitwise_audit
-from flowcheck.vault.checkpoint_formats import write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    FormatOptions,
-    contents_of,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
 FACTORY = f"{frozen.__file__}:make"

@@ -20,12 +20,9 @@ import torch
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
-from flowcheck.vault.checkpoint_formats import read, write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    FormatOptions,
-    contents_of,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 LARGE = 1 << 34
@@ -69,7 +66,7 @@ def dcp_of(folder: Path, tensor: torch.Tensor, change: Callable[[bytes], bytes])
 
 def test_a_shard_that_grows_when_it_is_read_is_refused(tmp_path: Path) -> None:
     dcp_of(tmp_path / "as-it-is", torch.zeros(1000), lambda raw: raw)
-    assert torch.equal(read(tmp_path / "as-it-is").tree["w"], torch.zeros(1000))
+    assert torch.equal(read(tmp_path / "as-it-is")["w"], torch.zeros(1000))
     dcp_of(tmp_path / "packed", torch.zeros(1000), packed)
     (tmp_path / "packed" / "other").write_bytes(bytes(10_000))  # all of it has room in the files
     with pytest.raises(StateError, match="not a whole one that torch"):
@@ -124,7 +121,7 @@ def test_a_tree_that_is_more_than_its_file_is_refused(
 def test_a_mask_that_repeats_its_elements_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     torch.save({"mask": torch.zeros(1).expand(100, 100)}, path)
-    assert read(path).tree["mask"].shape == (100, 100)
+    assert read(path)["mask"].shape == (100, 100)
 
 
 @pytest.mark.timeout(30)
@@ -188,7 +185,7 @@ def array(dtype: Any, raw: Any, shape: tuple[int, ...] = (2,)) -> Made:
 def test_arrays_of_numbers_are_what_numpy_wrote(tmp_path: Path, kind: str) -> None:
     own = np.arange(6).astype(kind).reshape(2, 3)
     told = [own, np.asfortranarray(own), np.array(1, kind)]
-    found = read(megatron(tmp_path, rng=told)).tree["rng"]
+    found = read(megatron(tmp_path, rng=told))["rng"]
     for mine, theirs in zip(found, told, strict=True):
         assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs)
         assert mine.shape == theirs.shape and mine.flags.writeable

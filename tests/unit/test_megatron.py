@@ -20,15 +20,11 @@ from support.steps import Net, given_of, layout_of, made, trained
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.restore.format_restore import parts_in
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
-from flowcheck.vault.checkpoint_formats import read, write
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    FormatOptions,
-    contents_of,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 BEFORE, AFTER, BATCH = 3, 6, 16
@@ -89,7 +85,7 @@ def test_a_run_goes_on_bit_for_bit_from_a_folder_filled_from_its_earlier_one(
 ) -> None:
     net, optimizer = made()
     trained(net, optimizer, 1, AFTER)
-    found = read_template(read(earlier).tree, layout_of(net), (), "run")
+    found = read_template(read(earlier), layout_of(net), (), "run")
     assert (found.step, found.names) == (BEFORE, tuple(dict(net.named_parameters())))
     told = write(
         parts(net, optimizer, AFTER), tmp_path / "out", "megatron", FormatOptions(like=earlier)
@@ -101,7 +97,7 @@ def test_a_run_goes_on_bit_for_bit_from_a_folder_filled_from_its_earlier_one(
     assert f"{ENUMS}.AttnBackend" in left
     assert not any(name.startswith("flowcheck") for name in left)
     assert ENUMS not in sys.modules
-    tree = read(tmp_path / "out").tree
+    tree = read(tmp_path / "out")
     assert (tree["iteration"], tree["checkpoint_version"]) == (AFTER, 3.0)
     assert tree["args"].consumed_train_samples == BATCH * AFTER
     assert tree["opt_param_scheduler"]["num_steps"] == BATCH * AFTER
@@ -131,7 +127,7 @@ def test_masters_and_the_loss_scale_lie_where_a_float16_optimizer_has_them(tmp_p
     like = FormatOptions(like=tmp_path / "run")
     half = replace(now, given=given, model=model)
     write(half, tmp_path / "out", "megatron", like)
-    own = read(tmp_path / "out").tree["optimizer"]
+    own = read(tmp_path / "out")["optimizer"]
     assert all(map(torch.equal, own["fp32_from_fp16_params"][0], masters.values()))
     assert own["grad_scaler"]["scale"].tolist() == [512.0]
     assert (own["grad_scaler"]["growth_tracker"], own["grad_scaler"]["hysteresis_tracker"]) == (
@@ -187,7 +183,7 @@ def test_an_earlier_folder_of_other_settings_than_stated_is_refused(earlier: Pat
     states = tuple(own[number] for number in range(len(values)))
     taken = Snapshot(AFTER, "", layout_of(net), right, values, states)
     like = FormatOptions(like=earlier)
-    assert parts_in(FoundStep(taken, (), (), "x"), "megatron", like).given.step == AFTER
+    assert FoundStep(taken, "x").contents("megatron", like).given.step == AFTER
     taken = replace(taken, optimizer=OptimizerConfig(name="adamw", learning_rate=1e-2, eps=1e-3))
     with pytest.raises(StateError, match=r"run: .*group 0: eps = 1e-08, stated is 0\.001"):
-        parts_in(FoundStep(taken, (), (), "x"), "megatron", like)
+        FoundStep(taken, "x").contents("megatron", like)

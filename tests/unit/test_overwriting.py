@@ -16,9 +16,9 @@ from support.formatted import BEFORE, run, step_before
 import flowcheck
 from flowcheck.errors import ConfigError
 from flowcheck.replica.checkpoint import checkpoint_save
-from flowcheck.vault.checkpoint_formats import write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
-from flowcheck.vault.overwrite_guard import ProtectedPath, replacing_output
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath
 
 STEP = f"step-{BEFORE}"
 
@@ -156,13 +156,13 @@ def test_what_came_while_it_was_written_is_looked_at_again(
     write(step, out, "dcp")
     with (
         pytest.raises(ConfigError, match=r"holds late\.txt"),
-        replacing_output(out, force=True, folder=True) as make_room,
+        OutputTarget(path=out, force=True, folder=True).replacing() as make_room,
     ):
         (out / "late.txt").write_text("x")
         make_room()
     with (
         pytest.raises(ConfigError, match="is there already"),
-        replacing_output(tmp_path / "new", force=False, folder=False) as make_room,
+        OutputTarget(path=tmp_path / "new", force=False, folder=False).replacing() as make_room,
     ):
         (tmp_path / "new").write_text("x")
         make_room()
@@ -177,7 +177,9 @@ def test_after_an_error_the_old_output_has_its_name_back(
         before = held(tmp_path)
         with (
             pytest.raises(OSError, match="full"),
-            replacing_output(tmp_path / form, force=True, folder=form == "dcp") as make_room,
+            OutputTarget(
+                path=tmp_path / form, force=True, folder=form == "dcp"
+            ).replacing() as make_room,
         ):
             make_room()
             raise OSError("full")
@@ -190,7 +192,9 @@ def test_what_is_to_be_spared_is_spared_before_it_is_read(kept: Path, tmp_path: 
     with pytest.raises(ConfigError, match="is the folder of kept steps"):
         forced(kept, kept, "dcp")
     own = ProtectedPath(tmp_path / "gone", "something that is not there")
-    with replacing_output(tmp_path / "gone", force=False, folder=True, spared=[own]):
+    with OutputTarget(
+        path=tmp_path / "gone", force=False, folder=True, protected=(own,)
+    ).replacing():
         pass
 
 

@@ -121,8 +121,8 @@ def test_a_restore_is_no_full_resume_and_says_how_old_everything_is(tmp_path: Pa
     taken = step_snapshot.copy_snapshot(tmp_path / "replica", NONE)
     filled = template_fill.fill(template, taken, lambda _: 0.0)
     replica.close()
-    assert "parameters of step 3 beside an optimizer state of step 1" in filled.not_full
-    assert "3 parameters are rounded" in filled.not_full
+    assert "parameters of step 3 beside an optimizer state of step 1" in filled.lacks
+    assert "3 parameters are rounded" in filled.lacks
     assert template.tree["step"] == 1
     for name, value in template.tree["model"].items():
         assert torch.equal(value, drawn(3)[name].bfloat16().float())

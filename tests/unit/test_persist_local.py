@@ -12,6 +12,7 @@ import pytest
 from support.persisting import Steps, proved, replica_in, saver_for, take
 from support.room import no_room
 
+import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.replica.model_replica import Replica
@@ -209,6 +210,7 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
 ) -> None:
     import torch
 
+    from flowcheck.vault.checkpoint_formats.checkpoint_io import SAVED_FILE
     from flowcheck.vault.persist import save_format
 
     take(replica)
@@ -216,9 +218,9 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
     folder.mkdir()
     with Steps(shm / "state").hold(1) as held:
         save_format.write(held.given, held.layout, folder, form, {})
-    assert verify_checkpoint(folder).step == 1
+    assert verify_checkpoint(folder).step == flowcheck.load(folder)["step"] == 1
     if form == "torch":
-        tree = torch.load(folder / save_format.FILE, weights_only=True)
+        tree = torch.load(folder / SAVED_FILE, weights_only=True)
         own = torch.from_numpy(replica.parameters()[: tree["model"]["param.0"].numel()].copy())
         assert torch.equal(tree["model"]["param.0"], own)
 

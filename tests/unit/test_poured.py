@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from support.formatted import step_before
 
 from flowcheck.errors import StateError
-from flowcheck.ops.restore import format_restore
+from flowcheck.ops.restore.restore_request import StepSource
+from flowcheck.ops.restore.step_lookup import found_step
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import direct_io, sha256
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import Crc
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 
 LIMIT_S = 60.0
 BUFFER = 1 << 12
@@ -108,10 +110,9 @@ def test_a_source_that_was_changed_is_refused_when_it_is_read_and_nothing_of_it_
     file.write_bytes(raw)
     out = tmp_path / "out"
     out.mkdir()
-    asked = format_restore.FormatRequest(form, out / "own")
     with (
         pytest.raises(StateError, match=rf"{of}/.*: is not what was written"),
-        format_restore.opened_step(format_restore.StepSource(kept, kept), None) as found,
+        found_step(StepSource(checkpoint=kept), in_place=True) as found,
     ):
-        format_restore.restore_from(found, asked)
+        write(found.contents(form), out / "own", form)
     assert list(out.iterdir()) == []

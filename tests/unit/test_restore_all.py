@@ -12,11 +12,11 @@ from support.steps import ADAMW, layout_of, made, trained
 from test_overwriting import held
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.restore import multi_job_restore
+from flowcheck.ops.restore import multi_job_restore, restore_command
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.vault.overwrite_guard import ProtectedPath
 
 STEPS = 3
 Trees = list[dict[str, Any]]
@@ -38,7 +38,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
         values = {n: p.detach().clone() for n, p in net.named_parameters()}
         states = tuple(dict(optimizer.state[p]) for p in net.parameters())
         taken = Snapshot(STEPS, "", layout, ADAMW, values, states)
-        found.append(FoundStep(taken, tuple(values), (), f"job {number}"))
+        found.append(FoundStep(taken, f"job {number}"))
     runs = [RunDir(tmp_path / f"run-{n}") for n in (1, 2)]
     monkeypatch.setattr(multi_job_restore, "all_run_dirs", lambda run: runs)
     monkeypatch.setattr(multi_job_restore, "_found", lambda runs: found)
@@ -50,8 +50,9 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
 def restored(folder: Path, out: Path, *, force: bool = False, names: tuple[str, ...] = ()) -> None:
     early = folder / "early"
     files = [early / name for name in names or ("1.pt", "2.pt")]
-    spared = tuple(ProtectedPath(file, "what the step is filled into") for file in files)
-    multi_job_restore.run(folder / "run", files, out, force=force, as_json=True, spared=spared)
+    source = StepSource(run=folder / "run")
+    request = RestoreRequest(source=source, templates=tuple(files), out=out, force=force)
+    restore_command.run(request, as_json=True)
 
 
 def test_each_job_comes_back_as_its_trainers_file_and_only_in_place_of_its_own_kind(

@@ -16,8 +16,8 @@ from support.formatted import BEFORE, run, step_before
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import StateError
-from flowcheck.vault.checkpoint_formats import write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from support.formatted import fill
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.ops.restore.step_lookup import FoundStep, with_extra_files
-from flowcheck.ops.restore.template_restore import fill_template, say_lacks
+from flowcheck.ops.restore.restore_command import print_lacks
+from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.param_layout import Layout
-from flowcheck.vault.checkpoint_formats import write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
 
@@ -76,7 +77,7 @@ class Trainer:
                 followed=STATISTICS,
             )
         taken = Snapshot(STEPS, "", layout, config, values, states, beside=beside)
-        return FoundStep(taken, tuple(values), (), "the replica")
+        return FoundStep(taken, "the replica")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named
 ) -> None:
     found = trainer.found(STEPS - 1, config)
     torch.save(trainer.files[at], tmp_path / "early.pt")
-    filled = fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    filled = fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     net = copy.deepcopy(trainer.net)
     net.load_state_dict(own)  # strictly
@@ -108,7 +109,7 @@ def test_statistics_are_those_that_were_seen_last_and_what_was_not_seen_is_named
     like = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template)
     assert filled.older == like.older == {**dict.fromkeys(STATISTICS, STEPS - 1), "own": at}
     assert filled.untold == ("own",)
-    say_lacks(filled)
+    print_lacks(filled)
     said = capsys.readouterr().out.splitlines()
     assert "NOT a full resume: " in said[0] and "3 buffers are of step 4" in said[0]
     assert said[0].endswith(
@@ -121,8 +122,8 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
     trainer: Trainer, tmp_path: Path
 ) -> None:
     torch.save(trainer.files[STEPS], tmp_path / "own.pt")
-    filled = fill_template(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
-    assert (filled.not_full, filled.older, filled.untold) == ("", {}, ())
+    filled = fill(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
+    assert (filled.lacks, filled.older, filled.untold) == ("", {}, ())
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
     assert all(torch.equal(own[name], value) for name, value in wanted.items())
@@ -130,7 +131,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
 
 def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Path) -> None:
     torch.save(trainer.files[0], tmp_path / "early.pt")
-    filled = fill_template(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
+    filled = fill(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
     assert "3 buffers of the model" in filled.replaced and filled.older == {"own": 0}
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
@@ -168,19 +169,19 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     names = [n for n in trainer.files[at]["model"] if n not in trainer.stepped]
     assert set(names) == {"own", "2.weight", *STATISTICS}
 
-    alone = fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    alone = fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
     assert alone.untold == tuple(names)
     told = f"3 buffers are the template's own, of step {at} and NOT of step {STEPS}"
-    assert alone.not_full == f"{told}: {', '.join(STATISTICS)}", "each forward changes them"
+    assert alone.lacks == f"{told}: {', '.join(STATISTICS)}", "each forward changes them"
     unknown = alone.assumed[0]
     assert unknown.startswith(
         "that steps never change 2 tensors that take none (own, 2.weight): of"
     )
 
     of = (seen(trainer, found, at), seen(trainer, found, 3))  # one of the same step tells nothing
-    files = fill_template(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
+    files = fill(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
     assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
-    assert files.not_full.startswith("4 buffers are the template's own") and "own" in files.not_full
+    assert files.lacks.startswith("4 buffers are the template's own") and "own" in files.lacks
     stays = files.assumed[0]
     assert stays.startswith("that steps never change 1 tensor that takes none (2.weight): the")
     assert f"files of steps {at} and 3 " in stays
@@ -210,18 +211,18 @@ def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path
     layout = Layout.of([(tuple(v.shape), v.stride()) for v in values.values()], names=list(values))
     states = tuple(dict(last["optimizer"]["state"][n]) for n in range(len(values)))
     taken = Snapshot(STEPS, "", layout, ADAMW, values, states)
-    found = FoundStep(taken, tuple(values), (), "the replica")
+    found = FoundStep(taken, "the replica")
     tables = ("mask", "position_ids", "inv_freq")
     torch.save(files[0], tmp_path / "early.pt")
-    alone = fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
-    assert not alone.not_full and alone.untold == tables
+    alone = fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    assert not alone.lacks and alone.untold == tables
     later = read_template(files[3], found.snapshot.layout, found.names, "a file")
     known = replace(found, seen=(ObservedFile(3, buffer_digests(later, later.others)),))
-    filled = fill_template(known, tmp_path / "early.pt", tmp_path / "out.pt")
-    assert (filled.not_full, filled.untold, filled.older) == ("", (), {})
+    filled = fill(known, tmp_path / "early.pt", tmp_path / "out.pt")
+    assert (filled.lacks, filled.untold, filled.older) == ("", (), {})
     assert "3 tensors that take none (mask, position_ids, inv_freq)" in filled.assumed[0]
     torch.save(files[3], tmp_path / "later.pt")
-    assert with_extra_files(found, [tmp_path / "later.pt"]).seen == known.seen
+    assert found.with_files([tmp_path / "later.pt"]).seen == known.seen
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     assert own.keys() == files[STEPS]["model"].keys()
     assert all(torch.equal(own[n], value) for n, value in files[STEPS]["model"].items())

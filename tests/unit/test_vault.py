@@ -19,6 +19,7 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.overwrite_guard import OutputTarget
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
 
@@ -122,7 +123,7 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
     assert template.step == template_step
     rate = wanted["optimizer"]["param_groups"][0]["lr"]
     template_fill.fill(template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate)
-    template_fill.write(template.tree, tmp_path / "restored.pt")
+    template_fill.write(template.tree, OutputTarget(path=tmp_path / "restored.pt", folder=False))
     restored = load(tmp_path / "restored.pt")
     if lists:
         [restored["optimizer"]], [restored["scheduler"]] = (
@@ -168,7 +169,8 @@ def test_no_room_for_a_restored_step_is_told_and_leaves_no_file(
     tmp_path: Path, most_bytes: int
 ) -> None:
     with no_room(most_bytes), pytest.raises(OSError, match="File too large") as caught:
-        template_fill.write({"weight": torch.zeros(10_000)}, tmp_path / "out.pt")
+        out = OutputTarget(path=tmp_path / "out.pt", folder=False)
+        template_fill.write({"weight": torch.zeros(10_000)}, out)
     assert caught.value.filename == f"{tmp_path}/out.pt"
     assert not list(tmp_path.iterdir())
 

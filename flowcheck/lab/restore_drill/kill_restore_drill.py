@@ -26,8 +26,8 @@ from flowcheck.lab.job_run.run_plan import MASTER_PORT, LabPlan, job_file
 from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
 from flowcheck.lab.job_run.training_script import checkpoint_path
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome
-from flowcheck.ops.restore.step_lookup import newest_step
-from flowcheck.ops.restore.template_restore import fill_template
+from flowcheck.ops.restore.restore_command import restore
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 LOOK_S = 0.1
@@ -204,10 +204,12 @@ class KillRestoreDrill:
     def _restore(self) -> tuple[int, Path]:
         """(step, file): what `flowcheck restore` writes, by the trainer's first checkpoint."""
         plan = self._plan
-        found = newest_step(RunDir(plan.run), settle=True)
         out = plan.trainers_folder / "restored.pt"
-        fill_template(found, checkpoint_path(plan.trainers_folder / "job", 0), out)
-        return found.snapshot.step, out
+        template = checkpoint_path(plan.trainers_folder / "job", 0)
+        source = StepSource(run=plan.run)
+        request = RestoreRequest(source=source, templates=(template,), out=out, force=True)
+        (done,) = restore(request)
+        return done.written.step, out
 
     def _catch_up(self, step: int) -> None:
         """Lets the replica take what is captured already."""

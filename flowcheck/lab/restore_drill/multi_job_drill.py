@@ -20,7 +20,8 @@ from flowcheck.lab.job_run.torchrun_trainers import Trainers
 from flowcheck.lab.job_run.training_script import checkpoint_path
 from flowcheck.lab.restore_drill.drill_report import DrillOutcome
 from flowcheck.lab.restore_drill.kill_restore_drill import FOLLOW_LIMIT_S, LOOK_S, KillRestoreDrill
-from flowcheck.ops.restore.multi_job_restore import restore_all_jobs
+from flowcheck.ops.restore.restore_command import restore
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -107,11 +108,13 @@ class MultiJobDrill(KillRestoreDrill):
         templates = {checkpoint_path(plan.trainers_folder / job.name, 0): job for job in jobs}
         out = plan.trainers_folder / "restored"
         found = {}
-        for given in restore_all_jobs(plan.run, list(templates), out):
-            job = templates[given.template]
-            job.restored_step = given.filled.step
-            found[job.number] = given.file
-            self._display.say(f"step {given.filled.step} of {job.name} restored to {given.file}")
+        source = StepSource(run=plan.run)
+        for done in restore(RestoreRequest(source=source, templates=tuple(templates), out=out)):
+            assert done.template is not None
+            job = templates[done.template]
+            job.restored_step = done.written.step
+            found[job.number] = done.out
+            self._display.say(f"step {job.restored_step} of {job.name} restored to {done.out}")
         return found
 
     def _wait_for_all(self, step: int) -> None:

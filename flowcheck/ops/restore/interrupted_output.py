@@ -1,6 +1,6 @@
-"""Finds complete outputs of a restore that was killed before it renamed them to their final
-name.
-name. A file has its name first, then its manifest: at no instant does one speak of another file."""
+"""Finds complete outputs of a restore that was killed before it renamed them to their final name.
+
+A file has its name first, then its manifest: at no instant does one speak of another file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
 )
 
 _LEFT = re.compile(r"\.\d+(\.old)?\.tmp\Z")
-"""See whole.growing_apart and vault.overwriting.ASIDE."""
+"""See atomic_path_per_process and overwrite_guard.ASIDE."""
 
 
 def interrupted_output_reason(output: Path) -> str:
@@ -71,7 +71,7 @@ def _whole(output: Path, left: Path) -> Manifest | None:
 
 
 def _is_written(left: Path) -> bool:
-    """By a process that lives: it holds a lock (whole.growing_apart)."""
+    """By a process that lives: it holds a lock (atomic_path_per_process)."""
     try:
         descriptor = os.open(left, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -7,108 +7,86 @@ replica had, at the checkpoint's step, the very same bytes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from flowcheck.atomic_write import atomic_path_per_process
-from flowcheck.errors import ConfigError, StateError, naming_file
-from flowcheck.ops.console_output import print_line
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.lifecycle.common_step import NO_COMMON, common_step, replica_steps, write_index
-from flowcheck.ops.restore import step_lookup
-from flowcheck.ops.restore.template_restore import fill_template, say_lacks
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
+from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
+from flowcheck.ops.restore.step_restore import RestoredStep, fill_template
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import section_names
-from flowcheck.replica.optimizer.param_groups import optimizer_numbering
-from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.stages.job_state.model_layout import optimizer_in
-from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
+from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit.bitwise_audit import audit_digests
-from flowcheck.vault.overwrite_guard import (
-    INDEX,
-    ProtectedPath,
-    by_index,
-    check_out,
-    replacing_output,
-)
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
-from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredJob:
-    """One job that was given back."""
-
-    job: int
-    template: Path
-    file: Path
-    filled: FillReport
-    assumed: tuple[str, ...]
-
-
-def is_multi_job(root: Path, checkpoint: Path | None) -> bool:
-    """What is asked for is of a chain that follows several jobs."""
-    return checkpoint is None and len(all_run_dirs(RunDir(root))) > 1
-
-
-def run(
-    root: Path,
-    templates: Sequence[Path],
-    out: Path,
-    *,
-    force: bool,
-    as_json: bool,
-    spared: Sequence[ProtectedPath] = (),
-) -> int:
-    """Writes a folder with a file for each job. Raises ConfigError, StateError where there is no
-    step that all have, or a template is not of one job alone."""
-    check_out(out, force=force, folder=True, spared=spared, listed=by_index)
-    given = restore_all_jobs(root, templates, out, force=force, spared=spared)
-    _print(given, out, as_json=as_json)
-    return 0
+def is_multi_job(source: StepSource) -> bool:
+    """What is asked for is of a chain that follows several jobs, and none of them is named."""
+    return source.job is None and source.chain is not None and len(all_run_dirs(source.chain)) > 1
 
 
 def restore_all_jobs(
-    root: Path,
-    templates: Sequence[Path],
-    out: Path,
-    *,
-    force: bool = False,
-    spared: Sequence[ProtectedPath] = (),
-) -> list[RestoredJob]:
-    """As `run`; the folder is there whole, or as it was before."""
-    runs = all_run_dirs(RunDir(root))
+    request: RestoreRequest, source: StepSource, target: OutputTarget
+) -> list[RestoredStep]:
+    """Writes a folder with a file for each job; it is there whole, or as it was before. Raises
+    ConfigError, StateError where something else is asked for, there is no step that all have, or a
+    template is not of one job alone."""
+    runs = _runs(request, source)
+    target.check()
+    templates = request.templates
     if len(templates) != len(runs):
         named = ", ".join(map(str, templates))
         raise ConfigError("--template", named, right_number(len(templates), len(runs)))
     found = _found(runs)
-    layouts = [one.snapshot.layout for one in found]
-    of = _told_apart(runs, layouts, templates)
-    given: list[RestoredJob] = []
-    names: list[str] = []
-    with (
-        naming_file(out),
-        replacing_output(
-            out, force=force, folder=True, spared=spared, listed=by_index
-        ) as make_room,
-        atomic_path_per_process(out, folder=True) as place,
-    ):
+    of = _told_apart(runs, found, templates)
+    done: list[RestoredStep] = []
+    with new_output(target) as (place, _):
         for number, template in sorted(zip(of, templates, strict=True)):
-            own, names = found[number], [*names, f"job-{number + 1}-{template.name}"]
-            filled = fill_template(own, template, place / names[-1])
-            assumed = (*own.assumed, *filled.assumed)
-            given.append(RestoredJob(number + 1, template, out / names[-1], filled, assumed))
-        same = {one.filled.step for one in given}
+            name = f"job-{number + 1}-{template.name}"
+            file = OutputTarget(path=place / name, folder=False)
+            done.append(
+                RestoredStep(
+                    out=target.path / name,
+                    where=found[number].where,
+                    written=fill_template(found[number], template, file),
+                    template=template,
+                    job=number + 1,
+                )
+            )
+        same = {one.written.step for one in done}
         step = same.pop() if len(same) == 1 else None
-        write_index(place, runs[0], [place / name for name in names], step)
-        make_room()
-    return given
+        write_index(place, runs[0], [place / one.out.name for one in done], step)
+    return done
+
+
+def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
+    """Of all jobs. Raises ConfigError, StateError for what is of one job alone."""
+    if source.checkpoint is not None:
+        right = "is of one job: give its template"
+        raise ConfigError("--checkpoint", str(source.checkpoint), right)
+    assert source.chain is not None
+    held = " or ".join(job_names(source.chain.root))
+    if request.form is not None:
+        right = f"is of one of several jobs: --job {held} (or 1, 2 ...) says of which"
+        raise ConfigError("--format", request.form, right)
+    if not request.templates:
+        each = f"of several jobs a --template each, or --job {held}"
+        raise StateError(f"{missing_form_message()}; {each}")
+    which = f"is of one job: --job {held} says of which"
+    if request.also:
+        raise ConfigError("--also", str(request.also[0]), which)
+    if source.step is not None:
+        raise ConfigError("--step", source.step, which)
+    return all_run_dirs(source.chain)
 
 
 def right_number(given: int, jobs: int) -> str:
@@ -119,9 +97,9 @@ def right_number(given: int, jobs: int) -> str:
     return f"{checkpoints}, and {jobs} jobs were followed: give one of each (--template, each once)"
 
 
-def _found(runs: Sequence[RunDir]) -> list[step_lookup.FoundStep]:
+def _found(runs: Sequence[RunDir]) -> list[FoundStep]:
     """A step of every job: the newest that all rings of one training job have."""
-    newest = [step_lookup.newest_step(own, settle=True) for own in runs]
+    newest = [newest_step(own, settle=True) for own in runs]
     if not runs[0].settings().together:
         return newest
     if len({one.snapshot.step for one in newest}) == 1:
@@ -140,12 +118,12 @@ def _found(runs: Sequence[RunDir]) -> list[step_lookup.FoundStep]:
 
 
 def _told_apart(
-    runs: Sequence[RunDir], layouts: Sequence[Layout], templates: Sequence[Path]
+    runs: Sequence[RunDir], found: Sequence[FoundStep], templates: Sequence[Path]
 ) -> list[int]:
     """[template] the job it is of, from 0. Raises StateError where that is not told."""
     of = []
     for file in templates:
-        fits = [n for n, own in enumerate(runs) if _is_of(own, layouts[n], file)]
+        fits = [n for n, own in enumerate(runs) if _is_of(own, found[n], file)]
         if len(fits) > 1:
             told = " and ".join(f"job {n + 1}" for n in fits)
             raise StateError(
@@ -164,11 +142,11 @@ def _told_apart(
     return of
 
 
-def _is_of(own: RunDir, layout: Layout, file: Path) -> bool:
+def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
     """Whether the job's replica was, bit for bit, what the file holds."""
+    layout = found.snapshot.layout
     try:
-        order = optimizer_numbering(optimizer_in(own), layout)
-        template = load_template(file, layout, step_lookup.stated_names(layout), order=order)
+        template = found.template(file)
         if not template.step:
             parameters = flat_state(template, layout, optimizer_in(own))[section_names.PARAMETERS]
             began = layout.memory_order(np.fromfile(own.weights, layout.stored_as))
@@ -179,30 +157,3 @@ def _is_of(own: RunDir, layout: Layout, file: Path) -> bool:
         return audit_digests(template, layout, optimizer_in(own), digests).passed
     except StateError:
         return False
-
-
-def _print(given: Sequence[RestoredJob], out: Path, *, as_json: bool) -> None:
-    if as_json:
-        told = [
-            {
-                "job": one.job,
-                "step": one.filled.step,
-                "out": str(one.file),
-                "template": str(one.template),
-                "assumed": one.assumed,
-                "not_full": one.filled.not_full,
-                "older": one.filled.older,
-                "untold": one.filled.untold,
-            }
-            for one in given
-        ]
-        print(json.dumps({"out": str(out), "jobs": told}))
-        return
-    for one in given:
-        print_line(
-            f"{one.file}: step {one.filled.step} of job {one.job}, in the form of {one.template}"
-        )
-        say_lacks(one.filled)
-        for sentence in one.assumed:
-            print_line(f"  assumed: {sentence}")
-    print_line(f"{out / INDEX}: which addresses and queue pairs each of them is of")

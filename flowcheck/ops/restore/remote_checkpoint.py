@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.console_output import bar
-from flowcheck.step_numbers import Step
+from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.vault.download.checkpoint_download import fetched
 from flowcheck.vault.serve.step_server import read_token
 
@@ -23,39 +23,33 @@ def is_url(where: object) -> bool:
 
 
 @contextmanager
-def checkpoint_of(
-    url: str,
-    step: Step | None,
-    token_file: Path | str | None,
-    beside: Path | None = None,
-    authority: Path | str | None = None,
-) -> Iterator[Path]:
-    """A verified checkpoint folder while the block runs. beside: what is made of it, on whose disk
-    it lies meanwhile; by default in a folder of this user for temporary files. authority: of https,
-    see `fetched`.
+def checkpoint_of(source: StepSource, beside: Path | None = None) -> Iterator[Path]:
+    """The verified checkpoint folder of a source that is a URL, while the block runs. beside: what
+    is made of it, on whose disk it lies meanwhile; by default in a folder of this user for
+    temporary files.
 
     What came stays after a block that failed, for the next call to go on with. Raises ConfigError
     and StateError as `fetched` does.
     """
-    token = read_token(str(token_file)).decode() if token_file is not None else None
+    url, file = source.url, source.token_file
+    assert url is not None
+    token = read_token(str(file)).decode() if file is not None else None
     name = f".flowcheck-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-    folder = (beside.parent if beside is not None else _own_temporary()) / name
+    folder = (beside.absolute().parent if beside is not None else _own_temporary()) / name
     try:
         with bar(url, 1) as shown:
 
             def moved(done: int, total: int) -> None:
                 shown.update(shown.task_ids[0], completed=done, total=max(total, 1))
 
-            which = "latest" if step is None else step
-
             def said(told: str) -> None:
                 shown.console.print(told, markup=False, highlight=False, soft_wrap=True)
 
-            own = None if authority is None else str(authority)
-            yield fetched(url, which, folder, token, authority=own, moved=moved, said=said)
+            which = "latest" if source.step is None else source.step
+            by = None if source.authority is None else str(source.authority)
+            yield fetched(url, which, folder, token, authority=by, moved=moved, said=said)
     except ConfigError:
-        with_nothing = not folder.exists() or not any(folder.iterdir())
-        if with_nothing:
+        if not folder.exists() or not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)

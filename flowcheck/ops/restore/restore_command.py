@@ -1,173 +1,156 @@
-"""`flowcheck restore`: checks the options and chooses between a template, a named format, and
-several jobs."""
+"""`flowcheck restore`: one way from what is asked for to the checkpoints that are written, and to
+what is said of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.console_output import print_line
-from flowcheck.ops.restore import format_restore, multi_job_restore, template_restore
-from flowcheck.ops.restore.protected_paths import protected_paths_of
+from flowcheck.ops.restore.multi_job_restore import is_multi_job, restore_all_jobs
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
-from flowcheck.stages.run_directory.job_run_dirs import job_names, job_run_root
-from flowcheck.step_numbers import Step
-from flowcheck.vault.checkpoint_formats import FORMATS
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import FormatOptions
-from flowcheck.vault.overwrite_guard import ProtectedPath, check_out
+from flowcheck.ops.restore.restore_output import output_of, protected_paths_of
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
+from flowcheck.ops.restore.step_restore import RestoredStep, restore_step
+from flowcheck.replica.checkpoint_files.manifest import Manifest
+from flowcheck.stages.run_directory.job_run_dirs import job_run_root
+from flowcheck.vault.checkpoint_formats.format_registry import format_named
+from flowcheck.vault.overwrite_guard import INDEX, ProtectedPath
 from flowcheck.vault.page_cache_warmup import warm
-
-FORM_MISSING = (
-    "the form of what is to be written is missing: --template FILE, a checkpoint the trainer wrote "
-    f"in this job, or --format NAME, one of {', '.join(FORMATS)}"
-)
-OF_A_FORM = {
-    "keys": ("--keys", ("torch", "dcp")),
-    "shard_bytes": ("--shard-mb", ("huggingface",)),
-    "ranks": ("--ranks", ("deepspeed",)),
-    "stage": ("--zero", ("deepspeed",)),
-}
-"""Options that not all forms have: how they are given, and whose they are."""
+from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreRequest:
-    """The options, as they were given."""
-
-    out: Path
-    templates: tuple[Path, ...]
-    form: str | None
-    options: FormatOptions
-    also: tuple[Path, ...] = ()
-    """More checkpoints of the trainer's, of other steps."""
-    run: Path
-    job: str | None
-    """Of several: its number, or its name."""
-    step: Step | None
-    """None: the newest."""
-    checkpoint: Path | None
-    source: str | None
-    """A URL."""
-    token_file: Path | None
-    authority: Path | None = None
-    """Of https: a file of PEM."""
-    where: str | None = None
-    """What the checkpoint's folder is called to the user."""
-    force: bool
-    spared: tuple[ProtectedPath, ...] = ()
-    """What it is made from."""
-    code: bool = False
-    """Code that the checkpoint names is run: the user vouches for it."""
-    warm: bool = False
-    """It is read into memory at the end."""
-    as_json: bool
-
-
-def run(asked: RestoreRequest) -> int:
-    """Writes what is asked for; an exit code. Raises ConfigError, StateError where there is no such
-    step, or it does not fit."""
-    code = _written(asked)
-    if asked.warm:
-        size, why = warm(asked.out)
-        if not asked.as_json:
+def run(request: RestoreRequest, *, as_json: bool) -> int:
+    """Writes what is asked for and says what that is; an exit code. Raises as `restore`."""
+    done = restore(request)
+    several = done[0].job is not None
+    if as_json:
+        told = [_as_dict(one) for one in done]
+        print(json.dumps({"out": str(request.out), "jobs": told} if several else told[0]))
+    else:
+        for one in done:
+            _print(one)
+        if several:
+            print_line(f"{request.out / INDEX}: which addresses and queue pairs each of them is of")
+    if request.warm:
+        size, why = warm(request.out)
+        if not as_json:
             print_line(f"  {why or f'{size >> 20} MiB of it are being read into memory'}")
-    return code
+    return 0
 
 
-def _written(asked: RestoreRequest) -> int:
-    _check_options(asked)
-    if not asked.spared:  # of the path that was given, before it is led elsewhere
-        like = [] if asked.options.like is None else [asked.options.like]
-        files = [*asked.templates, *like, *asked.also]
-        own = protected_paths_of(asked.run, asked.checkpoint, asked.source, files)
-        asked = replace(asked, spared=own)
-    if asked.source is not None:
-        return _fetched(asked, asked.source)
-    if asked.job is not None:
-        if asked.checkpoint is not None:
-            raise ConfigError("--job", asked.job, "is of a run, not of --checkpoint or --from")
-        root = job_run_root(asked.run, asked.job)
-        return _of_one(replace(asked, run=root))
-    if multi_job_restore.is_multi_job(asked.run, asked.checkpoint) or len(asked.templates) > 1:
-        return _of_all(asked)
-    return _of_one(asked)
+def restore(request: RestoreRequest) -> Sequence[RestoredStep]:
+    """Writes what is asked for: one step, or that of each job that a chain follows. Raises
+    ConfigError, StateError where there is no such step, or it does not fit; OSError where there is
+    no room."""
+    request.check()
+    protected = protected_paths_of(request)  # of the paths as given, before they lead elsewhere
+    with _local_source(request, protected) as source:
+        several = is_multi_job(source) or (source.job is None and len(request.templates) > 1)
+        if several:
+            target = output_of(request, several=True, protected=protected)
+            return restore_all_jobs(request, source, target)
+        _check_form(request)
+        return [restore_step(request, source, output_of(request, protected=protected))]
 
 
-def _check_options(asked: RestoreRequest) -> None:
-    """Raises ConfigError for an option that the form does not have: it would do nothing."""
-    plain, form = FormatOptions(), asked.form or "--template"
-    for name, (option, forms) in OF_A_FORM.items():
-        value = getattr(asked.options, name)
-        if value != getattr(plain, name) and form not in forms:
-            right = f"is of --format {' and '.join(forms)}, not of {form}: leave it out"
-            shown = value // 1_000_000 if name == "shard_bytes" else value
-            raise ConfigError(option, shown, right)
-    if asked.options.like is not None and asked.form is None:
-        right = "is of --format: a --template tells all of it itself"
-        raise ConfigError("--like", str(asked.options.like), right)
-    if asked.also and not (asked.templates or asked.options.like):
-        right = "tells of buffers that a --template or a --like has: give one of them"
-        raise ConfigError("--also", str(asked.also[0]), right)
+@contextmanager
+def _local_source(
+    request: RestoreRequest, protected: tuple[ProtectedPath, ...]
+) -> Iterator[StepSource]:
+    """The source on this machine: what is at a URL is fetched first, and of several jobs it is the
+    run directory of the one that is named."""
+    source = request.source
+    if source.url is not None:
+        if source.checkpoint is not None:
+            right = "does not go with --checkpoint: give one of them"
+            raise ConfigError("--from", source.url, right)
+        if source.job is not None:
+            where = "http://host:port/jobs/K or the target's folder"
+            raise ConfigError("--job", source.job, f"is of --run: the URL names a job, {where}")
+        output_of(request, protected=protected).check()
+        with checkpoint_of(source, beside=request.out) as folder:
+            where = f"{source.url.rstrip('/')}/{folder.name}"
+            yield replace(source, url=None, checkpoint=folder, shown_as=where)
+        return
+    if source.job is not None:
+        if source.checkpoint is not None:
+            raise ConfigError("--job", source.job, "is of a run, not of --checkpoint or --from")
+        assert source.run is not None
+        source = replace(source, run=job_run_root(source.run, source.job))
+    yield source
 
 
-def _fetched(asked: RestoreRequest, source: str) -> int:
-    if asked.checkpoint is not None:
-        raise ConfigError("--from", source, "does not go with --checkpoint: give one of them")
-    if asked.job is not None:
-        right = "is of --run: the URL names a job, http://host:port/jobs/K or the target's folder"
-        raise ConfigError("--job", asked.job, right)
-    form = FORMATS.get(asked.form or "")
-    is_folder = form is not None and form.folder
-    check_out(asked.out, force=asked.force, folder=is_folder, spared=asked.spared)
-    out = asked.out.absolute()
-    word, authority = asked.token_file, asked.authority
-    with checkpoint_of(source, asked.step, word, beside=out, authority=authority) as folder:
-        where = f"{source.rstrip('/')}/{folder.name}"
-        return _written(replace(asked, source=None, checkpoint=folder, where=where))
-
-
-def _of_one(asked: RestoreRequest) -> int:
-    if asked.form is not None:
-        if asked.templates:
+def _check_form(request: RestoreRequest) -> None:
+    """Raises ConfigError, StateError where it is not told what one step is to be written as."""
+    if request.form is not None:
+        if request.templates:
             right = "does not go with --template: give one of them"
-            raise ConfigError("--format", asked.form, right)
-        words = (asked.form, asked.out, asked.options, asked.step, asked.force, asked.spared)
-        one = format_restore.FormatRequest(*words)
-        source = format_restore.StepSource(
-            asked.run, asked.checkpoint, asked.where, asked.also, asked.code
-        )
-        return format_restore.run(source, one, as_json=asked.as_json)
-    if not asked.templates:
-        raise StateError(FORM_MISSING)
-    if len(asked.templates) > 1:
-        raise ConfigError("--template", len(asked.templates), "one goes with --job")
-    where = (asked.checkpoint, asked.step, asked.where)
-    which = template_restore.StepRequest(*where, asked.spared, asked.also, asked.code)
-    return template_restore.run(
-        asked.run,
-        asked.templates[0],
-        asked.out,
-        which=which,
-        force=asked.force,
-        as_json=asked.as_json,
-    )
+            raise ConfigError("--format", request.form, right)
+        format_named(request.form)
+    elif not request.templates:
+        raise StateError(missing_form_message())
+    elif len(request.templates) > 1:
+        raise ConfigError("--template", len(request.templates), "one goes with --job")
 
 
-def _of_all(asked: RestoreRequest) -> int:
-    if asked.checkpoint is not None:
-        raise ConfigError("--checkpoint", str(asked.checkpoint), "is of one job: give its template")
-    held = " or ".join(job_names(asked.run))
-    if asked.form is not None:
-        right = f"is of one of several jobs: --job {held} (or 1, 2 ...) says of which"
-        raise ConfigError("--format", asked.form, right)
-    if not asked.templates:
-        raise StateError(f"{FORM_MISSING}; of several jobs a --template each, or --job {held}")
-    if asked.also:
-        right = f"is of one job: --job {held} says of which"
-        raise ConfigError("--also", str(asked.also[0]), right)
-    if asked.step is not None:
-        raise ConfigError("--step", asked.step, f"is of one job: --job {held} says of which")
-    own = (asked.run, asked.templates, asked.out)
-    spared = asked.spared
-    return multi_job_restore.run(*own, force=asked.force, as_json=asked.as_json, spared=spared)
+def _as_dict(done: RestoredStep) -> dict[str, Any]:
+    """For programs."""
+    own, out = done.written, str(done.out)
+    told = {"assumed": own.assumed, "not_full": own.lacks, "older": own.older}
+    if isinstance(own, Manifest):
+        size_bytes = sum(file.bytes for file in own.files.values())
+        more = {"bytes": size_bytes, "seconds": round(done.took_s, 3)}
+        head = {"step": own.step, "format": own.form, "out": out, "from": done.where}
+        return {**head, **more, **told, "audited": done.audited}
+    told["untold"] = own.untold
+    if done.job is not None:
+        job = {"job": done.job, "step": own.step, "out": out, "template": str(done.template)}
+        return {**job, **told}
+    template = {"file": str(done.template), "step": own.template_step}
+    parts = {"template": template, "replaced": own.replaced, "kept": own.kept}
+    head = {"step": own.step, "out": out, "from": done.where}
+    return {**head, **parts, **told, "audited": done.audited}
+
+
+def _print(done: RestoredStep) -> None:
+    own, where = done.written, done.where if done.job is None else f"job {done.job}"
+    form = f"in the form of {done.template}"
+    if isinstance(own, Manifest):
+        form = f"as {own.form}: {_rate(own, done.took_s)}"
+    print_line(f"{done.out}: step {own.step} of {where}, {form}")
+    if isinstance(own, Manifest):
+        files, tensors = len(own.files), len(own.tensors)
+        print_line(f"  {files} files, {tensors} tensors, summed as the disk was given them")
+        print_line(f"  flowcheck verify {done.out} reads them back")
+    print_lacks(own)
+    if isinstance(own, FillReport) and done.job is None:
+        for part in own.replaced:
+            print_line(f"  now of step {own.step}: {part}")
+        for part in own.kept:
+            print_line(f"  as the template has it: {part}")
+    for sentence in own.assumed:
+        print_line(f"  assumed: {sentence}")
+    if done.chain and done.audited is None:
+        print_line("  never audited: flowcheck audit FILE compares it with the trainer's own file")
+
+
+def _rate(manifest: Manifest, took_s: float) -> str:
+    size_bytes = sum(file.bytes for file in manifest.files.values())
+    unit, size = ("GB", 1e9) if size_bytes >= 1e8 else ("MB", 1e6)
+    many = size_bytes / size
+    return f"{many:.2f} {unit} in {took_s:.1f} s, {many / took_s:.2f} {unit}/s"
+
+
+def print_lacks(written: Manifest | FillReport) -> None:
+    """Says what of an output is not of its step."""
+    if written.lacks:
+        print_line(f"  NOT a full resume: {written.lacks}")
+    untold = written.untold if isinstance(written, FillReport) else ()
+    for name, of in written.older.items():
+        if name not in untold:
+            print_line(f"  of step {of}: {name}")

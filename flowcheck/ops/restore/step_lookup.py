@@ -13,22 +13,21 @@ from threading import Event
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.messages import parse_audit_record
+from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
-from flowcheck.replica.checkpoint.trainer_state import TrainerState
+from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_state
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
     ExpectedChecksums,
 )
 from flowcheck.replica.checkpoint_files.latest_pointer import STEP
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.optimizer.user_code_trust import as_stated
-from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
@@ -38,9 +37,19 @@ from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
-from flowcheck.vault.checkpoint_formats.format_detection import newest_output
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, newest_output
+from flowcheck.vault.checkpoint_formats.format_registry import (
+    NATIVE_FORMAT,
+    NO_OPTIONS,
+    FormatOptions,
+)
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    stated_names,
+    template_for,
+)
 
 CALM_S = 1.0
 """Nothing moves for so long: what was captured has become steps, as far as it can."""
@@ -60,16 +69,58 @@ class FoundStep:
     """A whole step and what it rests on."""
 
     snapshot: Snapshot
-    names: tuple[str, ...]
-    """The trainer's parameter names, where the job file states them."""
-    assumed: tuple[str, ...]
     where: str
+    """What it is of, to the user."""
+    assumed: tuple[str, ...] = ()
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What the sums of its tensors are to be, of one whose files are checked when it is written."""
     kept: TrainerState | None = None
     """The step as it was written, of a checkpoint whose code is not run here."""
     seen: tuple[ObservedFile, ...] = ()
     """What files of the trainer's showed of the rest of its model."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trainer's parameter names, where the job file states them."""
+        return stated_names(self.snapshot.layout)
+
+    def contents(
+        self, form: str = NATIVE_FORMAT, options: FormatOptions = NO_OPTIONS
+    ) -> CheckpointContents:
+        """What a checkpoint of it holds. Raises ConfigError and StateError as `contents_for`."""
+        own = self.kept or trainer_state(self.snapshot, assumed=self.assumed)
+        layout = self.snapshot.layout
+        found = contents_for(own, layout, form, options, self.names, self.seen)
+        return replace(found, expected=self.expected)
+
+    def template(self, file: Path) -> CheckpointTemplate:
+        """A checkpoint of the trainer's, read for this step's model."""
+        return template_for(file, self.snapshot.layout, self.snapshot.optimizer)
+
+    def with_files(self, files: Sequence[Path]) -> FoundStep:
+        """With what else of the model these files show. Raises StateError where one is no
+        checkpoint of a model of this layout, or does not tell of which step it is."""
+        read = (self.template(file) for file in files)
+        more = (ObservedFile(own.step, buffer_digests(own, own.others)) for own in read)
+        return replace(self, seen=(*self.seen, *more))
+
+
+@contextmanager
+def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
+    """The step of a source on this machine: of a checkpoint folder, else of a run. in_place: its
+    tensors stay where they lie until the end of the `with`, and are only read: see `_holding`, and
+    `lazily` of `from_checkpoint`."""
+    folder, chain = source.checkpoint, source.chain
+    if folder is not None:
+        by = code_approval_for(folder, source.run, code=source.code)
+        yield from_checkpoint(folder, source.step, source.shown_as, lazily=in_place, by=by)
+        return
+    assert chain is not None, "what is at a URL was fetched"
+    if in_place:
+        with _holding(chain, source.step) as found:
+            yield found
+    else:
+        yield newest_step(chain, settle=True, step=source.step)
 
 
 def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> FoundStep:
@@ -79,27 +130,28 @@ def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> Found
     of a job that goes on sending, the newest step there is. step: that one instead.
     Raises ConfigError without a run, StateError without the step.
     """
-    config = run.settings()
-    if settle and step is None and run.stage_pids():
-        _settle(run, config)
-    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
+    if _replica_holds(run, step, settle=settle):
         return _of_replica(run, step_snapshot.copy_snapshot(run.replica, optimizer_in(run), step))
-    return _of_files(run, config, step)
+    return _of_files(run, step)
 
 
 @contextmanager
-def holding(run: RunDir, *, settle: bool, step: Step | None = None) -> Iterator[FoundStep]:
-    """As `newest`, in place: the replica's step stays as it is until the end of the `with`, and
-    nothing is copied where the replica has a version to spare (step_snapshot.py); tensors
-    of a checkpoint are checked by whom writes them (`Found.expected`)."""
+def _holding(run: RunDir, step: Step | None) -> Iterator[FoundStep]:
+    """As `newest_step`, in place: the replica's step stays as it is until the end of the `with`,
+    and nothing is copied where the replica has a version to spare (step_snapshot.py); tensors of a
+    checkpoint are checked by whom writes them (`FoundStep.expected`)."""
+    if _replica_holds(run, step, settle=True):
+        with step_snapshot.hold_snapshot(run.replica, optimizer_in(run), step) as taken:
+            yield _of_replica(run, taken)
+    else:
+        yield _of_files(run, step, lazily=True)
+
+
+def _replica_holds(run: RunDir, step: Step | None, *, settle: bool) -> bool:
     config = run.settings()
     if settle and step is None and run.stage_pids():
         _settle(run, config)
-    if run.replica.exists() and (step is None or step in peek_versions(run.replica)[1]):
-        with step_snapshot.hold_snapshot(run.replica, optimizer_in(run), step) as taken:
-            yield _of_replica(run, taken)
-        return
-    yield _of_files(run, config, step, lazily=True)
+    return run.replica.exists() and (step is None or step in peek_versions(run.replica)[1])
 
 
 def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
@@ -107,20 +159,20 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
         raise StateError(
             f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
         )
-    where, names = f"the replica of {run.root}", stated_names(taken.layout)
-    return FoundStep(taken, names, assumptions_of(run), where, seen=seen_in(run))
+    where = f"the replica of {run.root}"
+    return FoundStep(taken, where, assumptions_of(run), seen=seen_in(run))
 
 
-def _of_files(
-    run: RunDir, config: JobConfig, step: Step | None, *, lazily: bool = False
-) -> FoundStep:
+def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundStep:
     """A step that the run's replica does not hold."""
+    config = run.settings()
     kept = _checkpoints(Path(config.checkpoint)) if config.checkpoint is not None else []
     if step is not None:
         named = [path for path in kept if path.name == f"step-{step}"]
         if not named:
-            held = sorted({*_steps_of(kept), *_versions(run)})
-            there = ", ".join(map(str, held)) or "none"
+            in_memory = peek_versions(run.replica)[1] if run.replica.exists() else ()
+            held = {int(path.name.removeprefix(STEP)) for path in kept} | {*in_memory}
+            there = ", ".join(map(str, sorted(held))) or "none"
             raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
         kept = named
     if not kept:
@@ -131,14 +183,6 @@ def _of_files(
         raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
     by = CodeApproval((config.optimizer,))
     return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), seen=seen_in(run))
-
-
-def _versions(run: RunDir) -> list[int]:
-    return list(peek_versions(run.replica)[1]) if run.replica.exists() else []
-
-
-def _steps_of(kept: list[Path]) -> list[int]:
-    return [int(path.name.removeprefix(STEP)) for path in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +206,14 @@ class CodeApproval:
 NO_APPROVAL = CodeApproval()
 
 
-def code_approval_for(checkpoint: Path, run: Path, *, code: bool) -> CodeApproval:
+def code_approval_for(checkpoint: Path, run: Path | None, *, code: bool) -> CodeApproval:
     """Of a checkpoint that a command names: the run directory that it lies in states its code, and
     the one that the command names. code: the user vouches for it."""
     rules = []
     for root in (run, *checkpoint.absolute().parents):
         # Somebody else's, or damaged: it states nothing here.
         with suppress(ConfigError, OSError):
-            if is_run(root):
+            if root is not None and is_run(root):
                 rules.append(RunDir(root).settings().optimizer)
     return CodeApproval(tuple(rules), code)
 
@@ -195,8 +239,8 @@ def from_checkpoint(
     kept = checkpoint_save.load(folder, lazily=lazily)
     taken = checkpoint_save.snapshot_in(folder, kept)
     taken = replace(taken, optimizer=by.stated(taken.optimizer))
-    names, own = stated_names(taken.layout), trainer_state_as_saved(kept, taken, manifest.assumed)
-    return FoundStep(taken, names, manifest.assumed, where or str(folder), kept.expected, own)
+    own = trainer_state_as_saved(kept, taken, manifest.assumed)
+    return FoundStep(taken, where or str(folder), manifest.assumed, kept.expected, own)
 
 
 def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
@@ -207,12 +251,6 @@ def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
         for one in map(parse_audit_record, lines)
         if one and one.others
     )
-
-
-def stated_names(layout: Layout) -> tuple[str, ...]:
-    """The trainer's parameter names, registration order; empty where nobody stated them."""
-    own = tuple(p.name for p in layout.parameters)
-    return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -279,17 +317,3 @@ def _positions(run: RunDir, config: JobConfig) -> _Positions:
             applied = shard.applied_iteration
             covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
     return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())
-
-
-def with_extra_files(found: FoundStep, files: Sequence[Path]) -> FoundStep:
-    """The step, and what else of the model these files show. Raises StateError where one is no
-    checkpoint of a model of this layout, or does not tell of which step it is."""
-    if not files:
-        return found
-    taken = found.snapshot
-    order = optimizer_numbering(taken.optimizer, taken.layout)
-    more = []
-    for file in files:
-        template = load_template(file, taken.layout, found.names, order=order)
-        more.append(ObservedFile(template.step, buffer_digests(template, template.others)))
-    return replace(found, seen=(*found.seen, *more))

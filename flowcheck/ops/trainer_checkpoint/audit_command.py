@@ -14,11 +14,9 @@ import msgspec
 from flowcheck.errors import StateError, naming_file
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.console_output import print_line
-from flowcheck.ops.restore.step_lookup import stated_names
 from flowcheck.private_files import APPENDING, append_to_open_file, open_private
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
-from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.model_layout import optimizer_in
@@ -28,7 +26,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.audit.step_settings_check import settings_of
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
 
 DIFFERENT = 1
 SHOWN = 8
@@ -125,8 +123,7 @@ def template_of(where: RunDir, file: Path, step: Step | None = None) -> Checkpoi
             "its last step is a checkpoint in the folder that checkpoint, or replay --out, named"
         )
     layout, _ = peek_versions(where.replica)
-    order = optimizer_numbering(optimizer_in(where), layout)
-    template = load_template(file, layout, stated_names(layout), step, order)
+    template = template_for(file, layout, optimizer_in(where), step)
     if step is None and not template.tells_step:
         raise StateError(
             f"{file}: nothing in it tells at which step it was written: its optimizer keeps no "

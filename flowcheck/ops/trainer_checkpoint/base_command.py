@@ -13,11 +13,9 @@ import numpy as np
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.console_output import print_line
-from flowcheck.ops.restore.step_lookup import stated_names
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
 from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
 from flowcheck.replica.optimizer import section_names
-from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
@@ -30,7 +28,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_settings
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
 from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
 from flowcheck.wire.training_job.learned_job import decode_job
 
@@ -162,8 +160,7 @@ def verified_base(
     its place in the log is told. Raises StateError where they are not."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
-    order = optimizer_numbering(config.optimizer, layout)
-    template = load_template(file, layout, stated_names(layout), order=order)
+    template = template_for(file, layout, config.optimizer)
     check_settings(template, config.optimizer, layout, str(file))
     job = decode_job(where.learned_job.read_bytes())
     leaves_out = job.mapped or bool(job.never_used)
@@ -198,8 +195,7 @@ def _placed(
     first, last = logged_step_range(where, config)
     if place.then is not None:
         assert config.optimizer is not None
-        order = optimizer_numbering(config.optimizer, layout)
-        later = load_template(place.then, layout, stated_names(layout), order=order)
+        later = template_for(place.then, layout, config.optimizer)
         after = gradient_log_position.steps_before(where, config, layout, base, later)
         how = f"the {later.step - base[0]} steps logged then lead to {place.then}, bit for bit"
         if place.after in (None, after):

@@ -41,9 +41,10 @@ class PinnedStep:
 
     def write(self, folder: Path) -> None:
         """In the form that the job file states; its own where none is."""
+        from flowcheck.vault.checkpoint_formats.format_registry import NATIVE_FORMAT
         from flowcheck.vault.persist import save_format
 
-        form = "flowcheck" if self.config is None else self.config.format
+        form = NATIVE_FORMAT if self.config is None else self.config.format
         options = {} if self.config is None else self.config.format_options
         save_format.write(self.given, self.layout, folder, form, options)
 

@@ -12,8 +12,9 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,6 +35,9 @@ from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, inacce
 from flowcheck.stages.privilege.output_delivery import OutputDelivery, fork_writer, is_picture
 from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_special_files
 from flowcheck.stages.run_directory.service_account import KEY, ROOT, Account, account, account_of
+
+if TYPE_CHECKING:  # numpy stays out
+    from flowcheck.vault.overwrite_guard import OutputTarget
 
 AS_ROOT = (
     "this runs with root's rights, for {why}; code of the user's (factories, schedules) is not "
@@ -199,18 +203,15 @@ def for_run(run: Path, *files: Path | None) -> None:
 
 def for_output(
     run: Path,
-    out: Path,
+    target: OutputTarget,
     *files: Path | None,
-    force: bool,
-    folder: bool,
     checkpoint: Path | None = None,
     elsewhere: bool = False,
 ) -> None:
-    """Of a verb that writes a step somewhere, as a folder or a file: as whom the run directory
-    belongs to. Where that one may not write, root puts the result there. force: over an output of
-    ours. checkpoint: the step, of the run that it lies in; elsewhere: of none, so that no chain
-    said that it runs as root. Raises ConfigError where something lies there that it may not take
-    the place of."""
+    """Of a verb that writes a step somewhere: as whom the run directory belongs to. Where that one
+    may not write, root puts the result there. checkpoint: the step, of the run that it lies in;
+    elsewhere: of none, so that no chain said that it runs as root. Raises ConfigError where
+    something lies there that it may not take the place of."""
     if _nothing_to_do():
         return
     foreign = elsewhere or checkpoint is not None
@@ -222,15 +223,16 @@ def for_output(
         if owner is None or foreign:
             forbid_user_code("no run directory of an ordinary user's is named (--run DIR)")
         return
-    who, place = account_of(owner), out.absolute().parent
+    out, who = target.path, account_of(owner)
+    place = out.absolute().parent
     if os.geteuid() != 0 or _is_for(who, place):
         return for_run(run, *files)
-    from flowcheck.vault.overwrite_guard import by_either, check_out
+    from flowcheck.vault.overwrite_guard import by_either
 
-    check_out(out, force=force, folder=folder, listed=by_either)
+    replace(target, listed=by_either).check()
     needs = [n for file in files if file is not None for n in job_file_paths.of_file(file)]
     needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
-    outbox = _sent(who, out, force=force or os.path.lexists(out))
+    outbox = _sent(who, out, force=target.force or os.path.lexists(out))
     needs += [PathNeed(place, PathUse.PLACE), PathNeed(outbox.own, PathUse.OWN)]
     _descend(None, lambda _: who, needs, run=run, outbox=outbox)
 

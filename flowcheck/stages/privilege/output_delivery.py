@@ -99,7 +99,7 @@ class OutputDelivery:
 
     def _deliver(self) -> None:
         """Raises ConfigError where something lies there by now whose place it may not take."""
-        from flowcheck.vault.overwrite_guard import by_either, replacing_output
+        from flowcheck.vault.overwrite_guard import OutputTarget, by_either
 
         written = [self.own / name for name in self._names if os.path.lexists(self.own / name)]
         if not written and os.path.lexists(self.out):
@@ -109,9 +109,8 @@ class OutputDelivery:
         for entry in written:
             _make_roots(entry)
         folder = written[0].is_dir()
-        with replacing_output(
-            self.out, force=self.force, folder=folder, listed=by_either
-        ) as make_room:
+        own = OutputTarget(path=self.out, folder=folder, force=self.force, listed=by_either)
+        with own.replacing() as make_room:
             make_room()
             for entry in written:
                 entry.rename(self.out.parent / entry.name)

@@ -1,14 +1,14 @@
 """What a checkpoint contains in any format: model, optimizer, scheduler, scaler, averages under
 the trainer's names.
 
-checkpoint of the job.
+What no step of a replica tells (buffers, names, configuration) comes from an earlier checkpoint of
+the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
     ExpectedChecksums,
 )
 from flowcheck.replica.param_layout import Layout
+from flowcheck.vault.checkpoint_formats.format_registry import PARTS
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import (
     ObservedFile,
     judge_buffers,
@@ -50,26 +51,6 @@ def averaged_model_state(
     of = {tensor.data_ptr(): averages[name] for name, tensor in parameters.items()}
     found = {f"module.{key}": of.get(tensor.data_ptr(), tensor) for key, tensor in model.items()}
     return {"n_averaged": torch.tensor(averaged, dtype=torch.long), **found}
-
-
-PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
-"""What a checkpoint is made of; each format has a place for some."""
-
-
-@dataclass(frozen=True, slots=True)
-class FormatOptions:
-    """What a format is asked for beside its name."""
-
-    keys: Mapping[str, str] = field(default_factory=dict)
-    """Of torch and dcp: part to its key, nested by dots; "" leaves the part out."""
-    like: Path | None = None
-    """An earlier checkpoint of the job, or a model's folder: what is passed through from there."""
-    shard_bytes: int = 5_000_000_000
-    """Of huggingface: least whole number of files of at most so many bytes."""
-    ranks: int = 1
-    """Of deepspeed: data-parallel ranks its shards are for."""
-    stage: int = 0
-    """Of deepspeed: ZeRO's, 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +237,3 @@ def tree_of(parts: CheckpointContents, keys: Mapping[str, str], *, named: bool) 
             raise ConfigError("--keys", f"{part}={key}", "two parts have this key")
         node[last] = value
     return tree
-
-
-def keys_in(stated: str) -> dict[str, str]:
-    """`model=state_dict,optimizer=app.optim` as a mapping. Raises ConfigError."""
-    found: dict[str, str] = {}
-    for one in filter(None, (part.strip() for part in stated.split(","))):
-        part, equals, key = one.partition("=")
-        if not equals or part not in PARTS or (key and "" in key.split(".")):
-            right = f"is PART=KEY,... with PART one of {', '.join(PARTS)}"
-            raise ConfigError("--keys", one, right)
-        found[part] = key
-    return found

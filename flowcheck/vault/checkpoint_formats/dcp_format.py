@@ -1,7 +1,8 @@
 """torch.distributed.checkpoint folders, written by its own writer in one process for any world
 size.
 
-there, under the names of the modules, and DCP itself hands each rank of any world its shards.
+Tensors are whole there, under the names of the modules, and DCP itself hands each rank of any world
+its shards.
 
 The keys are those of {"model": get_model_state_dict(), "optimizer": get_optimizer_state_dict(),
 ...} (torch/distributed/checkpoint/state_dict.py): states and groups by names, not numbers.
@@ -23,11 +24,10 @@ from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWri
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
-    FormatOptions,
     tree_of,
 )
-from flowcheck.vault.checkpoint_formats.dcp_reader import read_tree
-from flowcheck.vault.checkpoint_formats.format_detection import DCP_METADATA
+from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA, read_tree
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import (
     by_address,
     labelled_tensors,
@@ -138,8 +138,13 @@ def write(
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What any world of ranks saved there, whole; see dcp_read."""
+    """What any world of ranks saved there, whole; see dcp_reader."""
     return read_tree(folder)
+
+
+def recognizes(folder: Path) -> bool:
+    """Whatever wrote it, at any world size."""
+    return (folder / DCP_METADATA).is_file()
 
 
 def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:

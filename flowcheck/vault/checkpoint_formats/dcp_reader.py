@@ -20,13 +20,14 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.untrusted_paths import refuse_special_file, single_name
-from flowcheck.vault.checkpoint_formats.format_detection import DCP_METADATA
 from flowcheck.vault.safe_torch_load import (
     load_bytes,
     refuse_grown,
     structure_errors_as_state_errors,
 )
 
+DCP_METADATA = ".metadata"
+"""torch/distributed/checkpoint/filesystem.py, _METADATA_FN."""
 _CHECKPOINT = "torch.distributed.checkpoint"
 _KNOWN = {
     (f"{_CHECKPOINT}.metadata", name)

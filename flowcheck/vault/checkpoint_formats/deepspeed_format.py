@@ -1,9 +1,8 @@
 """DeepSpeed folders, without ZeRO and of stages 1 and 2: written for any number of ranks, read
 without DeepSpeed.
 
-parameters, as its own utils/zero_to_fp32.py does.
-
-Of its classes that its files hold, stand-ins that do nothing are let in; no other.
+Read, ranks' flat parts are put together and cut into parameters, as its own utils/zero_to_fp32.py
+does. Of its classes that its files hold, stand-ins that do nothing are let in; no other.
 
 latest                                         the tag
 TAG/mp_rank_00_model_states.pt                 module, counters; without ZeRO the optimizer as well
@@ -32,9 +31,9 @@ from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWri
 from flowcheck.untrusted_paths import single_name
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
-    FormatOptions,
     refuse_several_optimizers,
 )
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
 from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
 from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
@@ -59,7 +58,7 @@ STANDINS = (
 )
 
 
-def read_folder(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> dict[str, Any]:
     """{"model", "optimizer", "scheduler", "masters", "step"}, as far as there are any. Raises
     StateError for tensor parallelism, stage 3, and shards that do not fit together."""
     place = _place(folder)
@@ -207,9 +206,10 @@ def write(
     return parts.lacks
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Module, optimizer, scheduler and step, of any number of ranks."""
-    return read_folder(folder)
+def recognizes(folder: Path) -> bool:
+    """Shards of a model, here or below a tag."""
+    patterns = ("*_model_states.pt", "*/*_model_states.pt")
+    return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _module(parts: CheckpointContents, options: FormatOptions, shapes: Any) -> dict[str, Any]:

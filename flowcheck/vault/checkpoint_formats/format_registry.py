@@ -1,163 +1,175 @@
-"""The checkpoint formats by name; writes an output whole with its manifest last, reads one of
-any format."""
+"""The checkpoint formats: all that the rest of the program knows of one is a field of its row.
+
+A further format is a module in this folder, a row in the table below, and one in the README of the
+vault. Pure data, no torch: a format's module is loaded when something is written or read with it.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-import torch
+from flowcheck.errors import ConfigError
 
-from flowcheck.atomic_write import atomic_path_per_process, sync
-from flowcheck.errors import ConfigError, StateError, naming_file
-from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
-from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.replica.checkpoint_files.manifest import (
-    FULL,
-    MANIFEST,
-    PARAMETERS_ONLY,
-    Manifest,
-    encode_manifest,
-    load_manifest,
-    manifest_beside,
-    path_of,
-    write_manifest,
-)
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, FormatOptions
-from flowcheck.vault.checkpoint_formats.format_detection import detect_format
-from flowcheck.vault.overwrite_guard import ProtectedPath, replacing_output
-from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+if TYPE_CHECKING:  # torch stays out
+    from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+    from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 
-Writer = Callable[[CheckpointContents, Path, FormatOptions, ChecksummedWriter], str]
-"""Writes into an empty folder or a new file and syncs it; why it is no full resume."""
-Reader = Callable[[Path], Any]
-"""What is there as one nested dictionary, as torch.load would give it."""
+PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
+"""What a checkpoint is made of; each format has a place for some."""
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
-    """One way to keep a step. Its module has `write` and `read`."""
+class FormatOptions:
+    """What a format is asked for beside its name; `CheckpointFormat.options` tells who takes it.
+    flag, unit: how a user gives it."""
+
+    keys: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "--keys"})
+    """Part to its key, nested by dots; "" leaves the part out."""
+    like: Path | None = None
+    """An earlier checkpoint of the job, or a model's folder: what is passed through from there."""
+    shard_bytes: int = field(
+        default=5_000_000_000, metadata={"flag": "--shard-mb", "unit": 1_000_000}
+    )
+    """Least whole number of files of at most so many bytes."""
+    ranks: int = field(default=1, metadata={"flag": "--ranks"})
+    """Data-parallel ranks that will load it."""
+    stage: int = field(default=0, metadata={"flag": "--zero"})
+    """ZeRO's, 0 for none."""
+
+
+NO_OPTIONS = FormatOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFormat:
+    """One way to keep a step."""
 
     name: str
     module: str
+    """It has `write` and `read`, and `recognizes` where its files tell what they are; `.NAME`: of
+    this folder."""
     folder: bool
+    """An output of it is one, else a file."""
     what: str
+    """For users, a phrase."""
+    options: tuple[str, ...] = ()
+    """Those of `FormatOptions` that it takes, beside `like`, which all take."""
+    needs_like: str = ""
+    """What `like` is to be, where nothing can be written without it."""
+    keeps_groups_of_like: bool = False
+    """A trainer goes on with the optimizer's groups of `like`: they must be those that the job file
+    states."""
+    like_may_be_configuration: bool = False
+    """`like` may be a model's folder with a config.json and no checkpoint."""
+    reader_verifies: bool = False
+    """`read` holds what it reads against the manifest."""
+
+    def write(
+        self,
+        contents: CheckpointContents,
+        place: Path,
+        options: FormatOptions,
+        sums: ChecksummedWriter,
+    ) -> str:
+        """Writes into an empty folder or a new file and syncs it; why it is no full resume."""
+        return str(self._loaded.write(contents, place, options, sums))
+
+    def read(self, path: Path) -> Any:
+        """What is there as one nested dictionary, as torch.load would give it."""
+        return self._loaded.read(path)
+
+    def recognizes(self, path: Path) -> bool:
+        """Whether a file, or folder, that somebody else wrote is of this format."""
+        told = getattr(self._loaded, "recognizes", None)
+        return told is not None and bool(told(path))
 
     @property
-    def write(self) -> Writer:
-        return cast(Writer, self._module.write)
-
-    @property
-    def read(self) -> Reader:
-        return cast(Reader, self._module.read)
-
-    @property
-    def _module(self) -> Any:
-        return importlib.import_module(f"flowcheck.vault.checkpoint_formats.{self.module}")
+    def _loaded(self) -> Any:
+        return importlib.import_module(self.module, __package__)
 
 
-_ALL = (
-    Format("flowcheck", "native_format", True, "safetensors and a JSON manifest"),
-    Format("torch", "torch_save_format", False, "a file of torch.save"),
-    Format("dcp", "dcp_format", True, "a torch.distributed.checkpoint folder, for any sharding"),
-    Format("safetensors", "safetensors_format", False, "parameters alone"),
-    Format("huggingface", "huggingface_format", True, "a model folder of transformers"),
-    Format("deepspeed", "deepspeed_format", True, "ZeRO's shards below a tag"),
-    Format("megatron", "megatron_format", True, "Megatron-LM's iter_N/mp_rank_00, with --like"),
+NATIVE_FORMAT = "flowcheck"
+"""The format of steps that are kept and served, and of a [persist] that names none."""
+_ROWS = (
+    CheckpointFormat(
+        NATIVE_FORMAT,
+        ".native_format",
+        True,
+        "safetensors and a JSON manifest",
+        reader_verifies=True,
+    ),
+    CheckpointFormat(
+        "torch", ".torch_save_format", False, "a file of torch.save", options=("keys",)
+    ),
+    CheckpointFormat(
+        "dcp", ".dcp_format", True, "a torch.distributed.checkpoint folder", options=("keys",)
+    ),
+    CheckpointFormat("safetensors", ".safetensors_format", False, "parameters alone"),
+    CheckpointFormat(
+        "deepspeed", ".deepspeed_format", True, "a DeepSpeed folder", options=("ranks", "stage")
+    ),
+    CheckpointFormat(
+        "megatron",
+        ".megatron_format",
+        True,
+        "Megatron-LM's iter_N/mp_rank_00, with --like",
+        needs_like="names an earlier checkpoint of the run (its folder): the args that its loader "
+        "asserts, bounds of the schedule, random states and the optimizer's groups come from it; "
+        "or give that checkpoint's file as --template",
+        keeps_groups_of_like=True,
+    ),
+    CheckpointFormat(
+        "huggingface",
+        ".huggingface_format",
+        True,
+        "a model folder of transformers",
+        options=("shard_bytes",),
+        like_may_be_configuration=True,
+    ),
 )
-FORMATS = {one.name: one for one in _ALL}
+FORMATS = {one.name: one for one in _ROWS}
+"""By name. What somebody else wrote is of the first whose `recognizes` says so."""
 
 
-def write(
-    parts: CheckpointContents,
-    path: Path,
-    form: str,
-    options: FormatOptions | None = None,
-    *,
-    force: bool = False,
-    spared: Sequence[ProtectedPath] = (),
-) -> Manifest:
-    """Writes a step to `path`, a file or a folder, which is there whole and on disk, with its
-    manifest, when this returns.
-
-    Raises ConfigError for an unknown format, a `path` that is there (force: that no output may take
-    the place of) or is near what is to be spared; StateError for what the format cannot hold,
-    named; OSError where there is no room: there is nothing of it then.
-    """
-    chosen = FORMATS.get(form)
-    if chosen is None:
-        raise ConfigError("--format", form, f"is one of {', '.join(FORMATS)}")
-    with (
-        naming_file(path),
-        replacing_output(path, force=force, folder=chosen.folder, spared=spared) as make_room,
-        # On disk before the file has its name, and named behind it.
-        nullcontext()
-        if chosen.folder
-        else atomic_path_per_process(manifest_beside(path)) as beside,
-        atomic_path_per_process(path, folder=chosen.folder) as place,
-        ChecksummedWriter(parts.expected, reads_back=True) as sums,  # ends before place goes
-    ):
-        sums.names[place.name] = path.name
-        lacks = chosen.write(parts, place, options or FormatOptions(), sums)
-        manifest = _manifest(parts, form, sums, lacks)
-        if beside is not None:
-            beside.write_bytes(encode_manifest(manifest))
-        else:
-            write_manifest(place / MANIFEST, manifest)
-            for below in place.rglob("*/"):  # files are on disk already, their names are not
-                sync(below)
-        make_room()
-    return manifest
+def format_named(name: str, key: str = "--format") -> CheckpointFormat:
+    """key: what names it. Raises ConfigError for a format that there is not."""
+    if name not in FORMATS:
+        raise ConfigError(key, name, f"is one of {', '.join(FORMATS)}")
+    return FORMATS[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What lies somewhere, whoever wrote it."""
-
-    tree: Any
-    form: str
-    manifest: Manifest | None
-    """Of an output of ours; its bytes were held against it."""
+def formats_taking(option: str) -> str:
+    """The formats that take an option of `FormatOptions`."""
+    return " and ".join(one.name for one in FORMATS.values() if option in one.options)
 
 
-def read(path: Path, form: str | None = None) -> Read:
-    """A checkpoint of any format as one nested dictionary of tensors and plain values; no code in
-    it is run. form: where it cannot be told.
-
-    Raises StateError where it is none, is not whole (the tensor is named), or holds other than
-    tensors and plain values.
-    """
-    chosen = form or detect_format(path)
-    if chosen not in FORMATS:
-        raise ConfigError("--format", chosen, f"is one of {', '.join(FORMATS)}")
-    manifest = load_manifest(path) if path_of(path).is_file() else None
-    if manifest is not None and chosen != "flowcheck":  # which checks itself
-        faults = verify_files(path if path.is_dir() else path.parent, manifest, whole_files=False)
-        if faults:
-            raise StateError(f"{path}: {faults[0]}: not what was written")
-    with structure_errors_as_state_errors(str(path)):
-        return Read(FORMATS[chosen].read(path), chosen, manifest)
+def check_options(options: FormatOptions, form: str | None) -> None:
+    """Raises ConfigError for an option that the format does not take, as it would do nothing.
+    form: None where a template is filled."""
+    taken = FORMATS[form].options if form in FORMATS else ()
+    for own in fields(FormatOptions):
+        given = getattr(options, own.name)
+        if own.name in ("like", *taken) or given == getattr(NO_OPTIONS, own.name):
+            continue
+        shown = given // own.metadata["unit"] if "unit" in own.metadata else given
+        who = f"{formats_taking(own.name)}, not of {form or '--template'}"
+        raise ConfigError(own.metadata["flag"], shown, f"is of --format {who}: leave it out")
+    if options.like is not None and form is None:
+        right = "is of --format: a --template tells all of it itself"
+        raise ConfigError("--like", str(options.like), right)
 
 
-def _manifest(
-    parts: CheckpointContents, form: str, sums: ChecksummedWriter, lacks: str
-) -> Manifest:
-    given = parts.given
-    return Manifest(
-        form=form,
-        step=given.step,
-        digest=given.digest,
-        torch_version=str(torch.__version__),
-        kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
-        lacks=lacks,
-        older=parts.older,
-        files=sums.files(),
-        tensors=sums.tensors(),
-        evidence=given.evidence,
-        assumed=given.assumed,
-        **sums.more,
-    )
+def keys_in(stated: str) -> dict[str, str]:
+    """`model=state_dict,optimizer=app.optim` as a mapping. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for one in filter(None, (part.strip() for part in stated.split(","))):
+        part, equals, key = one.partition("=")
+        if not equals or part not in PARTS or (key and "" in key.split(".")):
+            right = f"is PART=KEY,... with PART one of {', '.join(PARTS)}"
+            raise ConfigError("--keys", one, right)
+        found[part] = key
+    return found

@@ -24,7 +24,9 @@ from flowcheck.replica.checkpoint_files.safetensors_file import (
     write_tensors,
 )
 from flowcheck.untrusted_paths import single_name
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, FormatOptions
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
+from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
 from flowcheck.vault.checkpoint_formats.safetensors_format import ALONE, step_in
 from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
 
@@ -84,6 +86,14 @@ def read(folder: Path) -> dict[str, Any]:
             found[part] = safe_torch_load(folder / f"{part}.pt")
     step = _step(folder, files)
     return found if step is None else {**found, "step": step}
+
+
+def recognizes(folder: Path) -> bool:
+    """Weights and nothing that tells of another format; a step of ours is none, also where its
+    manifest is missing."""
+    weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
+    found = any(any(folder.glob(pattern)) for pattern in weights)
+    return found and not holds_native_files(folder)
 
 
 def _in_its_words(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

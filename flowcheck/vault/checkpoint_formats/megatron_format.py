@@ -23,15 +23,14 @@ from typing import Any
 
 import torch
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import StateError
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.untrusted_paths import refuse_special_file
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
-    FormatOptions,
     refuse_several_optimizers,
 )
-from flowcheck.vault.checkpoint_formats.format_detection import MEGATRON_LATEST
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.pickle_stand_ins import PICKLING, allowed, revived
 from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
 from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
@@ -177,23 +176,19 @@ def _fill_counts(tree: dict[str, Any], moved: int) -> list[str]:
     return []
 
 
+MEGATRON_LATEST = "latest_checkpointed_iteration.txt"
+"""megatron/training/checkpointing.py, get_checkpoint_tracker_filename."""
 RANK_FILE = "mp_rank_00/model_optim_rng.pt"
 OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
 """Modules of what a run keeps beside its tensors (args, the rerun state machine)."""
-LIKE = (
-    "names an earlier checkpoint of the run (its folder): the args that its loader asserts, bounds "
-    "of the schedule, random states and the optimizer's groups come from it; or give that "
-    "checkpoint's file as --template"
-)
 
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> str:
-    """Writes the folder. Raises ConfigError without an earlier checkpoint, StateError where that is
-    of another model or optimizer."""
-    if options.like is None:
-        raise ConfigError("--like", None, LIKE)
+    """Writes the folder. Raises StateError where the earlier checkpoint is of another model or
+    optimizer."""
+    assert options.like is not None, "the table of formats says that it is needed"
     tree = _loaded(_file_of(options.like))
     told = filled(tree, parts, str(options.like))
     name = f"iter_{parts.given.step:07d}/{RANK_FILE}"
@@ -207,6 +202,12 @@ def write(
 def read(folder: Path) -> Any:
     """What rank 0 saved. Raises StateError for several model-parallel ranks."""
     return _loaded(_file_of(folder))
+
+
+def recognizes(folder: Path) -> bool:
+    """The file that names the newest iteration, or the shards of one."""
+    shards = folder.glob("mp_rank_*/model_optim_rng.pt")
+    return (folder / MEGATRON_LATEST).is_file() or any(shards)
 
 
 def _file_of(folder: Path) -> Path:

@@ -1,5 +1,5 @@
-"""FlowCheck's own checkpoint format: safetensors and a JSON manifest. (A module of its own: the
-registry loads write and read by module.)"""
+"""FlowCheck's own checkpoint format: safetensors and a JSON manifest. Steps are saved in it below
+this room as well (replica/checkpoint/checkpoint_save.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint.checkpoint_load import MODEL, OPTIMIZER
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.manifest import FULL
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
-    FormatOptions,
     averaged_model_state,
 )
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 
 
 def write(
@@ -39,3 +40,8 @@ def read(folder: Path) -> dict[str, Any]:
     more = {"averages": averages, "masters": kept.more.masters}
     found.update({part: held for part, held in more.items() if held is not None})
     return {**found, "step": kept.manifest.step}
+
+
+def holds_native_files(folder: Path) -> bool:
+    """Those of a step; no other program writes these two beside each other."""
+    return all((folder / name).is_file() for name in (MODEL, OPTIMIZER))

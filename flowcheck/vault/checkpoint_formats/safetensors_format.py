@@ -16,8 +16,11 @@ from flowcheck.replica.checkpoint_files.safetensors_file import (
     write_tensors,
 )
 from flowcheck.untrusted_paths import refuse_special_file
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, FormatOptions
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 
+ZIP_MAGIC = b"PK\x03\x04"
+"""Of torch.save's archives."""
 ALONE = "parameters alone: a trainer goes on with a new optimizer"
 
 
@@ -50,3 +53,10 @@ def step_in(path: Path) -> int | None:
     except (SafetensorError, OSError) as error:
         raise StateError(f"{path}: no whole safetensors file: {error}") from error
     return int(told) if told.isascii() and told.isdigit() and len(told) < 19 else None
+
+
+def recognizes(path: Path) -> bool:
+    """By its name, or where JSON stands behind the eight bytes of its length. Raises OSError."""
+    with path.open("rb") as file:
+        begin = file.read(9)
+    return (begin[:4] != ZIP_MAGIC and begin[8:] == b"{") or path.suffix == ".safetensors"

@@ -1,6 +1,5 @@
 """A trainer's checkpoint read as a template: where in it model, optimizer state, schedule and
 step counters are.
-schedule and the step counters are.
 
 Any checkpoint of the job will do. Tensors are found by order and shape, never by guess: a model
 that fits in two ways is refused.
@@ -15,8 +14,10 @@ from typing import Any
 
 import torch
 
+from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
+from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
@@ -100,9 +101,23 @@ def load_template(
     leave open. Raises StateError where it is of no format, has no model of this layout, or fits
     ambiguously.
     """
-    from flowcheck.vault.checkpoint_formats import read  # which fill templates themselves
+    from flowcheck.vault.checkpoint_formats.checkpoint_io import read  # which fills templates
 
-    return read_template(read(path).tree, layout, names, str(path), step, order)
+    return read_template(read(path), layout, names, str(path), step, order)
+
+
+def template_for(
+    path: Path, layout: Layout, rule: OptimizerConfig, step: Step | None = None
+) -> CheckpointTemplate:
+    """As `load_template`, by what a job states: its optimizer, and perhaps its names."""
+    order = optimizer_numbering(rule, layout)
+    return load_template(path, layout, stated_names(layout), step, order)
+
+
+def stated_names(layout: Layout) -> tuple[str, ...]:
+    """The trainer's parameter names, registration order; empty where nobody stated them."""
+    own = tuple(p.name for p in layout.parameters)
+    return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
 
 
 def read_template(

@@ -10,19 +10,17 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 import torch
 
-from flowcheck.atomic_write import atomic_path_per_process
-from flowcheck.errors import StateError, naming_file
+from flowcheck.errors import StateError
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
 from flowcheck.step_numbers import Step
-from flowcheck.vault.overwrite_guard import ProtectedPath, replacing_output
+from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.auxiliary_state import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, fill_buffers
@@ -47,7 +45,7 @@ class FillReport:
     """Parts that stay as they were in the template: what the wire does not tell."""
     assumed: tuple[str, ...] = ()
     """What the template could not have contradicted."""
-    not_full: str = ""
+    lacks: str = ""
     """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
     older: Mapping[str, int] = field(default_factory=dict)
     """Parameters and buffers that are of another step, and which."""
@@ -108,7 +106,7 @@ def fill(
         tuple(replaced),
         tuple(kept),
         tuple(assumed),
-        not_full="; ".join(buffers.lacks),
+        lacks="; ".join(buffers.lacks),
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,
     )
@@ -146,25 +144,16 @@ def _fill_parameters(
         (f"{len(template.parameters)} parameters",),
         tuple(kept),
         buffers.assumed,
-        not_full="; ".join((what, *buffers.lacks)),
+        lacks="; ".join((what, *buffers.lacks)),
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,
     )
 
 
-def write(
-    tree: Any, path: Path, *, force: bool = True, spared: Sequence[ProtectedPath] = ()
-) -> None:
-    """torch.save, whole or not at all. Raises ConfigError as `taking_place`, OSError where there is
-    no room."""
-    with (
-        naming_file(path),
-        replacing_output(path, force=force, folder=False, spared=spared) as make_room,
-        atomic_path_per_process(path) as place,
-    ):
-        with place.open("wb") as file:
-            save_into(tree, file)
-        make_room()
+def write(tree: Any, target: OutputTarget) -> None:
+    """torch.save, whole or not at all. Raises as `new_output`."""
+    with new_output(target) as (place, _), place.open("wb") as file:
+        save_into(tree, file)
 
 
 def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:

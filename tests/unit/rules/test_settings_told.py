@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.formatted import fill
 from support.scripted import Mixed, Script, flat, replica_of
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
@@ -17,7 +18,6 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.ops.restore.step_lookup import FoundStep
-from flowcheck.ops.restore.template_restore import fill_template
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
@@ -60,7 +60,7 @@ def followed(script: Script, config: OptimizerConfig, folder: Path, steps: int) 
         script.step()
     replica.close()
     taken = step_snapshot.copy_snapshot(folder / "state", config)
-    return FoundStep(taken, tuple(p.name for p in script.layout().parameters), (), "the replica")
+    return FoundStep(taken, "the replica")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_template_of_other_settings_is_refused_with_each_key_and_writes_nothin
     other = of_another(make, tmp_path / "other.pt")
     for phrase in told:
         with pytest.raises(StateError, match=phrase):
-            fill_template(found, other, tmp_path / "out.pt")
+            fill(found, other, tmp_path / "out.pt")
     assert not (tmp_path / "out.pt").exists()
     template = load_template(other, found.snapshot.layout, found.names)
     with pytest.raises(StateError, match=f"other.pt: .*{told[0]}"):  # as a base is taken
@@ -115,10 +115,10 @@ def test_groups_whose_settings_are_swapped_are_refused_by_their_number(tmp_path:
     )
     found = followed(Script(make), config, tmp_path, 2)
     right = of_another(make, tmp_path / "right.pt")
-    assert fill_template(found, right, tmp_path / "out.pt").step == 2
+    assert fill(found, right, tmp_path / "out.pt").step == 2
     other = of_another(lambda net: by_shape(net, first=0.1, second=0.1), tmp_path / "other.pt")
     with pytest.raises(StateError, match=r"group 1: weight_decay = 0.1, stated is 0.0\. Where"):
-        fill_template(found, other, tmp_path / "out.pt")
+        fill(found, other, tmp_path / "out.pt")
 
 
 def plain(groups: list[dict[str, Any]]) -> None:
@@ -148,9 +148,8 @@ def test_another_implementation_and_a_scripts_own_keys_contradict_nothing(
         script.step()
     replica.close()
     taken = step_snapshot.copy_snapshot(tmp_path / "state", config)
-    names = tuple(p.name for p in script.layout().parameters)
-    found = FoundStep(taken, names, (), "the replica")
-    fill_template(found, tmp_path / "early.pt", tmp_path / "out.pt")
+    found = FoundStep(taken, "the replica")
+    fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
     tree = torch.load(tmp_path / "out.pt", weights_only=True)
     (group,) = tree["optimizer"]["param_groups"]
     assert (group["name"], group["lr_scale"], group["alpha"]) == ("all", 0.5, 3)
@@ -196,10 +195,9 @@ def test_what_a_schedule_changes_is_no_contradiction_and_its_first_rate_is(
         script.step()
     replica.close()
     taken = step_snapshot.copy_snapshot(tmp_path / "state", CYCLING)
-    names = tuple(p.name for p in script.layout().parameters)
-    found = FoundStep(taken, names, (), "the replica")
+    found = FoundStep(taken, "the replica")
     for template in (early, bare):
-        fill_template(found, template, tmp_path / "out.pt")
+        fill(found, template, tmp_path / "out.pt")
         (own,) = torch.load(tmp_path / "out.pt", weights_only=True)["optimizer"]["param_groups"]
         now = script.optimizer.state_dict()["param_groups"][0]
         assert (own["lr"], own["betas"]) == (now["lr"], now["betas"])
@@ -207,7 +205,7 @@ def test_what_a_schedule_changes_is_no_contradiction_and_its_first_rate_is(
     tree["optimizer"]["param_groups"][0]["initial_lr"] = 0.5
     torch.save(tree, early)
     with pytest.raises(StateError, match=r"group 0: initial_lr = 0.5, stated is 0.004"):
-        fill_template(found, early, tmp_path / "out.pt")
+        fill(found, early, tmp_path / "out.pt")
 
 
 def test_a_rate_that_is_warmed_up_or_set_by_hand_is_left_alone(tmp_path: Path) -> None:
@@ -225,6 +223,6 @@ def test_a_rate_that_is_warmed_up_or_set_by_hand_is_left_alone(tmp_path: Path) -
     tree["optimizer"]["param_groups"][0]["lr"] = 0.123
     torch.save(tree, later)
     for template in (later, of_another(warm, tmp_path / "warm.pt")):
-        fill_template(found, template, tmp_path / "out.pt")
+        fill(found, template, tmp_path / "out.pt")
         (own,) = torch.load(tmp_path / "out.pt", weights_only=True)["optimizer"]["param_groups"]
         assert own["lr"] == 0.01

@@ -24,8 +24,8 @@ from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, optimiz
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.vault.audit import bitwise_audit
-from flowcheck.vault.checkpoint_formats import write
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 from flowcheck.vault.trainer_checkpoint.flat_state import flat_state

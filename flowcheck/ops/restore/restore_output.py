@@ -1,35 +1,51 @@
-"""Paths that an output of `flowcheck restore` must not overwrite: everything that the output is
-made from."""
+"""Where an output of `flowcheck restore` may lie: what it may take the place of, and what it must
+never touch, as it is made from that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.ops.restore.restore_request import RestoreRequest
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.vault.overwrite_guard import ProtectedPath
+from flowcheck.vault.checkpoint_formats.format_registry import FORMATS
+from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath, by_index, by_manifest
 from flowcheck.vault.persist.checkpoint_ledger import LEDGER
 from flowcheck.vault.persist.storage_target import local_path
 
 CHECKPOINT_FOLDER = "the folder of kept steps"
 
 
-def protected_paths_of(
-    run: Path, checkpoint: Path | None, source: str | None, patterns: Sequence[Path]
-) -> tuple[ProtectedPath, ...]:
-    """Of what `restore` was given. source: a URL; patterns: checkpoints of the trainer that are to
-    be filled, or looked into."""
-    folders = [] if checkpoint is None else [checkpoint]
-    if source is not None and source.startswith("file:"):
-        folders.append(local_path(source))
+def output_of(
+    request: RestoreRequest, *, several: bool = False, protected: tuple[ProtectedPath, ...] = ()
+) -> OutputTarget:
+    """Where a restore writes to, and of what it may take the place. several: each of the jobs that
+    one chain follows is written."""
+    form = FORMATS.get(request.form or "")
+    return OutputTarget(
+        path=request.out,
+        folder=several if form is None else form.folder,
+        force=request.force,
+        protected=protected,
+        listed=by_index if several else by_manifest,
+    )
+
+
+def protected_paths_of(request: RestoreRequest) -> tuple[ProtectedPath, ...]:
+    """What no output may be, hold or lie in: all that it is made from."""
+    source = request.source
+    folders = [] if source.checkpoint is None else [source.checkpoint]
+    if source.url is not None and source.url.startswith("file:"):
+        folders.append(local_path(source.url))
+    filled = "what the step is filled into"
     return (
         *(own for folder in folders for own in _steps(folder)),
-        *_of_run(run),
-        *(ProtectedPath(path, "what the step is filled into", path.is_dir()) for path in patterns),
+        *_of_run(source.run),
+        *(ProtectedPath(path, filled, path.is_dir()) for path in request.trainer_files),
     )
 
 
@@ -43,7 +59,9 @@ def _steps(folder: Path) -> Iterator[ProtectedPath]:
         yield ProtectedPath(around, CHECKPOINT_FOLDER, takes_new=True)
 
 
-def _of_run(root: Path) -> Iterator[ProtectedPath]:
+def _of_run(root: Path | None) -> Iterator[ProtectedPath]:
+    if root is None:
+        return
     try:
         where = RunDir(root)
         if not where.config.is_file():

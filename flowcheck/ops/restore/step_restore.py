@@ -1,0 +1,99 @@
+"""Writes one step: in a named format, or into a copy of a checkpoint that the trainer wrote."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flowcheck.errors import ConfigError
+from flowcheck.ops.console_output import growing_bar
+from flowcheck.ops.lifecycle.chain_runner import last_audit
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
+from flowcheck.ops.restore.step_lookup import FoundStep, found_step
+from flowcheck.replica.checkpoint_files.manifest import Manifest
+from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
+from flowcheck.step_numbers import Step
+from flowcheck.vault.audit.param_group_check import check_groups
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
+from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.overwrite_guard import OutputTarget
+from flowcheck.vault.trainer_checkpoint import template_fill
+from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredStep:
+    """One output of `flowcheck restore`."""
+
+    out: Path
+    where: str
+    """What the step was taken from, to the user."""
+    written: Manifest | FillReport
+    """A filled template has no manifest."""
+    template: Path | None = None
+    job: int | None = None
+    """Of several, from 1."""
+    took_s: float = 0.0
+    """To write it in a named format."""
+    chain: bool = False
+    """It was taken from a run."""
+    audited: Step | None = None
+    """At which the run's last audit passed."""
+
+
+def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarget) -> RestoredStep:
+    """Writes the step of a source on this machine. Raises ConfigError, StateError where there is no
+    such step, or it does not fit; OSError where there is no room."""
+    target.check()
+    template = request.templates[0] if request.templates else None
+    if template is not None and template.is_dir():
+        right = "is a folder: --format NAME --like FOLDER writes one in its place"
+        raise ConfigError("--template", str(template), right)
+    written: Manifest | FillReport
+    took_s, chain, form = 0.0, source.chain, request.form
+    with found_step(source, in_place=template is None) as here:
+        found = here.with_files(request.also)
+        if template is not None:
+            written = fill_template(found, template, target)
+        else:
+            assert form is not None, "asked before"
+            contents = found.contents(form, request.options)
+            begun_s = time.monotonic()
+            with growing_bar(target.path, _bytes(contents)):
+                own = (contents, target.path, form, request.options)
+                written = write(*own, force=target.force, protected=target.protected)
+            took_s = time.monotonic() - begun_s
+        audit = last_audit(chain) if chain is not None else None
+    return RestoredStep(
+        out=target.path,
+        where=found.where,
+        written=written,
+        template=template,
+        took_s=took_s,
+        chain=chain is not None,
+        audited=audit.step if audit is not None and audit.passed else None,
+    )
+
+
+def fill_template(found: FoundStep, template: Path, target: OutputTarget) -> FillReport:
+    """Writes a step in the form of a checkpoint of the trainer's. Raises StateError where it does
+    not fit, or tells other settings of the optimizer than are stated, ConfigError where nothing may
+    take the place of what is there."""
+    taken, pattern = found.snapshot, found.template(template)
+    settings = (
+        ParamGroupSettings(taken.optimizer, taken.layout) if not taken.parameters_only else None
+    )
+    rate = settings.rate if settings is not None else lambda step: 0.0
+    if settings is not None:
+        check_groups(pattern, taken.optimizer, settings, str(template))
+    filled = template_fill.fill(pattern, taken, rate, settings, found.seen)
+    template_fill.write(pattern.tree, target)
+    return replace(filled, assumed=(*found.assumed, *filled.assumed))
+
+
+def _bytes(contents: CheckpointContents) -> int:
+    """Of all tensors of a step, as far as they are its own."""
+    states = contents.named_states.values()
+    held = [value for state in states for value in state.values() if hasattr(value, "nbytes")]
+    return sum(tensor.nbytes for tensor in (*contents.own.values(), *held))

@@ -1,0 +1,208 @@
+"""Writes a step in any format, whole with its manifest last, and finds and reads a checkpoint of
+any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowcheck.atomic_write import sync
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.replica.checkpoint.trainer_state import TrainerState
+from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
+from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
+from flowcheck.replica.checkpoint_files.latest_pointer import (
+    latest_checkpoint,
+    why_latest_is_missing,
+)
+from flowcheck.replica.checkpoint_files.manifest import (
+    FULL,
+    MANIFEST,
+    PARAMETERS_ONLY,
+    Manifest,
+    encode_manifest,
+    load_manifest,
+    path_of,
+    write_manifest,
+)
+from flowcheck.replica.optimizer.param_groups import optimizer_numbering
+from flowcheck.replica.param_layout import Layout
+from flowcheck.untrusted_paths import refuse_special_file, single_name
+from flowcheck.vault.audit.param_group_check import check_settings
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
+from flowcheck.vault.checkpoint_formats.format_registry import (
+    FORMATS,
+    NO_OPTIONS,
+    CheckpointFormat,
+    FormatOptions,
+    format_named,
+)
+from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
+from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath, new_output
+from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+
+DEFAULT_FILE_FORMAT = "torch"
+"""A file of no other format: whoever reads it says what it is instead."""
+SAVED_FILE = "checkpoint.pt"
+"""In the folder of a saved step whose format is one file."""
+
+
+def contents_for(
+    step: TrainerState,
+    layout: Layout,
+    form: str,
+    options: FormatOptions = NO_OPTIONS,
+    names: Sequence[str] = (),
+    seen: Sequence[ObservedFile] = (),
+) -> CheckpointContents:
+    """The step with what an earlier checkpoint, `options.like`, tells beside it. names: the
+    trainer's, of its parameters, where they are stated; seen: other files of the trainer's.
+
+    Raises ConfigError for an unknown format, StateError where the earlier checkpoint does not fit.
+    """
+    chosen, like, template = format_named(form), options.like, None
+    if like is not None and not (chosen.like_may_be_configuration and _is_configuration(like)):
+        order = optimizer_numbering(step.rule, layout)
+        template = load_template(like, layout, names, order=order)
+        if chosen.keeps_groups_of_like:
+            check_settings(template, step.rule, layout, str(like))
+    return contents_of(step, layout, template, seen)
+
+
+def _is_configuration(folder: Path) -> bool:
+    """A model's folder that holds its configuration and no weights."""
+    try:
+        return (folder / "config.json").is_file() and not detect_format(folder)
+    except StateError:
+        return True
+
+
+def write(
+    contents: CheckpointContents,
+    path: Path,
+    form: str,
+    options: FormatOptions = NO_OPTIONS,
+    *,
+    force: bool = False,
+    protected: tuple[ProtectedPath, ...] = (),
+) -> Manifest:
+    """Writes a step to `path`, a file or a folder, which is there whole and on disk, with its
+    manifest, when this returns.
+
+    Raises ConfigError for an unknown format, and as `OutputTarget.check`; StateError for what the
+    format cannot hold, named; OSError where there is no room: there is nothing of it then.
+    """
+    chosen = format_named(form)
+    target = OutputTarget(path=path, folder=chosen.folder, force=force, protected=protected)
+    with new_output(target, manifest=True) as (place, beside):
+        manifest = _write_files(contents, chosen, options, place, path.name)
+        if beside is None:
+            _finish_folder(place, manifest)
+        else:
+            beside.write_bytes(encode_manifest(manifest))
+    return manifest
+
+
+def save(
+    contents: CheckpointContents, folder: Path, form: str, options: FormatOptions = NO_OPTIONS
+) -> None:
+    """Writes a step into an empty folder, each file on disk, manifest.json last; the step of a
+    format that is one file as well. Raises as `write`."""
+    chosen = format_named(form)
+    place = folder if chosen.folder else folder / SAVED_FILE
+    _finish_folder(folder, _write_files(contents, chosen, options, place, place.name))
+
+
+def _write_files(
+    contents: CheckpointContents,
+    chosen: CheckpointFormat,
+    options: FormatOptions,
+    place: Path,
+    name: str,
+) -> Manifest:
+    """Writes the files of a step at `place`, which is to be called `name`; what they are."""
+    if chosen.needs_like and options.like is None:
+        raise ConfigError("--like", None, chosen.needs_like)
+    given = contents.given
+    with ChecksummedWriter(contents.expected, reads_back=True) as sums:
+        sums.names[place.name] = name
+        lacks = chosen.write(contents, place, options, sums)
+        return Manifest(
+            form=chosen.name,
+            step=given.step,
+            digest=given.digest,
+            torch_version=str(torch.__version__),
+            kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
+            lacks=lacks,
+            older=contents.older,
+            files=sums.files(),
+            tensors=sums.tensors(),
+            evidence=given.evidence,
+            assumed=given.assumed,
+            **sums.more,
+        )
+
+
+def _finish_folder(folder: Path, manifest: Manifest) -> None:
+    write_manifest(folder / MANIFEST, manifest)
+    for below in folder.rglob("*/"):  # files are on disk already, their names are not
+        sync(below)
+
+
+def read(path: Path, form: str | None = None) -> Any:
+    """A checkpoint of any format as one nested dictionary of tensors and plain values; no code in
+    it is run. form: where it cannot be told.
+
+    Raises StateError where it is none, is not whole (the tensor is named), or holds other than
+    tensors and plain values.
+    """
+    chosen = format_named(form or detect_format(path))
+    manifest = load_manifest(path) if path_of(path).is_file() else None
+    place = path
+    if manifest is not None and not chosen.reader_verifies:
+        faults = verify_files(path if path.is_dir() else path.parent, manifest, whole_files=False)
+        if faults:
+            raise StateError(f"{path}: {faults[0]}: not what was written")
+        if path.is_dir() and not chosen.folder and len(manifest.files) == 1:  # see `save`
+            (name,) = manifest.files
+            place = path / single_name(name, str(path))
+    with structure_errors_as_state_errors(str(path)):
+        return chosen.read(place)
+
+
+def detect_format(path: Path) -> str:
+    """The name of its format. Raises StateError where nothing tells."""
+    refuse_special_file(path)
+    if path_of(path).is_file():
+        return load_manifest(path).form
+    is_folder = path.is_dir()
+    try:
+        for one in FORMATS.values():
+            if one.folder == is_folder and one.recognizes(path):
+                return one.name
+    except OSError as error:
+        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+    if not is_folder:
+        return DEFAULT_FILE_FORMAT
+    if holds_native_files(path):
+        raise StateError(f"{path}: holds no {MANIFEST}: a step of ours that is not whole")
+    raise StateError(
+        f"{path}: holds no checkpoint of a known format (torch.distributed.checkpoint's .metadata, "
+        "safetensors or an index of them, DeepSpeed's or Megatron's shards, a manifest of ours)"
+    )
+
+
+def newest_output(path: Path) -> Path:
+    """The newest checkpoint of a folder whose `latest` names one, else `path`. Raises StateError
+    where that one is not there."""
+    if path.is_dir() and not path_of(path).is_file():
+        newest = latest_checkpoint(path)
+        if newest is None and (gone := why_latest_is_missing(path)):
+            raise StateError(gone)
+        return newest or path
+    return path
