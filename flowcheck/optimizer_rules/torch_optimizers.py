@@ -113,6 +113,12 @@ RULES = (
     OptimizerRule(name="nadam", torch_class="NAdam", per_element=True),
     OptimizerRule(name="radam", torch_class="RAdam", per_element=True),
     OptimizerRule(name="rmsprop", torch_class="RMSprop", per_element=True),
+    OptimizerRule(
+        name="adafactor",
+        torch_class="Adafactor",
+        writes_gradient=_reads_gradient,
+        known_arguments=frozenset(("beta2_decay", "d")),
+    ),
     OptimizerRule(name="asgd", torch_class="ASGD", square_roots=False),
     OptimizerRule(name="rprop", torch_class="Rprop", square_roots=False),
     OptimizerRule(

@@ -1,8 +1,5 @@
 """Flat memory as torch tensors: caller's bytes as elements, parameters with the trainer's
-strides, gradients as they were reduced.
-
-reduced.
-"""
+strides, gradients as they were reduced."""
 
 from __future__ import annotations
 

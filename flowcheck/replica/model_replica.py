@@ -23,7 +23,7 @@ from flowcheck.replica.optimizer.state_sections import (
     named_tensors,
     stored_states,
 )
-from flowcheck.replica.optimizer_step.initial_state import begun
+from flowcheck.replica.optimizer_step.initial_state import initial_arrays
 from flowcheck.replica.optimizer_step.step_executor import StepExecutor, StepInProgress
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight.determinism_check import check_determinism
@@ -126,11 +126,11 @@ class PendingStep:
     `commit`; one that is abandoned, or left by a kill, costs nothing but its own work."""
 
     def __init__(
-        self, making: Callable[[], StepInProgress], publish: Callable[[list[bytes]], None]
+        self, begin: Callable[[], StepInProgress], publish: Callable[[list[bytes]], None]
     ) -> None:
-        """making: called when first something is taken; publish: with every tensor's digest."""
-        self._make, self._publish = making, publish
-        self._making: StepInProgress | None = None
+        """begin: called when first something is applied; publish: with every tensor's digest."""
+        self._begin, self._publish = begin, publish
+        self._in_progress: StepInProgress | None = None
         self._open = True
 
     @property
@@ -138,10 +138,10 @@ class PendingStep:
         """Neither committed nor given up, by whoever."""
         return self._open
 
-    def take(self, parameters: Sequence[int]) -> None:
+    def apply(self, parameters: Sequence[int]) -> None:
         """Steps these, by their number, whose gradients are there and stay as they are. Raises
         StateError once it is over."""
-        self._now().take(parameters)
+        self._now().apply(parameters)
 
     def commit(self, certain: Callable[[], bool] = lambda: True) -> bool:
         """Steps what is left and makes this the replica's step. certain: asked last of all, whether
@@ -161,9 +161,9 @@ class PendingStep:
     def _now(self) -> StepInProgress:
         if not self._open:
             raise StateError("this step was committed or given up; begin it again")
-        if self._making is None:
-            self._making = self._make()
-        return self._making
+        if self._in_progress is None:
+            self._in_progress = self._begin()
+        return self._in_progress
 
 
 class Replica(CommittedReplica):
@@ -181,9 +181,9 @@ class Replica(CommittedReplica):
         self.optimizer = optimizer
         self.interrupted_step = state.in_step if state.in_step > state.commit.step else 0
         """The step a killed process was in the middle of when this one took over; 0 for none."""
-        self._taker = StepExecutor(state, optimizer, workers)
+        self._executor = StepExecutor(state, optimizer, workers)
         self.tensor_digests: list[bytes] = []
-        """Of the newest step, in the order of kept/sections.py, named_tensors; [] where they were
+        """Of the newest step, in the order of `named_tensors`; [] where they were
         not summed: before the first step, behind going back, opened without a look at all bytes."""
         self._started: PendingStep | None = None
         self._table: DigestTable | None = None
@@ -211,7 +211,7 @@ class Replica(CommittedReplica):
         sections = place_sections(describe_sections(layout, optimizer, leaves_out))
         check_determinism(optimizer, stepped_layout(optimizer, layout))
         description = Description(layout, sections)
-        first = begun(optimizer, description, elements_of(weights, layout, "weights"))
+        first = initial_arrays(optimizer, description, elements_of(weights, layout, "weights"))
         named = named_tensors(description, first)
         digest = state_digest(named, tensor_digests(array for _, array in named))
         commit = Commit(1, Step(0), 0, False, digest, section_names.fingerprint(optimizer))
@@ -257,7 +257,7 @@ class Replica(CommittedReplica):
 
     def _verify(self) -> None:
         commit = self.commit
-        digests = self._taker.digests(commit.copy)
+        digests = self._executor.digests(commit.copy)
         if self._whole(commit.copy, digests) != commit.digest:
             raise StateError(
                 f"{self.path}: the bytes of step {commit.step} do not have their digest; "
@@ -268,16 +268,16 @@ class Replica(CommittedReplica):
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What its arithmetic rests on that nothing seen could contradict, in sentences."""
-        return self._taker.rests_on
+        return self._executor.rests_on
 
     def prepare(self) -> None:
         """Loads what the first step needs of torch: seconds that need not be that step's."""
-        load_torch(steps=self._taker.unfit is not None)
+        load_torch(steps=self._executor.unfit is not None)
 
     @property
-    def takes_parts(self) -> bool:
+    def applies_early(self) -> bool:
         """Whether parameters may be stepped before the gradients of the others are there."""
-        return self._taker.takes_parts
+        return self._executor.applies_early
 
     def spares(self, steps: int) -> bool:
         """Whether a step may be begun without taking a copy that is read, and leaving at least so
@@ -287,7 +287,7 @@ class Replica(CommittedReplica):
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
         place with the trainer's strides. Not to be written."""
-        parameters = self._taker.parameters(self._open.commit.copy)
+        parameters = self._executor.parameters(self._open.commit.copy)
         return {
             p.name: {"value": value} | {name: own.tensor for name, own in states.items()}
             for p, value, states in zip(
@@ -310,24 +310,24 @@ class Replica(CommittedReplica):
         self, step: Step, gradient: FlatValues, used: section_names.GradientMask = None
     ) -> PendingStep:
         """The step after this one, to be made part by part as `apply` makes it whole; another that
-        was begun is given up. Where `takes_parts`, `gradient` is read as parameters are taken."""
+        was begun is given up. Where `applies_early`, `gradient` is read as its parameters are."""
         state = self._open
         if step != state.commit.step + 1:
             raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
-        values = gradient_as_stepped(gradient, self.layout, self._taker.inner)
+        values = gradient_as_stepped(gradient, self.layout, self._executor.inner)
         self._give_up()
         had, good, others = state.commit.has_optimizer_state, state.commit.copy, []
 
-        def making() -> StepInProgress:
+        def begin_in_copy() -> StepInProgress:
             others.append(state.begin())
             state.in_step = step
-            return self._taker.begin(step, good, others[0], values, had, used)
+            return self._executor.begin(step, good, others[0], values, had, used)
 
         def publish(digests: list[bytes]) -> None:
             state.publish(step, others[0], self._whole(others[0], digests))
             self.tensor_digests, state.in_step = digests, Step(0)
 
-        self._started = PendingStep(making, publish)
+        self._started = PendingStep(begin_in_copy, publish)
         return self._started
 
     def _give_up(self) -> None:
@@ -351,7 +351,7 @@ class Replica(CommittedReplica):
         copy = state.begin()
         for name, array in state.sections(copy).items():
             np.copyto(array, sections[name].reshape(-1))
-        digests = self._taker.digests(copy)
+        digests = self._executor.digests(copy)
         whole = self._whole(copy, digests)
         state.publish_alone(step, copy, whole, has_optimizer_state=step > 0)
         self.tensor_digests = digests
@@ -369,12 +369,12 @@ class Replica(CommittedReplica):
     def close(self) -> None:
         """Lets go of the file; views handed out stay readable until they are dropped."""
         if self._state is not None:
-            self._taker.close()
+            self._executor.close()
             self._state.close()
             self._state = None
 
     def _whole(self, copy: int, digests: list[bytes]) -> bytes:
-        """Of a copy, by its tensors' digests in the order of kept/sections.py, named_tensors."""
+        """Of a copy, by its tensors' digests in the order of `named_tensors`."""
         if self._table is None:
             named = named_tensors(self.description, self._open.sections(copy))
             self._table = DigestTable(named)

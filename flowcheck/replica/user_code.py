@@ -44,7 +44,7 @@ def no_code(why: str) -> Iterator[None]:
 
 class UntrustedCode(str):
     """Code that a file from outside names. It is never called; whoever states the same words in a
-    job file, or vouches for the file, has plain text of it (rules/stated_code.py)."""
+    job file, or vouches for the file, has plain text of it (optimizer/user_code_trust.py)."""
 
     __slots__ = ()
 

@@ -1,7 +1,8 @@
 """The threads that step a replica: how many, on which CPUs, and which thread steps which
 elements.
 
-who is done goes on with the others'.
+Each thread steps its own, whose pages it also was the first to touch; who is done goes on with the
+others'.
 """
 
 from __future__ import annotations

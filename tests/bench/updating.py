@@ -125,10 +125,10 @@ class _LastBucket:
     def others(self) -> None:
         self._started = self._replica.begin(self._replica.step + 1, self._gradient)
         for bucket in self._buckets[:-1]:
-            self._started.take(bucket)
+            self._started.apply(bucket)
 
     def arrives(self) -> None:
-        self._started.take(self._buckets[-1])
+        self._started.apply(self._buckets[-1])
         self._started.commit()
 
 

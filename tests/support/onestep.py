@@ -98,8 +98,8 @@ class Follower:
         for array in target.values():
             array.fill(np.float32(7))
         passing = self.flat.begin(table, c_kernel_args.root_kind(), source, target, gradient)
-        passing.take(np.arange(0, len(used), 2))  # in two parts
-        passing.take()
+        passing.run(np.arange(0, len(used), 2))  # in two parts
+        passing.run()
         self.steps += used
         self.copies = [target, source]
         return passing.digests()

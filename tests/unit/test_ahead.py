@@ -264,7 +264,7 @@ def test_copies_that_differ_refuse_the_step_however_much_was_taken(arriving):
 
 def test_a_step_that_another_past_overtakes_is_given_up(arriving):
     started = arriving.replica.begin(1, gradient(1))
-    started.take([0, 2])
+    started.apply([0, 2])
     arriving.replica.rebase(7, {n: a.copy() for n, a in arriving.replica.sections().items()})
     with pytest.raises(StateError, match="begin it again"):
         started.commit()

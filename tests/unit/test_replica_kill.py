@@ -69,8 +69,8 @@ def run_to(replica, last):
     while last is None or replica.step < last:
         started = replica.begin(replica.step + 1, gradients[replica.step % 5])
         if replica.step % 2:
-            started.take([2])
-            started.take([0])
+            started.apply([2])
+            started.apply([0])
         started.commit()
 
 

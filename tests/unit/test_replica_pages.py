@@ -64,7 +64,7 @@ if child == 0:
     (folder / "created").write_text(json.dumps(pages(path)))
     replica.apply(1, gradient)
     replica.apply(2, gradient)
-    replica.begin(3, gradient).take([0])
+    replica.begin(3, gradient).apply([0])
     os.kill(os.getpid(), signal.SIGKILL)
 assert os.waitpid(child, 0)[1] == signal.SIGKILL
 report = {"created": json.loads((folder / "created").read_text())}

@@ -157,7 +157,7 @@ def test_a_base_that_does_not_fit_changes_nothing(followed: Followed) -> None:
 
 
 def test_a_step_given_up_is_no_interrupted_one(followed: Followed) -> None:
-    followed.replica.begin(8, gradient(8)).take([0])
+    followed.replica.begin(8, gradient(8)).apply([0])
     followed.replica.go_back(5)
     followed.replica.close()
     followed.replica = Replica.open(followed.path, followed.config)

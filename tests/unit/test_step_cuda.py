@@ -122,7 +122,7 @@ def test_each_element_goes_through_the_operations_read_off_the_kernels(
         )
         wide = c_kernel_args.double_kernel_args(optimizer, groups, count, arithmetic)
         source, target = copies
-        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
+        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).run()
         copies = [target, source]
         own = [element(o, g, stated, step, arithmetic) for o, g in zip(own, gradient, strict=True)]
     for number, section in enumerate(names):
@@ -142,7 +142,7 @@ def test_no_two_arithmetics_give_the_same_bits():
         table = c_kernel_args.kernel_args(optimizer, groups, at, one, one, arithmetic=arithmetic)
         wide = c_kernel_args.double_kernel_args(optimizer, groups, 1, arithmetic)
         flat = KernelPlan(layout, names)
-        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).take()
+        flat.begin(table, lib.FC_STEP_ROOT_EXACT, source, target, gradient, wide).run()
         found.add(b"".join(array.tobytes() for array in target.values()))
     assert len(found) == len(Arithmetic)
 

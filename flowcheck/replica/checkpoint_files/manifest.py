@@ -81,7 +81,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tensors: dict[str, TensorSum] = {}
     """By part and name: model/NAME, optimizer/NAME/STATE; of torch and dcp by their own keys."""
     plain: dict[str, Any] = {}
-    """Of the native form: what is no tensor (files/plain.py)."""
+    """Of the native form: what is no tensor (non_tensor_state.py)."""
     evidence: tuple[str, ...] = ()
     """What was seen on the wire that the caller rests on."""
     assumed: tuple[str, ...] = ()

@@ -64,7 +64,7 @@ class Several(msgspec.Struct, frozen=True):
 
 
 class PlainBeside(msgspec.Struct, frozen=True):
-    """The rest of a module but its tensors (kept/beside.py)."""
+    """The rest of a module but its tensors (checkpoint/frozen_and_buffers.py)."""
 
     keys: tuple[tuple[str, str], ...]
     registered: tuple[str, ...]

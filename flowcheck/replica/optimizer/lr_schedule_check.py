@@ -1,6 +1,8 @@
 """Steps a stated learning-rate schedule some times before anything starts, to find settings
 that torch refuses. No torch at import.
-made, it may not be able to step with."""
+
+torch refuses some settings only in a step, behind which a replica that was made would stand
+still."""
 
 from __future__ import annotations
 

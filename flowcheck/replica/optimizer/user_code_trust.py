@@ -1,6 +1,5 @@
 """Which user code may run: code that a job file states is called, code that only a checkpoint's
-manifest names is not.
-checkpoint's manifest only tells of it, and whoever made that may be anybody."""
+manifest names is not: whoever made that may be anybody."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ ROOT_NAMES = {
     int(lib.FC_STEP_ROOT_FUSED): "fused",
 }
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-ROW = np.dtype(
+STEP_ROW = np.dtype(
     [("rule", "u4"), ("flags", "u4")]
     + [
         (name, "f4")
@@ -44,7 +44,7 @@ ROW = np.dtype(
     ]
 )
 """struct fc_step_row."""
-assert ROW.itemsize == ffi.sizeof("struct fc_step_row")
+assert STEP_ROW.itemsize == ffi.sizeof("struct fc_step_row")
 
 
 def unfit(
@@ -154,14 +154,14 @@ def kernel_args(
     scale: float | None = None,
     arithmetic: Arithmetic = Arithmetic.CPU,
 ) -> np.ndarray:
-    """[parameters] of ROW: what the next step does to each.
+    """[parameters] of STEP_ROW: what the next step does to each.
 
     optimizer: one that is not `unfit`; steps: [parameters] float32, its counters before it, None
     where it counts none; held: [parameters] bool, those that have an optimizer state; used: those
     that have a gradient; divisor, scale: of the gradient, before all else; arithmetic: whose
     rounding the elements get. Raises OverflowError where a setting is more than float32 holds.
     """
-    table = np.zeros(len(used), ROW)
+    table = np.zeros(len(used), STEP_ROW)
     kernel = C_KERNELS[_kernel_of(optimizer)]
     behind = held.astype(np.float32) if steps is None else steps + np.float32(1)
     for group, members in groups:
@@ -179,11 +179,11 @@ def kernel_args(
 def double_kernel_args(
     optimizer: torch.optim.Optimizer, groups: Groups, parameters: int, arithmetic: Arithmetic
 ) -> np.ndarray | None:
-    """[parameters] of cuda_arithmetic.WIDE: what stays double in the arithmetic that needs it; else
-    None. optimizer: as `kernel_args` has it."""
+    """[parameters] of cuda_arithmetic.STEP_DOUBLES: what stays double in the arithmetic that needs
+    it; else None. optimizer: as `kernel_args` has it."""
     if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
         return None
-    table = np.zeros(parameters, cuda_arithmetic.WIDE)
+    table = np.zeros(parameters, cuda_arithmetic.STEP_DOUBLES)
     double_args = C_KERNELS[_kernel_of(optimizer)].double_args
     if double_args is not None:
         for group, members in groups:
@@ -205,4 +205,4 @@ def _row(own: KernelArgs, divisor: float, scale: float | None) -> tuple[Any, ...
     for name, value in own.items():
         if math.isfinite(value) and abs(value) > FLOAT32_MAX:
             raise OverflowError(f"{name} {value} is more than float32 holds")
-    return tuple(own.get(name, 0) for name in ROW.names or ())
+    return tuple(own.get(name, 0) for name in STEP_ROW.names or ())

@@ -49,9 +49,9 @@ class KernelPlan:
         gradient: np.ndarray,
         wide: np.ndarray | None = None,
     ) -> KernelPass:
-        """A pass of which nothing is done yet. table: [parameters] of onepass.ROW; gradient:
-        [elements] float32, whose parameters are read when they are taken; wide: [parameters] of
-        cuda.WIDE, where rows ask for it."""
+        """A pass of which nothing is done yet. table: [parameters] of
+        c_kernel_args.STEP_ROW; gradient: [elements] float32, read as its parameters are stepped;
+        wide: [parameters] of cuda_arithmetic.STEP_DOUBLES, where rows ask for it."""
         found = np.zeros((len(self.items), len(self.sections), digest.DIGEST_BYTES), np.uint8)
         job = ffi.new("struct fc_step_job *")
         job.rows = _at("struct fc_step_row *", table)
@@ -76,7 +76,7 @@ class KernelPlan:
         return self._owners
 
     def digests(self, found: np.ndarray) -> list[bytes]:
-        """As `Passing.digests`; found: [item][section][16]."""
+        """As `KernelPass.digests`; found: [item][section][16]."""
         made: list[bytes] = []
         for place in range(len(self.sections)):
             own = np.empty((self._parameters, _BYTES), np.uint8)
@@ -103,7 +103,7 @@ class KernelPass:
         self._flat, self._job, self._found, self._alive = flat, job, found, alive
         self._left = np.ones(len(flat.items), np.bool_)
 
-    def take(
+    def run(
         self,
         items: np.ndarray | None = None,
         executor: Executor | None = None,
@@ -112,7 +112,7 @@ class KernelPass:
         joins: bool = False,
     ) -> None:
         """Those items that are not done yet; None: all that are left. joins: the caller is the
-        first of the threads (workers.py)."""
+        first of the threads (worker_threads.py)."""
         wanted = self._left if items is None else self._left & _mask(items, len(self._left))
         chosen = np.flatnonzero(wanted).astype(np.uint32)
         if not chosen.size:

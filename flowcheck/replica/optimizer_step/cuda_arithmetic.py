@@ -22,14 +22,14 @@ its settings as double (headers of the wheels 2.6.0 to 2.13.0)."""
 READ = "2.6.0 and 2.13.0"
 """Releases whose compiled kernels were read."""
 
-WIDE = np.dtype(
+STEP_DOUBLES = np.dtype(
     [
         (name, "f8")
         for name in ("decay", "weight_decay", "beta1", "beta1_rest", "beta2", "beta2_rest", "eps")
     ]
 )
 """struct fc_step_wide."""
-assert WIDE.itemsize == ffi.sizeof("struct fc_step_wide")
+assert STEP_DOUBLES.itemsize == ffi.sizeof("struct fc_step_wide")
 
 
 def arithmetic_of(

@@ -13,7 +13,7 @@ from flowcheck.replica.optimizer.state_sections import stored_states, tensors_of
 from flowcheck.replica.state_file.file_header import Description
 
 
-def begun(
+def initial_arrays(
     config: OptimizerConfig, description: Description, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
     """{section: flat array} of step 0. weights: [layout.elements], the parameters."""

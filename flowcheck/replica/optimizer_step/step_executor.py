@@ -1,6 +1,5 @@
 """Executes a step from the committed copy into another: in one pass of C where the optimizer
-fits, else by torch.
-by torch on a copy of it."""
+fits, else by torch on a copy of it."""
 
 from __future__ import annotations
 
@@ -43,11 +42,11 @@ from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 class StepInProgress(Protocol):
     """A step that is being made in a copy nobody reads."""
 
-    def take(self, parameters: Sequence[int]) -> None:
-        """Those whose gradients are there; where they can be taken alone."""
+    def apply(self, parameters: Sequence[int]) -> None:
+        """Steps those whose gradients are there, where they can be stepped alone."""
 
     def finish(self) -> list[bytes]:
-        """What is left; every tensor's digest, in the order of kept/sections.py, named_tensors."""
+        """What is left; every tensor's digest, in the order of `named_tensors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class _InOnePass:
     threads: int
     joins: bool
 
-    def take(self, parameters: Sequence[int]) -> None:
+    def apply(self, parameters: Sequence[int]) -> None:
         self._pass(self.flat.of(parameters))
 
     def finish(self) -> list[bytes]:
@@ -67,19 +66,19 @@ class _InOnePass:
         return self.passing.digests() + tensor_digests(self.counts)
 
     def _pass(self, items: np.ndarray | None) -> None:
-        self.passing.take(items, self.pool, self.threads, joins=self.joins)
+        self.passing.run(items, self.pool, self.threads, joins=self.joins)
 
 
 @dataclass(frozen=True, slots=True)
 class _ByTorch:
     finish: Callable[[], list[bytes]]
 
-    def take(self, parameters: Sequence[int]) -> None:
+    def apply(self, parameters: Sequence[int]) -> None:
         """All at the end."""
 
 
 class StepExecutor:
-    """What takes the steps of one state file."""
+    """Applies the steps of one state file."""
 
     def __init__(
         self, state: StateFile, optimizer: OptimizerConfig, workers: WorkerThreads | None = None
@@ -90,7 +89,7 @@ class StepExecutor:
         """The layout of what the optimizer steps, in which gradients are taken."""
         self._sections = [state.sections(copy) for copy in range(state.copies)]
         self._whole = [state.whole_copy(copy) for copy in range(state.copies)]
-        self._bound = [
+        self._steppers = [
             stepper_for_copy(optimizer, state.description, each) for each in self._sections
         ]
         workers = workers or WorkerThreads()
@@ -102,13 +101,13 @@ class StepExecutor:
         """Why torch takes the steps, in a few words; None where C does."""
 
     def _arithmetic(self) -> Arithmetic:
-        first, config = self._bound[0], self._optimizer
+        first, config = self._steppers[0], self._optimizer
         if isinstance(first, WeightsOnlyStepper):
             return Arithmetic.CPU
         return arithmetic_of(config.device, first.optimizer, config.torch)
 
     def _why_not_one_pass(self) -> str | None:
-        first = self._bound[0]
+        first = self._steppers[0]
         if isinstance(first, WeightsOnlyStepper):
             return "there is no optimizer"
         config, sections = self._optimizer, self._description.sections
@@ -125,7 +124,7 @@ class StepExecutor:
     @property
     def rests_on(self) -> tuple[str, ...]:
         """What the arithmetic rests on that no frame shows."""
-        first, clips = self._bound[0], self._optimizer.clip_norm is not None
+        first, clips = self._steppers[0], self._optimizer.clip_norm is not None
         if isinstance(first, WeightsOnlyStepper):
             return ()
         if self.arithmetic.cuda:
@@ -146,11 +145,11 @@ class StepExecutor:
 
     def parameters(self, copy: int) -> Tensors:
         """Of a copy, in place."""
-        return self._bound[copy].parameters
+        return self._steppers[copy].parameters
 
     @property
-    def takes_parts(self) -> bool:
-        """Whether parameters may be taken before the gradients of the others are there."""
+    def applies_early(self) -> bool:
+        """Whether parameters may be stepped before the gradients of the others are there."""
         config = self._optimizer
         alone = config.clip_norm is None and config.gradient_divisor == 1.0
         return self.unfit is None and alone and self._layout.gradient_dtype is None
@@ -166,17 +165,17 @@ class StepExecutor:
     ) -> StepInProgress:
         """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
         it was reduced; has_state: a step was taken before."""
-        taker = self._bound[other]
-        if self.unfit is not None or isinstance(taker, WeightsOnlyStepper):
+        stepper = self._steppers[other]
+        if self.unfit is not None or isinstance(stepper, WeightsOnlyStepper):
             return _ByTorch(lambda: self._by_torch(step, good, other, gradient, has_state, used))
-        taker.set_groups(self._settings.at(step - 1))
+        stepper.set_groups(self._settings.at(step - 1))
         source, target = self._sections[good], self._sections[other]
         held = has_state_mask(self._description, source, stepped=has_state)
         taken = np.ones(len(held), np.bool_) if used is None else np.asarray(used, np.bool_)
         gradient, divisor, scale = self._reduced(gradient, taken)
         table = c_kernel_args.kernel_args(
-            taker.optimizer,
-            taker.groups,
+            stepper.optimizer,
+            stepper.groups,
             source.get(STEP_COUNT),
             held,
             taken,
@@ -185,7 +184,7 @@ class StepExecutor:
             arithmetic=self.arithmetic,
         )
         wide = c_kernel_args.double_kernel_args(
-            taker.optimizer, taker.groups, len(taken), self.arithmetic
+            stepper.optimizer, stepper.groups, len(taken), self.arithmetic
         )
         for name in _COUNTS & source.keys():
             np.copyto(target[name], source[name])
@@ -205,13 +204,13 @@ class StepExecutor:
         has_state: bool,
         used: GradientMask,
     ) -> list[bytes]:
-        taker = self._bound[other]
+        stepper = self._steppers[other]
         torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
-        if isinstance(taker, WeightsOnlyStepper):
-            taker.place(step, gradient, used)
+        if isinstance(stepper, WeightsOnlyStepper):
+            stepper.place(step, gradient, used)
         else:
             groups = self._settings.at(self._events(step, good))
-            taker.step(step, gradient, groups, has_state=has_state, used=used)
+            stepper.step(step, gradient, groups, has_state=has_state, used=used)
         return self.digests(other)
 
     def _events(self, step: Step, good: int) -> int:
@@ -242,7 +241,7 @@ class StepExecutor:
 
     def close(self) -> None:
         self._pool.shutdown()
-        self._bound, self._sections, self._whole = [], [], []
+        self._steppers, self._sections, self._whole = [], [], []
 
 
 _COUNTS = frozenset((STEP_COUNT, STEPPED))

@@ -97,7 +97,7 @@ class InPlaceTorchOptimizers:
         return [np.array([place[id(p)] for p in g["params"]], np.intp) for g in self._stated]
 
     def set_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Settings of torch's groups in the step that follows (rules/settings.py, `at`)."""
+        """Settings of torch's groups in the step that follows (`ParamGroupSettings.at`)."""
         for group, settings in zip(self._stated, groups, strict=True):
             group.update(settings)
 
@@ -111,7 +111,7 @@ class InPlaceTorchOptimizers:
         used: GradientMask = None,
     ) -> None:
         """One step in place: clipped, scaled and averaged as the script does. gradient: flat, in
-        the layout of what is stepped (rules/masters.py), as it was reduced; groups: settings of
+        the layout of what is stepped (`stepped_layout`), as it was reduced; groups: settings of
         torch's groups in this step.
 
         has_state: False for the very first step, where torch has no state yet and does things it

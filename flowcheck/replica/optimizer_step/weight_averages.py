@@ -1,5 +1,5 @@
-"""Moving averages of the weights (SWA, EMA), by torch's own functions.
-AveragedModel.update_parameters)."""
+"""Moving averages of the weights (SWA, EMA), by torch's own functions
+(torch/optim/swa_utils.py, AveragedModel.update_parameters)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Checks that a script's own optimizer keeps everything in its state: no unseeded randomness,
 no hidden state.
-numbers, one without a break, one that begins anew with the other's state as a replica does.
+
+Two of it take the same steps over made-up numbers, one without a break, one that begins anew with
+the other's state as a replica does.
 
 torch's own classes need no such trial.
 """

@@ -1,7 +1,7 @@
 """The replica's state file: one mapped file with several copies of the state, each a committed
 step. No torch here.
 
-Layout of the file and what a commit promises: header.py. No torch here.
+Layout of the file and what a commit promises: file_header.py. No torch here.
 """
 
 from __future__ import annotations

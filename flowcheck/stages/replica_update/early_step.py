@@ -69,7 +69,7 @@ class EarlyStep:
         """alone: what an iteration's other bytes say, changes nothing in a parameter's step;
         earlier_steps: that must stay meanwhile (other rings of the training job may be behind)."""
         self._earlier_steps = earlier_steps
-        self._alone = alone and replica.takes_parts
+        self._alone = alone and replica.applies_early
         self._replica, self._shard = replica, shard
         size = replica.layout.element_bytes
         self._bounds = np.array([(p.start, p.stop) for p in replica.layout.parameters]) * size
@@ -118,7 +118,7 @@ class EarlyStep:
             return 0
         self._seen = None
         parameters = np.flatnonzero(ready)
-        b.started.take(parameters.tolist())
+        b.started.apply(parameters.tolist())
         b.left[parameters] = False
         return len(parameters)
 

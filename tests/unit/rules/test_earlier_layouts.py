@@ -20,6 +20,7 @@ CHANGED = {
     "factory of own": {"rests on 0"},  # a class derived from SGD may take roots of its own
     # Its row has its keys, so that a job file is refused before torch is asked, in other words.
     "adagrad": {"job file", "preflight", "layout", "writes gradient"},
+    "adafactor": {"writes gradient"},
 }
 """What is said otherwise since, by optimizer; the sections of the state file never are."""
 RECORDED = Path(__file__).resolve().parents[2] / "data/optimizers"

@@ -46,6 +46,8 @@ SWITCHES = {
     "decoupled_weight_decay": (False, True),
     "lr_decay": (0.0, 0.1),
     "initial_accumulator_value": (0.0, 0.5),
+    "beta2_decay": (-0.8, -0.5),
+    "d": (1.0, 2.0),
 }
 """Arguments whose values choose which operations torch runs."""
 ELEMENTS = 192
