@@ -67,10 +67,10 @@ def contents_for(
     """
     chosen, like, template = format_named(form), options.like, None
     if like is not None and not (chosen.like_may_be_configuration and _is_configuration(like)):
-        order = optimizer_numbering(step.rule, layout)
+        order = optimizer_numbering(step.optimizer_config, layout)
         template = load_template(like, layout, names, order=order)
         if chosen.keeps_groups_of_like:
-            check_settings(template, step.rule, layout, str(like))
+            check_settings(template, step.optimizer_config, layout, str(like))
     return contents_of(step, layout, template, seen)
 
 
