@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import (
+    LATE_FLOWS_LEFT_OUT,
+    LATE_FLOWS_OF_NO_JOB,
+    STAGING_FULL,
+    STILL_GOES_ON,
+)
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.stages.extraction.installed_plans import InstalledPlans
@@ -44,7 +53,7 @@ class RestartVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The replica's step whose parameters the new incarnation began with; None: none of them."""
     iterations: Iteration = Iteration(0)
     """The shard's number of the last iteration before the new incarnation's first one."""
-    why: str = ""
+    why: Finding | None = None
     """Why no step is known."""
     waits: bool = False
     """It is followed all the same: what it sends waits for a base."""
@@ -58,7 +67,18 @@ def restart_verdict(run: RunDir) -> RestartVerdict | None:
     """The updater's word on the successor; None while there is none."""
     if not run.verdict.exists():
         return None
-    return msgspec.json.decode(run.verdict.read_bytes(), type=RestartVerdict)
+    return read_verdict(run.verdict.read_bytes())
+
+
+def read_verdict(text: bytes) -> RestartVerdict:
+    """Of a file; in one of an earlier version `why` is a sentence."""
+    try:
+        return msgspec.json.decode(text, type=RestartVerdict)
+    except msgspec.ValidationError:
+        told = msgspec.json.decode(text, type=dict[str, Any])
+        why = msgspec.convert(told.pop("why", ""), str)
+        verdict = msgspec.convert(told, RestartVerdict)
+        return msgspec.structs.replace(verdict, why=earlier_finding(why) if why else None)
 
 
 def promote_successor(run: RunDir, verdict: RestartVerdict, shard: GradientShard) -> None:
@@ -95,10 +115,10 @@ class JobRestart:
         self,
         run: RunDir,
         learner: JobLearner,
-        note: Callable[[str], None],
+        note: Callable[[Finding], None],
         wants: Callable[[], JobSelector | None] = lambda: None,
     ) -> None:
-        """note: says a sentence to the operator; wants: which job may be a later incarnation."""
+        """note: tells the operator; wants: which job may be a later incarnation."""
         self._run, self._learner, self._note, self._wants = run, learner, note, wants
         self._proof: ProvedJob | None = None
 
@@ -120,10 +140,7 @@ class JobRestart:
             self._learner.forget()
             return release_staged(extractors)
         if planned.crowded(LATE_MOST):
-            why = "; ".join(self._learner.why_not)
-            self._leave_out(
-                planned, f"three quarters of staging are full and no job is proved: {why}"
-            )
+            self._leave_out(planned, STAGING_FULL(self._learner.why_not))
             return 1
         proof = self._learner.learn(
             extractors,
@@ -136,22 +153,22 @@ class JobRestart:
             wanted=self._wants(),
         )
         if left := self._learner.left_out():
-            self._note(f"{left} flows that appeared later are of no job: they are not kept")
+            self._note(LATE_FLOWS_OF_NO_JOB(left))
             planned.forget_ignored()
             return 1
         if proof is None and at_once and not self._learner.busy:
-            self._leave_out(planned, "; ".join(self._learner.why_not))
+            self._leave_out(planned, *self._learner.why_not)
             return 1
         if proof is None:
             return 0
         if planned.goes_on(proof.job, proof.names):
-            self._leave_out(planned, "the job that is followed still goes on beside it")
+            self._leave_out(planned, STILL_GOES_ON())
         else:
             self._proof = proof
         return 1
 
-    def _leave_out(self, planned: InstalledPlans, why: str) -> None:
-        self._note(f"flows that appeared after the job was learned are not followed: {why}")
+    def _leave_out(self, planned: InstalledPlans, *why: Finding) -> None:
+        self._note(LATE_FLOWS_LEFT_OUT(why))
         self.drop(planned)
 
     def drop(self, planned: InstalledPlans) -> None:

@@ -20,6 +20,18 @@ from safetensors.numpy import save_file
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import (
+    GRADIENTS_NOT_KEPT,
+    NORMS_NOT_KEPT,
+    PARAMETERS_ONLY,
+    STATE_DIFFERED,
+    STATE_NOT_KNOWN,
+    STATE_REFUSED,
+    STATE_REPLACED,
+    STEP_BEFORE_JOB,
+    STEP_NOT_REACHED,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.replica.model_replica import Replica
@@ -31,27 +43,8 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
 LINES_BYTES = 1 << 20
-TAKEN = (
-    "the replica goes on from step {} of {}, which differed from its own; {} steps since are taken "
-    "again"
-)
-DIFFERED = (
-    "at step {} the replica was another than the trainer's {}, and goes on from that: what made "
-    f"them differ may do so again {UNTIL_AUDITED}"
-)
-NOT_KEPT = (
-    "the replica is at step {}, and the gradients of steps {} to {} are not all kept, which are "
-    "taken again on this file: [gradient_log] taken_steps = N keeps those of N steps and more; a "
-    "file of the replica's own newest step needs none"
-)
-BEHIND = "the replica is at step {}: step {} was not taken yet"
-BEFORE = "is of step {}, and what is followed of the job began with step {}"
-WAITS = "the job's optimizer state is not known, or its logged steps are being taken: wait for it"
-SHARDED = "the replica holds parameters as they are sent, which the next step sends anew"
-CLIP_TOGETHER_NO_NORMS = "the other rings' norms of the steps since are not kept (clip_together)"
 
 
 def write_anchor(
@@ -104,15 +97,16 @@ class AnchorReplay:
 
     def take(
         self, replica: Replica, records: StepLog, *, gathered: bool, waits: bool
-    ) -> tuple[Step, str]:
-        """(step, sentence) of what comes of the file that lies there. gathered: parameters are
-        followed as they are sent; waits: steps of the job are logged."""
+    ) -> tuple[Step, Finding]:
+        """(its step, a finding for the operator) of the file that lies there. gathered: parameters
+        are followed as they are sent; waits: steps of the job are logged."""
         with safe_open(self._run.anchor, framework="numpy") as file:
             told = file.metadata()
             step, source, request = Step(int(told["step"])), told["source"], told["request"]
             at = replica.step if waits else self._last(replica)
-            why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
-            if not why:
+            why = PARAMETERS_ONLY() if gathered else STATE_NOT_KNOWN() if waits else None
+            why = why or self._why_not(replica, step)
+            if why is None:
                 sections = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 why = self._put(replica, records, step, sections, source)
         line = AnchorRecord(step=step, file=source, request=request, at=at, refused=why)
@@ -123,9 +117,9 @@ class AnchorReplay:
                 self._run.anchor.unlink()  # makes room: whoever waits for the line is to have it
                 records.unwritten.attempt(told)
         self._run.anchor.unlink(missing_ok=True)
-        if why:
-            return step, f"{source}: is not taken for the replica: {why}"
-        return step, TAKEN.format(step, source, at - step)
+        if why is not None:
+            return step, STATE_REFUSED(file=source, reason=why)
+        return step, STATE_REPLACED(step=step, file=source, again=at - step)
 
     def _last(self, replica: Replica) -> int:
         """The last step that was taken, on whatever state: the replica may be behind it, where a
@@ -134,21 +128,21 @@ class AnchorReplay:
         ahead = self._shard.applied_iteration - followed.iteration_of(replica.step, self._each)
         return replica.step + max(0, ahead // self._each)
 
-    def _why_not(self, replica: Replica, step: Step) -> str:
+    def _why_not(self, replica: Replica, step: Step) -> Finding | None:
         """Before anything is changed, or after a kill amid of it."""
         followed = incarnation_of(self._run)
         assert followed.step is not None and self._config.optimizer is not None
         if step > replica.step:
-            return BEHIND.format(replica.step, step)
+            return STEP_NOT_REACHED(at=replica.step, step=step)
         if step < followed.step:
-            return BEFORE.format(step, followed.step)
+            return STEP_BEFORE_JOB(step=step, began=followed.step)
         last = self._last(replica)
         again = [followed.iteration_of(Step(n), self._each) for n in range(step + 1, last + 1)]
         if again and self._config.optimizer.clip_together:
-            return CLIP_TOGETHER_NO_NORMS
+            return NORMS_NOT_KEPT()
         if not self._kept.iterations.issuperset(again):
-            return NOT_KEPT.format(last, step + 1, last)
-        return ""
+            return GRADIENTS_NOT_KEPT(step=last, first=step + 1, last=last)
+        return None
 
     def _put(
         self,
@@ -157,19 +151,19 @@ class AnchorReplay:
         step: Step,
         sections: dict[str, np.ndarray],
         source: str,
-    ) -> str:
+    ) -> Finding | None:
         """Makes it the replica's step; why not."""
         try:
             replica.rebase(step, sections)
         except StateError as error:
-            return str(error)
+            return error.finding
         records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")
         records.write(replica, 0.0, None)
         lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)
         write_atomically(self._run.incarnation, msgspec.json.encode(followed))
-        add_assumption(self._run, DIFFERED.format(step, source))
-        return ""
+        add_assumption(self._run, STATE_DIFFERED(step=step, file=source))
+        return None
 
     def close(self) -> None:
         self._kept.close()

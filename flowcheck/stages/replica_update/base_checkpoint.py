@@ -18,6 +18,8 @@ from safetensors.numpy import save_file
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import BASE_TAKEN, LOG_BEGUN_ANEW, LOG_FULL
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
@@ -26,11 +28,6 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 
-ANEW = (
-    "the gradient log was full after {} steps and no base was given: they are given up, and it "
-    "goes on from here; between two checkpoints of the trainer's it must hold all steps: make "
-    "[gradient_log] larger"
-)
 STEP = "step"
 SOURCE = "source"
 AFTER = "after"
@@ -61,8 +58,8 @@ class BaseWait:
         self._run = run
         self._log = open_gradient_log(run, config, gradient_bytes, writes=True)
 
-    def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> str | None:
-        """Logs what cannot be taken yet; a sentence for the operator where that ends here, or
+    def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> Finding | None:
+        """Logs what cannot be taken yet; a finding for the operator where that ends here, or
         begins anew. any_base: what waits will do with the state of any step it has the next ones
         of."""
         held = self._log.iterations
@@ -73,40 +70,34 @@ class BaseWait:
         if any_base and held:
             self._log.remove()
             if self._log.append(iteration, gradient):
-                return ANEW.format(len(held))
-        return (
-            f"the gradient log is full after {len(held)} steps: later ones are not kept, and the "
-            "replica will stop behind those; make [gradient_log] larger"
-        )
+                return LOG_BEGUN_ANEW(len(held))
+        return LOG_FULL(len(held))
 
-    def take(self, replica: Replica) -> tuple[Incarnation, str]:
+    def take(self, replica: Replica) -> tuple[Incarnation, Finding]:
         """Makes the base that was given the replica's only step; the job's place from now on and a
-        sentence for the operator. Raises StateError where it does not fit the replica."""
+        finding for the operator. Raises StateError where it does not fit the replica."""
         step, sections, source, after = read_base(self._run.base)
         replica.rebase(step, sections)
         audits = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         known = incarnation_of(self._run)
         followed = msgspec.structs.replace(known, step=step - after, base=step, audits=audits)
         left = sum(iteration > known.iterations + after for iteration in self._log.iterations)
-        return followed, (
-            f"{source} is the base of the job: the replica is at step {step}, and takes "
-            f"{left} logged steps"
-        )
+        return followed, BASE_TAKEN(file=source, step=step, logged=left)
 
-    def settle(self, replica: Replica, records: StepLog, *, joined: bool) -> str:
-        """Ends the wait with the base that was given; a sentence for the operator. joined: the job
+    def settle(self, replica: Replica, records: StepLog, *, joined: bool) -> Finding:
+        """Ends the wait with the base that was given; a finding for the operator. joined: the job
         was joined amid its run, so that no broadcast of it was the base's parameters."""
         try:
-            followed, sentence = self.take(replica)
+            followed, found = self.take(replica)
         except StateError as error:
             self._run.base.unlink()
-            return str(error)
+            return error.finding
         records.forget_after(Step(replica.step - 1), followed.number)
         if not joined:
             records.audited(replica.step, followed.number)
         records.write(replica, 0.0, None)
         self.commit(followed)
-        return sentence
+        return found
 
     def commit(self, followed: Incarnation) -> None:
         """What `take` did is on file."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 from flowcheck.replica.model_replica import Replica
@@ -272,8 +273,8 @@ class UpdateService:
     def _take_anchor(self, o: UpdaterState) -> int:
         waits = incarnation_of(self._run).step is None or o.waiting.used
         gathered = o.placing is not None
-        step, sentence = o.anchors.take(o.replica, o.records, gathered=gathered, waits=waits)
-        self._say(sentence)
+        step, found = o.anchors.take(o.replica, o.records, gathered=gathered, waits=waits)
+        self._say(found)
         if o.replica.step == step:
             self._tell(o, 0.0)
         return 1
@@ -306,9 +307,9 @@ class UpdateService:
         if (lack := o.records.lack()) is not None:
             self._links.report(lack)
 
-    def _say(self, sentence: str | None) -> None:
-        if sentence is not None:
-            self._links.report(Note(stage=self.name, sentence=sentence))
+    def _say(self, found: Finding | None) -> None:
+        if found is not None:
+            self._links.report(Note(stage=self.name, finding=found))
 
     def on_message(self, message: Message) -> None:
         """Every message is a nudge: `work` looks at the shard itself."""
