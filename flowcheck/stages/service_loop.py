@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.chain_processes import BROKE
 from flowcheck.messages import Fault, Hello, Message, Stop
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -118,10 +119,11 @@ def drive(
             )
             _loop(service, links, heard, partial(_parent_lives, parent), draining=until_drained)
         except FlowCheckError as error:
-            links.report(Fault(stage=service.name, sentence=str(error)))
+            links.report(Fault(stage=service.name, finding=error.finding))
             raise
         except Exception as error:
-            links.report(Fault(stage=service.name, sentence=f"{type(error).__name__}: {error}"))
+            found = BROKE(kind=type(error).__name__, text=str(error))
+            links.report(Fault(stage=service.name, finding=found))
             raise
         finally:
             try:

@@ -67,7 +67,7 @@ def linear(inputs: int, *words: str | Path) -> tuple[int, dict[str, Any]]:
 def test_the_recorded_runs_are_as_planned(name: str, gpt: str) -> None:
     code, told = planned(gpt, SMALL, *RECORDED[name], "--check", DATA / f"{name}.pcapng")
     found = told["check"]
-    assert (code, found["difference"]) == (0, "")
+    assert (code, found["difference"]) == (0, None)
     truth = json.loads((DATA / f"{name}.json").read_text())
     assert found["iterations"] == len(truth["steps"])
     own = sum(count for _, count in found["beside"])
@@ -95,15 +95,15 @@ def test_another_setting_is_told_by_the_first_collective_that_differs(
 ) -> None:
     code, told = planned(gpt, SMALL, *words, "--check", DATA / "two-ranks-ll.pcapng")
     assert code == 1
-    assert where in told["check"]["difference"]
+    assert where in told["check"]["difference"]["sentence"]
 
 
 def test_another_number_of_channels_is_told(gpt: str) -> None:
     capture = DATA / "two-ranks-metric.pcapng"
     code, told = planned(gpt, SMALL, "--nccl", "2.23", "--channels", "1", "--check", capture)
     assert code == 1
-    assert "initial weights" in told["check"]["difference"]
-    assert "it is on 2 channels, not on 1" in told["check"]["difference"]
+    assert "initial weights" in told["check"]["difference"]["sentence"]
+    assert "it is on 2 channels, not on 1" in told["check"]["difference"]["sentence"]
     assert planned(gpt, SMALL, "--nccl", "2.23", "--channels", "2", "--check", capture)[0] == 0
 
 
@@ -112,8 +112,8 @@ def test_another_shape_of_as_many_bytes_is_told_by_what_the_start_up_says(gpt: s
     words = ("--bucket-cap-mb", "0.005", "--check", DATA / "two-ranks-ll.pcapng")
     code, told = planned(gpt, other, *words)
     assert code == 1
-    assert "parameter shapes" in told["check"]["difference"]
-    assert "it says 32 at place 4, not 33" in told["check"]["difference"]
+    assert "parameter shapes" in told["check"]["difference"]["sentence"]
+    assert "it says 32 at place 4, not 33" in told["check"]["difference"]["sentence"]
 
 
 @pytest.mark.parametrize("name", ["two-ranks-ll", "three-ranks-simple"])
@@ -147,7 +147,7 @@ def test_the_real_captures_are_as_planned(name: str, captures: Path, truth: Path
     words = ("--protocol", "LL", "--channels", "1", "--nccl", "2.19")
     code, told = linear(inputs, *words, "--check", captures / f"{name}.pcapng")
     found = told["check"]
-    assert (code, found["difference"], found["beside"]) == (0, "", [])
+    assert (code, found["difference"], found["beside"]) == (0, None, [])
     assert found["iterations"] == len(true["all_reduces"])
     assert found["from_start"]
     # Rank 0's sends, without the point-to-point one after each all-reduce.
@@ -165,7 +165,7 @@ def test_a_plan_of_another_model_differs_from_the_real_captures(
     other = 15_000 - json.loads((truth / f"{name}.json").read_text())["ddp_init_broadcast"]["count"]
     code, told = linear(other, "--check", captures / f"{name}.pcapng")
     assert code == 1
-    assert "planned in the start-up: parameter shapes" in told["check"]["difference"]
+    assert "planned in the start-up: parameter shapes" in told["check"]["difference"]["sentence"]
 
 
 @pytest.mark.parametrize("name", ["allreduce+partial_p2p_new", "allreduce_addstep"])

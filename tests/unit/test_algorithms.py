@@ -14,6 +14,7 @@ from support.netib import Options, generate
 from support.port_layouts import choose, layout, words
 
 from flowcheck.errors import ConfigError, LearnError
+from flowcheck.findings.planned_traffic import NO_ALL_REDUCE
 from flowcheck.ops.analysis.analyze_command import as_dict
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
@@ -64,11 +65,11 @@ def test_every_name_has_a_row_that_is_followed_or_says_why_not() -> None:
 
 def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
     for name in (Algorithm.NVLS, Algorithm.COLLNET, Algorithm.PAT):
-        with pytest.raises(ConfigError, match=re_of(spec_of(name).refused_because)):
+        with pytest.raises(ConfigError, match=re_of(str(spec_of(name).refused_because))):
             choose(tmp_path, layout(algorithm=str(name)))
         with pytest.raises(LearnError, match=re_of(spec_of(name).plural)):
             decode_job(changed(EARLIER.read_bytes(), algorithm=str(name)))
-        with pytest.raises(ValueError, match=re_of(spec_of(name).refused_because)):
+        with pytest.raises(ValueError, match=re_of(str(spec_of(name).refused_because))):
             connection_sends(
                 CollectiveKind.ALL_REDUCE,
                 4096,
@@ -164,7 +165,7 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
         plural="made-up ones",
         least_ranks=2,
         least_nodes=2,
-        mirror_note="A note.",
+        mirror_note=NO_ALL_REDUCE(),
     )
     by_trees = decode_job(EARLIER.read_bytes())
     text = encode_job(by_trees).replace(b'"tree"', b'"pat"')
@@ -182,7 +183,7 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
     assert "made-up ones" in told and "trees" not in told
     plan = choose(tmp_path, layout(nodes=2, algorithm="pat"))
     assert words(plan) == ["Ethernet1:rx", "Ethernet1:tx"]
-    assert plan.notes[0] == "A note."
+    assert plan.notes[0] == NO_ALL_REDUCE()
 
 
 MAY_NAME = {

@@ -66,17 +66,17 @@ def test_the_worked_example_of_the_wire_format() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--world", "1"], "a ring needs 2 ranks"),
-        (["--world", "1000000000"], "4,096 ranks are the most"),
+        (["--world", "1"], "a ring has 2 ranks"),
+        (["--world", "1000000000"], "at most 4,096 ranks"),
         (["--bucket-cap-mb", "nan"], "is more than 0"),
         (["--bucket-cap-mb", "-1"], "is more than 0"),
         (["--first-bucket-mb", "inf"], "is more than 0"),
-        (["--protocol", "LL64"], "is one of LL, LL128, Simple"),
+        (["--protocol", "LL64"], "must be one of LL, LL128, Simple"),
         (["--nccl", "3"], 'state it as "2.21"'),
-        (["--hook", "int8"], "is one of bf16, fp16"),
+        (["--hook", "int8"], "must be bf16 or fp16"),
         (["--check"], "without a capture"),
         (["x.pcap"], "--check = 'not given'"),
-        (["--ring-index", "2"], "is 0 to 1"),
+        (["--ring-index", "2"], "must be 0 to 1"),
         (["--optimizer", "madgrad"], "torch.optim of torch"),
         (["--optimizer", "adam", "--momentum", "0.9"], "adam has no momentum"),
     ],
@@ -93,5 +93,5 @@ def test_the_table_and_the_json_say_the_same() -> None:
     told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert f"{told['memory']['bytes']:,}" in table
     assert f"{told['each'][0]['planned']['work_bytes']:,}" in table
-    assert all(sentence in table for sentence in told["assumed"])
+    assert all(one["sentence"] in table for one in told["assumed"])
     assert told["step"]["out"]["bytes"] == sum(cost["out"]["bytes"] for cost in told["each"])

@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 
 from flowcheck.config.optimizer_config import OptimizerConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.planned_traffic import (
+    DIFFERS_IN_ITERATION,
+    DIFFERS_IN_START_UP,
+    NO_ALL_REDUCE,
+    OTHER_NUMBERS,
+    OWN_COLLECTIVE_AS_MAP,
+)
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
 from flowcheck.ops.planning.memory_estimate import estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel
@@ -89,10 +97,15 @@ def held(planned: list[PlannedCollective], **words: Any) -> CheckResult:
     return check(ddp_traffic(MODEL, OPTIONS), STATED, captured(planned, **words))
 
 
+def difference(found: CheckResult) -> Finding:
+    assert found.difference is not None
+    return found.difference
+
+
 @pytest.mark.parametrize("protocol", Protocol)
 def test_a_capture_of_the_plan_is_as_planned(protocol: Protocol) -> None:
     found = held(all_of(5), protocol=protocol)
-    assert (found.difference, found.iterations, found.beside) == ("", 5, ())
+    assert (found.difference, found.iterations, found.beside) == (None, 5, ())
 
 
 def test_what_the_script_itself_reduces_is_told_apart() -> None:
@@ -103,29 +116,32 @@ def test_what_the_script_itself_reduces_is_told_apart() -> None:
     planned[at + 2 : at + 2] = [own(24)]
     planned.insert(len(planned) - 1, own(bucket.work_bytes + 800))
     found = held([own(1), *planned, own(1)])
-    assert (found.difference, found.iterations) == ("", 5)
+    assert (found.difference, found.iterations) == (None, 5)
     assert sum(times for _, times in found.beside) == 4
 
 
 def test_a_second_communicator_is_left_alone() -> None:
     other = captured([own(100_000)] * 9, communicator=1)
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, [*other, *captured(all_of(3))])
-    assert (found.difference, found.iterations) == ("", 3)
+    assert (found.difference, found.iterations) == (None, 3)
 
 
 def test_a_capture_that_begins_later_is_held_against_iterations_alone() -> None:
     for begin in range(len(all_of(2)), len(all_of(3))):
         found = held(all_of(6)[begin:])
-        assert (found.difference, found.from_start) == ("", False)
+        assert (found.difference, found.from_start) == (None, False)
 
 
 def test_one_bucket_more_or_less_or_of_another_size_differs() -> None:
     whole, at = all_of(6), len(all_of(4))
-    assert "planned in iteration 4: buffers" in held(whole[:at] + whole[at + 2 :]).difference
+    differs = difference(held(whole[:at] + whole[at + 2 :]))
+    assert differs.of(DIFFERS_IN_ITERATION)
+    assert (differs.arguments["iteration"], differs.arguments["what"]) == (4, "buffers")
     resized = [*whole]
     resized[at + 1 :] = [own(one.work_bytes + 320) for one in whole[at + 1 :]]
     found = held(resized)
-    assert "planned in iteration 4" in found.difference
+    differs = difference(found)
+    assert differs.of(DIFFERS_IN_ITERATION) and differs.arguments["iteration"] == 4
     assert found.index == at + 1
     assert found.held == at + 1
 
@@ -133,7 +149,8 @@ def test_one_bucket_more_or_less_or_of_another_size_differs() -> None:
 def test_in_the_start_up_nothing_may_come_between() -> None:
     planned = all_of(4)
     found = held([*planned[:2], own(8), *planned[2:]])
-    assert "planned in the start-up: initial weights" in found.difference
+    differs = difference(found)
+    assert differs.of(DIFFERS_IN_START_UP) and differs.arguments["what"] == "initial weights"
     assert found.index == 2
 
 
@@ -151,16 +168,16 @@ WAYS = {
 @pytest.mark.parametrize("planned", WAYS)
 def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str) -> None:
     found = check(ddp_traffic(MODEL, WAYS[planned]), STATED, captured(all_of(6, WAYS[made])))
-    assert (found.difference == "") is (planned == made), found
+    assert (found.difference is None) is (planned == made), found
 
 
 def test_a_map_of_used_parameters_is_named_as_what_it_may_be() -> None:
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
-    assert any("find_unused_parameters or static_graph" in what for what, _ in found.beside)
+    assert any(what.of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.beside)
 
 
 def test_no_all_reduce_is_a_difference() -> None:
-    assert held(list(ddp_traffic(MODEL, OPTIONS).start_up)).difference
+    assert held(list(ddp_traffic(MODEL, OPTIONS).start_up)).difference == NO_ALL_REDUCE()
 
 
 def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
@@ -169,7 +186,7 @@ def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
     seen = captured(planned)
     seen[at].result[0] ^= 1
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, seen)
-    assert "it says 4 at place 0, not 5" in found.difference
+    assert difference(found).arguments["why"] == OTHER_NUMBERS(number=4, place=0, planned=5)
 
 
 def test_memory_is_counted_by_parameter() -> None:

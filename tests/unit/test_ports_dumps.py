@@ -10,6 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.mirrored_ports import (
+    GPUS_BY_NUMBER,
+    NICS_AS_DUMPED_NODE,
+    NICS_IN_TURN,
+)
 from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import read_dump
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan, PortsRequest, make_mirror_plan
 
@@ -102,8 +107,8 @@ def test_a_graph_dump_tells_the_nics_of_each_channel(tmp_path: Path) -> None:
     assert [ring.channel for ring in found.rings] == [0, 1, 2, 3]
     nics = [{link.nic_out for link in ring.links} for ring in found.rings]
     assert nics == [{0}, {1}, {0}, {1}]
-    assert any("one node" in told for told in found.assumed)
-    assert not any("taking NICs in turn" in told for told in found.assumed)
+    assert NICS_AS_DUMPED_NODE() in found.assumed
+    assert NICS_IN_TURN() not in found.assumed
     assert len(found.choice.placed) == 4
 
 
@@ -154,7 +159,7 @@ def test_a_topology_dump_tells_the_nic_near_each_gpu(tmp_path: Path) -> None:
     found = choose(tmp_path, "tp = 2\n" + LAYOUT, graph=TOPOLOGY)
     nics = {ring.group.name: {link.nic_out for link in ring.links} for ring in found.rings}
     assert nics == {"tp0": {1}, "tp1": {0}}
-    assert not any("by their numbers" in told for told in found.assumed)
+    assert GPUS_BY_NUMBER() not in found.assumed
 
 
 def test_a_log_tells_the_order_of_nodes(tmp_path: Path) -> None:
@@ -175,12 +180,12 @@ def test_a_log_tells_the_order_of_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        (["Channel 00/01 : 0 1 2"], "tells rings of"),
-        (["Channel 00/01 : 0 1 2 2"], "tells rings of"),
-        (["Channel 00/01 : 0 1 2 9"], "tells rings of"),
+        (["Channel 00/01 : 0 1 2"], "the log has rings of"),
+        (["Channel 00/01 : 0 1 2 2"], "the log has rings of"),
+        (["Channel 00/01 : 0 1 2 9"], "the log has rings of"),
         (["nothing"], "tells no ring"),
         (["Channel 00/01 : 0 1 2 3", "Channel 00/01 : 0 2 1 3"], "different orders"),
-        (["Channel 00/02 : 0 1 2 3", "Channel 01/02 : 0 1 2 3"], "the log tells 2 channels"),
+        (["Channel 00/02 : 0 1 2 3", "Channel 01/02 : 0 1 2 3"], "log has 2 channels"),
     ],
 )
 def test_a_log_that_does_not_fit_is_refused(tmp_path: Path, lines: list[str], why: str) -> None:

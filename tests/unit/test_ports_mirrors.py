@@ -50,7 +50,7 @@ def test_a_job_file_with_the_tables_behind_it_names_what_was_chosen(tmp_path: Pa
     ]
     write_mirrors(str(place), found)  # our own is written again
     job.write_text(JOB)
-    with pytest.raises(ConfigError, match="not of these tables"):
+    with pytest.raises(ConfigError, match="holds something else"):
         write_mirrors(str(job), found)
     assert job.read_text() == JOB
 
@@ -68,7 +68,9 @@ def test_both_directions_of_a_port_are_one_table(tmp_path: Path) -> None:
 def test_each_machine_gets_the_ports_whose_copies_end_there(tmp_path: Path) -> None:
     (tmp_path / "layout.toml").write_text(toml_of(tmp_path, two_machines()))
     words = ["ports", str(tmp_path / "layout.toml"), "--mirrors"]
-    with pytest.raises(ConfigError, match=r"flowcheck, other: put \{machine\} into"):
+    with pytest.raises(
+        ConfigError, match=r"\(flowcheck, other\), each needs a file: put \{machine\} into"
+    ):
         app([*words, str(tmp_path / "all.toml")], standalone_mode=False)
     done = CliRunner().invoke(app, [*words, str(tmp_path / "of-{machine}.toml")])
     assert done.exit_code == 0, done.output
@@ -87,7 +89,10 @@ def toml_of(folder: Path, tree: Tree) -> str:
     [
         ("10.0.0.{1-3}", "names 3 servers, at 4 ports"),
         (["10.0.0.1", "10.0.0.2", "10.0.0.3", "n4"], "must be an IP address"),
-        ([], r"hosts = 'Ethernet1': of leaf is not stated"),
+        (
+            [],
+            r"hosts = 'Ethernet1': the address of the server behind this port of leaf is not stated",
+        ),
     ],
 )
 def test_hosts_that_are_wrong_or_missing_are_named(tmp_path: Path, hosts: object, why: str) -> None:

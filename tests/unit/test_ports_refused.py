@@ -29,7 +29,7 @@ from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_pla
         ({"monitor": [{"switch": "leaf", "gbps": 1}]}, "state it, or erspan"),
         (
             {"monitor": [{"switch": "leaf", "port": "Ethernet1", "gbps": 1}]},
-            "is plugged into NIC 0",
+            "is cabled to NIC 0",
         ),
         ({"monitor": []}, "state at least one"),
         ({"channel": 2}, "did you mean channels"),

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
+from flowcheck.findings.mirrored_ports import GPU_AGAINST_DUMP
 from flowcheck.ops import mirror_ports
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 from flowcheck.ops.mirror_ports.ports_report import print_mirror_plan
@@ -104,5 +105,5 @@ def test_a_file_that_nccls_topology_dump_contradicts_is_told_so(tmp_path: Path) 
         layout = LAYOUT.replace("nic = 0,", f"nic = 0, gpus = [{gpu}],")
         assert layout != LAYOUT
         found = choose_by_dump(tmp_path, "tp = 2\n" + layout, graph=TOPOLOGY)
-        sentence = "GPU 0 goes by NIC 0, as the file states, though"
-        assert any(sentence in told for told in found.assumed) == said
+        against = GPU_AGAINST_DUMP(gpu=0, stated=0, nearest=1)
+        assert (against in found.assumed) == said

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flowcheck.findings.collectives import END_OPEN
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.stages.job_learning.job_file_match import addresses_of
@@ -19,7 +21,6 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
 from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
 from flowcheck.wire.learn.verdict.collect import short
-from flowcheck.wire.learn.verdict.ends import END_OPEN
 
 BAR_CELLS = 8
 HASH_DIGITS = 8
@@ -29,7 +30,7 @@ MOST_RANGES = 3
 def print_report(
     frames: Mapping[str, int],
     reading: Reading,
-    notes: Sequence[str] = (),
+    notes: Sequence[Finding] = (),
     console: Console | None = None,
 ) -> None:
     """Frames, flows, collectives, weights; then what is assumed and what is missing."""
@@ -52,7 +53,7 @@ def print_report(
         *reading.why_not,
         *notes,
     ]:
-        out.print(f"- {escape(sentence)}")
+        out.print(f"- {escape(str(sentence))}")
 
 
 def _table(title: str) -> Table:
@@ -89,15 +90,15 @@ def _flows(flows: Sequence[FlowReading]) -> Table:
 
 def _numbered(flows: Sequence[FlowReading]) -> list[str]:
     """What the message numbers of the data flows rest on, and what contradicts them."""
-    told = [
-        (f.numbered_by, f.problems, f"{f.seen.key.dest_qp:x}") for f in flows if f.role == "data"
+    told = sorted(
+        (", ".join(map(str, (*f.numbered_by, *f.problems))), f"{f.seen.key.dest_qp:x}")
+        for f in flows
+        if f.role == "data"
+    )
+    return [
+        f"QP {', '.join(name for _, name in group)}: numbered by {evidence}"
+        for evidence, group in groupby(told, key=lambda entry: entry[0])
     ]
-    told.sort()
-    sentences: list[str] = []
-    for (evidence, problems), group in groupby(told, key=lambda entry: entry[:2]):
-        names = ", ".join(name for *_, name in group)
-        sentences.append(f"QP {names}: numbered by {', '.join([*evidence, *problems])}")
-    return sentences
 
 
 def _addresses(flows: Sequence[FlowReading]) -> str:
@@ -146,13 +147,12 @@ def _weights(reading: Reading) -> str:
         return "[bold]Initial weights[/]: not seen"
     shapes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in weights.shapes)
     digest = weights.sha256 or f"incomplete, {len(weights.missing)} ranges missing"
-    rests = "".join(f"; assumed: {escape(sentence)}" for sentence in weights.assumed)
+    rests = "".join(f"; assumed: {escape(str(one))}" for one in weights.assumed)
     return f"[bold]Initial weights[/]: {weights.bytes:,} bytes, {digest}, shapes {shapes}{rests}"
 
 
 def _assumed(reading: Reading) -> list[str]:
-    told = [(sentence, c.index) for c in reading.collectives for sentence in c.assumed]
-    told.sort()
+    told = sorted((str(one), c.index) for c in reading.collectives for one in c.assumed)
     return [
         f"assumed for {_numbers([index for _, index in group])}: {sentence}"
         for sentence, group in groupby(told, key=lambda pair: pair[0])
@@ -171,28 +171,28 @@ def _lost(reading: Reading) -> list[str]:
             start, stop = missing[-1]
             missing = missing[:-1]
             sentences.append(
-                f"#{c.index} {c.kind} ends somewhere in [{start}, {stop}), its last line, and "
-                "nothing tells where: no byte of that is given"
+                f"#{c.index} {c.kind} ends somewhere in bytes [{start}, {stop}), its last line; "
+                "the exact end is unknown, so these bytes are not shown"
             )
         if missing:
             ranges = ", ".join(f"[{a}, {b})" for a, b in missing[:MOST_RANGES])
             more = f" and {len(missing) - MOST_RANGES} more" if len(missing) > MOST_RANGES else ""
-            sentences.append(f"#{c.index} {c.kind} lacks bytes {ranges}{more}")
+            sentences.append(f"#{c.index} {c.kind}: bytes {ranges}{more} are missing")
         if c.conflicts:
             sentences.append(f"#{c.index} {c.kind}: {c.conflicts} bytes differ between two copies")
     return sentences
 
 
 def _ends_somewhere(collective: Collective) -> bool:
-    """The last bytes it lacks are those of which nothing tells how many there are."""
-    if not collective.missing or END_OPEN not in collective.assumed:
+    """Its last missing bytes may be none: where the tensor ends is unknown."""
+    if not collective.missing or not any(one.of(END_OPEN) for one in collective.assumed):
         return False
     start, stop = collective.missing[-1]
     return stop == collective.bytes and stop - start <= GRAIN_BYTES[collective.protocol]
 
 
 def as_dicts(reading: Reading) -> list[dict[str, Any]]:
-    """Every data-parallel job that was seen to begin, in that order."""
+    """Every data-parallel job whose beginning was captured, in that order, for programs."""
     return [_as_dict(part) for part in reading.parts]
 
 
@@ -212,7 +212,7 @@ def _as_dict(part: Part) -> dict[str, Any]:
 
 
 def job_sentences(reading: Reading) -> list[str]:
-    """One for each of several jobs; nothing where there is one, or none."""
+    """One for each job where there are several; empty where there are fewer than two."""
     if len(reading.parts) < 2:
         return []
     return [_sentence(number, part) for number, part in enumerate(reading.parts, 1)]
@@ -221,7 +221,7 @@ def job_sentences(reading: Reading) -> list[str]:
 def _sentence(number: int, part: Part) -> str:
     named = f"data-parallel job {number} is communicator {part.communicator}"
     if part.job is None:
-        return f"{named}: not followed, {'; '.join(part.why_not)}"
+        return f"{named}: not followed, {'; '.join(map(str, part.why_not))}"
     digest = part.weights.sha256 if part.weights is not None else None
     told = f"initial weights {digest[:8]}" if digest else "initial weights not seen whole"
     return (

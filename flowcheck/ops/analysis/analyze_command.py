@@ -10,6 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from flowcheck.findings.captured_files import (
+    BYTES_UNCHECKED,
+    COPIES_DIFFER,
+    NO_RIGHT_ICRC,
+    SNAPPED,
+    UNASSIGNED,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
 from flowcheck.ops.analysis.communicator_summary import (
@@ -34,11 +44,12 @@ def run(
     svg: Path | None = None,
     as_json: bool = False,
 ) -> int:
-    """Read `files` as mirror points of one job and print what they hold; the exit code. What
-    does not belong to the result, like a file cut by a snap length, goes to stderr as well. model:
-    a factory, for trainers that do not tell theirs; nccl_log: what NCCL said of its rings; job: a
-    job file, of which all that it states is taken in their place; svg: a picture of the
-    communicators is written there."""
+    """Read `files` as mirror points of one job and print what they hold; returns the exit code.
+    Notes on the files, such as a capture cut by a snap length, also go to stderr.
+
+    model: factory of the model, for trainers that do not broadcast its parameters; nccl_log: what
+    NCCL printed about its rings; job: a job file, whose statements replace these two; svg: file to
+    write a picture of the communicators to."""
     asked = hints_from_options(model, nccl_log) if job is None else hints_from_job_file(job, files)
     tape = read_capture_files(files)
     if rewritten := has_no_right_icrc(tape):
@@ -48,7 +59,7 @@ def run(
         reading = replace(reading, why_not=(*reading.why_not, *non_nccl_reasons(tape.frames)))
     if rewritten:
         reading = marked_unchecked(reading)
-    rewriting = [REWRITTEN] if rewritten else []
+    rewriting = [NO_RIGHT_ICRC()] if rewritten else []
     notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
     for note in notes:
         print(note, file=sys.stderr)
@@ -63,26 +74,26 @@ def run(
     return 0
 
 
-def _notes(tape: CaptureContents) -> list[str]:
+def _notes(tape: CaptureContents) -> list[Finding]:
     """What the reader must know about the files themselves."""
-    notes: list[str] = []
+    notes: list[Finding] = []
     cut = tape.frames.get("snapped", 0)
     if cut:
-        # What follows from it needs no word of its own.
-        return [f"{cut} frames were cut by the capture's snap length: their payload is lost"]
+        # The other notes would only repeat what follows from it.
+        return [SNAPPED(cut)]
     if tape.conflicts:
-        notes.append(f"{tape.conflicts} bytes were seen twice with different values")
+        notes.append(COPIES_DIFFER(tape.conflicts))
     if tape.dropped_packets:
-        notes.append(f"{tape.dropped_packets} packets could not be given to any message")
+        notes.append(UNASSIGNED(tape.dropped_packets))
     return notes
 
 
 def as_dict(
-    frames: Mapping[str, int], reading: Reading, notes: Sequence[str] = ()
+    frames: Mapping[str, int], reading: Reading, notes: Sequence[Finding] = ()
 ) -> dict[str, Any]:
-    """The reading for programs."""
+    """The reading for programs: findings are {"code", "arguments", "until_audit", "sentence"}."""
     weights = reading.weights
-    return {
+    told: dict[str, Any] = {
         "frames": {"total": sum(frames.values()), **frames},
         "flows": [_flow(flow) for flow in reading.flows],
         "collectives": [_collective(c) for c in reading.collectives],
@@ -99,6 +110,8 @@ def as_dict(
         "formats": list(reading.formats),
         "notes": [*notes, *reading.why_not],
     }
+    made: dict[str, Any] = msgspec.to_builtins(told)
+    return made
 
 
 def _flow(flow: FlowReading) -> dict[str, Any]:
@@ -142,27 +155,23 @@ def _collective(collective: Collective) -> dict[str, Any]:
 
 
 CHECKED = ("write", "orphan", "stale", "doubtful", "ack", "nak", "send", "read", "cnp")
-"""Verdicts of frames whose check sum was right."""
+"""Verdicts of frames whose checksum was right."""
 REWRITTEN_FRAMES = 16
 """With fewer, all of them may be damaged."""
-REWRITTEN = (
-    "not one frame has a right check sum (ICRC): headers were written anew on the way, or never "
-    "had one; the frames were read unchecked"
-)
-UNCHECKED = "its bytes: no frame has a right check sum"
 
 
 def has_no_right_icrc(tape: CaptureContents) -> bool:
-    """Not one check sum of RoCE is right: not frames that were damaged, but a mirror that writes
-    headers anew, or a program that wrote the capture without them."""
+    """No RoCE checksum is right: frames are not damaged, but a mirror rewrites headers, or a
+    program wrote the capture without checksums."""
     right = sum(tape.frames.get(verdict, 0) for verdict in CHECKED)
     return not right and tape.frames.get("icrc_bad", 0) >= REWRITTEN_FRAMES
 
 
 def marked_unchecked(reading: Reading) -> Reading:
-    """The same, and that nothing vouches for its bytes."""
-    collectives = tuple(replace(c, assumed=(*c.assumed, UNCHECKED)) for c in reading.collectives)
+    """The same, with the assumption that its bytes are right, which no checksum shows."""
+    unchecked = BYTES_UNCHECKED()
+    collectives = tuple(replace(c, assumed=(*c.assumed, unchecked)) for c in reading.collectives)
     weights = reading.weights
     if weights is not None:
-        weights = replace(weights, assumed=(*weights.assumed, UNCHECKED))
+        weights = replace(weights, assumed=(*weights.assumed, unchecked))
     return replace(reading, collectives=collectives, weights=weights)

@@ -8,11 +8,31 @@ from typing import Any
 
 import msgspec
 
+from flowcheck.findings import collectives, connections
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, WriterRanks
 from flowcheck.wire.learn import Collective, Reading
 from flowcheck.wire.traffic.observed_messages import FlowKey
+
+ABOUT_COMMUNICATORS = (
+    collectives.ONE_ALL_REDUCE,
+    collectives.FEWEST_RANKS,
+    collectives.OTHER_RANKS,
+    connections.CHANNELS_BY_NUMBER,
+    connections.CHANNELS_BY_BUFFERS,
+    connections.CHANNELS_BY_USE,
+    connections.CHANNEL_ORDER_OPEN,
+    connections.PLACES_BY_LOG,
+    connections.WRITER_BY_NODES,
+    connections.WRITER_BY_LOG,
+    connections.WRITER_AS_COPY,
+    connections.FIRST_GPU_OPEN,
+    connections.RING_PLACE_OPEN,
+    connections.TREES_OPEN,
+)
+"""What is assumed of a collective that says something of its communicator: ranks, channels."""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +83,7 @@ class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     ring: bool
     channels: int
     rules: tuple[NcclEra, ...]
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
     links: tuple[MirroredLink, ...]
     protocols: dict[str, ProtocolTraffic]
     kinds: dict[str, int]
@@ -119,7 +139,7 @@ def _communicator(number: int, found: Sequence[Collective]) -> CommunicatorSumma
     last = max(found, key=lambda c: (_named(c), c.index))
     ring = last.ring
     links = _links(last, found) if ring is not None else _pairs(found)
-    assumed = [s for one in found for s in one.assumed if "ranks" in s or "channel" in s]
+    assumed = [told for one in found for told in one.assumed if told.of(*ABOUT_COMMUNICATORS)]
     return CommunicatorSummary(
         number=number,
         ranks=last.ranks,

@@ -49,8 +49,8 @@ def lines_of(one: CommunicatorSummary) -> Iterator[str]:
         yield _labelled("covers", covered(one, one.coverage))
         for sentence in added(one, one.coverage):
             yield _labelled("more", sentence)
-    for sentence in one.assumed:
-        yield _labelled("assumed", sentence)
+    for told in one.assumed:
+        yield _labelled("assumed", str(told))
 
 
 def ranks_of(one: CommunicatorSummary) -> str:
@@ -109,9 +109,9 @@ def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
         if one.gpus > 1:
             lacks += " on some channels"
         missing = coverage.bytes - coverage.once_bytes
-        told = f"{whole} lack {lacks}, {_percent(missing, coverage)}"
+        told = f"{whole} do not carry {lacks}, {_percent(missing, coverage)}"
     if not coverage.weights:
-        told += "; a broadcast from rank 0, as of the initial weights, passes none of them"
+        told += "; a broadcast from rank 0 (the initial weights) passes none of these links"
     return told
 
 
@@ -123,7 +123,7 @@ def added(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[str]:
 
 def _gain(gain: CoverageGain, coverage: MirrorCoverage) -> str:
     once = coverage.once_bytes + gain.adds_bytes
-    told = []
+    told: list[str] = []
     if gain.adds_bytes:
         whole = " and nothing is missing" if once == coverage.bytes else ""
         told.append(f"{_percent(gain.adds_bytes, coverage)} more{whole}")

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobTableConfig, ModelConfig, SourceConfig
+from flowcheck.findings.captured_files import OTHER_MODEL
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.job_file_references import (
     read_nccl_log,
     sharded_model,
@@ -26,7 +28,7 @@ from flowcheck.wire.training_job.operator_statements import OperatorStatement, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHints:
-    """Statements, however they were made."""
+    """What the user stated of the job, by options or by a job file."""
 
     stated: OperatorStatement | None = None
     release: NcclEra | None = None
@@ -47,16 +49,16 @@ class JobHints:
             parted=self.parted,
         )
 
-    def unlike(self, reading: Reading) -> list[str]:
-        """What is stated and of another job."""
+    def unlike(self, reading: Reading) -> list[Finding]:
+        """Statements that the capture contradicts: they describe another job."""
         stated = self.stated or OperatorStatement()
-        told = []
+        told: list[Finding] = []
         if self.factory is not None and reading.job is not None:
             unlike = stated_model_mismatch(reading.job, stated.parameters)
-            told += [f"{self.factory}: {unlike}"] if unlike else []
+            told += [OTHER_MODEL(self.factory, unlike)] if unlike is not None else []
         ranks = [collective.ranks for collective in reading.collectives if collective.ring]
         other = other_job_sentence(stated.rings, ranks)
-        told += [other] if other else []
+        told += [other] if other is not None else []
         found = [part.job for part in reading.parts if part.job is not None]
         return [*told, *unlike_hosts(self.jobs, found)]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.findings.planned_memory import OF_GROUPS
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, RingLink
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,
@@ -240,10 +241,11 @@ def _memory(
         model, optimizer, [traffic_of_collective(one, around) for one in before], ports
     )
     shared = ("staging", "rings")
-    times = f", {len(groups)} groups" if len(groups) > 1 else ""
-    return tuple(
-        part
-        if part.what in shared
-        else MemoryItem(what=part.what, bytes=part.bytes * len(groups), why=part.why + times)
-        for part in found.parts
-    )
+    return tuple(part if part.what in shared else _times(part, len(groups)) for part in found.parts)
+
+
+def _times(part: MemoryItem, groups: int) -> MemoryItem:
+    if groups < 2:
+        return part
+    why = OF_GROUPS(why=part.why, groups=groups)
+    return MemoryItem(what=part.what, bytes=part.bytes * groups, why=why)

@@ -8,7 +8,19 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, rings_of
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.mirrored_ports import (
+    ANY_ORDER,
+    ORDER_INDIFFERENT,
+    OTHER_TRAFFIC,
+    SEVERAL_CABLES,
+    SHARDED_TRAINING,
+)
+from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import (
+    ORDER_ASSUMPTIONS,
+    ChannelRing,
+    rings_of,
+)
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import groups_of
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,
@@ -31,22 +43,6 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
 MOST_LOG_BYTES = 64 << 20
-SHARDED = (
-    "Sharded ({}): each link lacks the block of one rank in a gather of parameters, as it lacks "
-    "one chunk of a sum; sums scattered never cross whole, so the replica has parameters alone."
-)
-SHARED = (
-    "Other traffic on these ports is copied, too: it is in the line rates, and in the means as "
-    "[traffic] other_gbps states it ({:g} Gb/s)."
-)
-ANY_ORDER = (
-    "Of each ring, ports of one direction, or both directions of one node, are watched: that shows "
-    "every chunk in whatever order a ring passes through the nodes."
-)
-INDIFFERENT = " (here it decides nothing: these ports show every chunk in any order)"
-CABLES = (
-    "A NIC of several cables shares its traffic by a hash: all of its ports are watched together."
-)
 
 
 class PortsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +66,8 @@ class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
     need: LoadEstimate
     commands: tuple[SwitchCommandLine, ...]
     redundancy: int
-    notes: tuple[str, ...]
-    assumed: tuple[str, ...]
+    notes: tuple[Finding, ...]
+    assumed: tuple[Finding, ...]
     order_assumed: bool
 
     def rings_on(self, pair: MirroredDirection) -> list[str]:
@@ -90,7 +86,7 @@ class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
-    """Raises ConfigError for what is stated wrongly, contradicts itself, or cannot be covered."""
+    """Raises ConfigError where the layout is wrong, contradicts itself, or no choice covers it."""
     topology = load_layout(asked.file)
     dumps = [read_dump(path) for path in asked.graphs]
     plugs = nic_cabling(topology, _near(dumps))
@@ -104,14 +100,14 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
     sought = coverage_problem(found.rings, plugs, topology.algorithms)
     monitors = monitors_of(topology, plugs, asked.os)
     choice = choose_ports(sought, monitors, asked.redundancy)
-    notes = []
+    notes: list[Finding] = []
     if topology.sharding is not Sharding.NONE:
-        notes.append(SHARDED.format(topology.sharding))
+        notes.append(SHARDED_TRAINING(topology.sharding))
     notes += [note for name in topology.algorithms if (note := spec_of(name).mirror_note)]
     if topology.traffic is not None:
-        notes.append(SHARED.format(topology.traffic.other_gbps))
+        notes.append(OTHER_TRAFFIC(topology.traffic.other_gbps))
     if any(len(each) > 1 for each in plugs.of.values()):
-        notes.append(CABLES)
+        notes.append(SEVERAL_CABLES())
     chosen = MirrorPlan(
         topology=topology,
         rings=found.rings,
@@ -123,12 +119,14 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
         redundancy=asked.redundancy,
         notes=tuple(notes),
         assumed=found.assumed,
-        order_assumed=any(told.startswith("order") for told in found.assumed),
+        order_assumed=any(told.of(*ORDER_ASSUMPTIONS) for told in found.assumed),
     )
     if any_order(chosen):
-        assumed = (one + INDIFFERENT * one.startswith("order") for one in chosen.assumed)
-        notes = [*chosen.notes, ANY_ORDER]
-        return msgspec.structs.replace(chosen, notes=tuple(notes), assumed=tuple(assumed))
+        assumed = tuple(
+            ORDER_INDIFFERENT(one) if one.of(*ORDER_ASSUMPTIONS) else one for one in chosen.assumed
+        )
+        notes = [*chosen.notes, ANY_ORDER()]
+        return msgspec.structs.replace(chosen, notes=tuple(notes), assumed=assumed)
     return chosen
 
 
@@ -151,7 +149,7 @@ def _near(dumps: list[NcclDump]) -> dict[int, int] | None:
 def _orders(path: Path) -> tuple[RingOrder, ...]:
     try:
         if path.stat().st_size > MOST_LOG_BYTES:
-            why = f"is larger than {MOST_LOG_BYTES:,} bytes: its begin is enough"
+            why = f"is larger than {MOST_LOG_BYTES:,} bytes: give only its beginning"
             raise ConfigError("--nccl-log", str(path), why)
         text = path.read_text(errors="replace")
     except OSError as error:
@@ -159,4 +157,4 @@ def _orders(path: Path) -> tuple[RingOrder, ...]:
     try:
         return parse_nccl_log(text).orders
     except LearnError as error:
-        raise ConfigError("--nccl-log", str(path), str(error)) from error
+        raise ConfigError("--nccl-log", str(path), error.finding) from error

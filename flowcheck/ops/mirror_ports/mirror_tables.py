@@ -23,7 +23,10 @@ def write_mirrors(name: str, chosen: MirrorPlan) -> tuple[Path, ...]:
     """
     machines = {chosen.monitors.spots[where].monitor.machine for _, where in chosen.choice.placed}
     if len(machines) > 1 and MACHINE not in name:
-        told = f"copies go to {', '.join(sorted(machines))}: put {MACHINE} into the file's name"
+        told = (
+            f"copies go to several machines ({', '.join(sorted(machines))}), each needs a file: "
+            f"put {MACHINE} into the file's name"
+        )
         raise ConfigError("--mirrors", name, told)
     texts = {_place(name, one): mirrors_toml(chosen, one) for one in sorted(machines)}
     for path in texts:
@@ -42,8 +45,8 @@ def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
             continue
         if not pair.host:
             told = (
-                f"of {pair.switch} is not stated: give the addresses of the servers behind the "
-                'ports in turn, hosts = "10.0.0.{1-16}"'
+                f"the address of the server behind this port of {pair.switch} is not stated: give "
+                'the addresses in the order of the ports, for example hosts = "10.0.0.{1-16}"'
             )
             raise ConfigError("cable.hosts", pair.port, told)
         ways.setdefault((f"{pair.switch} {pair.port}", pair.host), set()).add(pair.direction.value)
@@ -73,7 +76,7 @@ def _check_free(path: Path) -> None:
         if path.is_file() and path.stat().st_size:
             with path.open("rb") as file:
                 if file.read(len(BEGIN)) != BEGIN.encode():
-                    right = "is a file that is not of these tables alone: name another"
+                    right = "this file exists and holds something else: name another file"
                     raise ConfigError("--mirrors", str(path), right)
 
 

@@ -15,12 +15,10 @@ from flowcheck.ops.console_output import printable
 from flowcheck.ops.mirror_ports.load_estimate import MirrorLoad
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 
-DIRECTIONS = (
-    "Directions are the switch's: rx is what it receives from a server, what that one sends."
-)
+DIRECTIONS = "Directions are the switch's: rx is what the switch receives from a server."
 NO_SYSTEM = (
-    "no commands for it, as its system is not stated: a [[switch]] table with os, or --os "
-    "(`flowcheck switch list`)"
+    "no commands for it, because its operating system is not stated: set os in its [[switch]] "
+    "table, or give --os (`flowcheck switch list` shows the names)"
 )
 MOST_RINGS = 4
 WIDEST = 400
@@ -43,7 +41,7 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
         out.print(printable(f"{command.switch} ({command.os}), copies to {command.monitor}:"))
         out.print(printable(command.render))
         if command.apply is not None:
-            out.print(printable(f"or, for it to be done: {command.apply}"))
+            out.print(printable(f"or have FlowCheck do it: {command.apply}"))
     if unnamed := switches_without_os(chosen):
         out.print(printable(f"{', '.join(unnamed)}: {NO_SYSTEM}"))
     for told in chosen.assumed:
@@ -51,7 +49,7 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
 
 
 def switches_without_os(chosen: MirrorPlan) -> list[str]:
-    """Switches of chosen ports whose commands cannot be told."""
+    """Switches of chosen ports for which no commands can be printed."""
     spots = [chosen.monitors.spots[number] for number in chosen.need.monitors]
     return list(dict.fromkeys(spot.monitor.switch for spot in spots if spot.os is None))
 
@@ -70,7 +68,7 @@ def plan_sentences(chosen: MirrorPlan) -> Iterator[str]:
             f"{chosen.choice.gap} fewer."
         )
     yield DIRECTIONS
-    yield from chosen.notes
+    yield from map(str, chosen.notes)
 
 
 def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
@@ -123,8 +121,8 @@ def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
             _ring(chosen, name) for name in dict.fromkeys(w.name for w in chosen.sought.wants)
         ],
         "commands": msgspec.to_builtins(chosen.commands),
-        "notes": list(chosen.notes),
-        "assumed": list(chosen.assumed),
+        "notes": msgspec.to_builtins(chosen.notes),
+        "assumed": msgspec.to_builtins(chosen.assumed),
     }
 
 

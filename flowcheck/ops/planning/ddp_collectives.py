@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.planned_traffic import REVERSE_ORDER
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
@@ -24,10 +26,6 @@ from flowcheck.wire.training_job.operator_statements import StatedTensor
 ORDER, USED_MAP = "bucket order", "map of used parameters"
 HOOK_BYTES = {"bf16": 2, "fp16": 2}
 """Bytes of an element that torch's compression hooks send."""
-REVERSE_ORDER_ASSUMED = (
-    "gradients become ready in the reverse of the registration order: state --loss, a function "
-    "whose backward pass tells"
-)
 
 
 class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +47,7 @@ class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.hook is not None and self.hook not in HOOK_BYTES:
-            raise ConfigError("--hook", self.hook, "is one of bf16, fp16")
+            raise ConfigError("--hook", self.hook, "must be bf16 or fp16")
         for key in ("cap_bytes", "first_cap_bytes"):
             value = getattr(self, key)
             if value is not None and value < 1:
@@ -57,7 +55,10 @@ class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.accumulate < 1:
             raise ConfigError("--accumulate", self.accumulate, "must be 1 or more")
         if self.static_graph and self.accumulate > 1 and not self.sync_each:
-            why = "torch itself fails where a first backward pass is under no_sync()"
+            why = (
+                "cannot be combined with --accumulate: torch fails if the first backward pass of a "
+                "static graph is under no_sync()"
+            )
             raise ConfigError("--static-graph", True, why)
 
     @property
@@ -97,7 +98,7 @@ class DdpTraffic(msgspec.Struct, frozen=True, kw_only=True):
     first: tuple[Collectives, ...]
     """Iterations that are not like the later ones, from iteration 0 on."""
     each: Collectives
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
 
 
 def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
@@ -135,7 +136,7 @@ def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
         start_up=_start_up(model, options),
         first=tuple(first),
         each=(*buffers, *rebuilt),
-        assumed=(REVERSE_ORDER_ASSUMED,) if ready is None and count > 1 else (),
+        assumed=(REVERSE_ORDER(),) if ready is None and count > 1 else (),
     )
 
 

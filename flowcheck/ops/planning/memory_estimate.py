@@ -8,6 +8,16 @@ from dataclasses import dataclass
 import msgspec
 
 from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.planned_memory import (
+    EARLIER_STEPS,
+    NEWEST_STEP,
+    OPTIMIZER_STATES,
+    RING_SLOTS,
+    STAGED,
+    STEP_IN_PROGRESS,
+)
+from flowcheck.findings.planned_memory import GENERATIONS as TWO_GENERATIONS
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
 from flowcheck.replica.param_layout import Layout
@@ -21,7 +31,7 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     bytes: int
-    why: str
+    why: Finding
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +70,11 @@ def estimate_memory(
     held = replica_memory(model, optimizer, keep_bytes)
     parts = (
         *held.parts,
-        MemoryItem(what="staging", bytes=ports * staging, why="start-up and first iterations"),
+        MemoryItem(what="staging", bytes=ports * staging, why=STAGED()),
         MemoryItem(
             what="rings",
             bytes=ports * ring.slots * ring.slot_bytes,
-            why=f"{ring.slots:,} slots of {ring.slot_bytes:,} bytes for each mirrored port",
+            why=RING_SLOTS(slots=ring.slots, slot_bytes=ring.slot_bytes),
         ),
     )
     return MemoryEstimate(
@@ -107,18 +117,19 @@ def replica_memory(model: MetaModel, optimizer: OptimizerConfig, keep_bytes: int
     kept = min(COPIES_MAX - COPIES_LEAST, keep_bytes // max(copy, 1))
     told = ", ".join(names) or "none"
     parts = (
-        MemoryItem(what="parameters", bytes=trained, why="the replica's newest step"),
+        MemoryItem(what="parameters", bytes=trained, why=NEWEST_STEP()),
         MemoryItem(
-            what="optimizer states", bytes=states, why=f"{optimizer.name or 'as made'}: {told}"
+            what="optimizer states",
+            bytes=states,
+            why=OPTIMIZER_STATES(optimizer=optimizer.name or "as made", states=told),
         ),
-        MemoryItem(what="the step being made", bytes=copy, why="new state beside the old one"),
+        MemoryItem(what="the step being made", bytes=copy, why=STEP_IN_PROGRESS()),
         MemoryItem(
             what="earlier steps",
             bytes=kept * copy,
-            why=f"{kept} whole steps, of {keep_bytes:,} bytes (replica.keep_bytes) and at most "
-            f"{COPIES_MAX - COPIES_LEAST}",
+            why=EARLIER_STEPS(steps=kept, keep_bytes=keep_bytes, most=COPIES_MAX - COPIES_LEAST),
         ),
-        MemoryItem(what="gradients", bytes=GENERATIONS * trained, why="two generations"),
+        MemoryItem(what="gradients", bytes=GENERATIONS * trained, why=TWO_GENERATIONS()),
     )
     numbers = sum(tensor.wire.nbytes // tensor.wire.element_bytes for tensor in model.trained)
     return ReplicaMemory(parts, numbers, copy, kept, trained)

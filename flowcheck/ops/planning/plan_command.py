@@ -12,6 +12,15 @@ import msgspec
 
 from flowcheck.config import OptimizerConfig, StagingConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.planned_traffic import (
+    DEFAULT_OPTIMIZER,
+    NEWEST_NCCL,
+    ONE_CHANNEL,
+    ONE_RANK_BEHIND_PORT,
+    PROTOCOL_BY_SIZE,
+    STAGING_TOO_SMALL,
+)
 from flowcheck.ops.planning import plan_vs_captures as plan_check
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, DdpTraffic, ddp_traffic
 from flowcheck.ops.planning.memory_estimate import MemoryEstimate, estimate_memory
@@ -23,15 +32,6 @@ from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT, rule_named
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
 from flowcheck.wire.learn import Collective, read_stream
-
-SPLIT = "one rank behind the port, which carries all of its channels"
-BY_SIZE = (
-    f"LL below {LL_BELOW_BYTES:,} bytes and Simple from there on: NCCL's cost model decides; state "
-    "--protocol where NCCL_PROTO is set"
-)
-ONE_CHANNEL = "1 channel: NCCL_DEBUG=INFO prints how many there are; state --channels"
-NEWEST = "NCCL 2.29 or newer: state --nccl"
-DEFAULT_OPTIMIZER = f"{rule_named(PLAN_DEFAULT).torch_class}: state --optimizer"
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(request: PlanRequest) -> int:
     """Prints the plan; 1 if captures were given and differ from it, else 0. Raises ConfigError
-    for what cannot be planned."""
+    where no plan can be made."""
     wire = wire_of(request)
     model = load_model(request.model, request.settings, dtype=request.dtype, loss=request.loss)
     traffic = ddp_traffic(model, request.options)
@@ -84,7 +84,7 @@ def run(request: PlanRequest) -> int:
         sys.stdout.write("\n")
     else:
         print_plan(plan, found)
-    return int(found is not None and bool(found.difference))
+    return int(found is not None and found.difference is not None)
 
 
 def wire_of(request: PlanRequest) -> MirroredPort:
@@ -96,7 +96,7 @@ def wire_of(request: PlanRequest) -> MirroredPort:
     names = {str(protocol).lower(): protocol for protocol in Protocol}
     asked = request.protocol
     if asked is not None and asked.lower() not in names:
-        raise ConfigError("--protocol", asked, f"is one of {', '.join(Protocol)}")
+        raise ConfigError("--protocol", asked, f"must be one of {', '.join(Protocol)}")
     return MirroredPort(
         ranks=request.world,
         channels=1 if request.channels is None else request.channels,
@@ -131,20 +131,24 @@ def plan_of(
     )
 
 
-def _assumed(request: PlanRequest) -> list[str]:
-    told = [SPLIT]
-    told += [BY_SIZE] * (request.protocol is None)
-    told += [ONE_CHANNEL] * (request.channels is None)
-    told += [NEWEST] * (request.nccl is None)
-    told += [DEFAULT_OPTIMIZER] * (request.optimizer is None)
+def _assumed(request: PlanRequest) -> list[Finding]:
+    told = [ONE_RANK_BEHIND_PORT()]
+    if request.protocol is None:
+        told.append(PROTOCOL_BY_SIZE(LL_BELOW_BYTES))
+    if request.channels is None:
+        told.append(ONE_CHANNEL())
+    if request.nccl is None:
+        told.append(NEWEST_NCCL())
+    if request.optimizer is None:
+        told.append(DEFAULT_OPTIMIZER(rule_named(PLAN_DEFAULT).torch_class))
     return told
 
 
-def _advice(memory: MemoryEstimate) -> tuple[str, ...]:
+def _advice(memory: MemoryEstimate) -> tuple[Finding, ...]:
     have, need = StagingConfig().size_bytes, memory.staging_bytes
     if need <= have:
         return ()
-    return (f"state [staging] size_bytes = {need} in the job file: by default it is {have}",)
+    return (STAGING_TOO_SMALL(needed=need, default=have),)
 
 
 def collectives_of(captures: Sequence[Path]) -> tuple[Collective, ...]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.memory_estimate import MemoryEstimate
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult
@@ -35,8 +36,8 @@ class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
     each: tuple[CollectiveTraffic, ...]
     iterations_per_step: int
     memory: MemoryEstimate
-    assumed: tuple[str, ...]
-    advice: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...]
+    advice: tuple[Finding, ...] = ()
     """What the job file must state for it."""
 
     @property
@@ -80,10 +81,10 @@ def print_plan(
     out.print(_traffic(plan))
     out.print(_step(plan), soft_wrap=True)
     out.print(memory_table(plan.memory))
-    for sentence in plan.assumed:
-        out.print(f"- assumed: {escape(sentence)}", soft_wrap=True)
-    for sentence in plan.advice:
-        out.print(f"- {escape(sentence)}", soft_wrap=True)
+    for assumed in plan.assumed:
+        out.print(f"- assumed: {escape(str(assumed))}", soft_wrap=True)
+    for advice in plan.advice:
+        out.print(f"- {escape(str(advice))}", soft_wrap=True)
     if found is not None:
         for sentence in verdict(found):
             out.print(sentence, soft_wrap=True, markup=False)
@@ -191,7 +192,7 @@ def memory_table(memory: MemoryEstimate) -> Table:
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("why")
     for part in memory.parts:
-        table.add_row(part.what, f"{part.bytes:,}", part.why)
+        table.add_row(part.what, f"{part.bytes:,}", str(part.why))
     table.add_section()
     table.add_row("[bold]all[/]", f"{memory.bytes:,}", f"{memory.bytes / 2**30:.2f} GiB")
     each = f"of a step, for each of {memory.parameters:,} parameters"
@@ -202,14 +203,14 @@ def memory_table(memory: MemoryEstimate) -> Table:
 def verdict(found: CheckResult) -> list[str]:
     """What the captures say, in sentences."""
     start = (
-        ("the start-up and " if not found.difference else "")
+        ("the start-up and " if found.difference is None else "")
         if found.from_start
         else "no start-up was captured; "
     )
-    begun = "as planned up to there: " if found.difference else "as planned: "
+    begun = "as planned: " if found.difference is None else "as planned up to there: "
     held = f"{begun}{_count(found.held, 'collective')}, {start}"
     held += _count(found.iterations, "whole iteration")
-    told = [f"DIFFERS: {found.difference}", held] if found.difference else [held]
+    told = [held] if found.difference is None else [f"DIFFERS: {found.difference}", held]
     if found.order_told:
         told.append("the order of gradients is that of the captures' own bucket plan")
     if found.beside:

@@ -9,6 +9,21 @@ from operator import attrgetter
 
 import msgspec
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.planned_traffic import (
+    DIFFERS_IN_ITERATION,
+    DIFFERS_IN_START_UP,
+    NO_ALL_REDUCE,
+    OTHER_CHANNELS,
+    OTHER_KIND,
+    OTHER_NUMBERS,
+    OTHER_PROTOCOL,
+    OTHER_RANKS,
+    OTHER_SIZE,
+    OWN_COLLECTIVE,
+    OWN_COLLECTIVE_AS_MAP,
+    TOO_MUCH_BETWEEN,
+)
 from flowcheck.ops.planning.ddp_collectives import ORDER, USED_MAP, DdpTraffic, PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
 from flowcheck.wire.collectives.nccl_parameters import (
@@ -30,25 +45,27 @@ class ExpectedWire(msgspec.Struct, frozen=True, kw_only=True):
     """Where the channels were stated: how many of them a collective has."""
 
 
-def difference_from_plan(planned: PlannedCollective, stated: ExpectedWire, seen: Collective) -> str:
-    """Why `seen` is not the planned collective; empty: it is, as far as the wire tells."""
+def difference_from_plan(
+    planned: PlannedCollective, stated: ExpectedWire, seen: Collective
+) -> Finding | None:
+    """Why `seen` is not the planned collective; None: it is, as far as the wire shows."""
     if seen.kind != planned.kind:
-        return "another kind"
+        return OTHER_KIND()
     if seen.ranks != stated.ranks:
-        return f"its ring has {seen.ranks} ranks, not {stated.ranks}"
+        return OTHER_RANKS(ranks=seen.ranks, planned=stated.ranks)
     if stated.protocol is not None and seen.protocol is not stated.protocol:
-        return f"it is in {seen.protocol}, not in {stated.protocol}"
+        return OTHER_PROTOCOL(protocol=seen.protocol, planned=stated.protocol)
     grain = GRAIN_BYTES[seen.protocol]
     blocks = stated.ranks if planned.kind is CollectiveKind.ALL_GATHER else 1
     if round_up(seen.bytes // blocks, grain) != round_up(planned.work_bytes, grain):
-        return "another size"
+        return OTHER_SIZE()
     if stated.wire is not None:
         wire = msgspec.structs.replace(stated.wire, protocol=seen.protocol)
         due = traffic_of_collective(planned, wire).channels
         if seen.channels != due:
-            return f"it is on {seen.channels} channels, not on {due}"
+            return OTHER_CHANNELS(channels=seen.channels, planned=due)
     told = integers_in(planned, seen)
-    return "" if told == planned.values else _first_unlike(planned.values, told)
+    return None if told == planned.values else _first_unlike(planned.values, told)
 
 
 def integers_in(planned: PlannedCollective, seen: Collective) -> tuple[int, ...]:
@@ -61,9 +78,9 @@ def integers_in(planned: PlannedCollective, seen: Collective) -> tuple[int, ...]
     return tuple(seen.result[:size].view(kind).tolist())
 
 
-def _first_unlike(planned: Sequence[int], told: Sequence[int]) -> str:
+def _first_unlike(planned: Sequence[int], told: Sequence[int]) -> Finding:
     at = next(n for n, pair in enumerate(zip(planned, told, strict=True)) if pair[0] != pair[1])
-    return f"it says {told[at]} at place {at}, not {planned[at]}"
+    return OTHER_NUMBERS(number=told[at], place=at, planned=planned[at])
 
 
 def opens(planned: PlannedCollective, seen: Collective) -> bool:
@@ -73,7 +90,6 @@ def opens(planned: PlannedCollective, seen: Collective) -> bool:
     return seen.kind == planned.kind and block == round_up(planned.work_bytes, grain)
 
 
-AS_MAP = "as large as the map that find_unused_parameters or static_graph sends"
 LEFT_BYTES = 64
 """A barrier or a metric behind the last iteration; more is rather a part of one that differs."""
 TELLING_BYTES = 4096
@@ -94,10 +110,10 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whole ones among them."""
     from_start: bool
     """The start-up was held too; False: the captures begin later."""
-    beside: tuple[tuple[str, int], ...]
+    beside: tuple[tuple[Finding, int], ...]
     """(what, how often) of the collectives that are in no plan: the script's own."""
-    difference: str = ""
-    """The first collective that is not as planned; empty: there is none."""
+    difference: Finding | None = None
+    """The first collective that is not as planned; None: all are."""
     index: int | None = None
     """Its number in the captures."""
     order_told: bool = False
@@ -144,14 +160,15 @@ class _PlanSequence:
 
     def holds_as_large(self, stated: ExpectedWire, seen: Collective) -> bool:
         """It would do for a bucket: once more than planned."""
-        return any(not difference_from_plan(one, stated, seen) for one in self._large)
+        return any(difference_from_plan(one, stated, seen) is None for one in self._large)
 
-    def named(self, seen: Collective) -> str:
-        """What is none of the plan's, with what it may be a sign of."""
-        told = f"{seen.kind} of {seen.bytes:,} bytes"
+    def named(self, seen: Collective) -> Finding:
+        """A collective that is in no plan, with what it may be a sign of."""
         size = round_up(self._map_bytes, GRAIN_BYTES[seen.protocol])
         alike = seen.kind == CollectiveKind.ALL_REDUCE and seen.bytes == size
-        return f"{told}, {AS_MAP}" if alike and self._map_bytes > LEFT_BYTES // 4 else told
+        alike = alike and self._map_bytes > LEFT_BYTES // 4
+        made = OWN_COLLECTIVE_AS_MAP if alike else OWN_COLLECTIVE
+        return made(kind=seen.kind, bytes=seen.bytes)
 
     def iteration(self, at: int) -> int | None:
         """Which one the place is in; None: the start-up."""
@@ -173,8 +190,9 @@ def check(
     plan = _PlanSequence(traffic)
     own = _communicator(plan[0], collectives)
     if not own:
-        nothing = "the captures hold no all-reduce"
-        return CheckResult(held=0, iterations=0, from_start=False, beside=(), difference=nothing)
+        return CheckResult(
+            held=0, iterations=0, from_start=False, beside=(), difference=NO_ALL_REDUCE()
+        )
     first = next((n for n, c in enumerate(own) if opens(plan[0], c)), None)
     begins = [0]
     if first is None:
@@ -229,7 +247,7 @@ def _steps(
     plan: _PlanSequence, stated: ExpectedWire, state: _PartialMatch, number: int, seen: Collective
 ) -> list[_PartialMatch]:
     found = []
-    if not difference_from_plan(plan[state.at], stated, seen):
+    if difference_from_plan(plan[state.at], stated, seen) is None:
         found.append(_PartialMatch(state.began, state.at + 1, state.own))
     # Lines and groups are filled up: so much it holds at least.
     size = state.waiting_bytes + max(1, seen.bytes - GRAIN_BYTES[seen.protocol] + 1)
@@ -265,25 +283,27 @@ def _differs(
     """At the first collective behind the last one that is as planned."""
     seen = own[state.own[-state.waiting] if state.waiting else number]
     planned, iteration = plan[state.at], plan.iteration(state.at)
-    when = "the start-up" if iteration is None else f"iteration {iteration}"
+    when = {} if iteration is None else {"iteration": iteration}
     blocks = stated.ranks if planned.kind is CollectiveKind.ALL_GATHER else 1
-    sentence = (
-        f"planned in {when}: {planned.what}, {planned.kind} of {planned.work_bytes * blocks:,} "
-        f"bytes; collective #{seen.index} is {seen.kind} of {seen.bytes:,} bytes: "
-        + (
-            difference_from_plan(planned, stated, seen)
-            or "too much comes before the next planned one"
-        )
+    difference = (DIFFERS_IN_ITERATION if when else DIFFERS_IN_START_UP)(
+        **when,
+        what=planned.what,
+        planned_kind=planned.kind,
+        planned_bytes=planned.work_bytes * blocks,
+        index=seen.index,
+        kind=seen.kind,
+        bytes=seen.bytes,
+        why=difference_from_plan(planned, stated, seen) or TOO_MUCH_BETWEEN(),
     )
     kept = state.own[: len(state.own) - state.waiting]
-    return _found(plan, own, _PartialMatch(state.began, state.at, kept), sentence, seen.index)
+    return _found(plan, own, _PartialMatch(state.began, state.at, kept), difference, seen.index)
 
 
 def _found(
     plan: _PlanSequence,
     own: Sequence[Collective],
     state: _PartialMatch,
-    difference: str = "",
+    difference: Finding | None = None,
     index: int | None = None,
 ) -> CheckResult:
     beside = Counter(plan.named(own[n]) for n in state.own)

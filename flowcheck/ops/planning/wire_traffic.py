@@ -38,20 +38,18 @@ class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
-            raise ConfigError("--world", self.ranks, "a ring needs 2 ranks or more")
+            raise ConfigError("--world", self.ranks, "must be 2 or more: a ring has 2 ranks")
         if self.ranks > MOST_RANKS:
-            raise ConfigError(
-                "--world", self.ranks, f"{MOST_RANKS:,} ranks are the most that are planned for"
-            )
+            raise ConfigError("--world", self.ranks, f"at most {MOST_RANKS:,} ranks are supported")
         if not 1 <= self.channels <= 64:
-            raise ConfigError("--channels", self.channels, "is 1 to 64")
+            raise ConfigError("--channels", self.channels, "must be 1 to 64")
         if not 0 <= self.ring_index < self.ranks:
-            raise ConfigError("--ring-index", self.ring_index, f"is 0 to {self.ranks - 1}")
+            raise ConfigError("--ring-index", self.ring_index, f"must be 0 to {self.ranks - 1}")
         if self.gpus < 1 or self.ranks % self.gpus or self.ranks < 2 * self.gpus:
-            right = f"divides the {self.ranks} ranks into two nodes or more"
+            right = f"must divide the {self.ranks} ranks into two nodes or more"
             raise ConfigError("--gpus", self.gpus, right)
         if self.pmtu_bytes not in (256, 512, 1024, 2048, 4096):
-            raise ConfigError("--pmtu", self.pmtu_bytes, "is one of 256, 512, 1024, 2048, 4096")
+            raise ConfigError("--pmtu", self.pmtu_bytes, "must be 256, 512, 1024, 2048 or 4096")
 
     @property
     def last_index(self) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowcheck._core import ffi, lib
+from flowcheck.findings import lost_steps
+from flowcheck.findings.finding import Finding
 
 
 def counter_values(counters: Any) -> dict[str, int]:
@@ -44,14 +46,9 @@ FLOW_TABLE_FULL = "flow_table_full_packets"
 """Parser's counter of write and SEND packets whose queue pair found no record in the table."""
 
 
-def flow_table_full_sentence(packets: int) -> str:
-    """What `packets` (more than none) of UNFOLLOWED mean, and what to do."""
-    return (
-        f"the table of {lib.FC_FLOWS_MAX:,} flows is full: {packets:,} packets of queue pairs that "
-        "came later found no record and are not followed, so a job that begins now is not learned; "
-        "see who else sends through the mirrored ports, then flowcheck down and flowcheck up begin "
-        "an empty table"
-    )
+def flow_table_full(packets: int) -> Finding:
+    """What more than 0 `packets` of FLOW_TABLE_FULL mean, and what to do."""
+    return lost_steps.FLOW_TABLE_FULL(flows=lib.FC_FLOWS_MAX, packets=packets)
 
 
 def frames_by_verdict(parse_counters: Any) -> dict[str, int]:

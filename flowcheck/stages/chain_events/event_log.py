@@ -1,8 +1,7 @@
 """events.jsonl: the kinds of events, one line each, and the writer that survives a full disk.
 
-A line holds the fields of `Event`, and of a message those of the message beside them.
-
-Of what lacks there an event tells, in front of the first line that is written again.
+A line holds the fields of `Event` and, of a message, those of the message beside them. Lines that
+found no room are counted, and an event tells how many, before the first line that is written again.
 """
 
 from __future__ import annotations
@@ -17,6 +16,10 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.chain_processes import RECORDS_WRITTEN_AGAIN
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import COPY_DIFFERED_LATE
 from flowcheck.messages import (
     Drained,
     Fault,
@@ -34,7 +37,7 @@ from flowcheck.messages import (
     StepShort,
 )
 from flowcheck.messages import Unwritten as Told
-from flowcheck.stages.run_directory.disk_full import DiskFullCounter, writable_again_note
+from flowcheck.stages.run_directory.disk_full import DiskFullCounter
 from flowcheck.stages.run_directory.log_files import EVENTS_BYTES, append_line
 from flowcheck.step_numbers import Step
 
@@ -79,22 +82,17 @@ class EventKind(StrEnum):
     SOURCE_ENDED = "source_ended"
     DRAINED = "drained"
     NOTE = "note"
-    """A sentence for the operator."""
+    """Something the operator should know."""
     OTHER = "other"
 
 
 LINES = "lines"
-"""What a note counts that records lack, as their file system was full."""
+"""What a note counts that records are missing, as their file system was full."""
 FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
 DOUBTFUL = "doubtful bytes"
 """What an event of loss or heal counts: frames that reached this machine and no slot; packets that
 a flow's sequence numbers show and no mirror brought; bytes of a step that is taken without them; a
 whole step; bytes of a step within which two copies differ, of which one came after it was taken."""
-COPY_DIFFERED_LATE = "a copy that differs came after the step was taken"
-
-
-ONLY_DUPLICATES = "the step is taken, and no byte of it lacks: they carried none that was not there"
-"""Why packets that no mirror brought, or that came doubtful, are told as healed."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,16 +107,25 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Step | None = None
     count: int = 0
     what: str = ""
-    why: str = ""
+    name: str = ""
+    """Of a checkpoint at the target."""
+    path: str = ""
+    """Of a file: the learned job, or the trainer's that an audit or an anchor read."""
+    why: Finding | None = None
     seconds: float = 0.0
     bytes: int = 0
     passed: bool | None = None
     """Of an audit, or of a file of the trainer's: it was taken."""
 
+    @property
+    def detail(self) -> str:
+        """What is shown of it beside its kind and numbers: why, a checkpoint's name or a file."""
+        return str(self.why) if self.why is not None else self.name or self.path
+
 
 _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
     Hello: lambda m: {"kind": EventKind.UP, "stage": m.stage},
-    JobLearned: lambda m: {"kind": EventKind.LEARNED, "stage": "extract", "why": m.path},
+    JobLearned: lambda m: {"kind": EventKind.LEARNED, "stage": "extract", "path": m.path},
     StepArrived: lambda m: {"kind": EventKind.ARRIVED, "step": m.step, "time_ns": m.time_ns},
     StepApplied: lambda m: {"kind": EventKind.APPLIED, "step": m.step, "seconds": m.seconds},
     StepLost: lambda m: {
@@ -141,7 +148,7 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
         "step": m.step,
         "what": DOUBTFUL,
         "count": m.conflict_bytes,
-        "why": COPY_DIFFERED_LATE,
+        "why": COPY_DIFFERED_LATE(),
     },
     StepSaved: lambda m: {
         "kind": EventKind.SAVE,
@@ -149,7 +156,7 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
         "bytes": m.bytes,
         "seconds": m.seconds,
         "time_ns": m.time_ns,
-        "why": m.name,
+        "name": m.name,
     },
     SaveFailed: lambda m: {
         "kind": EventKind.SAVE_FAILED,
@@ -159,8 +166,8 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
     },
     SourceEnded: lambda m: {"kind": EventKind.SOURCE_ENDED, "count": m.frames, "what": FRAMES},
     Drained: lambda m: {"kind": EventKind.DRAINED, "stage": m.stage, "why": m.why},
-    Fault: lambda m: {"kind": EventKind.FAULT, "stage": m.stage, "why": m.sentence},
-    Note: lambda m: {"kind": EventKind.NOTE, "stage": m.stage, "why": m.sentence},
+    Fault: lambda m: {"kind": EventKind.FAULT, "stage": m.stage, "why": m.finding},
+    Note: lambda m: {"kind": EventKind.NOTE, "stage": m.stage, "why": m.finding},
 }
 
 
@@ -170,8 +177,17 @@ def event_of(message: Message, *, job: int, now_ns: int) -> Event:
     return Event(**({"time_ns": now_ns, "job": job} | told))
 
 
+def message_fields(message: Message) -> dict[str, Any]:
+    """What other programs read a message's line by: its fields, and a finding's sentence."""
+    fields: dict[str, Any] = msgspec.to_builtins(message)
+    if isinstance(message, Note | Fault):
+        fields["sentence"] = str(message.finding)
+        del fields["finding"]
+    return fields
+
+
 def line_of(event: Event, more: dict[str, Any]) -> bytes:
-    """more: other fields for the line, which events of other programs' were read by."""
+    """more: other fields for the line, by which other programs read events."""
     seconds = {"time": round(event.time_ns / 1e9, 3)}
     return msgspec.json.encode(seconds | more | msgspec.to_builtins(event))
 
@@ -180,12 +196,19 @@ def read_event(line: bytes) -> Event | None:
     """What a line says; None of one that is torn, or of a later version's making."""
     try:
         event = msgspec.json.decode(line, type=Event)
-        return event if event.kind is not EventKind.OTHER else _old(line, event)
-    except (*DECODE_ERRORS, ValueError, TypeError, OverflowError):
+        if event.kind is not EventKind.OTHER:
+            return event
+    except msgspec.ValidationError:
+        pass
+    except DECODE_ERRORS:
+        return None
+    try:
+        return _earlier_event(msgspec.json.decode(line))
+    except (*DECODE_ERRORS, ValueError, TypeError, OverflowError, AttributeError):
         return None
 
 
-_OLD = {
+_KIND_OF_TYPE = {
     "Hello": EventKind.UP,
     "StepApplied": EventKind.APPLIED,
     "StepLost": EventKind.LOSS,
@@ -194,25 +217,42 @@ _OLD = {
 }
 
 
-def _old(line: bytes, event: Event) -> Event | None:
-    """Of a line that says what it is by its message's name, and when by seconds alone."""
-    told = msgspec.json.decode(line)
-    kind = EventKind.RESTART if told.get("event") == "restart" else _OLD.get(told.get("type"))
-    if kind is None:
+def _earlier_event(told: dict[str, Any]) -> Event | None:
+    """Of an earlier version's line: `why` is a sentence, a checkpoint's name or a file; in the
+    first version's, the message's name says the kind, and seconds alone the time."""
+    if "kind" not in told:
+        kind = _KIND_OF_TYPE.get(told.get("type", ""))
+        kind = EventKind.RESTART if told.get("event") == "restart" else kind
+        if kind is None:
+            return None
+        why = told.get("sentence", told.get("why"))
+        told = told | {"kind": kind, "time_ns": int(told.get("time", 0) * 1e9), "why": why}
+    why = told.pop("why", None)
+    event = msgspec.convert(told, Event)
+    if event.kind is EventKind.OTHER:
         return None
-    why, time_ns = told.get("sentence", event.why), int(told.get("time", 0) * 1e9)
-    return msgspec.structs.replace(event, kind=kind, time_ns=time_ns, why=why)
+    if not why:
+        return event
+    if not isinstance(why, str):
+        return msgspec.structs.replace(event, why=msgspec.convert(why, Finding))
+    if event.kind is EventKind.SAVE:
+        return msgspec.structs.replace(event, name=why)
+    if event.kind is EventKind.LEARNED or (
+        event.kind in (EventKind.AUDIT, EventKind.ANCHOR) and event.passed
+    ):
+        return msgspec.structs.replace(event, path=why)
+    return msgspec.structs.replace(event, why=earlier_finding(why))
 
 
 class EventLogWriter:
     """Of one run: events here, and what its updater says of steps."""
 
-    def __init__(self, events: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, events: Path, say: Callable[[Finding], None]) -> None:
         self._events, self._say = events, say
         self._own = DiskFullCounter(events)
         self._lack: Counter[str] = Counter()
         """Lines of other files, since there was room for them last."""
-        self._full: dict[str, str] = {}
+        self._full: dict[str, Finding] = {}
         self._others = 0
 
     @property
@@ -221,22 +261,23 @@ class EventLogWriter:
         return self._own.count + self._others
 
     @property
-    def full(self) -> tuple[str, ...]:
-        """A sentence for each file that has no room just now."""
-        return tuple(sentence for sentence in (self._own.full, *self._full.values()) if sentence)
+    def full(self) -> tuple[Finding, ...]:
+        """One for each file that has no room just now."""
+        return tuple(found for found in (self._own.full, *self._full.values()) if found)
 
     def append(self, line: bytes) -> bool:
-        """Writes a line where there is room; whether the end of a lack was told before it."""
+        """Writes a line where there is room; whether an event before it told how many lines found
+        none."""
         return self._put([line])
 
     def look(self) -> bool:
-        """Tells the end of a lack without a line behind it; whether it did."""
+        """Tells that there is room again, with no line behind it; whether it did."""
         return bool(self._own.lacks) and self._put([])
 
     def _put(self, lines: list[bytes]) -> bool:
-        lacks, was_full = self._own.lacks, bool(self._own.full)
+        lacks, was_full = self._own.lacks, self._own.full is not None
         if lacks:
-            why = writable_again_note(str(self._events), lacks)
+            why = RECORDS_WRITTEN_AGAIN(file=self._events, lines=lacks)
             over = Event(
                 kind=EventKind.NOTE, time_ns=time.time_ns(), count=lacks, what=LINES, why=why
             )
@@ -247,25 +288,25 @@ class EventLogWriter:
             append_line(self._events, b"\n".join(lines), EVENTS_BYTES)
 
         if not self._own.attempt(write, told):
-            if not was_full:
-                self._say(self._own.full)
+            if not was_full and (full := self._own.full) is not None:
+                self._say(full)
             return False
         if lacks:
             self._own.lacks = 0
-            self._say(writable_again_note(str(self._events), lacks))
+            self._say(RECORDS_WRITTEN_AGAIN(file=self._events, lines=lacks))
         return bool(lacks)
 
     def elsewhere(self, told: Told) -> Event | None:
         """What a stage says of a file of its own; the event of there being room again."""
         self._others += told.lines
         self._lack[told.file] += told.lines
-        if told.full:
+        if told.full is not None:
             if told.file not in self._full:
                 self._say(told.full)
             self._full[told.file] = told.full
             return None
         self._full.pop(told.file, None)
         lacks = self._lack.pop(told.file)
-        why = writable_again_note(told.file, lacks)
+        why = RECORDS_WRITTEN_AGAIN(file=told.file, lines=lacks)
         self._say(why)
         return Event(kind=EventKind.NOTE, stage=told.stage, count=lacks, what=LINES, why=why)

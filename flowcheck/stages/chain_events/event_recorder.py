@@ -13,6 +13,17 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.chain_processes import (
+    AUDIT_DIFFERS,
+    INCARNATION,
+    JOB_ARRIVES,
+    JOB_SILENT,
+    LINK_DOWN,
+    LINK_UP,
+    STARTED_BY,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import FRAMES_DROPPED, FRAMES_OF_COUNTER
 from flowcheck.messages import (
     AuditRecord,
     Hello,
@@ -28,7 +39,7 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import (
     FLOW_TABLE_FULL,
     LOSS_COUNTERS,
-    flow_table_full_sentence,
+    flow_table_full,
 )
 from flowcheck.stages.chain_events.event_log import (
     FRAMES,
@@ -38,17 +49,13 @@ from flowcheck.stages.chain_events.event_log import (
     EventLogWriter,
     event_of,
     line_of,
+    message_fields,
 )
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
 from flowcheck.stages.chain_events.link_state import LinkMonitor
-from flowcheck.stages.chain_events.silence_detector import (
-    ARRIVES,
-    SILENT,
-    SilenceChange,
-    SilenceDetector,
-)
+from flowcheck.stages.chain_events.silence_detector import SilenceChange, SilenceDetector
 from flowcheck.stages.chain_events.step_losses import StepLosses
-from flowcheck.stages.job_state.anchor_log import AnchorRecord
+from flowcheck.stages.job_state.anchor_log import parse_anchor_record
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.log_files import is_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -65,9 +72,9 @@ class EventRecorder:
     looked at again."""
 
     def __init__(
-        self, run: RunDir, config: JobConfig, say: Callable[[str], None] = lambda _: None
+        self, run: RunDir, config: JobConfig, say: Callable[[Finding], None] = lambda _: None
     ) -> None:
-        """say: of a sentence for the operator, where it cannot be an event."""
+        """say: tells the operator, where an event cannot be written."""
         self._run, self._job = run, run.reader + 1
         self._room = EventLogWriter(run.events, say)
         self._each = config.optimizer.synced_backwards if config.optimizer is not None else 1
@@ -89,7 +96,7 @@ class EventRecorder:
         self._life = 1
 
     def begin(self) -> None:
-        self._write(Event(kind=EventKind.START, why=f"process {os.getpid()}"))
+        self._write(Event(kind=EventKind.START, why=STARTED_BY(os.getpid())))
         self._beat()
 
     def end(self, *, in_order: bool) -> None:
@@ -114,7 +121,7 @@ class EventRecorder:
         if isinstance(message, JobLearned | StepArrived | StepApplied):
             self._look_at_files()  # a later life is told before its steps, which it counts anew
         event = event_of(message, job=self._job, now_ns=time.time_ns())
-        self._write(event, msgspec.to_builtins(message))
+        self._write(event, message_fields(message))
         if isinstance(message, StepLost):
             self._steps_lost += not self._ending
             self._lacking.lost(message.step)
@@ -132,7 +139,7 @@ class EventRecorder:
         if (ended := self._room.elsewhere(message)) is not None:
             self._write(ended)
 
-    def restarted(self, stage: str, why: str, code: int | None = None) -> None:
+    def restarted(self, stage: str, why: Finding, code: int | None = None) -> None:
         self._restarts[stage] += 1
         more = {"event": "restart"} | ({} if code is None else {"exit_code": code})
         self._write(Event(kind=EventKind.RESTART, stage=stage, why=why), more)
@@ -160,8 +167,11 @@ class EventRecorder:
         new = lost - self._frames
         self._frames |= lost
         if new:
-            each = ", ".join(f"{name.removesuffix('_frames')} {n:,}" for name, n in new.items())
-            why = f"frames reached this machine and found no slot: {each}"
+            each = [
+                FRAMES_OF_COUNTER(counter=name.removesuffix("_frames"), frames=n)
+                for name, n in new.items()
+            ]
+            why = FRAMES_DROPPED(each)
             self._write(Event(kind=EventKind.LOSS, what=FRAMES, count=new.total(), why=why))
 
     def _look_at_tables(self, rings: Sequence[FrameRing]) -> None:
@@ -169,17 +179,18 @@ class EventRecorder:
         packets = sum(ring.counters()["parse"][FLOW_TABLE_FULL] for ring in rings)
         if packets > 2 * self._unfollowed:
             new, self._unfollowed = packets - self._unfollowed, packets
-            why = flow_table_full_sentence(packets)
+            why = flow_table_full(packets)
             self._write(Event(kind=EventKind.LOSS, what=PACKETS, count=new, why=why))
 
     def _look_at_links(self) -> None:
         for source, interface, lasted_s in self._carrier.look():
-            kind = EventKind.LINK_DOWN if lasted_s is None else EventKind.LINK_UP
-            why = f"{interface} has no link: nothing arrives by it"
-            if lasted_s is not None:
-                why = f"{interface} has a link again; what passed meanwhile never came"
+            kind, entry = EventKind.LINK_UP, LINK_UP
+            if lasted_s is None:
+                kind, entry = EventKind.LINK_DOWN, LINK_DOWN
             stage = stage_at(Position.HEAD).instance(source)
-            self._write(Event(kind=kind, stage=stage, seconds=lasted_s or 0.0, why=why))
+            self._write(
+                Event(kind=kind, stage=stage, seconds=lasted_s or 0.0, why=entry(interface))
+            )
 
     def _look_for_silence(self, rings: Sequence[FrameRing]) -> None:
         self._asked = self._run.learned_job.exists()
@@ -188,9 +199,9 @@ class EventRecorder:
         own, unread = self._silence, self._run.unread.exists()
         turn = own.look(rings, counts=self._asked, unread=unread)
         if turn is SilenceChange.BEGAN:
-            self._write(Event(kind=EventKind.SILENT, seconds=own.lasted_s, why=SILENT))
+            self._write(Event(kind=EventKind.SILENT, seconds=own.lasted_s, why=JOB_SILENT()))
         elif turn is SilenceChange.ENDED and self._asked:
-            self._write(Event(kind=EventKind.ARRIVES, seconds=own.lasted_s, why=ARRIVES))
+            self._write(Event(kind=EventKind.ARRIVES, seconds=own.lasted_s, why=JOB_ARRIVES()))
 
     def _look_at_files(self) -> None:
         """What other processes write, also while they are no stages: audits, files of the
@@ -198,16 +209,32 @@ class EventRecorder:
         with suppress(OSError, *DECODE_ERRORS):
             for line in self._new_lines("audits"):
                 audit = msgspec.json.decode(line, type=AuditRecord)
-                why = audit.file if audit.passed else f"{audit.file}: {audit.first_difference}"
-                told = Event(kind=EventKind.AUDIT, step=audit.step, passed=audit.passed, why=why)
-                self._write(told)
+                why = None
+                if not audit.passed:
+                    why = AUDIT_DIFFERS(file=audit.file, difference=audit.first_difference)
+                self._write(
+                    Event(
+                        kind=EventKind.AUDIT,
+                        step=audit.step,
+                        passed=audit.passed,
+                        path=audit.file,
+                        why=why,
+                    )
+                )
             for line in self._new_lines("anchors"):
-                anchor = msgspec.json.decode(line, type=AnchorRecord)
-                why, passed = anchor.refused or anchor.file, not anchor.refused
-                self._write(Event(kind=EventKind.ANCHOR, step=anchor.step, passed=passed, why=why))
+                anchor = parse_anchor_record(line)
+                self._write(
+                    Event(
+                        kind=EventKind.ANCHOR,
+                        step=anchor.step,
+                        passed=anchor.refused is None,
+                        path=anchor.file,
+                        why=anchor.refused,
+                    )
+                )
             life = incarnation_of(self._run)
             if life.number > self._life:
-                why = f"life {life.number} of the job"
+                why = INCARNATION(life.number)
                 self._write(Event(kind=EventKind.HANDOVER, step=life.step, why=why))
                 self._lacking.handed_over(life.step)
                 self._silence.learned()

@@ -14,6 +14,8 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.finding import Finding
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +54,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """For how long packets came that no plan has, since the last one that a plan does."""
     unwritten_lines: int = 0
     """Of records, steps' and events', that found no room."""
-    full: tuple[str, ...] = ()
-    """A sentence for each file of records that has no room just now."""
+    full: tuple[Finding, ...] = ()
+    """One for each file of records that has no room just now."""
     taken: int = 0
     """The last step the replica took; 0: none."""
     digest: str = ""
@@ -79,7 +81,14 @@ def write_beat(path: Path, beat: Heartbeat) -> None:
 
 
 def read_beat(path: Path) -> Heartbeat | None:
-    """None where none is there."""
-    with suppress(OSError, *DECODE_ERRORS):
-        return msgspec.json.decode(path.read_bytes(), type=Heartbeat)
+    """None where there is none. In one of an earlier version `full` holds sentences."""
+    with suppress(OSError, *DECODE_ERRORS, AttributeError):
+        text = path.read_bytes()
+        try:
+            return msgspec.json.decode(text, type=Heartbeat)
+        except msgspec.ValidationError:
+            told = msgspec.json.decode(text)
+            full = msgspec.convert(told.pop("full", ()), tuple[Finding | str, ...])
+            beat = msgspec.convert(told, Heartbeat)
+            return msgspec.structs.replace(beat, full=tuple(map(finding_of, full)))
     return None

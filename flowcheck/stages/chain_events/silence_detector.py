@@ -17,8 +17,6 @@ STEPS = 10
 """Nor before so many times its median step."""
 UNKNOWN_S = 300.0
 """The same of a job whose step's time is not known yet."""
-SILENT = "the job ended or stands still, or the mirror does not bring it any more"
-ARRIVES = "something of the job arrives again"
 GAPS = 33
 """Between whole steps, the newest: of these the median."""
 PLACED = ("placed_packets", "duplicate_bytes", "conflict_bytes")

@@ -11,14 +11,18 @@ from contextlib import ExitStack
 import msgspec
 
 from flowcheck.errors import RingError
-from flowcheck.stages.chain_events.event_log import ONLY_DUPLICATES, PACKETS, STEP, Event, EventKind
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import (
+    ONLY_DUPLICATES,
+    PACKETS_CAME_LATE,
+    PACKETS_MISSING,
+    REPLICA_GOES_ON,
+)
+from flowcheck.stages.chain_events.event_log import PACKETS, STEP, Event, EventKind
 from flowcheck.stages.chain_events.lost_packets import LostPackets, open_lost_packets
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
-
-MISSING = "sequence numbers show them, and no mirror brought them"
-CAME = "they came after all"
 
 
 class StepLosses:
@@ -51,16 +55,16 @@ class StepLosses:
         self._short = step
 
     def took(self, step: Step) -> None:
-        """The replica took it: what it lacked by sequence numbers held nothing."""
+        """The replica applied it: packets of it that are missing held only duplicates."""
         if step >= (self._lost or sys.maxsize):
-            why = f"the replica goes on behind step {self._lost}, which was lost"
+            why = REPLICA_GOES_ON(self._lost)
             self._write(Event(kind=EventKind.HEAL, step=step, what=STEP, why=why))
             self._lost = None
         self.taken = step
         if (count := self._missing[step]) and step != self._short:
             self._write(
                 Event(
-                    kind=EventKind.HEAL, step=step, what=PACKETS, count=count, why=ONLY_DUPLICATES
+                    kind=EventKind.HEAL, step=step, what=PACKETS, count=count, why=ONLY_DUPLICATES()
                 )
             )
         self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
@@ -78,10 +82,10 @@ class StepLosses:
         except (RingError, OSError):  # not there yet
             return
         for iteration, count in change.lost.items():
-            self._packets(EventKind.LOSS, iteration, count, MISSING)
+            self._packets(EventKind.LOSS, iteration, count, PACKETS_MISSING())
         for iteration, count in change.healed.items():
             self.late += count
-            self._packets(EventKind.HEAL, iteration, count, CAME)
+            self._packets(EventKind.HEAL, iteration, count, PACKETS_CAME_LATE())
         newest = self._losses.newest() if self._missing else None
         if newest is not None:
             self.newest = self._step_of(newest)
@@ -92,8 +96,10 @@ class StepLosses:
         self._losses = None
         self._files.close()
 
-    def _packets(self, kind: EventKind, iteration: Iteration | None, count: int, why: str) -> None:
-        """Those of a step that is taken whole lacked it nothing, as those that come doubtful."""
+    def _packets(
+        self, kind: EventKind, iteration: Iteration | None, count: int, why: Finding
+    ) -> None:
+        """Of a step that is applied whole, missing and doubtful packets held only duplicates."""
         if not count:
             return
         step = None if iteration is None else self._step_of(iteration)
@@ -105,7 +111,7 @@ class StepLosses:
             self._missing[step] += count if kind is EventKind.LOSS else -count
             self._missing = +self._missing
         elif kind is EventKind.LOSS and step != self._short:
-            self._write(msgspec.structs.replace(told, kind=EventKind.HEAL, why=ONLY_DUPLICATES))
+            self._write(msgspec.structs.replace(told, kind=EventKind.HEAL, why=ONLY_DUPLICATES()))
 
     def _step_of(self, iteration: Iteration) -> Step:
         return incarnation_of(self._run).step_within(iteration, self._each)

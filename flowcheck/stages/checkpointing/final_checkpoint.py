@@ -7,6 +7,13 @@ from collections.abc import Callable
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.chain_processes import (
+    NO_CHECKPOINT,
+    NOTHING_MOVED,
+    STEP_IS_SAVED,
+    STEP_TRIED_AGAIN,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.checkpointing.persist_stage import saver_of
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -20,7 +27,7 @@ LOOK_S = 0.1
 
 
 def save_last(
-    run: RunDir, config: JobConfig, step: Step | None, say: Callable[[str], None]
+    run: RunDir, config: JobConfig, step: Step | None, say: Callable[[Finding], None]
 ) -> LedgerEntry | None:
     """Makes the last step of a replica that nobody changes any more durable at the target; None
     where there is none. step: an older one that it holds.
@@ -39,18 +46,18 @@ def save_last(
         except (FlowCheckError, OSError) as error:
             last = error
             if attempt < len(BETWEEN_S):
-                say(f"step {wanted} could not be saved: {error}; it is tried again")
+                say(STEP_TRIED_AGAIN(step=wanted, reason=error))
                 threading.Event().wait(BETWEEN_S[attempt])
-    raise StateError(f"no checkpoint in {config.persist.target}: {last}") from last
+    raise StateError(NO_CHECKPOINT(target=config.persist.target, reason=last)) from last
 
 
 def _saved(
-    run: RunDir, config: PersistConfig, wanted: Step, say: Callable[[str], None]
+    run: RunDir, config: PersistConfig, wanted: Step, say: Callable[[Finding], None]
 ) -> LedgerEntry:
     saver = saver_of(run, config)
     durable = saver.durable()
     if durable is None or durable.step != wanted or saver.unfinished():
-        say(f"step {wanted} is being saved to {config.target}")
+        say(STEP_IS_SAVED(step=wanted, target=config.target))
     while True:
         found = _watched(saver, config, wanted)
         if found.step == wanted:
@@ -73,7 +80,8 @@ def _watched(saver: Saver, config: PersistConfig, wanted: Step) -> LedgerEntry:
         thread.join(LOOK_S)
         if not config.is_local and saver.stands_still(2 * config.timeout_s):
             saver.pace.stop()
-            raise StateError(f"{config.target}: nothing moved for {2 * config.timeout_s:.0f} s")
+            seconds = round(2 * config.timeout_s)
+            raise StateError(NOTHING_MOVED(target=config.target, seconds=seconds))
     (result,) = made
     if isinstance(result, BaseException):
         raise result

@@ -12,6 +12,10 @@ import time
 from contextlib import suppress
 
 from flowcheck.config import JobConfig, PersistConfig
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.chain_processes import NOTHING_MOVED, SAVE_FAILED, SAVED_AGAIN
+from flowcheck.findings.error_texts import ERROR_TEXT
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -50,7 +54,7 @@ class PersistService:
         self._thread: threading.Thread | None = None
         self._saver: Saver | None = None
         self._saved: LedgerEntry | None = None
-        self._failed: str | None = None
+        self._failed: Finding | None = None
         self._began_s = self._looked_s = self._wrote_s = time.monotonic()
         self._next_s = 0.0
         self._asked = False
@@ -94,7 +98,7 @@ class PersistService:
         self._thread.start()
 
     def _save(self, step: Step | None) -> None:
-        """In a thread of its own: whatever it raises is a sentence."""
+        """In a thread of its own: whatever it raises is why it failed."""
         try:
             saver = saver_of(self._run, self._config)
             saver.on_phase = self._phase
@@ -105,8 +109,11 @@ class PersistService:
                     self._saved = saver.save(Step(0))
             else:
                 self._saved = saver.save(step)
+        except FlowCheckError as error:
+            self._failed = error.finding
         except Exception as error:
-            self._failed = str(error) or type(error).__name__
+            kind = type(error).__name__
+            self._failed = ERROR_TEXT(text=str(error) or kind, kind=kind)
 
     def _phase(self, phase: str, step: Step, total_bytes: int) -> None:
         self._told.phase, self._told.step, self._told.total_bytes = phase, step, total_bytes
@@ -121,7 +128,7 @@ class PersistService:
             self._tell()
         limit_s = 2 * self._config.timeout_s
         if saver is not None and saver.stands_still(limit_s):
-            self._failed = f"{self._config.target}: nothing moved for {limit_s:.0f} s"
+            self._failed = NOTHING_MOVED(target=self._config.target, seconds=round(limit_s))
             self._end()
             self._links.flush()
             os._exit(HUNG)
@@ -140,16 +147,16 @@ class PersistService:
                     told.took_s = time.monotonic() - self._began_s
                     self._report_saved(saved, told.took_s)
                 if told.attempts:
-                    self._say(f"{told.target} takes checkpoints again: {saved.name} is durable")
+                    self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
             told.error, told.attempts, told.next_try_s = "", 0, 0.0
             self._next_s = 0.0
         else:
             told.attempts += 1
             wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** (told.attempts - 1))
             self._next_s, told.next_try_s = time.monotonic() + wait_s, time.time() + wait_s
-            if self._failed != told.error:  # the same again is told by status
-                self._say(f"no checkpoint could be saved: {self._failed}; it is tried again")
-            told.error = self._failed
+            if str(self._failed) != told.error:  # status reports the same again
+                self._say(SAVE_FAILED(self._failed))
+            told.error = str(self._failed)
             self._links.report(SaveFailed(step=told.step, why=self._failed, attempts=told.attempts))
         told.step = None
         self._saver = None
@@ -171,8 +178,8 @@ class PersistService:
         with suppress(OSError):  # told again in a second
             tolds.write(self._run.persisted, self._told)
 
-    def _say(self, sentence: str) -> None:
-        self._links.report(Note(stage=self.name, sentence=sentence))
+    def _say(self, found: Finding) -> None:
+        self._links.report(Note(stage=self.name, finding=found))
 
     def on_message(self, message: Message) -> None:
         """Every message is a nudge: `work` looks at the replica itself."""

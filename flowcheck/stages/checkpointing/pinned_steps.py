@@ -77,7 +77,5 @@ class ReplicaSteps:
         wanted = None if gone else step
         evidence = decode_job(self._run.learned_job.read_bytes()).evidence
         with hold_snapshot(path, optimizer_in(self._run), wanted) as snapshot:
-            whole = trainer_state(
-                snapshot, evidence=tuple(evidence), assumed=assumptions_of(self._run)
-            )
+            whole = trainer_state(snapshot, evidence=evidence, assumed=assumptions_of(self._run))
             yield PinnedStep(whole, snapshot.layout, self._config)

@@ -11,6 +11,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, ServeConfig
+from flowcheck.findings.chain_processes import SERVED_AT
 from flowcheck.messages import Message, Note
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
@@ -64,7 +65,7 @@ class ServeService:
         self._server.start()
         told = msgspec.json.encode({"url": self._server.url})
         write_atomically(self._run.served, told, durable=False)
-        links.report(Note(stage=self.name, sentence=f"steps are served at {self._server.url}"))
+        links.report(Note(stage=self.name, finding=SERVED_AT(self._server.url)))
 
     def work(self) -> int:
         now = time.monotonic()

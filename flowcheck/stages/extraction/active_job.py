@@ -5,6 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import (
+    APPLIED_IN_DOUBT,
+    CAPTURE_ENDED,
+    COPIES_DIFFER,
+    NOT_GATHERED,
+    PAUSES_UNBROKEN,
+    STAGING_FULL,
+    STEP_GIVEN_UP_AT_END,
+    STEP_LOST,
+    STEP_LOST_JOINS_AGAIN,
+    STEP_SHORT,
+    STEP_WAS_LOST,
+)
 from flowcheck.messages import (
     JobLearned,
     Note,
@@ -20,9 +34,7 @@ from flowcheck.stages.extraction.gradient_checks import GradientCheck
 from flowcheck.stages.extraction.installed_plans import InstalledPlans
 from flowcheck.stages.extraction.job_restart import JobRestart
 from flowcheck.stages.extraction.shard_generations import IncompleteStep, ShardGenerations
-from flowcheck.stages.job_learning.late_join import STEP_LOST_REJOINING
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.gathered_parameters import CAPTURE_ENDED, NOT_CAME
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly
@@ -34,16 +46,7 @@ from flowcheck.stages.staged_messages.staging_space import (
 )
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED, FollowedData, LearnedJob
-
-UNBROKEN = (
-    "that no mirror was blind, in a pause of the job, for exactly 16,777,216 packets of a queue "
-    f"pair or a multiple of them {UNTIL_AUDITED}"
-)
-TAKEN_IN_DOUBT = (
-    "step {} was taken, and then a copy came that differs within {} bytes of it: which of the two "
-    f"is right {UNTIL_AUDITED}"
-)
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 
 class ActiveJob:
@@ -69,10 +72,10 @@ class ActiveJob:
         self._each, self._several = each, several
         self._run, self._extractors, self._links = run, extractors, links
         self._apart = CrossRingReassembly(run.learned_folder / "numbers")
-        self._broken: tuple[int, str] | None = None
+        self._broken: tuple[Iteration, Finding] | None = None
         self._read_out = False  # all that is staged was read once more, as nothing more comes
-        self.why = ""
-        """What kept the replica from more, in one sentence."""
+        self.why: Finding | None = None
+        """What kept the replica from more."""
         self._alone = job.kind is FollowedData.PARAMETERS
         """Every step is whole by itself: a lost one costs what of it did not come."""
         self._stopped = False
@@ -130,7 +133,7 @@ class ActiveJob:
             self._broken = (short.iteration, why) if self._alone else self._broken
             return self._lose(short, why)
         if short.conflict_bytes or short.doubted:
-            return self._lose(short, f"two copies differ within {short.conflict_bytes} bytes of it")
+            return self._lose(short, COPIES_DIFFER(short.conflict_bytes))
         over = self._alone and rings_drained(self._extractors) and not short.covered_bytes
         if self._broken is not None and short.iteration >= self._broken[0] and not over:
             return self._lose(short, self._broken[1])
@@ -138,14 +141,14 @@ class ActiveJob:
             succession.drop(self.planned)
             return self.place()
         if stalled(self._extractors) and not generations.waiting:
-            return self.give_up(short, "staging is full and it is not whole")
+            return self.give_up(short, STAGING_FULL())
         # A whole step before it frees a generation first: then what waits is read again.
         if (
             looks
             and not generations.waiting
-            and (why := self.planned.passage.passed(short.iteration))
+            and (passed := self.planned.passage.passed(short.iteration)) is not None
         ):
-            return self.give_up(short, why)
+            return self.give_up(short, passed)
         return 0
 
     def _hand_on(self) -> None:
@@ -153,12 +156,12 @@ class ActiveJob:
         self.generations.look_back()
         finished = self.generations.finished()
         if finished and self.planned.unproven_pauses():
-            add_assumption(self._run, UNBROKEN)
+            add_assumption(self._run, PAUSES_UNBROKEN())
         for step, generation in finished:
             self._links.send("update", ShardReady(iteration=step, generation=generation))
             self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
 
-    def give_up(self, short: IncompleteStep, why: str) -> int:
+    def give_up(self, short: IncompleteStep, why: Finding) -> int:
         """Nothing more comes of this step; what waits behind a loss may still complete it."""
         if short.iteration in self.generations.refused:
             return self._lose(short, self.generations.refused[short.iteration])
@@ -168,8 +171,8 @@ class ActiveJob:
         """What is missing in front of what came is as planned, where that can be told; what was
         done."""
         passed = self.planned.explain(self._apart.numbers)
-        for sentence in passed:
-            self._note(sentence)
+        for found in passed:
+            self._note(found)
         return len(passed) + self.place() if passed else 0
 
     def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
@@ -184,8 +187,8 @@ class ActiveJob:
             at_once=self._read_out,
         )
         self._broken = outcome.broken
-        for sentence in outcome.notes:
-            self._note(sentence)
+        for found in outcome.notes:
+            self._note(found)
         return outcome.done and outcome.done + self.place()
 
     def wind_up(self, succession: JobRestart) -> int:
@@ -202,8 +205,7 @@ class ActiveJob:
         if done or generations.waiting:
             return done
         if short is not None and short.covered_bytes and not short.lost:
-            step = self._name(short.iteration)
-            self._note(f"step {step} was in flight when its job ended, and is given up")
+            self._note(STEP_GIVEN_UP_AT_END(self._name(short.iteration)))
         self.planned.ignore_planned()
         generations.shard.clear()
         self.place()
@@ -221,14 +223,14 @@ class ActiveJob:
         """It cannot be taken back: it is told, and every step since rests on it."""
         message = StepDoubtful(step=self._name(iteration), conflict_bytes=conflict_bytes)
         self._links.report(message)
-        sentence = TAKEN_IN_DOUBT.format(message.step, conflict_bytes)
-        add_assumption(self._run, sentence)
-        self._note(sentence)
+        found = APPLIED_IN_DOUBT(step=message.step, bytes=conflict_bytes)
+        add_assumption(self._run, found)
+        self._note(found)
 
-    def _lose(self, short: IncompleteStep, why: str) -> int:
+    def _lose(self, short: IncompleteStep, why: Finding) -> int:
         """The replica stops before this step; capture and counting go on. Of sharded training a
         loss costs no more than itself."""
-        shard = self.generations.shard
+        shard, in_flight = self.generations.shard, why.of(CAPTURE_ENDED)
         missing, why = self.generations.missing(short, why)
         broken = self._broken is not None and short.iteration >= self._broken[0]
         self._stopped = self._alone and broken
@@ -237,20 +239,20 @@ class ActiveJob:
         named = self._name(short.iteration)
         if self._alone and not broken:
             lacks = sum(b - a for a, b in missing)
-            self._note(f"step {named}: {lacks:,} bytes of it {NOT_CAME}: {why}")
+            self._note(STEP_SHORT(step=named, bytes=lacks, reason=why))
             self._links.report(StepShort(step=named, missing_bytes=lacks, why=why))
             self._links.send(
                 "update", ShardReady(iteration=short.iteration, generation=short.generation)
             )
             return 1 + self.place()
-        self.why = f"step {named} was lost: {why}"
+        self.why = STEP_LOST(step=named, reason=why)
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
         self._links.report(message)
         begun = staged_message_count(self._extractors)
-        in_flight = why.startswith(CAPTURE_ENDED) and begun < self.planned.messages_of_iteration
+        in_flight = in_flight and begun < self.planned.messages_of_iteration
         if not in_flight and self.planned.join_again():
-            self._note(STEP_LOST_REJOINING.format(named))
+            self._note(STEP_LOST_JOINS_AGAIN(named))
         else:
             self.planned.ignore_planned()
         self.place()
@@ -269,10 +271,10 @@ class ActiveJob:
         if held and not short.lost and (self.generations.waiting or not self._read_out):
             return 0, None
         if not short.lost and (short.covered_bytes or held):
-            return self.give_up(short, CAPTURE_ENDED), None
-        if short.lost and not self.why:
+            return self.give_up(short, CAPTURE_ENDED()), None
+        if short.lost and self.why is None:
             # By this stage, before it was restarted.
-            self.why = f"step {self._name(short.iteration)} was lost"
+            self.why = STEP_WAS_LOST(self._name(short.iteration))
         return 0, short.iteration - 1
 
     def _end_alone(self, short: IncompleteStep) -> tuple[int, int | None]:
@@ -284,11 +286,9 @@ class ActiveJob:
             return done, None
         later = self.generations.shard.generation_of(Iteration(short.iteration + 1))
         if later is not None and self.generations.shard.covered_bytes(later):
-            return self._lose(short, CAPTURE_ENDED), None
-        self.why = (
-            f"step {self._name(short.iteration)} was not gathered whole when the capture ended"
-        )
+            return self._lose(short, CAPTURE_ENDED()), None
+        self.why = NOT_GATHERED(self._name(short.iteration))
         return 0, short.iteration - 1
 
-    def _note(self, sentence: str) -> None:
-        self._links.report(Note(stage="extract", sentence=sentence))
+    def _note(self, found: Finding) -> None:
+        self._links.report(Note(stage="extract", finding=found))

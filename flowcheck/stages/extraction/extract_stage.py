@@ -10,6 +10,16 @@ from dataclasses import replace
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import (
+    FLOWS_OF_NO_JOB,
+    FURTHER_JOBS,
+    JOINED,
+    NO_JOB_LEARNED,
+    STAGING_FULL,
+    STAGING_FULL_BEFORE_TURN,
+    STAGING_TOO_SMALL,
+)
 from flowcheck.messages import Drained, JobLearned, Message, Note
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
 from flowcheck.plane.shared_memory.flow_table import FlowTable
@@ -74,10 +84,6 @@ READING_TURN_S = 0.02
 """How long a turn with no slot to extract waits for a reading."""
 LOOK_EVERY = 16
 """Busy turns between two looks at what is staged and at how far the flows are."""
-NOT_ALONE = (
-    "{} more data-parallel jobs pass these ports and are not followed: jobs = {} in the job file "
-    "(replay --jobs) keeps a replica for each"
-)
 
 
 class ExtractService:
@@ -189,9 +195,9 @@ class ExtractService:
         if proof is not None:
             if proof.job.joined:
                 self._lifecycle.await_base()
-                self._note(late_join.JOINED)
+                self._note(JOINED())
             if proof.beside and not self._config.several:
-                self._note(NOT_ALONE.format(proof.beside, proof.beside + 1))
+                self._note(FURTHER_JOBS(further=proof.beside, jobs=proof.beside + 1))
             if self._config.several:
                 self._claims.make(self._extractors, proof.names, proof.flows)
             proof.keep(self._run, CrossRingReassembly(self._run.learned_folder / "numbers"))
@@ -199,20 +205,20 @@ class ExtractService:
             self._unlearned.over()
             return 1
         if left := self._learner.left_out():
-            self._note(f"{left} flows are of no data-parallel job: they are counted and not kept")
+            self._note(FLOWS_OF_NO_JOB(left))
             return 1 + place_staged(self._extractors, {})
         if self._learner.busy:
             return 0
         why_not = self._why_not()
         if crowded and self._learner.joining:
             # A job that is known is joined wherever a whole iteration of it is seen.
-            self._unlearned.look((*why_not, late_join.NO_ROOM))
+            self._unlearned.look((*why_not, STAGING_TOO_SMALL()))
             self._learner.forget()
             return late_join.release_staged(self._extractors)
         for extractor in waiting:
             extractor.unblock()
             self._unlearned.keep(why_not)
-            self._note(f"staging is full and no job is proved: {'; '.join(why_not)}")
+            self._note(STAGING_FULL(why_not))
         if not ended and any(extractor.ring.tail for extractor in self._extractors):
             self._unlearned.look(why_not)
         return len(waiting)
@@ -235,10 +241,10 @@ class ExtractService:
             return 0
         for extractor in waiting:
             extractor.unblock()
-        self._note("staging is full, and no job before this one is proved")
+        self._note(STAGING_FULL_BEFORE_TURN())
         return len(waiting)
 
-    def _why_not(self) -> tuple[str, ...]:
+    def _why_not(self) -> tuple[Finding, ...]:
         """Why no job is learned, with what the ports carry instead."""
         return reasons_with_traffic(
             self._learner.why_not, self._extractors, first=not self._run.reader
@@ -284,8 +290,7 @@ class ExtractService:
         if followed is None:
             if self._learner.read_all(self._extractors):
                 self._run.unfound.touch(mode=PRIVATE_FILE_MODE)
-                why = "no job was learned: " + "; ".join(self._why_not())
-                self._say_drained(0, why)
+                self._say_drained(0, NO_JOB_LEARNED(self._why_not()))
             return 0
         if self._lifecycle.state is ExtractState.HANDING_OVER:
             return 0
@@ -300,12 +305,12 @@ class ExtractService:
             self._say_drained(steps, followed.why)
         return done
 
-    def _say_drained(self, steps: int, why: str) -> None:
+    def _say_drained(self, steps: int, why: Finding | None) -> None:
         self._lifecycle.enter(ExtractState.ENDED)
         self._links.report(Drained(stage=self.name, steps=steps, why=why))
 
-    def _note(self, sentence: str) -> None:
-        self._links.report(Note(stage=self.name, sentence=sentence))
+    def _note(self, found: Finding) -> None:
+        self._links.report(Note(stage=self.name, finding=found))
 
     def on_message(self, message: Message) -> None:
         """Every message is a nudge: `work` looks at positions and states itself."""

@@ -6,6 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import (
+    FLOWS_WENT_ON,
+    FLOWS_WENT_ON_AFTER_OVERRUN,
+    SILENT_MIRROR_POINTS,
+)
 from flowcheck.plane.extraction.cross_ring_packets import staged_unnumbered
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -28,15 +34,15 @@ class FlowProgress:
         self._heads = [(-1, clock()) for _ in extractors]
         """[ring] its head, and since when it has not moved."""
 
-    def passed(self, iteration: Iteration) -> str:
-        """Why no ring still brings what `iteration` lacks; empty while one may.
+    def passed(self, iteration: Iteration) -> Finding | None:
+        """Why no ring still brings what is missing of `iteration`; None while one may.
 
         Each flow is as far as the slowest ring that carries it. A ring that ended brings
         nothing more; one that was silent for SILENT_S is not waited for either.
         """
         silent = self._silent()
         if not silent and self._undecided():
-            return ""
+            return None
         beyond = self._beyond_gaps()
         last: dict[FlowKey, int] = {}
         ended: dict[FlowKey, int] = {}
@@ -54,14 +60,14 @@ class FlowProgress:
                     last[key] = min(last.get(key, at), at)
         last = ended | last
         if not last or any(at < iteration + PASSED_STEPS for at in last.values()):
-            return ""
+            return None
         full = staging_overrun(self._extractors)
-        why = f"{full}; every flow went on" if full else "every flow went on without it"
-        if silent:
-            total = len(self._extractors)
-            why += f"; {len(silent)} of {total} mirror points, silent for {SILENT_S:g} s, "
-            why += "not waited for"
-        return why
+        why = FLOWS_WENT_ON() if full is None else FLOWS_WENT_ON_AFTER_OVERRUN(full)
+        if not silent:
+            return why
+        return SILENT_MIRROR_POINTS(
+            reason=why, silent=len(silent), all=len(self._extractors), seconds=SILENT_S
+        )
 
     def _beyond_gaps(self) -> dict[tuple[int, int], int]:
         """{(ring, flow): iterations' worth of messages behind a gap, as nothing numbers them}. Of

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import MODEL_AVERAGING, UNIT_CHANGED
 from flowcheck.replica.param_layout import Layout, numbers, size_of
 from flowcheck.replica.state_file.concurrent_reader import newest_parameters
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
@@ -32,32 +34,29 @@ ALIGNED = 0.95
 lies across them; that of a loss with weight decay in it, which does not, is much shorter."""
 SHORTEST = 0.5
 """Of the parameters' length."""
-AVERAGED = (
-    "what was reduced holds the parameters, not their gradient (cosine {:.3f}): the trainer "
-    "averages models (post_localSGD_hook, local SGD), and what its ranks do between that is not on "
-    "the wire"
-)
 
 
-def model_averaging_found(replica: Path, gradient: NDArray[np.uint8], job: LearnedJob) -> str:
-    """Why the bytes of a step are no gradient; empty: they may be one, or nothing tells.
+def model_averaging_found(
+    replica: Path, gradient: NDArray[np.uint8], job: LearnedJob
+) -> Finding | None:
+    """Why the bytes of a step are no gradient; None: they may be one, or nothing tells.
 
     replica: its state file; gradient: all parameters', in registration order.
     """
     try:
         layout, flat = newest_parameters(replica)
     except (RingError, StateError):
-        return ""  # not made yet
+        return None  # not made yet
     if layout.gradient_bytes != gradient.nbytes:
-        return ""
+        return None
     every = tuple(range(len(layout.parameters)))
     held = _parameters(layout, flat.view(np.uint8))
     # Averaged models are sent in registration order, whatever the order in the bucket.
     for order in dict.fromkeys((every, *(job.buckets if len(job.buckets) == 1 else ()))):
         cosine = _cosine(held, _reduced(layout, gradient, order))
         if cosine > ALIGNED:
-            return AVERAGED.format(cosine)
-    return ""
+            return MODEL_AVERAGING(round(cosine, 3))
+    return None
 
 
 def _cosine(held: NDArray[np.float64], reduced: NDArray[np.float64]) -> float:
@@ -106,10 +105,6 @@ UNIT_VALUES_MIN = 64
 """That are not zero, before a unit is judged."""
 UNRELATED = 1.0
 """Of its length, that a unit changes by in a step at most. What is another thing: 1.4."""
-OTHER = (
-    "what was gathered in place of unit {} is nothing like it was a step before (it changed by "
-    "{:.2f} of its length): the trainer gathers in another order than before, or something else"
-)
 
 
 class GatheredUnitCheck:
@@ -128,18 +123,18 @@ class GatheredUnitCheck:
             at += parameter.nbytes
         self._before: list[NDArray[np.float64]] = []
 
-    def problem(self, whole: NDArray[np.uint8]) -> str:
-        """Why the bytes of a step must not be taken; empty: they may, and are what the next one is
-        held against."""
+    def problem(self, whole: NDArray[np.uint8]) -> Finding | None:
+        """Why the bytes of a step must not be applied; None: they may, and the next step is
+        compared with them."""
         now = list(self._sampled(whole))
         for number, (was, new) in enumerate(zip(self._before, now, strict=bool(self._before))):
             length = float(np.linalg.norm(was))
             change = float(np.linalg.norm(new - was))
             judged = np.count_nonzero(was) >= UNIT_VALUES_MIN and np.isfinite(change)
             if judged and change > UNRELATED * length:
-                return OTHER.format(number, change / length)
+                return UNIT_CHANGED(unit=number, change=round(change / length, 2))
         self._before = now
-        return ""
+        return None
 
     def _sampled(self, whole: NDArray[np.uint8]) -> Iterator[NDArray[np.float64]]:
         for part, dtype in self._units:
@@ -156,8 +151,8 @@ class GradientCheck:
         self._job, self._replica = job, replica
         self._map, self._steady = UnusedParameterMap(job, each), GatheredUnitCheck(job)
 
-    def problem(self, whole: NDArray[np.uint8]) -> str:
-        """Why the bytes of an iteration must not be taken; empty: they may."""
+    def problem(self, whole: NDArray[np.uint8]) -> Finding | None:
+        """Why the bytes of an iteration must not be applied; None: they may."""
         if self._job.kind is FollowedData.PARAMETERS:
             return self._steady.problem(whole)
         gradient, _ = self._map.split(whole)

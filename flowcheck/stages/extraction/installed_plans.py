@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import (
     PLAN_ACTIVE,
     PLAN_IGNORE,
@@ -196,6 +197,6 @@ class InstalledPlans:
                 return True
         return False
 
-    def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[str]:
+    def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[Finding]:
         """What was lost and can only have been as planned is waited for no more."""
         return pass_lost_messages(self._extractors, self._plans, numbers)

@@ -15,6 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import (
+    LATE_FLOWS_LEFT_OUT,
+    LATE_FLOWS_OF_NO_JOB,
+    STAGING_FULL,
+    STILL_GOES_ON,
+)
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.stages.extraction.installed_plans import InstalledPlans
@@ -106,10 +113,10 @@ class JobRestart:
         self,
         lifecycle: ExtractLifecycle,
         learner: JobLearner,
-        note: Callable[[str], None],
+        note: Callable[[Finding], None],
         wants: Callable[[], JobSelector | None] = lambda: None,
     ) -> None:
-        """note: says a sentence to the operator; wants: which job may be a later incarnation."""
+        """note: tells the operator; wants: which job may be a later incarnation."""
         self._lifecycle, self._learner = lifecycle, learner
         self._note, self._wants = note, wants
         self._proof: ProvedJob | None = None
@@ -127,10 +134,7 @@ class JobRestart:
             self._learner.forget()
             return release_staged(extractors)
         if planned.crowded(LATE_MOST):
-            why = "; ".join(self._learner.why_not)
-            self._leave_out(
-                planned, f"three quarters of staging are full and no job is proved: {why}"
-            )
+            self._leave_out(planned, STAGING_FULL(self._learner.why_not))
             return 1
         proof = self._learner.learn(
             extractors,
@@ -143,23 +147,23 @@ class JobRestart:
             wanted=self._wants(),
         )
         if left := self._learner.left_out():
-            self._note(f"{left} flows that appeared later are of no job: they are not kept")
+            self._note(LATE_FLOWS_OF_NO_JOB(left))
             planned.forget_ignored()
             return 1
         if proof is None and at_once and not self._learner.busy:
-            self._leave_out(planned, "; ".join(self._learner.why_not))
+            self._leave_out(planned, *self._learner.why_not)
             return 1
         if proof is None:
             return 0
         if planned.goes_on(proof.job, proof.names):
-            self._leave_out(planned, "the job that is followed still goes on beside it")
+            self._leave_out(planned, STILL_GOES_ON())
         else:
             self._proof = proof
             self._lifecycle.enter(ExtractState.CLOSING)
         return 1
 
-    def _leave_out(self, planned: InstalledPlans, why: str) -> None:
-        self._note(f"flows that appeared after the job was learned are not followed: {why}")
+    def _leave_out(self, planned: InstalledPlans, *why: Finding) -> None:
+        self._note(LATE_FLOWS_LEFT_OUT(why))
         self.drop(planned)
 
     def drop(self, planned: InstalledPlans) -> None:

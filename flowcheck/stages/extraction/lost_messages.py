@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck._core import lib
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import MESSAGES_DROPPED, MESSAGES_LOST
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
@@ -34,8 +36,8 @@ def pass_lost_messages(
     extractors: Sequence[Extractor],
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
-) -> list[str]:
-    """Passes every gap whose messages can only have been as planned; a sentence for each.
+) -> list[Finding]:
+    """Passes every gap whose messages can only have been as planned; a finding for each.
 
     For when nothing more can come that lies in a gap.
     """
@@ -48,10 +50,9 @@ def pass_lost_messages(
             continue
         if _only_here(extractor, index, plan, (frontier, behind), waiting):
             extractor.pass_frontier(index, behind)
+            gap = {"first": frontier, "last": behind - 1, "queue_pair": plan.flow.dest_qp}
             said.append(
-                f"messages {frontier} to {behind - 1} to QP {plan.flow.dest_qp} "
-                f"{f'are missing ({full})' if full else 'were lost'}; "
-                "those behind them fit no other place, so they were as planned"
+                MESSAGES_LOST(**gap) if full is None else MESSAGES_DROPPED(**gap, overrun=full)
             )
     return said
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import (
+    NEW_MESSAGES,
+    PLACE_OF_STEP,
+    PLACE_OF_STEP_ASSUMED,
+    STEP_REFUSED,
+    STEP_UNEXPLAINED,
+)
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.stages.extraction.communicator_messages import CommunicatorMessages, MirroredFlow
@@ -46,7 +56,36 @@ class SkipDecision(msgspec.Struct, frozen=True):
     """[lane] number of the message after the last bucket of `step`."""
     cuts: tuple[tuple[Skip, ...], ...]
     """[lane]"""
-    assumed: str = ""
+    assumed: Finding | None = None
+
+
+class _EarlierDecision(msgspec.Struct):
+    """As an earlier version wrote it: `assumed` is a sentence, or empty."""
+
+    communicator: int
+    step: int
+    at: tuple[int, ...]
+    cuts: tuple[tuple[Skip, ...], ...]
+    sentence_assumed: str = msgspec.field(default="", name="assumed")
+
+
+def read_decisions(file: Path) -> list[SkipDecision]:
+    """All that a file holds, the oldest first."""
+    content = file.read_bytes()
+    try:
+        return msgspec.msgpack.decode(content, type=list[SkipDecision])
+    except msgspec.ValidationError:
+        earlier = msgspec.msgpack.decode(content, type=list[_EarlierDecision])
+    return [
+        SkipDecision(
+            one.communicator,
+            one.step,
+            one.at,
+            one.cuts,
+            earlier_finding(one.sentence_assumed) if one.sentence_assumed else None,
+        )
+        for one in earlier
+    ]
 
 
 @dataclass(slots=True)
@@ -54,8 +93,8 @@ class DeviationOutcome:
     """What one look at the suspended flows came to."""
 
     done: int = 0
-    notes: list[str] = field(default_factory=list)
-    broken: tuple[int, str] | None = None
+    notes: list[Finding] = field(default_factory=list)
+    broken: tuple[Iteration, Finding] | None = None
     """The step that cannot be told, and why."""
 
 
@@ -89,7 +128,7 @@ class DeviationResolver:
         self._waited = [0] * len(self._readers)
         self._made: list[SkipDecision] = []
         if self._file.exists():
-            self._made = msgspec.msgpack.decode(self._file.read_bytes(), type=list[SkipDecision])
+            self._made = read_decisions(self._file)
 
     def restore(self, extractor: Extractor, index: int, key: FlowKey) -> None:
         """Gives one planned flow of one mirror point every cut that was decided."""
@@ -141,10 +180,7 @@ class DeviationResolver:
         start = self._start(number, view, step, trailing=trailing)
         if start is None:
             named = Iteration(step + self._base)
-            outcome.broken = (
-                named,
-                f"step {self._name(named)} has messages the first iteration had not",
-            )
+            outcome.broken = named, NEW_MESSAGES(self._name(named))
             return
         stream = view.stream()
         steps = max(1, last - start.step + 1)
@@ -163,26 +199,22 @@ class DeviationResolver:
             return
         if isinstance(reading, StepReading) and reading.refused:
             named = Iteration(step + self._base)
-            outcome.broken = (named, f"step {self._name(named)}: {reading.refused}")
+            refused = STEP_REFUSED(step=self._name(named), reason=reading.refused)
+            outcome.broken = named, refused
             return
         cuts = self._cuts(view, start, reading) if isinstance(reading, StepReading) else None
         if cuts is None or not isinstance(reading, StepReading):
             named = Iteration(step + self._base)
-            outcome.broken = (
-                named,
-                f"step {self._name(named)} does not lie where the plan has it, and no collectives "
-                "that could be left out explain the messages before it: a deviation, nothing "
-                "was lost",
-            )
+            outcome.broken = named, STEP_UNEXPLAINED(self._name(named))
             return
         recut = SkipDecision(number, reading.buckets[-1].step, reading.end, cuts, reading.assumed)
         self._keep(recut)
         self._waited[number] = 0  # what still waits was not read with these cuts
         outcome.done += self._apply(view, recut)
-        if reading.assumed:
-            add_assumption(self._run, f"where a step lies: {reading.assumed}")
+        if reading.assumed is not None:
+            add_assumption(self._run, PLACE_OF_STEP(reading.assumed))
             named_step = self._name(Iteration(step + self._base))
-            outcome.notes.append(f"assumed where step {named_step} lies: {reading.assumed}")
+            outcome.notes.append(PLACE_OF_STEP_ASSUMED(step=named_step, reason=reading.assumed))
 
     def _start(
         self, number: int, view: CommunicatorMessages, step: int, *, trailing: bool

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import FIRST_MISSING_RANGES
 from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
 from flowcheck.step_numbers import Iteration
 
@@ -15,8 +17,8 @@ MISSING_RANGES_MAX = 1000
 """Ranges a StepLost names; the shard keeps them all."""
 
 
-def _none(_: NDArray[np.uint8]) -> str:
-    return ""
+def _none(_: NDArray[np.uint8]) -> Finding | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,12 @@ class ShardGenerations:
     def __init__(
         self,
         shard: GradientShard,
-        problem: Callable[[NDArray[np.uint8]], str] = _none,
+        problem: Callable[[NDArray[np.uint8]], Finding | None] = _none,
         *,
         takes_lost: bool = False,
         doubtful: Callable[[Iteration, int], None] = lambda iteration, conflict_bytes: None,
     ) -> None:
-        """problem: why the bytes of an iteration must not be applied although all are there; empty:
+        """problem: why the bytes of an iteration must not be applied although all are there; None:
         they may. takes_lost: the replica applies what is there of a lost iteration, and goes on.
         doubtful: is told each iteration that was applied before copies of it came that differ, and
         in how many bytes; before its generation is opened anew."""
@@ -53,7 +55,7 @@ class ShardGenerations:
             if takes_lost
             else {GenerationState.COMPLETE}
         )
-        self.refused: dict[Iteration, str] = {}
+        self.refused: dict[Iteration, Finding] = {}
         """{iteration: why}"""
         self._problem = problem
         self._told: set[Iteration] = set()
@@ -135,7 +137,7 @@ class ShardGenerations:
             return False
         if shard.state(generation) == GenerationState.OPEN and not shard.conflict_bytes(generation):
             why = self._problem(shard.gradient(generation))
-            if why:
+            if why is not None:
                 self.refused[iteration] = why
                 return False
         return shard.finish(generation)
@@ -166,10 +168,13 @@ class ShardGenerations:
             iteration = Iteration(iteration + 1)
         return None
 
-    def missing(self, short: IncompleteStep, why: str) -> tuple[tuple[tuple[int, int], ...], str]:
-        """What it lacks, as far as a message names it; and why, which says if it is more."""
+    def missing(
+        self, short: IncompleteStep, why: Finding
+    ) -> tuple[tuple[tuple[int, int], ...], Finding]:
+        """Its missing byte ranges, as far as a message names them; and why, which says if there are
+        more."""
         ranges = self.shard.missing(short.generation)
         if len(ranges) <= MISSING_RANGES_MAX:
             return ranges, why
-        more = f"; the first {MISSING_RANGES_MAX} of {len(ranges)} missing ranges"
-        return ranges[:MISSING_RANGES_MAX], why + more
+        why = FIRST_MISSING_RANGES(reason=why, named=MISSING_RANGES_MAX, ranges=len(ranges))
+        return ranges[:MISSING_RANGES_MAX], why

@@ -1,18 +1,20 @@
-"""Whether a learned job is one that the job file states, by its addresses and parameter sizes.
-addresses of its connections and the sizes of its parameters."""
+"""Whether a learned job is one that the job file states, by the addresses of its connections and
+the sizes of its parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from flowcheck.config import JobTableConfig
-from flowcheck.wire.training_job.learned_job import LearnedJob
-
-WRONG_HOSTS = (
-    "hosts = {} are stated, and {} uses {}: it has no connection to {}, as far as the mirrored "
-    "ports show (state addresses that analyze prints for it)"
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import (
+    HOSTS_NOT_USED,
+    JOB_READ,
+    NEAREST_JOB,
+    ONLY_JOB,
+    OTHER_SIZES,
 )
-WRONG_SIZES = "a job was read whose parameters have other sizes than those of the model stated"
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 
 def addresses_of(job: LearnedJob) -> list[str]:
@@ -28,36 +30,35 @@ def stated_alike(one: JobTableConfig, two: JobTableConfig) -> bool:
 
 def fits_stated_job(own: JobTableConfig, job: LearnedJob) -> bool:
     """Nothing that is stated of a job contradicts that this is it."""
-    return not misfit(own, job)
+    return misfit(own, job) is None
 
 
-def misfit(own: JobTableConfig, job: LearnedJob) -> str:
-    """What of it does; empty: nothing."""
+def misfit(own: JobTableConfig, job: LearnedJob) -> Finding | None:
+    """What is stated of a job and contradicts that this is it; None: nothing."""
     seen, sizes = addresses_of(job), _sizes(own)
-    if lacking := [host for host in own.hosts if host not in seen]:
-        return _wrong_hosts(own, "the job that was read", seen, lacking)
-    return "" if sizes in ((), tuple(p.sizes for p in job.parameters)) else WRONG_SIZES
+    if missing := [host for host in own.hosts if host not in seen]:
+        return _hosts_not_used(own, JOB_READ(), seen, missing)
+    return None if sizes in ((), tuple(p.sizes for p in job.parameters)) else OTHER_SIZES()
 
 
-def unlike_hosts(stated: Sequence[JobTableConfig], found: Sequence[LearnedJob]) -> list[str]:
-    """A sentence for each stated job whose hosts none of those found uses."""
+def unlike_hosts(stated: Sequence[JobTableConfig], found: Sequence[LearnedJob]) -> list[Finding]:
+    """One for each stated job whose hosts none of those found uses."""
     told = []
     for own in stated:
         every = [set(addresses_of(job)) for job in found]
         if not own.hosts or not every or any(seen.issuperset(own.hosts) for seen in every):
             continue
         best = max(every, key=lambda seen: len(seen.intersection(own.hosts)))
-        lacking = [host for host in own.hosts if host not in best]
-        whose = "the data-parallel job seen" if len(found) == 1 else "the nearest of those seen"
-        told.append(_wrong_hosts(own, whose, sorted(best), lacking))
+        missing = [host for host in own.hosts if host not in best]
+        nearest = ONLY_JOB() if len(found) == 1 else NEAREST_JOB()
+        told.append(_hosts_not_used(own, nearest, sorted(best), missing))
     return told
 
 
-def _wrong_hosts(
-    own: JobTableConfig, whose: str, seen: Sequence[str], lacking: Sequence[str]
-) -> str:
-    named = [", ".join(addresses) for addresses in (seen, lacking)]
-    return WRONG_HOSTS.format(list(own.hosts), whose, *named)
+def _hosts_not_used(
+    own: JobTableConfig, job: Finding, seen: Sequence[str], missing: Sequence[str]
+) -> Finding:
+    return HOSTS_NOT_USED(hosts=own.hosts, job=job, addresses=seen, missing=missing)
 
 
 def _sizes(own: JobTableConfig) -> tuple[tuple[int, ...], ...]:

@@ -10,6 +10,9 @@ from dataclasses import replace
 
 import msgspec
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import NO_READING_YET
+from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
@@ -87,7 +90,7 @@ class JobLearner:
         self._read_quiet = False
         """The last reading was one of a stream that had paused."""
         self._reading: ReadingProcess | None = None
-        self.why_not: tuple[str, ...] = ("no RDMA write was seen",)
+        self.why_not: tuple[Finding, ...] = (NO_WRITES(),)
         self.joining = False
         """By the last reading a job that is known runs, and was not joined yet."""
         self._left_out = 0
@@ -154,7 +157,7 @@ class JobLearner:
         found, took_s = reading.outcome()
         self._not_before_s = self._clock() + PAUSE * took_s
         if found.job is None or (found.weights is None and not found.job.joined):
-            self.why_not = found.why_not or ("the stream does not tell a training job yet",)
+            self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
             self._left_out += ignore_flows(extractors, reading.seen.names, found.others)
             return None
@@ -208,7 +211,7 @@ class JobLearner:
         return self._clock() - self._grew[1] >= QUIET_S
 
     def _tell(self, *, unread: bool) -> None:
-        """Leaves word for who waits until what is staged has become steps (ops/steps.py)."""
+        """Leaves a file that tells others whether staged messages are still to be read."""
         if unread == self._told:
             return
         self._told = unread

@@ -1,7 +1,8 @@
 """Which of several jobs on the same ports this extractor follows, and which flows the others
 claim.
 
-job that replica follows. Of several jobs on the same ports nothing else tells which one comes back.
+A later life of a job begins with weights that the job's replica held. Of several jobs on the same
+ports nothing else tells which one comes back.
 
 Where the job file says nothing that tells them apart they are taken by turns: an extractor reads
 only what no one before it has claimed, and only once all of these have claimed theirs. Where it
@@ -21,6 +22,12 @@ from numpy.typing import NDArray
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, JobTableConfig
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import (
+    SEVERAL_JOBS_FIT,
+    WEIGHTS_NEVER_HELD,
+    WEIGHTS_OF_ANOTHER,
+)
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
@@ -70,11 +77,6 @@ def replica_had_weights(run: RunDir, job: LearnedJob, weights: NDArray[np.uint8]
     return False
 
 
-NOT_BACK = "a job that appeared began with nothing that the replica ever held"
-ANOTHERS = "a job that appeared began with what the replica of another one held"
-SEVERAL_FIT = "a job fits what is stated for several of the jobs: state hosts that only one uses"
-
-
 @dataclass(frozen=True, slots=True)
 class JobSelector:
     """One of several jobs, by what is stated for it and for the others."""
@@ -86,24 +88,24 @@ class JobSelector:
     pasts: tuple[EarlierJob, ...] = ()
     """Of the others that were learned."""
 
-    def unlike(self, job: LearnedJob) -> str:
-        """What is stated and says that it is not this one; empty: nothing."""
-        if other := misfit(self.own, job):
-            return other
-        return SEVERAL_FIT if any(fits_stated_job(other, job) for other in self.others) else ""
+    def unlike(self, job: LearnedJob) -> Finding | None:
+        """What is stated and says that it is not this one; None: nothing."""
+        if unlike := misfit(self.own, job):
+            return unlike
+        several = any(fits_stated_job(other, job) for other in self.others)
+        return SEVERAL_JOBS_FIT() if several else None
 
-    def why_not(self, part: Part) -> str:
-        """Empty: it is this one."""
+    def why_not(self, part: Part) -> Finding | None:
+        """None: it is this one."""
         job, weights = part.job, part.weights
         assert job is not None and weights is not None
         if why := self.unlike(job):
             return why
         if self.back is not None and not replica_had_weights(self.back, job, weights.result):
-            return NOT_BACK
+            return WEIGHTS_NEVER_HELD()
         later = [p.run for p in self.pasts if self.back or p.last_ns < part.first_ns]
-        return (
-            ANOTHERS if any(replica_had_weights(run, job, weights.result) for run in later) else ""
-        )
+        another = any(replica_had_weights(run, job, weights.result) for run in later)
+        return WEIGHTS_OF_ANOTHER() if another else None
 
 
 def job_selector_of(config: JobConfig, reader: int) -> JobSelector | None:
@@ -121,19 +123,19 @@ def select_job(reading: Reading, wanted: JobSelector | None) -> Reading:
     """The reading with the job that is wanted for its job."""
     if wanted is None:
         return reading
-    found: list[str] = []
+    found: list[Finding] = []
     for part in reading.parts:
         if part.job is None or part.weights is None or not part.weights.complete:
             continue
         why = wanted.why_not(part)
-        if not why:
+        if why is None:
             return replace(
                 reading, job=part.job, weights=part.weights, why_not=part.why_not, gathered=None
             )
         found.append(why)
     if reading.gathered is not None and reading.job is not None:
         # Whose units these are is not told.
-        why = NOT_BACK if wanted.back is not None else misfit(wanted.own, reading.job)
+        why = WEIGHTS_NEVER_HELD() if wanted.back is not None else misfit(wanted.own, reading.job)
         return replace(reading, job=None, why_not=(why,)) if why else reading
     why_not = tuple(dict.fromkeys(found)) or reading.why_not
     return replace(reading, job=None, weights=None, gathered=None, why_not=why_not)

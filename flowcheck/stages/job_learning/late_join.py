@@ -23,18 +23,6 @@ from flowcheck.wire.learn.jobs.late.amid import Expected
 from flowcheck.wire.learn.jobs.late.joined import START_PSN
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
-JOINED = (
-    "the job was joined amid its run: its steps are logged from now on, and wait for a base: with "
-    "two checkpoints it writes from here on, flowcheck base FILE --then LATER"
-)
-STEP_LOST_REJOINING = (
-    "step {} was not seen whole: the replica stays before it; the gradients of later steps are "
-    "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)"
-)
-NO_ROOM = (
-    "three quarters of staging.size_bytes are full: it must hold an iteration and the begin of the "
-    "next one"
-)
 FULL = 0.75
 """Share of staging that what is read and tells nothing yet may fill."""
 

@@ -11,39 +11,39 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import NO_JOB_SO_FAR, NO_OTHER_JOB
+from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun
-from flowcheck.wire.learn.verdict.formats import NO_WRITES
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
 
-NO_OTHER = (
-    "no other data-parallel job was seen on these ports beside those before it: state as many jobs "
-    "as there are (jobs in the job file, replay --jobs)"
-)
 STOOD_S = 10.0
-"""A reason that stood so long is told: a stream that grows may change it with every reading."""
+"""Reasons that stayed the same so long are reported: a stream that grows may change them with every
+reading."""
 EVERY_S = 30.0
-"""One that keeps changing is told so often, as it is then."""
+"""Reasons that keep changing are reported so often."""
 
 
 class LearningStatus:
-    """Tells reasons to the operator, each once, and keeps the latest for `flowcheck status`."""
+    """Reports reasons to the operator, each once, and keeps the latest for `flowcheck status`."""
 
     def __init__(
         self,
         run: RunDir,
-        note: Callable[[str], None],
+        note: Callable[[Finding], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """note: says a sentence to the operator."""
+        """note: tells the operator."""
         self._run, self._note, self._clock = run, note, clock
-        self._reason: tuple[str, ...] = ()
-        self._told: tuple[str, ...] = ()
+        self._reason: tuple[Finding, ...] = ()
+        self._told: tuple[Finding, ...] = ()
         self._since_s = self._told_s = clock()
 
-    def look(self, reason: tuple[str, ...]) -> None:
+    def look(self, reason: tuple[Finding, ...]) -> None:
         """reason: of the last reading that ended."""
         now_s = self._clock()
         if reason != self._reason:
@@ -52,10 +52,10 @@ class LearningStatus:
         if stood and reason != self._told:
             self._told, self._told_s = reason, now_s
             self.keep(reason)
-            self._note(f"no job is learned so far: {'; '.join(reason)}")
+            self._note(NO_JOB_SO_FAR(reason))
 
-    def keep(self, reason: tuple[str, ...]) -> None:
-        """For `reasons`. A full disk is none to end a stage that waits for a job."""
+    def keep(self, reason: tuple[Finding, ...]) -> None:
+        """For `unlearned_reasons`. A full disk does not end a stage that waits for a job."""
         with suppress(OSError):
             write_atomically(self._run.unlearned, msgspec.json.encode(reason), durable=False)
 
@@ -65,8 +65,8 @@ class LearningStatus:
 
 
 def reasons_with_traffic(
-    why_not: tuple[str, ...], extractors: Sequence[Extractor], *, first: bool
-) -> tuple[str, ...]:
+    why_not: tuple[Finding, ...], extractors: Sequence[Extractor], *, first: bool
+) -> tuple[Finding, ...]:
     """Why no job is learned, with what the ports carry instead. first: no other job is followed
     there."""
     frames = Counter[str]()
@@ -74,9 +74,9 @@ def reasons_with_traffic(
         commit = extractor.ring.parse_commit()  # a struct in another does not keep it alive
         frames.update(frames_by_verdict(commit.counters))
     if not first:
-        why_not = tuple(NO_OTHER if reason == NO_WRITES else reason for reason in why_not)
+        why_not = tuple(NO_OTHER_JOB() if why.of(NO_WRITES) else why for why in why_not)
     full = staging_overrun(extractors)
-    first_of_all = (full,) if full else ()
+    first_of_all = (full,) if full is not None else ()
     return (
         *first_of_all,
         *why_not,
@@ -84,10 +84,11 @@ def reasons_with_traffic(
     )
 
 
-def unlearned_reasons(run: RunDir) -> list[str]:
-    """Why no job is learned, as told last; [] where one is, or nothing was told."""
+def unlearned_reasons(run: RunDir) -> list[Finding]:
+    """Why no job is learned, as reported last; [] where one is, or nothing was reported."""
     if not run.unlearned.exists() or run.learned_job.exists():
         return []
     with suppress(OSError, *DECODE_ERRORS):  # it goes just now
-        return msgspec.json.decode(run.unlearned.read_bytes(), type=list[str])
+        told = msgspec.json.decode(run.unlearned.read_bytes(), type=list[Finding | str])
+        return [finding_of(one) for one in told]
     return []

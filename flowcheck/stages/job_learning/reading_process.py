@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
+from flowcheck.findings.following_a_job import READING_EXITED, READING_KILLED
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_job
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
@@ -63,8 +64,8 @@ class ReadingProcess:
         with os.fdopen(self._file, "rb") as file:
             self._file = -1
             if code:
-                how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-                return ReadingOutcome(why_not=(f"the reading of the stream {how}",)), took_s
+                why = READING_KILLED(-code) if code < 0 else READING_EXITED(code)
+                return ReadingOutcome(why_not=(why,)), took_s
             file.seek(0)
             found = pickle.load(file)
         assert isinstance(found, ReadingOutcome)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
 from flowcheck.stages.job_learning.proved_job import consistent
@@ -49,7 +51,7 @@ class ReadingOutcome:
     beside_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """As of `Weights.beside`."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
-    why_not: tuple[str, ...] = ()
+    why_not: tuple[Finding, ...] = ()
     others: tuple[FlowKey, ...] = ()
     """As of `Reading`."""
     flows: tuple[FlowKey, ...] = ()
@@ -122,13 +124,10 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         return ReadingOutcome(why_not=reading.why_not, others=reading.others)
     weights = reading.gathered or reading.weights
     if weights is None or not weights.complete or weights.why_not:
-        told = weights.why_not if weights is not None else ""
-        unseen = "the initial weights were not seen whole, so no replica can start"
-        return ReadingOutcome(why_not=(told or unseen,), others=reading.others)
+        told = weights.why_not if weights is not None else None
+        return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
     if not consistent(reading.job):
-        return ReadingOutcome(
-            why_not=("the collectives read so far are not those of the bucket plan",)
-        )
+        return ReadingOutcome(why_not=(NOT_THE_BUCKET_PLAN(),))
     # Of connections of several queue pairs the flows' own counts alone tell, from their start on.
     dealt = {
         flow
@@ -170,6 +169,7 @@ def read_job(
         outcome = reading_outcome(read_first_life(replace(seen, messages=others), rest, terms))
         if outcome.job is not None:
             return outcome
+    assert why_not is not None
     return ReadingOutcome(why_not=(why_not,), joining=True)
 
 
@@ -212,8 +212,9 @@ def _stated(
         ended=terms.ended,
         release=terms.release,
         logged=() if terms.stated is None else terms.stated.rings,
-        unlike=(lambda job: "") if terms.wanted is None else terms.wanted.unlike,
+        unlike=(lambda job: None) if terms.wanted is None else terms.wanted.unlike,
     )
     if job is None:
+        assert why_not is not None
         return ReadingOutcome(why_not=(why_not,), joining=True)
     return ReadingOutcome(job=job, flows=_both_ways(job, flows))

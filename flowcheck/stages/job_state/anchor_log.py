@@ -3,8 +3,12 @@ no torch."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -19,13 +23,25 @@ class AnchorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Tells it apart from others of the same step."""
     at: int
     """The replica's step then."""
-    refused: str = ""
+    refused: Finding | None = None
+
+
+def parse_anchor_record(line: bytes) -> AnchorRecord:
+    """Of a line; in one of an earlier version `refused` is a sentence."""
+    try:
+        return msgspec.json.decode(line, type=AnchorRecord)
+    except msgspec.ValidationError:
+        told = msgspec.json.decode(line, type=dict[str, Any])
+        refused = msgspec.convert(told.pop("refused", ""), str)
+        record = msgspec.convert(told, AnchorRecord)
+        found = earlier_finding(refused) if refused else None
+        return msgspec.structs.replace(record, refused=found)
 
 
 def anchor_lines(run: RunDir) -> list[AnchorRecord]:
-    """All of a run, the oldest first; a line that a kill tore is none."""
+    """All of a run, the oldest first, without a line that a kill tore."""
     lines = complete_lines(run.anchors)
-    return [msgspec.json.decode(line, type=AnchorRecord) for line in lines]
+    return [parse_anchor_record(line) for line in lines]
 
 
 def anchor_line(run: RunDir, request: str) -> AnchorRecord | None:

@@ -5,30 +5,28 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import BASE_FITS, EMPTY_STATE, UNUSED_LEFT_OUT
+from flowcheck.findings.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.messages import parse_audit_record
-from flowcheck.replica.optimizer_step.loss_scale_evidence import SCALE, read_scale_evidence
+from flowcheck.replica.optimizer_step.loss_scale_evidence import read_scale_evidence
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.stages.job_state.unused_parameters import GRADIENTS_KEPT_NONE, first_unused_step
+from flowcheck.stages.job_state.unused_parameters import first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED, FollowedData, decode_job
-
-EMPTY_STATE = (
-    "the trainer's optimizer had no state when its start-up was seen (no audit has shown it yet)"
-)
-
-BASE_FITS = f"which of the logged gradients follows the base {UNTIL_AUDITED}"
+from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
 
-def add_assumption(run: RunDir, sentence: str) -> bool:
+def add_assumption(run: RunDir, found: Finding) -> bool:
     """Adds to what the steps taken since rest on, once; whether it is new."""
     known = _added(run)
-    if sentence in known:
+    if found in known:
         return False
-    write_atomically(run.assumed, msgspec.json.encode([*known, sentence]))
+    write_atomically(run.assumed, msgspec.json.encode([*known, found]))
     return True
 
 
-def assumptions_of(run: RunDir) -> tuple[str, ...]:
+def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
     """All of it, for the replica as it is now; () before a job is learned."""
     if not run.learned_job.exists():
         return ()
@@ -39,30 +37,30 @@ def assumptions_of(run: RunDir) -> tuple[str, ...]:
     if followed.anchored is not None and audited <= followed.anchored:
         audited = 0  # a file is equal to what was made of it
     known = audited or followed.anchored is not None  # a file has shown all of the state
-    first = () if known or job.kind is FollowedData.PARAMETERS else (EMPTY_STATE,)
+    first = () if known or job.kind is FollowedData.PARAMETERS else (EMPTY_STATE(),)
     if job.joined:
         # A base is equal to itself: what was taken on it shows whether it belonged there.
         shown = followed.base is not None and audited > followed.base
-        first = () if shown else (BASE_FITS,)
-        own = tuple(s for s in own if not (shown and s.endswith(UNTIL_AUDITED)))
-    added = [_told(run, s) for s in _added(run) if not (audited and s.endswith(UNTIL_AUDITED))]
+        first = () if shown else (BASE_FITS(),)
+        own = tuple(found for found in own if not (shown and found.until_audit))
+    added = [_told(run, found) for found in _added(run) if not (audited and found.until_audit)]
     left_out = first_unused_step(run.left_out)
-    keeps = (
-        () if left_out is None or audited >= left_out else (GRADIENTS_KEPT_NONE.format(left_out),)
-    )
+    keeps = () if left_out is None or audited >= left_out else (UNUSED_LEFT_OUT(left_out),)
     return tuple(dict.fromkeys((*own, *added, *first, *keeps)))
 
 
-def _told(run: RunDir, sentence: str) -> str:
+def _told(run: RunDir, found: Finding) -> Finding:
     """With what was counted for and against it since."""
-    tally = read_scale_evidence(run.scale) if sentence.startswith(SCALE) else None
-    return sentence if tally is None else f"{SCALE}({tally.told}) {UNTIL_AUDITED}"
+    tally = read_scale_evidence(run.scale) if found.of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
+    return found if tally is None else LOSS_SCALE_COUNTED(tally.told)
 
 
-def _added(run: RunDir) -> list[str]:
+def _added(run: RunDir) -> list[Finding]:
+    """As on file; in one of an earlier version as sentences."""
     if not run.assumed.exists():
         return []
-    return msgspec.json.decode(run.assumed.read_bytes(), type=list[str])
+    told = msgspec.json.decode(run.assumed.read_bytes(), type=list[Finding | str])
+    return [finding_of(one) for one in told]
 
 
 def _audited(run: RunDir, before: int) -> int:

@@ -25,6 +25,13 @@ from safetensors.numpy import save_file
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.errors import StateError, has_no_room
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lifecycle_records import (
+    ANOTHER_REQUEST,
+    FILE_GONE,
+    REQUEST_WITHDRAWN,
+    STILL_TAKEN,
+)
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
 from flowcheck.stages.job_state import earlier_records
 from flowcheck.stages.job_state.job_incarnation import update_part_of
@@ -39,12 +46,6 @@ from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
-ANOTHER_WAITS = "{}: another file is just being taken: try again"
-GONE = "{} is gone: give it again"
-WITHDRAWN = (
-    "{}: the updater did not take {} within {:.0f} s; it is withdrawn (see flowcheck status)"
-)
-STILL_TAKEN = "{}: the updater is still taking {}: see flowcheck status"
 LOOK_S = 0.05
 
 
@@ -70,7 +71,7 @@ def submit_request(
     )
     with _locked(run) as alone:
         if not alone or is_asked(run):
-            raise StateError(ANOTHER_WAITS.format(run.root))
+            raise StateError(ANOTHER_REQUEST(run.root))
         path = run.learned_folder / request.file
         with safetensors_errors_as_os_errors(path), atomic_path(path) as place:
             save_file(sections, place)
@@ -98,9 +99,9 @@ def await_answer(run: RunDir, request: str, limit_s: float, what: str) -> Reques
         if waited_s > limit_s and not taken:
             taken = not withdraw_request(run, request)
             if not taken:
-                raise StateError(WITHDRAWN.format(run.root, what, limit_s))
+                raise StateError(REQUEST_WITHDRAWN(run=run.root, file=what, seconds=limit_s))
         elif waited_s > 2 * limit_s:
-            raise StateError(STILL_TAKEN.format(run.root, what))
+            raise StateError(STILL_TAKEN(run=run.root, file=what))
         Event().wait(LOOK_S)
     return answer
 
@@ -148,7 +149,7 @@ def read_sections(run: RunDir, request: CheckpointRequest) -> dict[str, np.ndarr
     (see refuse_request)."""
     path = run.learned_folder / request.file
     if not path.exists():
-        raise StateError(GONE.format(path))
+        raise StateError(FILE_GONE(path))
     with safe_open(path, framework="numpy") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
@@ -159,7 +160,7 @@ def clear_request(run: RunDir, request: CheckpointRequest) -> None:
 
 
 def refuse_request(
-    lifecycle: UpdateLifecycle, request: CheckpointRequest, at: Step, why: str
+    lifecycle: UpdateLifecycle, request: CheckpointRequest, at: Step, why: Finding
 ) -> None:
     """Answers that it is not taken, and clears it away: before the answer where a full disk leaves
     no room for that."""

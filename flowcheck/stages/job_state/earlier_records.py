@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.stages.job_state.lifecycle_record import (
     CheckpointRequest,
     ExtractPart,
@@ -102,5 +104,8 @@ def _incarnation(folder: Path) -> Incarnation | None:
 def _verdict(run: RunDir) -> RestartVerdict | None:
     with suppress(FileNotFoundError):
         text = (_offered(run) / VERDICT_FILE).read_bytes()
-        return msgspec.json.decode(text, type=RestartVerdict)
+        told = msgspec.json.decode(text, type=dict[str, Any])
+        why = msgspec.convert(told.pop("why", ""), str)  # a sentence
+        verdict = msgspec.convert(told, RestartVerdict)
+        return msgspec.structs.replace(verdict, why=earlier_finding(why) if why else None)
     return None

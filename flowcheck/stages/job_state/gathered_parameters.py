@@ -10,6 +10,13 @@ from numpy.typing import NDArray
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import (
+    GATHERED_FLOAT32,
+    GATHERED_SIZE,
+    SHARDED_LAYOUT,
+    UNITS_IN_MODULE_ORDER,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 from flowcheck.replica.sharding.gather_units import (
     ShardedModel,
@@ -21,20 +28,6 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.training_job.learned_job import LearnedJob
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
-
-DTYPE = (
-    "gathered parameters are float32: in which type they are sent, nothing tells; state "
-    "[model] dtype, or [sharded]"
-)
-CAPTURE_ENDED = "the capture ended before all of it was seen"
-NOT_CAME = "never came, and units that lack some keep those of the step before"
-ALIKE = "units of one size are gathered in the order of the model's modules"
-
-
-LAID = (
-    "where each parameter lies in what is gathered rests on [sharded] and its factory, until an "
-    "audit passes"
-)
 
 
 def wrapped_of(run: RunDir) -> ShardedModel | None:
@@ -58,7 +51,7 @@ def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
 
 def parameter_placement(
     run: RunDir, job: LearnedJob, config: JobConfig
-) -> tuple[UnitSplitter, tuple[str, ...]]:
+) -> tuple[UnitSplitter, tuple[Finding, ...]]:
     """Where the parameters lie, and what that rests on. Raises StateError where what the job file
     says of the model does not fit."""
     sizes = [parameter.nbytes for parameter in job.parameters]
@@ -66,9 +59,11 @@ def parameter_placement(
     model = wrapped_of(run)
     if model is not None:
         placing, alike = model_units(sizes, ranks, model)
-        return placing, (LAID,) if model.parted is not None else (ALIKE,) * alike
+        return placing, (SHARDED_LAYOUT(),) if model.parted is not None else (
+            UNITS_IN_MODULE_ORDER(),
+        ) * alike
     dtype = config.model.dtype
-    return flat_units(sizes, ranks, dtype or "float32"), () if dtype else (DTYPE,)
+    return flat_units(sizes, ranks, dtype or "float32"), () if dtype else (GATHERED_FLOAT32(),)
 
 
 def is_lost(shard: GradientShard, generation: int) -> bool:
@@ -83,7 +78,8 @@ def gathered_parameters(
     that differ neither is believed, and nothing tells where they do."""
     gathered = shard.gradient(generation)
     if gathered.size != placing.gathered_bytes:
-        raise StateError(f"{gathered.size} bytes are gathered, {placing.gathered_bytes} expected")
+        size, expected = gathered.size, placing.gathered_bytes
+        raise StateError(GATHERED_SIZE(bytes=size, expected=expected))
     missing: Sequence[tuple[int, int]] = shard.missing(generation)
     if shard.conflict_bytes(generation):
         missing = ((0, gathered.size),)

@@ -23,6 +23,8 @@ from typing import TypeVar
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lifecycle_records import LATER_VERSION
 from flowcheck.stages.job_state.lifecycle_states import (
     ExtractState,
     IncarnationState,
@@ -34,11 +36,6 @@ RECORD_VERSION = 1
 """Of the schema. Fields with a default may be added without another one: they are passed over."""
 ANSWERS_KEPT = 8
 """A command asks for its own every 50 ms, and at most one request waits at a time."""
-
-LATER_VERSION = (
-    "{}: was written by a later version of FlowCheck (record version {}, this one reads up to {}): "
-    "use that version, or start the chain anew"
-)
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +79,7 @@ class RestartVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The replica's step whose parameters the new incarnation began with; None: none of them."""
     iterations: Iteration = Iteration(0)
     """The shard's number of the last iteration before the new incarnation's first one."""
-    why: str = ""
+    why: Finding | None = None
     """Why no step is known."""
     waits: bool = False
     """It is followed all the same: what it sends waits for a base."""
@@ -130,8 +127,8 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     at: Step
     """The replica's step when it was taken."""
-    refused: str = ""
-    """Why it was not; empty: it was."""
+    refused: Finding | None = None
+    """Why it was not; None: it was."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,5 +223,5 @@ def read_part(path: Path, kind: type[PART]) -> PART | None:
         return None
     version = msgspec.json.decode(text, type=_Part).version
     if version > RECORD_VERSION:
-        raise StateError(LATER_VERSION.format(path, version, RECORD_VERSION))
+        raise StateError(LATER_VERSION(file=path, version=version, newest=RECORD_VERSION))
     return msgspec.json.decode(text, type=kind)

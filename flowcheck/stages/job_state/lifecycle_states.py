@@ -15,14 +15,12 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lifecycle_records import ILLEGAL_TRANSITION
+
 STRICT_VARIABLE = "FLOWCHECK_STRICT_STATES"
 """Of the environment, where it is set: an illegal transition raises. Tests set it, for themselves
 and for the stages they start."""
-
-ILLEGAL = (
-    "{} went from '{}' to '{}', which no table of transitions has: it goes on, and this is a "
-    "mistake in FlowCheck, to be reported with the logs of the run"
-)
 
 
 class ExtractState(StrEnum):
@@ -188,13 +186,13 @@ def check_transition(
     table: Mapping[S, Mapping[S, str]],
     before: S,
     after: S,
-    tell: Callable[[str], None],
+    tell: Callable[[Finding], None],
 ) -> None:
-    """what: whose states they are, for people; tell: says a sentence to the operator. Raises
+    """what: whose states they are, for people; tell: tells the operator. Raises
     IllegalTransition in tests alone."""
     if after is before or after in table[before]:
         return
-    sentence = ILLEGAL.format(what, before, after)
+    found = ILLEGAL_TRANSITION(what=what, before=before, after=after)
     if os.environ.get(STRICT_VARIABLE):
-        raise IllegalTransition(sentence)
-    tell(sentence)
+        raise IllegalTransition(str(found))
+    tell(found)

@@ -11,6 +11,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import has_no_room
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.job_state.job_incarnation import extract_part_of, update_part_of
 from flowcheck.stages.job_state.lifecycle_record import (
     ANSWERS_KEPT,
@@ -40,8 +41,8 @@ OF_THE_PROCESS = {ExtractState.CLOSING, ExtractState.ENDED}
 class ExtractLifecycle:
     """The extractor's."""
 
-    def __init__(self, run: RunDir, tell: Callable[[str], None], *, awaits_base: bool) -> None:
-        """Goes on with what is on file. tell: says a sentence to the operator; awaits_base: the job
+    def __init__(self, run: RunDir, tell: Callable[[Finding], None], *, awaits_base: bool) -> None:
+        """Goes on with what is on file. tell: tells the operator; awaits_base: the job
         file says that the first incarnation begins with a state that nobody knows."""
         self.run, self._tell = run, tell
         self.part = extract_part_of(run)
@@ -77,8 +78,8 @@ class ExtractLifecycle:
 class UpdateLifecycle:
     """The updater's."""
 
-    def __init__(self, run: RunDir, tell: Callable[[str], None]) -> None:
-        """Goes on with what is on file. tell: says a sentence to the operator."""
+    def __init__(self, run: RunDir, tell: Callable[[Finding], None]) -> None:
+        """Goes on with what is on file. tell: tells the operator."""
         self.run, self._tell = run, tell
         self.part = update_part_of(run)
 
@@ -116,7 +117,7 @@ class UpdateLifecycle:
         request: CheckpointRequest,
         at: Step,
         *,
-        refused: str = "",
+        refused: Finding | None = None,
         incarnation: Incarnation | None = None,
     ) -> None:
         """Commits what came of a request. incarnation: as it is with what was taken."""
@@ -142,7 +143,7 @@ class UpdateLifecycle:
 
 
 def _check_incarnations(
-    before: LifecycleRecord, after: LifecycleRecord, tell: Callable[[str], None]
+    before: LifecycleRecord, after: LifecycleRecord, tell: Callable[[Finding], None]
 ) -> None:
     """Those that one change of the record may be of: what is followed, and what is offered."""
     first = min(before.extract.followed.number, after.extract.followed.number)

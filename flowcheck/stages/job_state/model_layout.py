@@ -6,21 +6,26 @@ import msgspec
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import (
+    CLIP_TOGETHER_TYPE,
+    GRADIENT_TYPE_OPEN,
+    GRADIENT_TYPE_SIZE,
+    OPTIMIZER_NOT_STATED,
+    PARAMETER_COUNT,
+    PARAMETER_SHAPE,
+    SHARDED_TRAINING,
+    STATED_TYPE_SIZE,
+    TYPE_OPEN,
+    TYPES_OPEN,
+)
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter, decode_job
 
-NOT_STATED = (
-    "the job reduces whole gradients, and the job file states no optimizer: it never crosses the "
-    "wire, state the trainer's in [optimizer]"
-)
 NO_OPTIMIZER_CONFIG = OptimizerConfig(name=NO_OPTIMIZER.name, learning_rate=0.0)
 """Of a job whose parameters are followed as they are sent."""
-CLIP_TOGETHER_WRONG_DTYPE = (
-    "[optimizer] clip_together is of gradients of 4 bytes an element, and those of the buckets "
-    "have others: in which type their squares are summed, the wire does not tell"
-)
 DTYPES = {2: None, 4: "float32", 8: "float64"}
 """What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
 
@@ -32,7 +37,7 @@ def optimizer_of(job: LearnedJob, config: JobConfig) -> OptimizerConfig:
     optimizer = config.optimizer
     assert optimizer is not None, "checked when the configuration was read"
     if not optimizer.computes_steps:
-        raise StateError(NOT_STATED)
+        raise StateError(OPTIMIZER_NOT_STATED())
     return optimizer
 
 
@@ -54,7 +59,7 @@ def layout_of(job: LearnedJob, config: JobConfig) -> Layout:
         if why := part.rule.unreproducible(part, sizes):
             raise StateError(why)
     if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:
-        raise StateError(CLIP_TOGETHER_WRONG_DTYPE)
+        raise StateError(CLIP_TOGETHER_TYPE())
     shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]
     names = list(config.model.names) if names_fit(job, config) else None
     return Layout.of(
@@ -86,70 +91,53 @@ def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
     wrong = [dtype for dtype in stated if ELEMENT_BYTES[dtype] not in sizes]
     if wrong:
         raise StateError(
-            f"[model] {key} = {value!r} has elements of {ELEMENT_BYTES[wrong[0]]} bytes, and those "
-            f"of the start-up broadcast have {told}: state the right one, or none"
+            STATED_TYPE_SIZE(key=key, value=repr(value), bytes=ELEMENT_BYTES[wrong[0]], sizes=told)
         )
     meant = DTYPES | {ELEMENT_BYTES[dtype]: dtype for dtype in stated}
     found = {size: dtype for size in sizes if (dtype := meant.get(size)) is not None}
     if len(found) == len(sizes):
         return found
     if len(sizes) == 1:
-        raise StateError(
-            "elements of 2 bytes may be bfloat16 or float16 and the wire does not tell: "
-            'state [model] dtype = "bfloat16" (or "float16")'
-        )
+        raise StateError(TYPE_OPEN())
     others = "".join(f', "{found[size]}"' for size in sizes if size in found)
-    raise StateError(
-        f"parameters of several dtypes, of {told} bytes an element: those of 2 may be bfloat16 or "
-        "float16 and the wire does not tell: state "
-        f'[model] dtypes = ["bfloat16"{others}] (or "float16")'
-    )
+    raise StateError(TYPES_OPEN(sizes=told, dtypes=f'["bfloat16"{others}]'))
 
 
 def _gradient_dtype(job: LearnedJob, model: ModelConfig) -> str | None:
     """Of gradients as they are reduced; None: each has its parameter's."""
     stated, size = model.gradient_dtype, job.gradient_element_bytes
     if stated is None and size:
-        raise StateError(
-            f"gradients are reduced in {size} bytes an element, the parameters have others: into "
-            "which type a hook compresses them, the wire does not tell: state "
-            '[model] gradient_dtype = "float16" (fp16_compress_hook) or "bfloat16" '
-            "(bf16_compress_hook)"
-        )
+        raise StateError(GRADIENT_TYPE_OPEN(size))
     sizes = {p.element_bytes for p in job.reduced[: job.map_index]}
     if stated is not None and sizes != {ELEMENT_BYTES[stated]}:
         own = " and ".join(map(str, sorted(sizes)))
         raise StateError(
-            f"[model] gradient_dtype = {stated!r} has elements of {ELEMENT_BYTES[stated]} bytes, "
-            f"and those of the buckets have {own}: no hook compresses them so; state none"
+            GRADIENT_TYPE_SIZE(value=repr(stated), bytes=ELEMENT_BYTES[stated], sizes=own)
         )
     return stated
 
 
-def stated_model_mismatch(job: LearnedJob, stated: tuple[Parameter, ...]) -> str | None:
-    """What a factory's parameters are beside those that the trainers told; None: the same ones."""
+def stated_model_mismatch(job: LearnedJob, stated: tuple[Parameter, ...]) -> Finding | None:
+    """How a factory's parameters differ from those that the trainers sent; None: the same ones."""
     if job.kind is FollowedData.PARAMETERS:
-        return (
-            "the job's training is sharded, for which [model] says nothing: [sharded] factory does"
-        )
+        return SHARDED_TRAINING()
     own = job.parameters
     if len(own) != len(stated):
-        return (
-            f"the stated model has {len(stated)} parameters, the trainers told {len(own)}: theirs "
-            "are followed"
-        )
-    for number, (told, ours) in enumerate(zip(own, stated, strict=True)):
-        if (told.sizes, told.element_bytes) != (ours.sizes, ours.element_bytes):
-            return (
-                f"parameter {number} of the stated model is {_shape(ours)}, the trainers told "
-                f"{_shape(told)}: theirs is followed"
+        return PARAMETER_COUNT(stated=len(stated), sent=len(own))
+    for number, (sent, ours) in enumerate(zip(own, stated, strict=True)):
+        if (sent.sizes, sent.element_bytes) != (ours.sizes, ours.element_bytes):
+            return PARAMETER_SHAPE(
+                parameter=number,
+                stated=_shape(ours),
+                stated_bytes=ours.element_bytes,
+                sent=_shape(sent),
+                sent_bytes=sent.element_bytes,
             )
     return None
 
 
 def _shape(parameter: Parameter) -> str:
-    sizes = "x".join(map(str, parameter.sizes)) or "one number"
-    return f"{sizes} of {parameter.element_bytes} bytes"
+    return "x".join(map(str, parameter.sizes)) or "a scalar"
 
 
 def names_fit(job: LearnedJob, config: JobConfig) -> bool:

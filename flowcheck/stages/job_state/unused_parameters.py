@@ -15,27 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import NO_USED_MAP, UNUSED_IN_ONE_BACKWARD, UNUSED_NOT_ZERO
 from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 UsedMask = NDArray[np.bool_] | None
 """[parameters]: those that have a gradient; None: all."""
-
-NO_MAP = "what lies where the map of used parameters belongs counts no ranks"
-NOT_ZERO = (
-    "no rank used parameter {}, and its gradient is not zero: the trainer does not set gradients "
-    "to None before a backward (zero_grad() does), and which of them the optimizer sees the wire "
-    "does not tell"
-)
-SEVERAL = (
-    "no rank used parameter {} in one of several synchronised backwards of a step "
-    "([optimizer] synced_backwards), whose gradient may be of an earlier one: accumulate under "
-    "no_sync"
-)
-GRADIENTS_KEPT_NONE = (
-    "gradients are None where no rank used a parameter (zero_grad(set_to_none=True), torch's "
-    "default): from step {} on parameters used before were left out (no audit has shown it yet)"
-)
 
 
 class UnusedParameterMap:
@@ -63,21 +49,21 @@ class UnusedParameterMap:
             return whole[: self.gradient_bytes], self._counts(whole) > 0
         return whole, ~self._never if self._never.any() else None
 
-    def problem(self, whole: NDArray[np.uint8]) -> str:
-        """What in an iteration contradicts that unused parameters have no gradient; empty:
+    def problem(self, whole: NDArray[np.uint8]) -> Finding | None:
+        """What in an iteration contradicts that unused parameters have no gradient; None:
         nothing."""
         if self._mapped:
             counts = self._counts(whole)
             if not counts.any() or counts.min() < 0 or counts.max() > self._ranks:
-                return NO_MAP
+                return NO_USED_MAP()
         _, used = self.split(whole)
         for index in np.flatnonzero(~used) if used is not None else ():
             start, stop = self._bounds[index]
             if whole[start:stop].any():
-                return NOT_ZERO.format(index)
+                return UNUSED_NOT_ZERO(index)
             if self._mapped and self._backwards > 1:
-                return SEVERAL.format(index)
-        return ""
+                return UNUSED_IN_ONE_BACKWARD(index)
+        return None
 
     def _counts(self, whole: NDArray[np.uint8]) -> NDArray[np.int32]:
         return np.frombuffer(whole[self.gradient_bytes :].tobytes(), "<i4")

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from flowcheck.config import JobConfig, SourceConfig
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.chain_processes import NO_LINK_YET
 from flowcheck.messages import FramesReady, Message, Note
 from flowcheck.plane.frame_sources import dpdk_eal
 from flowcheck.plane.frame_sources.dpdk_receive_loop import (
@@ -79,12 +80,12 @@ class DpdkCapture:
         mbufs = mbufs_needed(self._source.queues, len(engines))
         environment = dpdk_eal.eal_arguments([device, *engines], mbufs)
         dpdk_eal.start_eal(environment)
-        if environment.why:
-            links.report(Note(stage=self.name, sentence=environment.why))
+        if environment.why is not None:
+            links.report(Note(stage=self.name, finding=environment.why))
         room = self._config.ring.slot_bytes - 64
         self._port = DpdkPort(device, queues=self._source.queues, mbufs=mbufs, frame_bytes=room)
         if not self._port.link_up:
-            links.report(Note(stage=self.name, sentence=f"{device.name} has no link yet"))
+            links.report(Note(stage=self.name, finding=NO_LINK_YET(device.name)))
         for queue, ring in enumerate(self._rings):
             own = engines[queue :: self._source.queues]
             engine = CopyEngine(own, ring) if own else None

@@ -17,6 +17,18 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import (
+    GRADIENTS_NOT_KEPT,
+    NORMS_NOT_KEPT,
+    PARAMETERS_ONLY,
+    STATE_DIFFERED,
+    STATE_NOT_KNOWN,
+    STATE_REFUSED,
+    STATE_REPLACED,
+    STEP_BEFORE_JOB,
+    STEP_NOT_REACHED,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
@@ -34,27 +46,8 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
 LINES_BYTES = 1 << 20
-TAKEN = (
-    "the replica goes on from step {} of {}, which differed from its own; {} steps since are taken "
-    "again"
-)
-DIFFERED = (
-    "at step {} the replica was another than the trainer's {}, and goes on from that: what made "
-    f"them differ may do so again {UNTIL_AUDITED}"
-)
-NOT_KEPT = (
-    "the replica is at step {}, and the gradients of steps {} to {} are not all kept, which are "
-    "taken again on this file: [gradient_log] taken_steps = N keeps those of N steps and more; a "
-    "file of the replica's own newest step needs none"
-)
-BEHIND = "the replica is at step {}: step {} was not taken yet"
-BEFORE = "is of step {}, and what is followed of the job began with step {}"
-WAITS = "the job's optimizer state is not known, or its logged steps are being taken: wait for it"
-SHARDED = "the replica holds parameters as they are sent, which the next step sends anew"
-CLIP_TOGETHER_NO_NORMS = "the other rings' norms of the steps since are not kept (clip_together)"
 
 
 class AnchorReplay:
@@ -99,7 +92,7 @@ class AnchorReplay:
         records: StepLog,
         lifecycle: UpdateLifecycle,
         request: CheckpointRequest,
-        say: Callable[[str], None],
+        say: Callable[[Finding], None],
         *,
         gathered: bool,
         waits: bool,
@@ -109,19 +102,20 @@ class AnchorReplay:
         the job are logged."""
         step, source = request.step, request.source
         at = replica.step if waits else self._last(replica)
-        why = SHARDED if gathered else WAITS if waits else self._why_not(replica, step)
+        why = PARAMETERS_ONLY() if gathered else STATE_NOT_KNOWN() if waits else None
+        why = why or self._why_not(replica, step)
         followed = None
-        if not why:
+        if why is None:
             followed, why = self._put(replica, records, request)
         line = AnchorRecord(step=step, file=source, request=request.id, at=at, refused=why)
         told = partial(append_line, self._run.anchors, msgspec.json.encode(line), LINES_BYTES)
         written = anchor_line(self._run, request.id) is not None
         written = written or records.unwritten.attempt(told, lines=0)
-        if why:
-            say(f"{source}: is not taken for the replica: {why}")
+        if why is not None:
+            say(STATE_REFUSED(file=source, reason=why))
             refuse_request(lifecycle, request, Step(at), why)
         else:
-            say(TAKEN.format(step, source, at - step))
+            say(STATE_REPLACED(step=step, file=source, again=at - step))
             lifecycle.answer(request, Step(at), incarnation=followed)
             clear_request(self._run, request)
         if not written:
@@ -134,37 +128,37 @@ class AnchorReplay:
         ahead = self._shard.applied_iteration - followed.iteration_of(replica.step, self._each)
         return replica.step + max(0, ahead // self._each)
 
-    def _why_not(self, replica: Replica, step: Step) -> str:
+    def _why_not(self, replica: Replica, step: Step) -> Finding | None:
         """Before anything is changed, or after a kill amid of it."""
         followed = incarnation_of(self._run)
         assert followed.step is not None and self._config.optimizer is not None
         if step > replica.step:
-            return BEHIND.format(replica.step, step)
+            return STEP_NOT_REACHED(at=replica.step, step=step)
         if step < followed.step:
-            return BEFORE.format(step, followed.step)
+            return STEP_BEFORE_JOB(step=step, began=followed.step)
         last = self._last(replica)
         again = [followed.iteration_of(Step(n), self._each) for n in range(step + 1, last + 1)]
         if again and self._config.optimizer.clip_together:
-            return CLIP_TOGETHER_NO_NORMS
+            return NORMS_NOT_KEPT()
         if not self._kept.iterations.issuperset(again):
-            return NOT_KEPT.format(last, step + 1, last)
-        return ""
+            return GRADIENTS_NOT_KEPT(step=last, first=step + 1, last=last)
+        return None
 
     def _put(
         self, replica: Replica, records: StepLog, request: CheckpointRequest
-    ) -> tuple[Incarnation | None, str]:
+    ) -> tuple[Incarnation | None, Finding | None]:
         """Makes it the replica's step; the incarnation as it is with that, or why not."""
         step, source = request.step, request.source
         try:
             replica.rebase(step, read_sections(self._run, request))
         except StateError as error:
-            return None, str(error)
+            return None, error.finding
         records.forget_after(Step(step - 1), f"before-{Path(source).name}-{step}")
         records.write(replica, 0.0, None)
         lines = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         followed = msgspec.structs.replace(incarnation_of(self._run), anchored=step, audits=lines)
-        add_assumption(self._run, DIFFERED.format(step, source))
-        return followed, ""
+        add_assumption(self._run, STATE_DIFFERED(step=step, file=source))
+        return followed, None
 
     def close(self) -> None:
         self._kept.close()

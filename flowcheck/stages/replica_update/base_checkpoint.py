@@ -16,6 +16,8 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import BASE_TAKEN, LOG_BEGUN_ANEW, LOG_FULL
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.checkpoint_request import (
     clear_request,
@@ -30,12 +32,6 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 
-ANEW = (
-    "the gradient log was full after {} steps and no base was given: they are given up, and it "
-    "goes on from here; between two checkpoints of the trainer's it must hold all steps: make "
-    "[gradient_log] larger"
-)
-
 
 class BaseWait:
     """The updater's gradient log, and how a base ends the wait."""
@@ -44,8 +40,8 @@ class BaseWait:
         self._run = run
         self._log = open_gradient_log(run, config, gradient_bytes, writes=True)
 
-    def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> str | None:
-        """Logs what cannot be taken yet; a sentence for the operator where that ends here, or
+    def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> Finding | None:
+        """Logs what cannot be taken yet; a finding for the operator where that ends here, or
         begins anew. any_base: what waits will do with the state of any step it has the next ones
         of."""
         held = self._log.iterations
@@ -56,27 +52,21 @@ class BaseWait:
         if any_base and held:
             self._log.remove()
             if self._log.append(iteration, gradient):
-                return ANEW.format(len(held))
-        return (
-            f"the gradient log is full after {len(held)} steps: later ones are not kept, and the "
-            "replica will stop behind those; make [gradient_log] larger"
-        )
+                return LOG_BEGUN_ANEW(len(held))
+        return LOG_FULL(len(held))
 
     def take(
         self, replica: Replica, request: CheckpointRequest, sections: dict[str, np.ndarray]
-    ) -> tuple[Incarnation, str]:
+    ) -> tuple[Incarnation, Finding]:
         """Makes the base that was given the replica's only step; the job's place from now on and a
-        sentence for the operator. Raises StateError where it does not fit the replica."""
+        finding for the operator. Raises StateError where it does not fit the replica."""
         step, after = request.step, request.after
         replica.rebase(step, sections)
         audits = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
         known = incarnation_of(self._run)
         followed = msgspec.structs.replace(known, step=step - after, base=step, audits=audits)
         left = sum(iteration > known.iterations + after for iteration in self._log.iterations)
-        return followed, (
-            f"{request.source} is the base of the job: the replica is at step {step}, and takes "
-            f"{left} logged steps"
-        )
+        return followed, BASE_TAKEN(file=request.source, step=step, logged=left)
 
     def settle(
         self,
@@ -84,7 +74,7 @@ class BaseWait:
         records: StepLog,
         lifecycle: UpdateLifecycle,
         request: CheckpointRequest,
-        say: Callable[[str], None],
+        say: Callable[[Finding], None],
         *,
         joined: bool,
     ) -> None:
@@ -92,16 +82,16 @@ class BaseWait:
         once at least where it is done again; joined: the job was joined amid its run, so that no
         broadcast of it was the base's parameters."""
         try:
-            followed, sentence = self.take(replica, request, read_sections(self._run, request))
+            followed, found = self.take(replica, request, read_sections(self._run, request))
         except StateError as error:
-            say(str(error))
-            refuse_request(lifecycle, request, replica.step, str(error))
+            say(error.finding)
+            refuse_request(lifecycle, request, replica.step, error.finding)
             return
         records.forget_after(Step(replica.step - 1), followed.number)
         if not joined:
             records.audited(replica.step, followed.number)
         records.write(replica, 0.0, None)
-        say(sentence)
+        say(found)
         lifecycle.answer(request, replica.step, incarnation=followed)
         clear_request(self._run, request)
 

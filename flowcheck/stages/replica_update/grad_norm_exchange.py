@@ -1,5 +1,5 @@
-"""Exchange of squared gradient norms between rings of one job that clip by a common norm.
-own for the others, in a file beside what it learned, and waits for theirs.
+"""Exchange of squared gradient norms between rings of one job that clip by a common norm. Each
+updater leaves its own for the others, in a file beside what was learned, and waits for theirs.
 
 A square is told by the step and by which life of the job it is of. It is on file before the step
 is taken, so that a kill of any side costs nothing: none is more than a step ahead of another. Of a
@@ -20,6 +20,14 @@ import numpy as np
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import (
+    NORM_AWAITED,
+    NORM_NEVER_COMES,
+    NORM_WAIT_OVER,
+    NORM_WAIT_OVER_ELSEWHERE,
+    NORMS_IN_JOB_ORDER,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
 from flowcheck.replica.optimizer.gradient_clipping import (
     clipped,
@@ -34,31 +42,10 @@ from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_reco
 from flowcheck.stages.run_directory.job_run_dirs import job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
 KEPT = 4
 """Steps whose squares are on file; the other ring asks for its next one alone."""
 STOOD_S = 10.0
-WAITS = (
-    "step {} waits for job {}: all rings are clipped by one norm (clip_together), and that of its "
-    "own gradients is not known"
-)
-GIVEN_UP = (
-    "step {} is whole, but not in job {}, and all rings are clipped by one norm (clip_together): "
-    "it is given up, and the replica stays before it"
-)
-STOPPED = (
-    "step {} waited {:.0f} s for job {} (clip_wait_s), and all rings are clipped by one norm: it "
-    "is given up, and the replicas of all of them stay before it until the job comes back"
-)
-ENDED = (
-    "step {}: another ring has waited too long for a norm (clip_wait_s), and all are clipped by "
-    "one: the replica stays before it"
-)
-IN_ORDER = (
-    "the trainers sum the squares of the rings' norms in the order of the jobs' numbers: of some "
-    f"steps the last bit depends on it, optimizer.clip_order states it {UNTIL_AUDITED}"
-)
 OVER = "over"
 
 
@@ -69,7 +56,7 @@ class GradNormExchange:
         self,
         run: RunDir,
         config: JobConfig,
-        say: Callable[[str], None],
+        say: Callable[[Finding], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert config.optimizer is not None
@@ -122,7 +109,7 @@ class GradNormExchange:
         known = optimizer.clip_order or len(every) == 2 or self._assumed
         if not known and not told_by_all_orders(every, optimizer.clip_norm):
             self._assumed = True
-            add_assumption(self._run, IN_ORDER)
+            add_assumption(self._run, NORMS_IN_JOB_ORDER())
         return summed(every)
 
     def _tell(self, told: dict[str, str]) -> None:
@@ -143,7 +130,7 @@ class GradNormExchange:
         if all(self._told_by(number, name) is None for number in self._others):
             return False
         self._tell({name: ""})
-        self._say(ENDED.format(step))
+        self._say(NORM_WAIT_OVER_ELSEWHERE(step))
         return True
 
     def _passed(self, number: int, step: Step) -> bool:
@@ -172,7 +159,7 @@ class GradNormExchange:
         if self.gone:
             if self._over != life:
                 self._over = life
-                self._say(GIVEN_UP.format(step, number))
+                self._say(NORM_NEVER_COMES(step=step, job=number))
             return
         if waits != name:
             self._since = (name, self._clock(), False)
@@ -181,10 +168,10 @@ class GradNormExchange:
         if stood_s >= limit_s:
             self.gone = True
             self._tell({f"{life}:{OVER}": ""})
-            self._say(STOPPED.format(step, limit_s, number))
+            self._say(NORM_WAIT_OVER(step=step, seconds=round(limit_s), job=number))
         elif not said and stood_s >= STOOD_S:
             self._since = (name, since_s, True)
-            self._say(WAITS.format(step, number))
+            self._say(NORM_AWAITED(step=step, job=number))
 
 
 def _file(run: RunDir) -> Path:

@@ -13,6 +13,20 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import (
+    NOT_FOLLOWED,
+    OTHER_KIND,
+    OTHER_PARAMETERS,
+    OTHERWISE_USED,
+    REJOINED_AFTER_GAP,
+    REPLICA_KEPT,
+    WAITS_FOR_BASE,
+    WAITS_FOR_TWO_CHECKPOINTS,
+    WEIGHTS_OF_NO_STEP,
+    WENT_BACK,
+    WENT_ON,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
@@ -26,13 +40,6 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
-
-OTHERWISE_USED = (
-    "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
-    "gradient"
-)
-
-REJOINED_AFTER_GAP = "it went on while some of it was not seen, and was joined again"
 
 
 class Handover:
@@ -61,9 +68,9 @@ class Handover:
         records: StepLog,
         anchors: AnchorReplay,
         iterations: int,
-    ) -> str:
-        """Writes the verdict; replica, shard and records are where it says. Returns the sentence
-        for the operator. iterations: per step of the trainer.
+    ) -> Finding:
+        """Writes the verdict; replica, shard and records are where it says. Returns what the
+        operator is to know. iterations: per step of the trainer.
 
         Killed before the replica has gone back, nothing has happened: an updater that starts sets
         the shard's word by the replica (UpdateService), and the gradients that were forgotten are
@@ -73,6 +80,7 @@ class Handover:
         number = followed.number
         step, why, waits = self._compared(replica)
         if step is None:
+            assert why is not None
             return self._unknown(replica, shard, anchors, iterations, why, waits=waits)
         newest = replica.step
         if followed.step is not None:
@@ -86,11 +94,9 @@ class Handover:
         store_broadcast_buffers(self._run, self._config, job, sent, step=step)
         verdict = RestartVerdict(number=number, step=step, iterations=shard.applied_iteration)
         self._lifecycle.judge(verdict)
-        behind = f", back from {newest}" if newest > step else ""
-        return (
-            f"incarnation {number + 1} of the job began with the parameters of step {step}: "
-            f"the replica goes on from there{behind}, with its optimizer state"
-        )
+        if newest > step:
+            return WENT_BACK(number=number + 1, step=step, newest=newest)
+        return WENT_ON(number=number + 1, step=step)
 
     def _hand_over(self, shard: GradientShard, anchors: AnchorReplay, iteration: Iteration) -> None:
         """What comes behind this iteration is of another past than what was kept of it."""
@@ -103,66 +109,59 @@ class Handover:
         shard: GradientShard,
         anchors: AnchorReplay,
         iterations: int,
-        why: str,
+        why: Finding,
         *,
         waits: bool,
-    ) -> str:
+    ) -> Finding:
         """The verdict where no step is known: the job waits for a base, or is not followed."""
         followed = self._lifecycle.record().incarnation
         # While its state is not known either, it is that of a past which was kept already.
         kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
             self._hand_over(shard, anchors, followed.iteration_of(replica.step, iterations))
-        what = "a later incarnation of the job is not followed"
-        if waits and why == REJOINED_AFTER_GAP:
-            what = "what the job sends since waits for a base (flowcheck base FILE --then LATER)"
-        elif waits:
-            what = (
-                "what a later incarnation of the job sends waits for a base (flowcheck base FILE)"
-            )
+        if waits and why.of(REJOINED_AFTER_GAP):
+            what = WAITS_FOR_TWO_CHECKPOINTS(why)
+        else:
+            what = WAITS_FOR_BASE(why) if waits else NOT_FOLLOWED(why)
+        if kept is not None:
+            what = REPLICA_KEPT(what=what, step=replica.step, folder=kept)
         verdict = RestartVerdict(
             number=followed.number,
             step=None,
             iterations=shard.applied_iteration,
-            why=f"{what}: {why}"
-            + (f"; the replica's step {replica.step} is kept as {kept}" if kept else ""),
+            why=what,
             waits=waits,
         )
         self._lifecycle.judge(verdict)
-        return verdict.why
+        return what
 
-    def _compared(self, replica: Replica) -> tuple[Step | None, str, bool]:
+    def _compared(self, replica: Replica) -> tuple[Step | None, Finding | None, bool]:
         """The step whose parameters the successor began with; or why there is none, and whether a
         base would help."""
         folder = self._offered
         job = decode_job((folder / self._run.learned_job.name).read_bytes())
         known = decode_job(self._run.learned_job.read_bytes())
         if job.kind is not known.kind:
-            return None, "one of them reduces whole gradients, the other shards them", False
+            return None, OTHER_KIND(), False
         gathered = None
         try:
             if job.kind is FollowedData.PARAMETERS:
                 gathered, _ = parameter_placement(self._run, job, self._config)
             layout = layout_of(job, self._config) if gathered is None else gathered.layout
         except StateError as error:
-            return None, str(error), False
+            return None, error.finding, False
         if layout != replica.layout:
-            return None, "it has other parameters than the replica", False
+            return None, OTHER_PARAMETERS(), False
         if (job.mapped, job.never_used) != (known.mapped, known.never_used):
-            return None, OTHERWISE_USED, False
+            return None, OTHERWISE_USED(), False
         if job.joined:
-            return None, REJOINED_AFTER_GAP, True
+            return None, REJOINED_AFTER_GAP(), True
         weights = np.fromfile(folder / self._run.weights.name, np.uint8)
         if gathered is not None:
             weights = gathered.parameters(weights)
         weights = weights.view(layout.stored_as)
         step = replica.step_of_weights(layout.memory_order(weights))
-        kept = ", ".join(map(str, replica.versions))
-        why = (
-            f"it began with parameters of no step that is kept ({kept}), so its optimizer state "
-            "is not known"
-        )
-        return step, why, gathered is None
+        return step, WEIGHTS_OF_NO_STEP(replica.versions), gathered is None
 
     def _set_aside(self, replica: Replica) -> str:
         """A checkpoint of the replica in the run directory; nothing there is overwritten."""

@@ -10,6 +10,11 @@ import numpy as np
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import (
+    LOSS_SCALE_CONTRADICTED,
+    LOSS_SCALE_CONTRADICTED_BY,
+)
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.section_names import SCALER
 from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, read_scale_evidence
@@ -22,16 +27,12 @@ PARAMETERS = 32
 VALUES = 2048
 Span = tuple[int, int, str]
 """First byte, the one behind the last, dtype."""
-CONTRADICTED = (
-    "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
-    "that were taken"
-)
 
 
 class LossScaleCheck:
     """Of one job; of one without a loss scale it does nothing."""
 
-    def __init__(self, run: RunDir, config: JobConfig, say: Callable[[str], None]) -> None:
+    def __init__(self, run: RunDir, config: JobConfig, say: Callable[[Finding], None]) -> None:
         assert config.optimizer is not None
         self._run, self._say = run, say
         stated = config.optimizer.scaler
@@ -64,8 +65,8 @@ class LossScaleCheck:
             return
         tally = self._seen.tally
         write_atomically(self._run.scale, msgspec.json.encode(tally), durable=False)
-        if tally.contradicted and add_assumption(self._run, CONTRADICTED):
-            self._say(f"{CONTRADICTED}: {tally.told}")
+        if tally.contradicted and add_assumption(self._run, LOSS_SCALE_CONTRADICTED()):
+            self._say(LOSS_SCALE_CONTRADICTED_BY(tally.told))
 
 
 def sampled_spans(layout: Layout) -> list[Span]:

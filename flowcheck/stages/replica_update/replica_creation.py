@@ -1,7 +1,5 @@
 """The replica of a learned job: memory checked, then opened or created from the initial
-weights.
-
-taken. Its gradients in the making lie in the extractor's shard already.
+weights. Gradients that arrive meanwhile lie in the extractor's shard already.
 """
 
 from __future__ import annotations
@@ -11,6 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import NAME_COUNT, WHOLE_GRADIENTS
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.param_layout import Layout
@@ -65,14 +65,13 @@ def check_replica_memory(
         check_space(run.replica.parent, whole, " and ".join(account), own)
 
 
-WHOLE_GRADIENTS = (
-    "[sharded] is stated, and the trainers sum whole gradients in a ring of {} ranks, as "
-    "DistributedDataParallel does: these are followed, and [sharded] is left aside"
-)
-
-
 def open_replica(
-    run: RunDir, config: JobConfig, job: LearnedJob, *, leaves_out: bool, say: Callable[[str], None]
+    run: RunDir,
+    config: JobConfig,
+    job: LearnedJob,
+    *,
+    leaves_out: bool,
+    say: Callable[[Finding], None],
 ) -> tuple[Replica, UnitSplitter | None]:
     """The replica of a learned job, and of sharded training how its parameters are taken from what
     is gathered. leaves_out: as Replica.create takes it; say: tells the operator.
@@ -84,14 +83,14 @@ def open_replica(
     placing = None
     if job.kind is FollowedData.PARAMETERS:
         placing, rests = parameter_placement(run, job, config)
-        for sentence in rests:
-            add_assumption(run, sentence)
+        for found in rests:
+            add_assumption(run, found)
     if run.replica.exists():
         return _resting(run, Replica.open(run.replica, optimizer, workers=workers)), placing
     if config.model.factory and (unlike := stated_model_mismatch(job, config.model.parameters)):
         say(unlike)
     if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
-        say(WHOLE_GRADIENTS.format(job.communicators[0].ranks))
+        say(WHOLE_GRADIENTS(job.communicators[0].ranks))
     ranks = [communicator.ranks for communicator in job.communicators]
     if other := other_job_sentence(config.ring_orders, ranks):
         say(other)
@@ -102,10 +101,8 @@ def open_replica(
     else:
         layout = layout_of(job, config)
         if config.model.names and not names_fit(job, config):
-            say(
-                f"[model] names has {len(config.model.names)} names for {len(job.parameters)} "
-                "parameters: they are called param.0, param.1, ... instead"
-            )
+            names, parameters = len(config.model.names), len(job.parameters)
+            say(NAME_COUNT(names=names, parameters=parameters))
         known = not job.joined  # else they are nobody's, and the base takes their place
         raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
         weights = layout.memory_order(raw.view(layout.stored_as))
@@ -127,7 +124,7 @@ def open_replica(
 
 
 def _resting(run: RunDir, replica: Replica) -> Replica:
-    for sentence in replica.rests_on:
-        add_assumption(run, sentence)
+    for found in replica.rests_on:
+        add_assumption(run, found)
     replica.prepare()
     return replica

@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lifecycle_records import NO_BASE_AWAITED
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 from flowcheck.replica.model_replica import Replica
@@ -53,8 +55,6 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.training_job.learned_job import decode_job
-
-NOT_AWAITED = "the replica's state is known: nothing waits for a base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class UpdateService:
             if o.replica.step == request.step:
                 self._tell(o, 0.0)
         elif followed.step is not None:
-            refuse_request(self._lifecycle, request, o.replica.step, NOT_AWAITED)
+            refuse_request(self._lifecycle, request, o.replica.step, NO_BASE_AWAITED())
         else:
             o.waiting.settle(*given, joined=o.map.joined)
         return 1
@@ -351,9 +351,9 @@ class UpdateService:
         if (lack := o.records.lack()) is not None:
             self._links.report(lack)
 
-    def _say(self, sentence: str | None) -> None:
-        if sentence is not None:
-            self._links.report(Note(stage=self.name, sentence=sentence))
+    def _say(self, found: Finding | None) -> None:
+        if found is not None:
+            self._links.report(Note(stage=self.name, finding=found))
 
     def on_message(self, message: Message) -> None:
         """Every message is a nudge: `work` looks at the shard itself."""

@@ -1,6 +1,6 @@
-"""A full disk: log lines that found no room are counted and reported, and the chain goes on.
+"""A full disk: log lines that find no room are counted and reported once, and the chain goes on.
 
-What had no room is counted, and said once; so is that there is room again.
+That there is room again is reported once as well.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import has_no_room
+from flowcheck.findings.chain_processes import RECORDS_UNWRITTEN
+from flowcheck.findings.finding import Finding
 
 LEAST_BYTES = 16 << 10
 """Free again, before it is said that there is room."""
-FULL = (
-    "{} cannot be written ({}): steps are taken all the same, and what lacks there is counted; "
-    "make room on its file system"
-)
-AGAIN = "{} is written again; {} lines lack there, as its file system was full"
 
 
 class DiskFullCounter:
@@ -56,12 +53,13 @@ class DiskFullCounter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     @property
-    def full(self) -> str:
-        """A sentence for the operator while there is no room; empty: there is."""
-        return FULL.format(self._path, self._why) if self._why else ""
+    def full(self) -> Finding | None:
+        """For the operator while there is no room; None: there is."""
+        return RECORDS_UNWRITTEN(file=self._path, error=self._why) if self._why else None
 
-    def news(self) -> tuple[int, str] | None:
-        """(lines, `full`): how many more lack since this was asked last; None: nothing changed."""
+    def news(self) -> tuple[int, Finding | None] | None:
+        """(lines, `full`): how many more found no room since this was asked last; None: nothing
+        changed."""
         new, self._told = self.count - self._told, self.count
         over = bool(self.lacks) and not self._why
         if over:
@@ -73,8 +71,3 @@ def is_full(folder: Path) -> bool:
     """Whether its file system has no room for one more record."""
     found = os.statvfs(folder)
     return bool(found.f_blocks) and found.f_bavail * found.f_frsize < LEAST_BYTES
-
-
-def writable_again_note(name: str, lines: int) -> str:
-    """The sentence that ends it."""
-    return AGAIN.format(name, f"{lines:,}")

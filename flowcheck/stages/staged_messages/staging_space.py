@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import STAGING_OVERRUN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 
 SPAN_SLOTS = 4096
@@ -26,21 +28,14 @@ def rings_drained(extractors: Sequence[Extractor]) -> bool:
     return all(extractor.ring.drained for extractor in extractors)
 
 
-OVERRUN = (
-    "staging ran full before the job was learned: {:,} packets found no room in {:,} bytes and "
-    "were dropped, none of them by the mirror: raise [staging] size_bytes (of each ring) in the "
-    "job file"
-)
-
-
-def staging_overrun(extractors: Sequence[Extractor]) -> str:
-    """What staging, once full, could not take; empty: it took everything."""
+def staging_overrun(extractors: Sequence[Extractor]) -> Finding | None:
+    """What staging, once full, could not take; None: it took everything."""
     dropped = size = 0
     for extractor in extractors:
         commit = extractor.ring.extract_commit()
         dropped += int(commit.counters.unlearned_full_packets)
         size = max(size, int(extractor.staging.handle.header.data_bytes))
-    return OVERRUN.format(dropped, size) if dropped else ""
+    return STAGING_OVERRUN(packets=dropped, bytes=size) if dropped else None
 
 
 def stalled(extractors: Sequence[Extractor]) -> list[Extractor]:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from flowcheck.findings.chain_processes import STAGE_SAYS
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained, Hello, Message, Note, SourceEnded, StepApplied, StepLost
 from flowcheck.stages.stage_table import stage_named
 
@@ -14,23 +16,23 @@ MOST_NOTES = 1000
 
 
 class OperatorNotes:
-    """Sentences for the operator: the last MOST_NOTES, and how many there were."""
+    """What the operator should know: the last MOST_NOTES, and how many there were."""
 
     def __init__(self) -> None:
-        self._last: deque[str] = deque(maxlen=MOST_NOTES)
+        self._last: deque[Finding] = deque(maxlen=MOST_NOTES)
         self.count = 0
         """Of all, also those that are gone."""
 
-    def append(self, sentence: str) -> None:
-        self._last.append(sentence)
+    def append(self, found: Finding) -> None:
+        self._last.append(found)
         self.count += 1
 
-    def since(self, count: int) -> list[str]:
+    def since(self, count: int) -> list[Finding]:
         """Those after the first `count`, as far as they are kept."""
         new = min(self.count - count, len(self._last))
         return list(self._last)[len(self._last) - new :]
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Finding]:
         return iter(self._last)
 
 
@@ -47,16 +49,16 @@ class ChainProgress:
     """Numbers of sources that have ended."""
     complete_steps: int | None = None
     """Steps the whole stream held, once it is extracted to its end."""
-    why: str = ""
+    why: Finding | None = None
     """What kept it from more of them."""
     notes: OperatorNotes = field(default_factory=OperatorNotes)
     up: set[str] = field(default_factory=set)
     """Stages that have come up."""
     restarts: int = 0
 
-    def note_restart(self, sentence: str) -> None:
+    def note_restart(self, why: Finding) -> None:
         """A stage of the chain died, and is started again."""
-        self.notes.append(sentence)
+        self.notes.append(why)
         self.restarts += 1
 
     def hear(self, message: Message, *, ending: bool, sources: Sequence[int]) -> None:
@@ -74,8 +76,8 @@ class ChainProgress:
                 self.ended_sources.add(sources[ring])
             case Drained(stage=stage, steps=steps, why=why) if _counts_whole_steps(stage):
                 self.complete_steps, self.why = steps, why
-            case Note(stage=stage, sentence=sentence):
-                self.notes.append(f"{stage}: {sentence}")
+            case Note(stage=stage, finding=found):
+                self.notes.append(STAGE_SAYS(stage=stage, what=found))
             case _:
                 pass
 

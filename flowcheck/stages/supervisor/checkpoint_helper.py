@@ -1,9 +1,9 @@
-"""The updater process after its stage has ended: writes checkpoints for the supervisor, as
-torch is loaded.
-who writes checkpoints, and nobody loads torch for seconds to write one.
+"""The updater process after its stage has ended writes checkpoints for the supervisor: it has
+torch loaded, which takes others seconds.
 
-A line each way over a socket whose other end the process was started with: first an empty one from
-it, then a Wanted and an Answer, as often as is asked. It ends when the socket is closed.
+They talk by lines over a socket whose other end the process was started with: first an empty line
+from it, then a CheckpointRequest and a CheckpointReply as often as the supervisor asks. The process
+ends when the socket is closed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.supervisor.process_progress import LOOK_S, ProgressTimeout
 from flowcheck.step_numbers import Step
 
@@ -41,10 +42,10 @@ class CheckpointReply(msgspec.Struct, frozen=True):
     """What was written, or why nothing was."""
 
     folder: str | None = None
-    refused: str = ""
-    """A StateError's words."""
+    refused: Finding | None = None
+    """Of a StateError."""
     failed: tuple[int | None, str, str | None] | None = None
-    """An OSError's errno, words and file."""
+    """An OSError's errno, text and file."""
 
 
 class HelperGone(Exception):
@@ -77,7 +78,7 @@ class CheckpointHelper:
         except (HelperGone, OSError, *DECODE_ERRORS) as error:
             self._end()
             raise HelperGone from error
-        if answer.refused:
+        if answer.refused is not None:
             raise StateError(answer.refused)
         if answer.failed is not None:
             raise OSError(*answer.failed)
@@ -127,7 +128,7 @@ def serve_checkpoints(descriptor: int, save: Callable[[CheckpointRequest], Path 
                 saved = save(msgspec.json.decode(line, type=CheckpointRequest))
                 answer = CheckpointReply(folder=str(saved) if saved is not None else None)
             except StateError as error:
-                answer = CheckpointReply(refused=str(error))
+                answer = CheckpointReply(refused=error.finding)
             except OSError as error:
                 name = error.filename
                 path = None if name is None else str(name)

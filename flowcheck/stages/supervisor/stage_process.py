@@ -13,6 +13,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_processes import (
+    EXITED,
+    KILLED,
+    LOG_EMPTY,
+    LOG_EMPTY_DISK_FULL,
+    LOG_ENDS,
+    OPTIONAL_STAGE_RESTARTED,
+    OPTIONAL_STAGE_WAITS,
+    STAGE_KEEPS_DYING,
+    STAGE_NOT_UP,
+    STAGE_RESTARTED,
+    STAGE_STOOD_STILL,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.private_files import open_private
 from flowcheck.stages.privilege.capture_starter import SINGLE_BLAS_THREAD
 from flowcheck.stages.privilege.capture_starter_client import ProcessHandle, capture_starter
@@ -144,36 +158,38 @@ class StageProcess:
         """Raises StateError where it lives and does not come up."""
         if self.is_up or self.patience is None or not self.patience.over():
             return
-        waited_s = time.monotonic() - self.started_s
-        still = "" if waited_s >= HELLO_LIMIT_S else f", and stood still for {STILL_LIMIT_S:.0f} s"
-        raise StateError(
-            f"stage {self.stage} did not come up within {waited_s:.0f} s{still}"
-            f"{self.last_words(run)}"
-        )
+        waited_s = round(time.monotonic() - self.started_s)
+        named = {"stage": self.stage, "seconds": waited_s, "log": self.end_of_log(run)}
+        if waited_s >= HELLO_LIMIT_S:
+            raise StateError(STAGE_NOT_UP(**named))
+        raise StateError(STAGE_STOOD_STILL(**named, still_s=round(STILL_LIMIT_S)))
 
-    def note_death(self, run: RunDir, code: int, reached: int) -> str:
-        """How it ended, as a sentence; reached: slots, or steps, it has finished so far.
+    def note_death(self, run: RunDir, code: int, reached: int) -> Finding:
+        """How it ended; reached: slots, or steps, it has finished so far.
 
         Raises StateError when it keeps dying without getting on: it would for ever.
         """
-        now = time.monotonic()
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        now, ended = time.monotonic(), _ended(code)
         if reached != self.reached:
             self.reached = reached
             self.fruitless_s.clear()
         full = len(self.fruitless_s) == FRUITLESS_MAX
         if full and now - self.fruitless_s[0] < FRUITLESS_WITHIN_S:
             raise StateError(
-                f"stage {self.stage} died {FRUITLESS_MAX + 1} times within "
-                f"{FRUITLESS_WITHIN_S:.0f} s and never got on; the last time it "
-                f"{ended}{self.last_words(run)}"
+                STAGE_KEEPS_DYING(
+                    stage=self.stage,
+                    deaths=FRUITLESS_MAX + 1,
+                    seconds=round(FRUITLESS_WITHIN_S),
+                    ended=ended,
+                    log=self.end_of_log(run),
+                )
             )
         self.fruitless_s.append(now)
-        return f"{self.stage} {ended} and was restarted"
+        return STAGE_RESTARTED(stage=self.stage, ended=ended)
 
-    def nurse(self, run: RunDir) -> str | None:
-        """Of an optional stage: starts it again once it has died, later each time. A
-        sentence when it has."""
+    def nurse(self, run: RunDir) -> Finding | None:
+        """Of an optional stage: starts it again once it has died, later each time. How it ended,
+        when it has; else None."""
         assert self.process is not None
         code, now = self.process.poll(), time.monotonic()
         if code is None:
@@ -186,21 +202,25 @@ class StageProcess:
         self.deaths = 1 if now - self.started_s > REST_MAX_S else self.deaths + 1
         rest_s = 0.0 if self.deaths == 1 else min(REST_MAX_S, 2.0 ** (self.deaths - 1))
         self.rests_until_s = now + rest_s
-        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        again = f"again in {rest_s:.0f} s" if rest_s else "again"
-        return f"{self.stage} {ended} and is started {again}{self.last_words(run)}"
+        named = {"stage": self.stage, "ended": _ended(code), "log": self.end_of_log(run)}
+        if not rest_s:
+            return OPTIONAL_STAGE_RESTARTED(**named)
+        return OPTIONAL_STAGE_WAITS(**named, seconds=round(rest_s))
 
-    def last_words(self, run: RunDir) -> str:
-        """The last line of its log, to end a sentence with."""
+    def end_of_log(self, run: RunDir) -> Finding:
+        """The last line of its log."""
         log = run.log(self.stage)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []
         said = [line.strip() for line in lines if line.strip()]
         if said:
-            return f": {said[-1]} (log: {log})"
-        room = (
-            f": there is no room left on the file system of {run.root}" if is_full(run.root) else ""
+            return LOG_ENDS(log=log, line=said[-1])
+        return (
+            LOG_EMPTY_DISK_FULL(log=log, folder=run.root) if is_full(run.root) else LOG_EMPTY(log)
         )
-        return f"; it said nothing (log: {log}){room}"
+
+
+def _ended(code: int) -> Finding:
+    return KILLED(-code) if code < 0 else EXITED(code)
 
 
 def all_up(processes: Iterable[StageProcess]) -> bool:

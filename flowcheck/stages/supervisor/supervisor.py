@@ -9,6 +9,14 @@ from collections.abc import Callable, Sequence
 from flowcheck._core import lib
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_processes import (
+    JOB_SAYS,
+    MIXED_VERSIONS,
+    STAGE_GAVE_UP,
+    STAGE_SAYS,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import STEP_LOST
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import applied_iteration
@@ -25,8 +33,6 @@ GRACE_S = 4.0
 """Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
 OPERATOR_ERROR = 2
 """Exit code of a stage whose Fault the operator can mend; restarting would not."""
-
-MIXED = "stage {} speaks layout version {}, this supervisor {}: two installations are mixed"
 
 
 class Supervisor:
@@ -107,17 +113,18 @@ class Supervisor:
         notes, own._passed_on = own.progress.notes.since(own._passed_on), own.progress.notes.count
         if own.progress.lost is not None and not own._lost_told:
             own._lost_told = True
-            notes.append(f"step {own.progress.lost.step} was lost: {own.progress.lost.why}")
+            lost = own.progress.lost
+            notes.append(STEP_LOST(step=lost.step, reason=lost.why))
         for note in notes:
-            self.progress.notes.append(f"job {own.run.root.name}: {note}")
+            self.progress.notes.append(JOB_SAYS(job=own.run.root.name, what=note))
 
     def _look_after(self, child: StageProcess) -> None:
         if child.process is None:
             return
         if child.spec.optional:
-            if (sentence := child.nurse(self.run)) is not None:
-                self.progress.notes.append(sentence)
-                self._record(self._recorder.restarted, child.stage, sentence)
+            if (why := child.nurse(self.run)) is not None:
+                self.progress.notes.append(why)
+                self._record(self._recorder.restarted, child.stage, why)
             return
         code = child.process.poll()
         if code is None:
@@ -125,24 +132,24 @@ class Supervisor:
         if code is None or (code == 0 and self._has_ended(child)):
             return
         if code == OPERATOR_ERROR:
-            raise StateError(self._sentence_of(child))
+            raise StateError(self._fault_of(child))
         self._restart(child, code)
 
     def _has_ended(self, child: StageProcess) -> bool:
         """Whether nothing is left that it could bring."""
         return child.spec.brings_frames and child.number in self.progress.ended_sources
 
-    def _sentence_of(self, child: StageProcess) -> str:
+    def _fault_of(self, child: StageProcess) -> Finding:
         for message in self._links.inbox.drain(limit=64, wait_ms=200):
             self.on_message(message)
         if self.fault is not None and self.fault.stage == child.stage:
-            return f"{child.stage}: {self.fault.sentence}"
-        return f"stage {child.stage} gave up{child.last_words(self.run)}"
+            return STAGE_SAYS(stage=child.stage, what=self.fault.finding)
+        return STAGE_GAVE_UP(stage=child.stage, log=child.end_of_log(self.run))
 
     def _restart(self, child: StageProcess, code: int) -> None:
-        sentence = child.note_death(self.run, code, self._reached(child))
-        self.progress.note_restart(sentence)
-        self._record(self._recorder.restarted, child.stage, sentence, code)
+        why = child.note_death(self.run, code, self._reached(child))
+        self.progress.note_restart(why)
+        self._record(self._recorder.restarted, child.stage, why, code)
         child.spawn(self.run)
 
     def _reached(self, child: StageProcess) -> int:
@@ -169,7 +176,8 @@ class Supervisor:
     def _greet(self, hello: Hello) -> None:
         if hello.layout_version != lib.FC_LAYOUT_VERSION:
             self._healthy = False
-            raise StateError(MIXED.format(hello.stage, hello.layout_version, lib.FC_LAYOUT_VERSION))
+            version, own = hello.layout_version, lib.FC_LAYOUT_VERSION
+            raise StateError(MIXED_VERSIONS(stage=hello.stage, version=version, own=own))
         for child in self._children:
             child.greeted |= child.stage == hello.stage
 

@@ -53,7 +53,7 @@ def connection_sends(
     ValueError for an algorithm that is not followed."""
     spec = spec_of(algorithm)
     if spec.sends is None:
-        raise ValueError(f"{spec.plural}: {spec.refused_because}")
+        raise ValueError(str(spec.refused_because))
     ring["thread_rule"] = spec.thread_rule
     call = CollectiveCall(
         kind=kind,

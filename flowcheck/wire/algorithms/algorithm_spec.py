@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol as Shape
 
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.chunk_partition import RING_THREADS, ThreadRule
 from flowcheck.wire.collectives.double_binary_tree import PerTree, TreeCommunicator, TreeEdge
@@ -104,8 +105,8 @@ class AlgorithmSpec:
     name: Algorithm
     plural: str
     """In sentences: "trees"."""
-    refused_because: str = ""
-    """Why it is not followed; empty: it is."""
+    refused_because: Finding | None = None
+    """Why it is not followed; None: it is."""
 
     kinds: frozenset[CollectiveKind] = frozenset()
     """Collectives that NCCL makes with it."""
@@ -129,8 +130,8 @@ class AlgorithmSpec:
     least_nodes: int = 2
     one_port_a_node: bool = False
     """All channels of a node must come and go by one port."""
-    mirror_note: str = ""
-    """What `flowcheck ports` adds where it is used; empty: nothing."""
+    mirror_note: Finding | None = None
+    """What `flowcheck ports` adds where it is used; None: nothing."""
 
     by_words: str = ""
     """Behind the kind of a collective in a table: " by trees"; empty: it goes without saying."""
@@ -139,4 +140,4 @@ class AlgorithmSpec:
 
     @property
     def followed(self) -> bool:
-        return not self.refused_because
+        return self.refused_because is None

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.nccl_algorithms import (
+    COLLNET_NOT_FOLLOWED,
+    NVLS_NOT_FOLLOWED,
+    PAT_NOT_FOLLOWED,
+)
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec
 
@@ -9,18 +14,16 @@ REFUSED = (
     AlgorithmSpec(
         name=Algorithm.NVLS,
         plural="NVLink SHARP",
-        refused_because=(
-            "NVLink SHARP sums inside a node, and its trees between nodes are not followed"
-        ),
+        refused_because=NVLS_NOT_FOLLOWED(),
     ),
     AlgorithmSpec(
         name=Algorithm.COLLNET,
         plural="CollNet",
-        refused_because="the switch itself sums (SHARP): no port carries what a ring would",
+        refused_because=COLLNET_NOT_FOLLOWED(),
     ),
     AlgorithmSpec(
         name=Algorithm.PAT,
         plural="PAT",
-        refused_because="its sums are not followed",
+        refused_because=PAT_NOT_FOLLOWED(),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flowcheck.findings.nccl_algorithms import TREES_MIRRORED
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import (
     AlgorithmSpec,
@@ -23,11 +24,6 @@ from flowcheck.wire.collectives.double_binary_tree import (
 )
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, wire_bytes
 from flowcheck.wire.collectives.ring_schedule import Schedule, Send
-
-MIRROR_NOTE = (
-    "Trees: both directions of a port are watched, which is what following one asks; Gb/s are "
-    "counted as a ring's, and an inner node of a tree sends about as much."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,7 @@ TREE = AlgorithmSpec(
     most_ranks=16,
     least_nodes=3,
     one_port_a_node=True,
-    mirror_note=MIRROR_NOTE,
+    mirror_note=TREES_MIRRORED(),
     by_words=" by trees",
     sum_words="their sums come down whole",
 )

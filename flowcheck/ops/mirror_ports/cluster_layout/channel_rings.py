@@ -7,21 +7,20 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.mirrored_ports import (
+    NICS_AS_DUMPED_NODE,
+    NICS_IN_TURN,
+    ORDER_AS_LOGGED_GROUP,
+    ORDER_BY_RANK,
+    ORDER_CUT_IN_LOG,
+)
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import DataParallelGroup
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.wire.collectives.nccl_debug_log import MAX_PRINTED_RANKS, RingOrder
 
-BY_RANK = (
-    "{}: rings pass through nodes in the order of their ranks: --nccl-log, what rank 0 printed "
-    "with NCCL_DEBUG=INFO, tells how they do"
-)
-SAME_NIC = (
-    "{}: a ring comes and goes by the same NIC of a node, channels taking NICs in turn "
-    "(NCCL_CROSS_NIC=0): --graph, NCCL_GRAPH_DUMP_FILE of the data-parallel group, tells"
-)
-LIKE_FIRST = "{}: every group's rings go as those of the log, which tells of one"
-LIKE_RANK = "{}: every node's NICs are used as the graph dump tells of one node"
-CUT = "{}: the log cuts rings at 20 ranks; the rest goes in the order of ranks"
+ORDER_ASSUMPTIONS = (ORDER_BY_RANK, ORDER_AS_LOGGED_GROUP, ORDER_CUT_IN_LOG)
+"""Of how a ring passes through the nodes."""
 
 
 class RingLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +66,7 @@ class RingsResult(msgspec.Struct, frozen=True, kw_only=True):
     """All rings of a job."""
 
     rings: tuple[ChannelRing, ...]
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
 
 
 def rings_of(
@@ -80,30 +79,30 @@ def rings_of(
 ) -> RingsResult:
     """channels: as stated; logs: of each --nccl-log its orders, one log for all groups or one for
     each; ways: of graph dumps. Raises ConfigError where these contradict each other."""
-    assumed: dict[str, None] = dict.fromkeys(plugs.assumed)
+    assumed: dict[Finding, None] = dict.fromkeys(plugs.assumed)
     rings: list[ChannelRing] = []
     if len(logs) not in (0, 1, len(groups)):
-        why = f"is one log for all {len(groups)} groups, or one for each"
-        raise ConfigError("--nccl-log", len(logs), why)
+        why = f"give one log for all {len(groups)} groups, or one for each"
+        raise ConfigError("--nccl-log", f"{len(logs)} logs", why)
     for group in groups:
         log = logs[group.number if len(logs) > 1 else 0] if logs else ()
         order = _order_of(group, log) if logs else None
         if order is None:
-            assumed[BY_RANK.format("order")] = None
+            assumed[ORDER_BY_RANK()] = None
         elif len(logs) == 1 and len(groups) > 1:
-            assumed[LIKE_FIRST.format("order")] = None
+            assumed[ORDER_AS_LOGGED_GROUP()] = None
         graph = next((w for w in ways if w.gpus == tuple(sorted(group.local(group.node(0))))), None)
         if graph is not None:
-            assumed[LIKE_RANK.format("NICs")] = None
+            assumed[NICS_AS_DUMPED_NODE()] = None
         elif group.gpus > 1:
-            assumed[SAME_NIC.format("NICs")] = None
+            assumed[NICS_IN_TURN()] = None
         count = _channels(group, plugs, channels, order, graph)
         for channel in range(count):
             ring = tuple(range(len(group.members)))
             if order is not None and len(order.channels[channel]) == len(ring):
                 ring = order.channels[channel]
             elif order is not None:
-                assumed[CUT.format("order")] = None
+                assumed[ORDER_CUT_IN_LOG()] = None
             links = _links(group, channel, ring, plugs, graph, order is not None)
             rings.append(ChannelRing(group=group, channel=channel, channels=count, links=links))
     return RingsResult(rings=tuple(rings), assumed=tuple(assumed))
@@ -114,12 +113,12 @@ def _order_of(group: DataParallelGroup, log: Sequence[RingOrder]) -> RingOrder:
     fits = [o for o in log if ranks in (o.ranks, len(o.channels[0])) and _is_ring(o, ranks)]
     if not fits:
         told = ", ".join(sorted({str(o.ranks or len(o.channels[0])) for o in log}))
-        why = f"tells rings of {told} ranks, and group {group.name} has {ranks}"
+        why = f"the log has rings of {told} ranks, and group {group.name} has {ranks} ranks"
         raise ConfigError("--nccl-log", group.name, why)
     if len(fits) > 1:
         why = (
-            f"tells {len(fits)} different orders of {ranks} ranks, and nothing in it says which "
-            "is the data-parallel group's: leave only its lines in the file"
+            f"the log has {len(fits)} different orders of {ranks} ranks, and does not say which is "
+            "the data-parallel group's: leave only the lines of that group in the file"
         )
         raise ConfigError("--nccl-log", group.name, why)
     return fits[0]
@@ -146,7 +145,9 @@ def _channels(
     ncclTopoPostset)."""
     if order is not None:
         if stated not in (None, len(order.channels)):
-            why = f"the log tells {len(order.channels)} channels of {group.name}"
+            why = (
+                f"NCCL's log has {len(order.channels)} channels of {group.name}: state that number"
+            )
             raise ConfigError("channels", stated, why)
         return len(order.channels)
     if stated is not None:
@@ -175,7 +176,7 @@ def _links(
         if group.node(rank) != group.node(then)
     ]
     if len(left) != len({group.node(rank) for rank in ring}):
-        why = f"channel {channel} of {group.name} leaves a node twice: such rings are not followed"
+        why = f"channel {channel} of {group.name} leaves a node twice, which is not supported"
         raise ConfigError("--nccl-log", channel, why)
     entry = {group.node(then): then for _, _, then in left}
     links = []

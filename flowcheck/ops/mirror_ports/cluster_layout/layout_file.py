@@ -232,7 +232,7 @@ class ClusterLayout(ConfigSection, frozen=True):
             raise ConfigError("algorithm", self.algorithm, f"is one of {', '.join(words)}")
         for spec in map(spec_of, self.algorithms):
             if not spec.followed:
-                why = f"{spec.refused_because}: NCCL_ALGO=Ring makes rings of it"
+                why = f"{spec.refused_because}; set NCCL_ALGO=Ring to have NCCL use rings"
                 raise ConfigError("algorithm", self.algorithm, why)
 
     @property

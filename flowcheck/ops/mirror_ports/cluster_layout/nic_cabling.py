@@ -8,20 +8,12 @@ from dataclasses import dataclass
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.mirrored_ports import GPU_AGAINST_DUMP, GPUS_BY_NUMBER
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,
     expand_numbers,
     expand_range,
-)
-
-BY_NUMBER = (
-    "GPUs and NICs belong together by their numbers: state gpus of each [[cable]], or give --graph "
-    "with NCCL's topology dump"
-)
-
-AGAINST = (
-    "gpus: GPU {} goes by NIC {}, as the file states, though in NCCL's topology dump NIC {} is "
-    "the nearest: see that the file is right, or leave its gpus out"
 )
 
 
@@ -39,13 +31,13 @@ class CabledPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicCabling:
-    """All of a job's."""
+    """Ports and NICs of all nodes of a job."""
 
     of: Mapping[tuple[int, int], tuple[CabledPort, ...]]
     """[node, NIC] several where it has several cables, which share its traffic by a hash."""
     nics: Mapping[tuple[int, int], int]
     """[node, GPU]"""
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
 
 
 def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) -> NicCabling:
@@ -65,7 +57,9 @@ def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) 
                 p.port == port and p.switch == cable.switch
                 for p in found.get((node, cable.nic), ())
             ):
-                why = f"on {cable.switch} it is that of {before} already"
+                why = (
+                    f"this port of {cable.switch} is stated for {before} too: state each port once"
+                )
                 raise ConfigError(f"{key}.ports", port, why)
             plug = CabledPort(
                 switch=cable.switch,
@@ -78,11 +72,16 @@ def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) 
             found.setdefault((node, cable.nic), []).append(plug)
             for gpu in cable.gpus or ():
                 if stated.setdefault((node, gpu), cable.nic) != cable.nic:
-                    why = f"GPU {gpu} of node {node} is that of NIC {stated[node, gpu]} already"
+                    why = (
+                        f"GPU {gpu} of node {node} is stated for NIC {stated[node, gpu]} too: "
+                        "state one NIC for each GPU"
+                    )
                     raise ConfigError(f"{key}.gpus", gpu, why)
     for number, monitor in enumerate(topology.monitor):
         if there := taken.get((monitor.switch, monitor.port or "")):
-            raise ConfigError(f"monitor[{number}].port", monitor.port, f"is plugged into {there}")
+            raise ConfigError(
+                f"monitor[{number}].port", monitor.port, f"is cabled to {there}: name another port"
+            )
     nics, assumed = _by_gpu(topology, found, stated, near)
     return NicCabling(
         of={at: tuple(each) for at, each in found.items()}, nics=nics, assumed=assumed
@@ -94,18 +93,18 @@ def _by_gpu(
     found: Mapping[tuple[int, int], list[CabledPort]],
     stated: Mapping[tuple[int, int], int],
     near: Mapping[int, int] | None,
-) -> tuple[dict[tuple[int, int], int], tuple[str, ...]]:
+) -> tuple[dict[tuple[int, int], int], tuple[Finding, ...]]:
     nics: dict[tuple[int, int], int] = {}
-    assumed: dict[str, None] = {}
+    assumed: dict[Finding, None] = {}
     for gpu in sorted({gpu for _, gpu in stated} if near else ()):
         other = (near or {}).get(gpu)
         told = sorted({nic for (_, own), nic in stated.items() if own == gpu} - {other})
         if told and other is not None:
-            assumed[AGAINST.format(gpu, told[0], other)] = None
+            assumed[GPU_AGAINST_DUMP(gpu=gpu, stated=told[0], nearest=other)] = None
     for node in range(topology.nodes):
         own = sorted(nic for at, nic in found if at == node)
         if not own:
-            why = f"node {node} has none: its rings could not leave it"
+            why = "has no [[cable]]: state one for each node, or its rings could not leave it"
             raise ConfigError("cable", f"node {node}", why)
         for gpu in range(topology.gpus):
             nic = stated.get((node, gpu))
@@ -113,7 +112,7 @@ def _by_gpu(
                 nic = near.get(gpu)
             if nic is None:
                 nic = own[gpu * len(own) // topology.gpus]
-                assumed |= {BY_NUMBER: None} if len(own) > 1 else {}
+                assumed |= {GPUS_BY_NUMBER(): None} if len(own) > 1 else {}
             if nic not in own:
                 why = f"GPU {gpu} uses NIC {nic}, which has no cable on node {node}"
                 raise ConfigError("cable.nic", nic, why)

@@ -1,0 +1,121 @@
+"""The processes of a chain: started, died, restarted; records, links and memory they need."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# How a stage ended.
+
+KILLED = Entry("process.killed", "was killed by signal {signal}")
+EXITED = Entry("process.exited", "ended with exit code {code}")
+STAGE_SAYS = Entry("process.stage_says", "{stage}: {what}")
+JOB_SAYS = Entry("process.job_says", "job {job}: {what}")
+STAGE_RESTARTED = Entry("process.stage_restarted", "{stage} {ended} and was restarted")
+OPTIONAL_STAGE_RESTARTED = Entry(
+    "process.optional_stage_restarted", "{stage} {ended} and is started again; {log}"
+)
+OPTIONAL_STAGE_WAITS = Entry(
+    "process.optional_stage_waits",
+    "{stage} {ended} and is started again in {seconds} s; {log}",
+)
+STAGE_GAVE_UP = Entry("process.stage_gave_up", "stage {stage} gave up; {log}")
+STAGE_KEEPS_DYING = Entry(
+    "process.stage_keeps_dying",
+    "stage {stage} died {deaths} times within {seconds} s and made no progress; the last time it "
+    "{ended}; {log}",
+    cause="A stage cannot start; the chain gives up and keeps the replica.",
+    remedy="The last line of its log follows in the sentence; the log has the rest.",
+    section="processes",
+)
+STAGE_NOT_UP = Entry(
+    "process.stage_not_up", "stage {stage} did not come up within {seconds} s; {log}"
+)
+STAGE_STOOD_STILL = Entry(
+    "process.stage_stood_still",
+    "stage {stage} did not come up within {seconds} s, and stood still for {still_s} s; {log}",
+)
+LOG_ENDS = Entry("process.log_ends", "its log {log} ends with: {line}")
+LOG_EMPTY = Entry("process.log_empty", "its log {log} is empty")
+LOG_EMPTY_DISK_FULL = Entry(
+    "process.log_empty_disk_full",
+    "its log {log} is empty: the file system of {folder} is full",
+)
+MIXED_VERSIONS = Entry(
+    "process.mixed_versions",
+    "stage {stage} speaks layout version {version}, this supervisor {own}: two installations are "
+    "mixed",
+    cause="Two releases of FlowCheck on one machine.",
+    remedy="Stop the chain, install one of them, start it.",
+    section="processes",
+)
+BROKE = Entry("process.broke", "{kind}: {text}")
+READING_BROKE = Entry("process.reading_broke", "a reading of the stream failed: {traceback}")
+CAPTURE_STARTER_GONE = Entry(
+    "process.capture_starter_gone",
+    "the process that starts captures is gone: stop the chain and start it again",
+)
+CAPTURE_STARTER_FAILED = Entry(
+    "process.capture_starter_failed",
+    "the process that starts captures is gone ({error}): stop the chain and start it again",
+)
+STAGE_UNKNOWN = Entry("process.stage_unknown", "must be one of {stages}")
+NUMBER_UNKNOWN = Entry("process.number_unknown", "the chain has {count} {per}s, counted from 0")
+SOCKET_PATH_TOO_LONG = Entry(
+    "process.socket_path_too_long",
+    "the path of a socket in it is longer than {bytes} bytes: choose a shorter run directory",
+)
+
+# Events of a chain.
+
+STARTED_BY = Entry("process.started_by", "process {pid}")
+INCARNATION = Entry("process.incarnation", "incarnation {number} of the job")
+LINK_DOWN = Entry("process.link_down", "{interface} has no link: nothing arrives by it")
+LINK_UP = Entry(
+    "process.link_up",
+    "{interface} has a link again; what passed meanwhile never came",
+)
+NO_LINK_YET = Entry(
+    "process.no_link_yet",
+    "{device} has no link yet",
+    cause="The NIC sees no signal.",
+    remedy="Cable, transceiver, the switch port's state; it is tried on.",
+    section="arrival",
+)
+JOB_SILENT = Entry(
+    "process.job_silent",
+    "the job ended or stands still, or the mirror does not bring it any more",
+)
+JOB_ARRIVES = Entry("process.job_arrives", "something of the job arrives again")
+AUDIT_DIFFERS = Entry("process.audit_differs", "{file}: {difference}")
+SERVED_AT = Entry("process.served_at", "steps are served at {url}")
+
+# Records on a full disk.
+
+RECORDS_UNWRITTEN = Entry(
+    "records.unwritten",
+    "{file} cannot be written ({error}): steps are applied all the same, and lines that are "
+    "missing there are counted; make room on its file system",
+)
+RECORDS_WRITTEN_AGAIN = Entry(
+    "records.written_again",
+    "{file} is written again; {lines:,} lines are missing there, as its file system was full",
+)
+
+# Checkpoints of a chain.
+
+SAVE_FAILED = Entry(
+    "saving.failed",
+    "no checkpoint could be saved: {reason}; it is tried again",
+    cause="The target refused or is full; the replica goes on.",
+    remedy="Mend the target: the next save follows by itself.",
+    section="saving",
+)
+SAVED_AGAIN = Entry(
+    "saving.saved_again", "{target} takes checkpoints again: {checkpoint} is durable"
+)
+NOTHING_MOVED = Entry("saving.nothing_moved", "{target}: nothing moved for {seconds} s")
+NO_CHECKPOINT = Entry("saving.no_checkpoint", "no checkpoint in {target}: {reason}")
+STEP_TRIED_AGAIN = Entry(
+    "saving.step_tried_again", "step {step} could not be saved: {reason}; it is tried again"
+)
+STEP_IS_SAVED = Entry("saving.step_is_saved", "step {step} is being saved to {target}")

@@ -1,0 +1,129 @@
+"""A job that restarts, and the trainer's checkpoints that its replica goes on from."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Flows that appear after the job was learned.
+
+LATE_FLOWS_LEFT_OUT = Entry(
+    "restart.late_flows_left_out",
+    "flows that appeared after the job was learned are not followed: {reasons}",
+)
+STAGING_FULL = Entry(
+    "restart.staging_full", "three quarters of staging are full and no job is proved: {reasons}"
+)
+STILL_GOES_ON = Entry("restart.still_goes_on", "the job that is followed still goes on beside it")
+LATE_FLOWS_OF_NO_JOB = Entry(
+    "restart.late_flows_of_no_job",
+    "{flows} flows that appeared later are of no job: they are not kept",
+)
+
+# Which step a later incarnation began with.
+
+WENT_ON = Entry(
+    "restart.went_on",
+    "incarnation {number} of the job began with the parameters of step {step}: the replica goes on "
+    "from there with its optimizer state",
+)
+WENT_BACK = Entry(
+    "restart.went_back",
+    "incarnation {number} of the job began with the parameters of step {step}: the replica goes "
+    "back from step {newest} and goes on from there with its optimizer state",
+)
+NOT_FOLLOWED = Entry(
+    "restart.not_followed", "a later incarnation of the job is not followed: {reason}"
+)
+WAITS_FOR_BASE = Entry(
+    "restart.waits_for_base",
+    "what a later incarnation of the job sends waits for a base (flowcheck base FILE): {reason}",
+)
+WAITS_FOR_TWO_CHECKPOINTS = Entry(
+    "restart.waits_for_two_checkpoints",
+    "what the job sends since waits for a base (flowcheck base FILE --then LATER): {reason}",
+)
+REPLICA_KEPT = Entry(
+    "restart.replica_kept", "{what}; the replica's step {step} is kept as {folder}"
+)
+OTHER_KIND = Entry(
+    "restart.other_kind",
+    "one incarnation reduces whole gradients, the other one shards them",
+)
+OTHER_PARAMETERS = Entry("restart.other_parameters", "it has other parameters than the replica")
+OTHERWISE_USED = Entry(
+    "restart.otherwise_used",
+    "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
+    "gradient",
+)
+REJOINED_AFTER_GAP = Entry(
+    "restart.rejoined_after_gap",
+    "it went on while some of it was not seen, and was joined again",
+)
+WEIGHTS_OF_NO_STEP = Entry(
+    "restart.weights_of_no_step",
+    "it began with parameters of no step that is kept ({steps}), so its optimizer state is not "
+    "known",
+)
+
+# A base that a job waits for.
+
+LOG_BEGUN_ANEW = Entry(
+    "base.log_begun_anew",
+    "the gradient log was full after {steps} steps and no base was given: they are given up, and "
+    "it goes on from here; between two checkpoints of the trainer it must hold all steps: make "
+    "[gradient_log] larger",
+)
+LOG_FULL = Entry(
+    "base.log_full",
+    "the gradient log is full after {steps} steps: later ones are not kept, and the replica will "
+    "stop behind those; make [gradient_log] larger",
+    cause="No base came in time.",
+    remedy="Give a base soon; a larger `[gradient_log]` for the next time.",
+    section="loss",
+)
+BASE_TAKEN = Entry(
+    "base.taken",
+    "{file} is the base of the job: the replica is at step {step}, and takes {logged} logged steps",
+)
+
+# A trainer's checkpoint that replaces the replica's state.
+
+STATE_REPLACED = Entry(
+    "anchor.state_replaced",
+    "the replica goes on from step {step} of {file}, which differed from its own; {again} steps "
+    "since are taken again",
+)
+STATE_DIFFERED = Entry(
+    "anchor.state_differed",
+    "at step {step} the replica differed from the trainer's {file}, and goes on from that: what "
+    "made them differ may do so again",
+    until_audit=True,
+)
+STATE_REFUSED = Entry(
+    "anchor.state_refused", "{file} does not replace the state of the replica: {reason}"
+)
+GRADIENTS_NOT_KEPT = Entry(
+    "anchor.gradients_not_kept",
+    "the replica is at step {step}, and not all gradients of steps {first} to {last} are kept, "
+    "which would be taken again on this file: [gradient_log] taken_steps = N keeps those of N "
+    "steps and more; a file of the replica's own newest step needs none",
+)
+STEP_NOT_REACHED = Entry(
+    "anchor.step_not_reached", "the replica is at step {at}: step {step} was not applied yet"
+)
+STEP_BEFORE_JOB = Entry(
+    "anchor.step_before_job",
+    "the file is of step {step}, and what is followed of the job began with step {began}",
+)
+STATE_NOT_KNOWN = Entry(
+    "anchor.state_not_known",
+    "the job's optimizer state is not known, or its logged steps are being applied: wait for it",
+)
+PARAMETERS_ONLY = Entry(
+    "anchor.parameters_only",
+    "the replica holds parameters as they are sent, which the next step sends anew",
+)
+NORMS_NOT_KEPT = Entry(
+    "anchor.norms_not_kept",
+    "the other rings' norms of the steps since are not kept (clip_together)",
+)

@@ -1,0 +1,165 @@
+"""Packets and steps that are missing, late or doubtful, and what a step was read by."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Frames and packets.
+
+FRAMES_DROPPED = Entry(
+    "loss.frames_dropped",
+    "frames reached this machine and found no slot: {counters}",
+    cause="An event, and `dropped` in `status`: the capture did not take them in time; "
+    "`interface_missed_frames` is the kernel's own count of what its ring for our socket had no "
+    "room for.",
+    remedy="Cores of its own for capture and parsers, 2 MiB pages, a larger `[ring]`; "
+    "`flowcheck doctor`.",
+    section="arrival",
+)
+FRAMES_OF_COUNTER = Entry("loss.frames_of_counter", "{counter} {frames:,}")
+FLOW_TABLE_FULL = Entry(
+    "loss.flow_table_full",
+    "the table of {flows:,} flows is full: {packets:,} packets of queue pairs that came later "
+    "found no record and are not followed, so a job that begins now is not learned; see who else "
+    "sends through the mirrored ports, then flowcheck down and flowcheck up begin an empty table",
+    cause="An event, in `status`, and `flow_table_full_packets` of the parser: jobs that restart "
+    "often, or somebody who makes up queue pairs, took every record. Flows that have one go on; a "
+    "new connection's steps cannot be rebuilt.",
+    remedy="See who else sends through the mirrored ports and leave them out of the mirror; "
+    "`flowcheck down` and `flowcheck up` begin an empty table.",
+    section="arrival",
+)
+PACKETS_MISSING = Entry(
+    "loss.packets_missing",
+    "their sequence numbers show that they were sent, and no mirror brought them",
+)
+PACKETS_CAME_LATE = Entry("loss.packets_came_late", "they came late")
+ONLY_DUPLICATES = Entry(
+    "loss.only_duplicates",
+    "no data lost: the step was applied, and these packets held only duplicates",
+)
+COPY_DIFFERED_LATE = Entry(
+    "loss.copy_differed_late", "a copy that differs came after the step was applied"
+)
+STAGING_OVERRUN = Entry(
+    "loss.staging_overrun",
+    "staging ran full before the job was learned: {packets:,} packets found no room in {bytes:,} "
+    "bytes and were dropped, none of them by the mirror: raise [staging] size_bytes (of each ring) "
+    "in the job file",
+)
+
+# Why a step is lost.
+
+COPIES_DIFFER = Entry("loss.copies_differ", "two copies differ within {bytes} bytes of it")
+STAGING_FULL = Entry("loss.staging_full", "staging is full and the step is not complete")
+CAPTURE_ENDED = Entry("loss.capture_ended", "the capture ended before all of it was seen")
+FLOWS_WENT_ON = Entry("loss.flows_went_on", "every flow went on without it")
+FLOWS_WENT_ON_AFTER_OVERRUN = Entry(
+    "loss.flows_went_on_after_overrun", "{overrun}; every flow went on"
+)
+SILENT_MIRROR_POINTS = Entry(
+    "loss.silent_mirror_points",
+    "{reason}; {silent} of {all} mirror points, silent for {seconds:g} s, are not waited for",
+    cause="Nothing came from one of several mirror ports while the others went on.",
+    remedy="Look at that port's session and link.",
+    section="loss",
+)
+NEW_MESSAGES = Entry(
+    "loss.new_messages", "step {step} has messages that the first iteration did not have"
+)
+STEP_REFUSED = Entry("loss.step_refused", "step {step}: {reason}")
+STEP_UNEXPLAINED = Entry(
+    "loss.step_unexplained",
+    "step {step} does not lie where the plan has it, and no collectives that could be left out "
+    "explain the messages before it: this deviates from the plan, nothing was lost",
+)
+MODEL_AVERAGING = Entry(
+    "loss.model_averaging",
+    "what was reduced holds the parameters, not their gradient (cosine {cosine:.3f}): the trainer "
+    "averages models (post_localSGD_hook, local SGD), and what its ranks do between two averages "
+    "is not on the wire",
+    cause="The trainer averages models between its own steps (local SGD).",
+    remedy="FlowCheck does not follow such a job.",
+    section="replica",
+)
+UNIT_CHANGED = Entry(
+    "loss.unit_changed",
+    "what was gathered in place of unit {unit} is nothing like it was a step before (it changed by "
+    "{change:.2f} of its length): the trainer gathers in another order than before, or gathers "
+    "something else",
+)
+NO_USED_MAP = Entry(
+    "loss.no_used_map",
+    "the map of used parameters does not hold numbers of ranks: other bytes lie in its place",
+)
+UNUSED_NOT_ZERO = Entry(
+    "loss.unused_not_zero",
+    "no rank used parameter {parameter}, and its gradient is not zero: the trainer does not set "
+    "gradients to None before a backward (zero_grad() does), and the wire does not tell which "
+    "gradient the optimizer sees",
+)
+UNUSED_IN_ONE_BACKWARD = Entry(
+    "loss.unused_in_one_backward",
+    "no rank used parameter {parameter} in one of several synchronised backwards of a step "
+    "([optimizer] synced_backwards): its gradient may be of an earlier backward",
+    remedy="Accumulate gradients under no_sync.",
+)
+FIRST_MISSING_RANGES = Entry(
+    "loss.first_missing_ranges", "{reason}; the first {named} of {ranges} missing ranges"
+)
+STEP_LOST = Entry("loss.step_lost", "step {step} was lost: {reason}")
+STEP_WAS_LOST = Entry("loss.step_was_lost", "step {step} was lost")
+NOT_GATHERED = Entry(
+    "loss.not_gathered", "step {step} was not gathered whole when the capture ended"
+)
+
+# What an operator is told of it.
+
+STEP_SHORT = Entry(
+    "loss.step_short",
+    "step {step}: {bytes:,} bytes of it never came, and units that miss some keep those of the "
+    "step before: {reason}",
+)
+STEP_GIVEN_UP_AT_END = Entry(
+    "loss.step_given_up_at_end", "step {step} was in flight when its job ended, and is given up"
+)
+STEP_LOST_JOINS_AGAIN = Entry(
+    "loss.step_lost_joins_again",
+    "step {step} was not seen whole: the replica stays before it; gradients of later steps are "
+    "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)",
+    cause="The same of a job that was joined amid its run.",
+    remedy="The same.",
+    section="loss",
+)
+REPLICA_GOES_ON = Entry(
+    "loss.replica_goes_on", "the replica goes on behind step {step}, which was lost"
+)
+MESSAGES_LOST = Entry(
+    "loss.messages_lost",
+    "messages {first} to {last} to QP {queue_pair} were lost; those behind them fit only behind as "
+    "many planned messages, so the lost ones were as planned",
+)
+MESSAGES_DROPPED = Entry(
+    "loss.messages_dropped",
+    "messages {first} to {last} to QP {queue_pair} are missing ({overrun}); those behind them fit "
+    "only behind as many planned messages, so the missing ones were as planned",
+)
+
+# What steps rest on.
+
+PLACE_OF_STEP = Entry("loss.place_of_step", "where a step lies: {reason}")
+PLACE_OF_STEP_ASSUMED = Entry(
+    "loss.place_of_step_assumed", "assumed where step {step} lies: {reason}"
+)
+PAUSES_UNBROKEN = Entry(
+    "loss.pauses_unbroken",
+    "that no mirror was blind, in a pause of the job, for exactly 16,777,216 packets of a queue "
+    "pair or a multiple of them",
+    until_audit=True,
+)
+APPLIED_IN_DOUBT = Entry(
+    "loss.applied_in_doubt",
+    "step {step} was applied, and then a copy came that differs within {bytes} bytes of it: which "
+    "of the two is right",
+    until_audit=True,
+)
