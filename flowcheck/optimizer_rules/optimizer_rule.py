@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from flowcheck.findings.finding import Finding
+
 
 class OptimizerSettings(Protocol):
     """What a row looks at of [optimizer]; None is as torch has it by default."""
@@ -61,7 +63,7 @@ class CKernel(StrEnum):
     ADAM = "adam"
 
 
-WrongSetting = tuple[str, object, str]
+WrongSetting = tuple[str, object, Finding]
 """Key, its value, what would be right."""
 
 
@@ -70,7 +72,7 @@ def nothing_wrong(settings: OptimizerSettings) -> WrongSetting | None:
     return None
 
 
-def reproducible(settings: OptimizerSettings, element_sizes: Collection[int]) -> str | None:
+def reproducible(settings: OptimizerSettings, element_sizes: Collection[int]) -> Finding | None:
     """The same bits each time."""
     return None
 
@@ -100,15 +102,15 @@ class OptimizerRule:
     """Of torch.optim."""
     computes_steps: bool = True
     """False: parameters are followed as they are sent."""
-    refused: str = ""
-    """Why no replica can follow it; empty: it can be followed."""
+    refused: Finding | None = None
+    """Why no replica can follow it; None: it can be followed."""
 
     keys: tuple[str, ...] | None = None
     """Which of the keys of [optimizer] that not every class has this one takes; None: torch is
     asked, which takes seconds to load."""
     wrong_setting: Callable[[OptimizerSettings], WrongSetting | None] = nothing_wrong
     """What torch would refuse, beyond keys and ranges."""
-    unreproducible: Callable[[OptimizerSettings, Collection[int]], str | None] = reproducible
+    unreproducible: Callable[[OptimizerSettings, Collection[int]], Finding | None] = reproducible
     """Why its steps of parameters with elements of these sizes (bytes) differ from run to run."""
 
     state_presence: StatePresence = StatePresence.RECORDED

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from flowcheck.findings import torch_optimizer_limits as limits
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.optimizer_rule import (
     CKernel,
     OptimizerRule,
@@ -18,25 +20,20 @@ from flowcheck.optimizer_rules.optimizer_rule import (
     WrongSetting,
 )
 
-FUSED_MOMENTUM = (
-    "torch's fused SGD on a CPU reads the momentum of parameters of 2 bytes an element as "
-    "numbers of 4, and past its end: it does not give the same bits twice, as they depend "
-    "on memory that is not the optimizer's; train with foreach=True and state "
-    'implementation = "foreach"'
-)
-
 
 def _sgd_wrong_setting(settings: OptimizerSettings) -> WrongSetting | None:
     if settings.nesterov and (not settings.momentum or settings.dampening):
-        return "nesterov", True, "needs a momentum and no dampening"
+        return "nesterov", True, limits.NESTEROV_NEEDS_MOMENTUM()
     return None
 
 
-def _sgd_unreproducible(settings: OptimizerSettings, element_sizes: Collection[int]) -> str | None:
+def _sgd_unreproducible(
+    settings: OptimizerSettings, element_sizes: Collection[int]
+) -> Finding | None:
     """aten/src/ATen/native/cpu/FusedSGDKernel.cpp of torch 2.13 loads whole vectors of float from
     the buffer of two-byte numbers: two of them as one, and past its end."""
     wrong = 2 in element_sizes and settings.kernels == "fused" and settings.momentum
-    return FUSED_MOMENTUM if wrong else None
+    return limits.FUSED_MOMENTUM() if wrong else None
 
 
 def _sgd_zeros(settings: OptimizerSettings) -> tuple[str, ...] | None:
@@ -111,13 +108,12 @@ RULES = (
     OptimizerRule(
         name="lbfgs",
         torch_class="LBFGS",
-        refused="evaluates the model again within a step: of those gradients the wire does not "
-        "tell",
+        refused=limits.EVALUATES_AGAIN(),
     ),
     OptimizerRule(
         name="sparseadam",
         torch_class="SparseAdam",
-        refused="takes sparse gradients, which are not reduced as the model's parameters lie",
+        refused=limits.SPARSE_GRADIENTS(),
     ),
 )
 UNLISTED = OptimizerRule(name="")

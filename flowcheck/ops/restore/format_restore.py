@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.console_output import growing_bar, print_line
@@ -97,7 +98,7 @@ def run(source: StepSource, asked: FormatRequest, *, as_json: bool) -> int:
             "older": manifest.older,
             "audited": audited,
         }
-        print(json.dumps(result))
+        print(msgspec.json.encode(result).decode())
         return 0
     print_line(
         f"{asked.out}: step {manifest.step} of {found.where}, as {manifest.form}: {written.rate}"
@@ -106,11 +107,11 @@ def run(source: StepSource, asked: FormatRequest, *, as_json: bool) -> int:
     print_line(f"  {files} files, {tensors} tensors, summed as the disk was given them")
     print_line(f"  flowcheck verify {asked.out} reads them back")
     if manifest.lacks:
-        print_line(f"  NOT a full resume: {manifest.lacks}")
+        print_line(f"  NOT a full resume: {'; '.join(map(str, manifest.lacks))}")
     for name, of in manifest.older.items():
         print_line(f"  of step {of}: {name}")
-    for sentence in manifest.assumed:
-        print_line(f"  assumed: {sentence}")
+    for finding in manifest.assumed:
+        print_line(f"  assumed: {finding}")
     if source.checkpoint is None and audited is None:
         print_line("  never audited: flowcheck audit FILE compares it with the trainer's own file")
     return 0

@@ -7,17 +7,19 @@ replica had, at the checkpoint's step, the very same bytes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import ConfigError, StateError, naming_file
+from flowcheck.findings.chain_ends import NO_COMMON_STEP, STEPS_OF_JOB
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
-from flowcheck.ops.lifecycle.common_step import NO_COMMON, common_step, replica_steps, write_index
+from flowcheck.ops.lifecycle.common_step import common_step, replica_steps, write_index
 from flowcheck.ops.restore import step_lookup
 from flowcheck.ops.restore.template_restore import fill_template, say_lacks
 from flowcheck.replica.checkpoint import step_snapshot
@@ -49,7 +51,7 @@ class RestoredJob:
     template: Path
     file: Path
     filled: FillReport
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
 
 
 def is_multi_job(root: Path, checkpoint: Path | None) -> bool:
@@ -128,11 +130,11 @@ def _found(runs: Sequence[RunDir]) -> list[step_lookup.FoundStep]:
         return newest
     step = common_step(runs)
     if step is None:
-        told = ", ".join(
-            f"job {n}: {', '.join(map(str, replica_steps(own))) or one.snapshot.step}"
+        each = [
+            STEPS_OF_JOB(job=n, steps=replica_steps(own) or one.snapshot.step)
             for n, (own, one) in enumerate(zip(runs, newest, strict=True), 1)
-        )
-        raise StateError(NO_COMMON.format(told))
+        ]
+        raise StateError(NO_COMMON_STEP(each))
     return [
         replace(one, snapshot=step_snapshot.copy_snapshot(own.replica, optimizer_in(own), step))
         for own, one in zip(runs, newest, strict=True)
@@ -196,13 +198,13 @@ def _print(given: Sequence[RestoredJob], out: Path, *, as_json: bool) -> None:
             }
             for one in given
         ]
-        print(json.dumps({"out": str(out), "jobs": told}))
+        print(msgspec.json.encode({"out": str(out), "jobs": told}).decode())
         return
     for one in given:
         print_line(
             f"{one.file}: step {one.filled.step} of job {one.job}, in the form of {one.template}"
         )
         say_lacks(one.filled)
-        for sentence in one.assumed:
-            print_line(f"  assumed: {sentence}")
+        for finding in one.assumed:
+            print_line(f"  assumed: {finding}")
     print_line(f"{out / INDEX}: which addresses and queue pairs each of them is of")

@@ -12,6 +12,7 @@ from threading import Event
 
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
@@ -62,7 +63,7 @@ class FoundStep:
     snapshot: Snapshot
     names: tuple[str, ...]
     """The trainer's parameter names, where the job file states them."""
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
     where: str
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What the sums of its tensors are to be, of one whose files are checked when it is written."""
@@ -124,7 +125,7 @@ def _of_files(
             raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
         kept = named
     if not kept:
-        why = f" ({'; '.join(told)})" if (told := unlearned_reasons(run)) else ""
+        why = f" ({'; '.join(map(str, told))})" if (told := unlearned_reasons(run)) else ""
         if config.checkpoint is None and run.steps.exists():
             right = "and its settings name no folder of checkpoints: --checkpoint FOLDER names one"
             raise StateError(f"{run.root}: its replica is gone, {right}{why}")

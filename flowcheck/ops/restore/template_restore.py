@@ -3,10 +3,11 @@ a step."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.ops.console_output import print_line
@@ -73,7 +74,7 @@ def run(
             "untold": filled.untold,
             "audited": audited,
         }
-        print(json.dumps(result))
+        print(msgspec.json.encode(result).decode())
         return 0
     print_line(f"{out}: step {filled.step} of {found.where}, in the form of {template}")
     say_lacks(filled)
@@ -81,8 +82,8 @@ def run(
         print_line(f"  now of step {filled.step}: {part}")
     for part in filled.kept:
         print_line(f"  as the template has it: {part}")
-    for sentence in (*found.assumed, *filled.assumed):
-        print_line(f"  assumed: {sentence}")
+    for finding in (*found.assumed, *filled.assumed):
+        print_line(f"  assumed: {finding}")
     if checkpoint is None and audited is None:
         print_line("  never audited: flowcheck audit FILE compares it with the trainer's own file")
     return 0
@@ -91,7 +92,7 @@ def run(
 def say_lacks(filled: template_fill.FillReport) -> None:
     """Says what of a file is not of its step."""
     if filled.not_full:
-        print_line(f"  NOT a full resume: {filled.not_full}")
+        print_line(f"  NOT a full resume: {'; '.join(map(str, filled.not_full))}")
     for name, of in filled.older.items():
         if name not in filled.untold:
             print_line(f"  of step {of}: {name}")

@@ -14,6 +14,7 @@ import torch
 
 from flowcheck.atomic_write import atomic_path_per_process, sync
 from flowcheck.errors import ConfigError, StateError, naming_file
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.manifest import (
@@ -32,7 +33,7 @@ from flowcheck.vault.checkpoint_formats.format_detection import detect_format
 from flowcheck.vault.overwrite_guard import ProtectedPath, replacing_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 
-Writer = Callable[[CheckpointContents, Path, FormatOptions, ChecksummedWriter], str]
+Writer = Callable[[CheckpointContents, Path, FormatOptions, ChecksummedWriter], tuple[Finding, ...]]
 """Writes into an empty folder or a new file and syncs it; why it is no full resume."""
 Reader = Callable[[Path], Any]
 """What is there as one nested dictionary, as torch.load would give it."""
@@ -144,7 +145,10 @@ def read(path: Path, form: str | None = None) -> Read:
 
 
 def _manifest(
-    parts: CheckpointContents, form: str, sums: ChecksummedWriter, lacks: str
+    parts: CheckpointContents,
+    form: str,
+    sums: ChecksummedWriter,
+    lacks: tuple[Finding, ...],
 ) -> Manifest:
     given = parts.given
     return Manifest(

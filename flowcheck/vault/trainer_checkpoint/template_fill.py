@@ -17,6 +17,8 @@ import torch
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
@@ -45,10 +47,10 @@ class FillReport:
     """Parts that hold the replica's step now, one phrase each."""
     kept: tuple[str, ...]
     """Parts that stay as they were in the template: what the wire does not tell."""
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     """What the template could not have contradicted."""
-    not_full: str = ""
-    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    not_full: tuple[Finding, ...] = ()
+    """Why a trainer does not go on from it as if nothing had happened; (): it does."""
     older: Mapping[str, int] = field(default_factory=dict)
     """Parameters and buffers that are of another step, and which."""
     untold: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ def fill(
             kept.append(f"{name} = {node[key]} (not the step {template.step})")
             continue
         if template.step == 0:
-            assumed.append(f"{name} counts optimizer steps: it is 0 in the template, as all counts")
+            assumed.append(gaps.COUNTER_FROM_ZERO(name))
         node[key] = snapshot.step
         replaced.append(f"{name} = {snapshot.step}")
     of = template.tree if isinstance(template.tree, dict) else {}
@@ -108,7 +110,7 @@ def fill(
         tuple(replaced),
         tuple(kept),
         tuple(assumed),
-        not_full="; ".join(buffers.lacks),
+        not_full=buffers.lacks,
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,
     )
@@ -133,20 +135,20 @@ def _fill_parameters(
     kept += [f"a learning-rate scheduler, of step {template.step}"] * len(template.schedulers)
     kept += [f"{'.'.join(path)} = {node[key]}" for node, key, path in template.counters]
     kept += list(template.untouched)
-    what = f"parameters of step {snapshot.step} beside an optimizer state of step {template.step}"
+    what = [gaps.EARLIER_OPTIMIZER_STATE(step=snapshot.step, optimizer_step=template.step)]
     if template.optimizer is None:
-        what = f"parameters of step {snapshot.step} and no optimizer state"
+        what = [gaps.NO_OPTIMIZER_STATE(snapshot.step)]
     if rounded:
-        what += f"; {rounded} parameters are rounded to the type they are sent in"
+        what.append(gaps.ROUNDED(rounded))
     if snapshot.older:
-        what += f"; {len(snapshot.older)} parameters are of earlier steps"
+        what.append(gaps.EARLIER_PARAMETERS(len(snapshot.older)))
     return FillReport(
         snapshot.step,
         template.step,
         (f"{len(template.parameters)} parameters",),
         tuple(kept),
         buffers.assumed,
-        not_full="; ".join((what, *buffers.lacks)),
+        not_full=(*what, *buffers.lacks),
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,
     )
