@@ -186,7 +186,9 @@ def test_of_a_name_that_no_row_has_nothing_is_taken_for_granted(name: str) -> No
 def test_only_what_has_a_service_is_run_as_a_stage(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for name in ("moon", "watch", "supervisor", "persist", "parse-0"):
-        with pytest.raises(ConfigError, match="must be one of update, extract, persist, serve, parse"):
+        with pytest.raises(
+            ConfigError, match="must be one of update, extract, persist, serve,"
+        ):
             stage_launch._service(name, run, CONFIG, 0)
     for name, count in (("capture", "2 sources"), ("parse", "3 rings")):
         for number in (-1, 3):
