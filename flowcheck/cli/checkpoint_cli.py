@@ -227,8 +227,9 @@ def verify(
 
     Exit code 0: all as it was written; 1: something is not, and what is named; 2: nothing tells.
     """
+    from flowcheck.findings.privileges import READS_ONLY
     from flowcheck.ops.restore import verify_command as verb
     from flowcheck.stages.privilege.drop_privileges import forbid_user_code
 
-    forbid_user_code("it only reads")
+    forbid_user_code(READS_ONLY())
     raise typer.Exit(verb.run(path, as_json=as_json))

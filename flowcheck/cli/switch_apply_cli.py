@@ -11,33 +11,43 @@ import typer
 from flowcheck.cli.shared_options import Bridge, Erspan, Form, Json, Monitor, Os, SessionId, Sources
 
 if TYPE_CHECKING:
+    from flowcheck.findings.finding import Finding
     from flowcheck.ops.switch.apply.reconciler import ApplyResult, CommandStep
 
 Database = Annotated[
     str | None,
-    typer.Option("--db", metavar="unix:FILE|tcp:HOST:PORT", help="Of Open vSwitch, if not here."),
+    typer.Option(
+        "--db", metavar="unix:FILE|tcp:HOST:PORT", help="Database of Open vSwitch [this machine's]."
+    ),
 ]
 JournalFolder = Annotated[
     Path | None,
-    typer.Option("--journal", help="Where is noted what can carry no mark of ours."),
+    typer.Option(
+        "--journal", help="Folder for notes on what FlowCheck made and cannot mark as its own."
+    ),
 ]
 Host = Annotated[
-    str | None, typer.Option(metavar="[USER@]HOST", help="Of SONiC: the switch, as ssh knows it.")
+    str | None, typer.Option(metavar="[USER@]HOST", help="SONiC only: the switch, as ssh names it.")
 ]
 SshConfig = Annotated[
-    Path | None, typer.Option("--ssh-config", help="Of SONiC: ssh's -F, in place of your own.")
+    Path | None,
+    typer.Option("--ssh-config", help="SONiC only: configuration file for ssh (-F) [your own]."),
 ]
 Save = Annotated[
     bool,
-    typer.Option("--save", help="Of SONiC: save over a reboot, others' pending changes too."),
+    typer.Option(
+        "--save", help="SONiC only: save over a reboot, including others' pending changes."
+    ),
 ]
 Oversubscribe = Annotated[
     bool,
     typer.Option(
-        "--oversubscribe", help="Also where the sources' line rates exceed the monitor port's."
+        "--oversubscribe", help="Accept sources whose line rates exceed the monitor port's."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Tell the difference, do nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+]
 
 
 def apply(
@@ -57,11 +67,12 @@ def apply(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make a mirror session: look, tell the difference, act, look again.
+    """Make a mirror session: read the switch, print the difference, change it, check it.
 
-    Twice is once. What it did is undone where it fails in the middle; mirrors and filters of
-    others are never touched. Exit code 0: it is as asked; 1: it failed, and all was undone; 2: it
-    was refused and nothing touched, or something is left, with the commands that mend it.
+    Running it again changes nothing. If a step fails, the steps before it are undone; mirrors and
+    filters of others are never touched. Exit code 0: the switch is as asked; 1: it failed, and all
+    was undone; 2: refused and nothing touched, or not all could be undone (with the commands that
+    restore it).
 
     Example: `flowcheck switch apply --os openvswitch --bridge br0 --source eth1 --monitor eth9`
     """
@@ -91,7 +102,7 @@ def apply(
 def remove(
     os: Os,
     session: Annotated[
-        str, typer.Option("--session", metavar="NAME", help="What the session is called.")
+        str, typer.Option("--session", metavar="NAME", help="Name of the session.")
     ] = "flowcheck",
     database: Database = None,
     host: Host = None,
@@ -99,16 +110,16 @@ def remove(
     save: Save = False,
     keep_hook: Annotated[
         bool,
-        typer.Option("--keep-hook", help="Of tc: leave the empty qdisc clsact where it is."),
+        typer.Option("--keep-hook", help="tc only: keep the empty qdisc clsact."),
     ] = False,
     journal: JournalFolder = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Take away the session that apply made under this name, and nothing of anybody else.
+    """Remove the session that `apply` made under this name, and nothing else.
 
-    Ports are not named: what is ours is found by its mark. Exit codes as for apply. Linux drops
-    what a port sends for some milliseconds when tc's hook goes: --keep-hook leaves it.
+    Ports need not be named: FlowCheck marks what it makes. Exit codes are those of `apply`. Linux
+    drops what a port sends for some milliseconds when tc's hook is removed; --keep-hook keeps it.
 
     Example: `flowcheck switch remove --os openvswitch`
     """
@@ -131,14 +142,14 @@ class _ApplyPrinter:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._notes: list[str] = []
+        self._notes: list[Finding] = []
 
-    def warn(self, sentence: str) -> None:
+    def warn(self, note: Finding) -> None:
         from flowcheck.ops.switch.apply import apply_report
 
-        self._notes.append(sentence)
+        self._notes.append(note)
         if not self._as_json:
-            apply_report.warned(sentence)
+            apply_report.warned(note)
 
     def difference(self, steps: list[CommandStep]) -> None:
         from flowcheck.ops.switch.apply import apply_report

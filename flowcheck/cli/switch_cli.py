@@ -156,10 +156,10 @@ def check(
         figures = ports_json_reader.rates_in_ports_json(ports_json, platform, request.sources)
     speeds = held.speeds(source_gbps, monitor_gbps)
     sizes = held.sizes(roce_mtu, path_mtu)
-    findings = held.check(os, request, speeds, figures, sizes, state)
-    code = held.exit_code(findings)
+    results = held.check(os, request, speeds, figures, sizes, state)
+    code = held.exit_code(results)
     if as_json:
-        print(json.dumps({"exit_code": code, "findings": msgspec.to_builtins(findings)}, indent=2))
+        print(json.dumps({"exit_code": code, "findings": msgspec.to_builtins(results)}, indent=2))
     else:
-        switch_report.print_findings(findings)
+        switch_report.print_results(results)
     raise typer.Exit(code)

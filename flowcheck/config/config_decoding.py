@@ -76,7 +76,7 @@ def _choices(kind: type[ConfigSection], key: str) -> tuple[str, ...]:
         if table not in _sections(kind):
             return ()
         kind = _sections(kind)[table]
-    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    types = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     found = types.get(last)
     for one in (found, *get_args(found)):  # a key that may be left out has None beside them
         if isinstance(one, type) and issubclass(one, Enum):
@@ -101,20 +101,20 @@ def _sections(kind: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
     for field in msgspec.structs.fields(kind):
         for candidate in (field.type, *getattr(field.type, "__args__", ())):
             if isinstance(candidate, type) and issubclass(candidate, ConfigSection):
-                found[field.name] = candidate
+                found[field.encode_name] = candidate
     return found
 
 
 def _refuse_unknown(
     tree: dict[str, Any], kind: type[ConfigSection], above: str, root: type[ConfigSection]
 ) -> None:
-    known = [field.name for field in msgspec.structs.fields(kind)]
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
     for key, value in tree.items():
         if key not in known:
             torchs = [TORCHS_WORDS[key]] if TORCHS_WORDS.get(key) in known else []
             near = torchs or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
             hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
-            if above and key in [field.name for field in msgspec.structs.fields(root)]:
+            if above and key in [field.encode_name for field in msgspec.structs.fields(root)]:
                 hint = f"{key} belongs above the first [table]"
             raise ConfigError(f"{above}{key}", value, f"is not a known key; {hint}")
         below = _sections(kind).get(key)

@@ -128,8 +128,8 @@ def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
             if value := getattr(where, key):
                 raise ConfigError(f"{table}.{key}", value, f"{rule.name} has no {key}")
     if wrong := rule.wrong_setting(optimizer):
-        key, value, right = wrong
-        raise ConfigError(f"{table}.{key}", value, right)
+        key, value, why = wrong
+        raise ConfigError(f"{table}.{key}", value, why)
 
 
 def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:

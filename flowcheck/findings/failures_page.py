@@ -7,27 +7,28 @@ together.
 from __future__ import annotations
 
 import re
+import string
 from pathlib import Path
 
 from flowcheck.findings.finding import Entry, entries
 
 PAGE = Path(__file__).parents[1] / "ops/lifecycle/README.md"
 _TABLE = re.compile(r"<!-- findings: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-_FIELD = re.compile(r"\{[^{}]*\}")
 _HEAD = "| It says | It means | Do |\n| --- | --- | --- |\n"
 
 
 def quoted(entry: Entry) -> str:
-    """Its sentence with \u2026 in the place of what differs each time."""
-    return _FIELD.sub("\u2026", entry.sentence).replace("{{", "{").replace("}}", "}")
+    """Its sentence with an ellipsis in the place of what differs each time."""
+    parts = string.Formatter().parse(entry.sentence)
+    return "".join(text + ("" if name is None else "\u2026") for text, name, _, _ in parts)
 
 
 def table(section: str) -> str:
-    """The rows of one section, in the order of the catalogue. Raises ValueError for a section
-    without any."""
+    """The rows of one section, in the order of their codes: that of the catalogue depends on which
+    modules a process imported first. Raises ValueError for a section without any."""
     rows = [
         f"| `{quoted(entry)}` | {entry.cause} | {entry.remedy} |\n"
-        for entry in entries().values()
+        for _, entry in sorted(entries().items())
         if entry.section == section
     ]
     if not rows:

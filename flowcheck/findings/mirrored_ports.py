@@ -73,3 +73,6 @@ SEVERAL_CABLES = Entry(
     "A NIC with several cables spreads its traffic over them by a hash: all of its ports are "
     "mirrored together.",
 )
+MONITOR_TOO_SLOW = Entry(
+    "ports.monitor_too_slow", "{sum} = {total:g} Gb/s, over {gbps:g} of {monitor}"
+)

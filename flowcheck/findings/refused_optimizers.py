@@ -6,19 +6,23 @@ from flowcheck.findings.finding import Entry
 
 EVALUATES_AGAIN = Entry(
     "optimizer.evaluates_again",
-    "evaluates the model again within a step: of those gradients the wire does not tell",
+    "cannot be followed: it evaluates the model again within a step, and those gradients are not "
+    "sent",
     remedy="Train with an optimizer that takes one gradient a step.",
 )
 SPARSE_GRADIENTS = Entry(
     "optimizer.sparse_gradients",
-    "takes sparse gradients, which are not reduced as the model's parameters lie",
+    "cannot be followed: it takes sparse gradients, which are not reduced in the layout of the "
+    "model's parameters",
     remedy="Train with an optimizer of dense gradients.",
+)
+NESTEROV_NEEDS_MOMENTUM = Entry(
+    "optimizer.nesterov_needs_momentum", "needs a momentum above 0 and no dampening"
 )
 FUSED_MOMENTUM = Entry(
     "optimizer.fused_momentum",
-    "torch's fused {optimizer} on a CPU reads the momentum of parameters of 2 bytes an element as "
-    "numbers of 4, and past its end: it does not give the same bits twice, as they depend "
-    "on memory that is not the optimizer's; train with foreach=True and state "
-    'implementation = "foreach"',
-    remedy='Train with foreach=True and state `implementation = "foreach"`.',
+    "torch's fused {optimizer} on a CPU reads the momentum of 2-byte parameters as 4-byte numbers, "
+    "past the end of its buffer: its steps depend on foreign memory and differ from run to run; "
+    'train with foreach=True and state implementation = "foreach"',
+    remedy='Train with `foreach=True` and state `implementation = "foreach"`.',
 )

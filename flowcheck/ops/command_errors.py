@@ -8,37 +8,38 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
+from flowcheck.findings.finding import Finding
 
 OPERATOR_ERROR = 2
 NO_ROOM = (
-    "there is no room left on the file system of the run directory, of the checkpoints or of "
-    "shared memory: df shows which one is full"
+    "no room left on the file system of the run directory, of the checkpoints or of shared memory: "
+    "df shows which one is full"
 )
 
 
 def exit_on_error(run: Callable[[], object]) -> None:
-    """Runs a verb: our own errors are one sentence and exit code 2."""
+    """Runs a command: our own errors become one line on stderr and exit code 2."""
     try:
         _refuse_nowhere()
         run()
         return
     except FlowCheckError as error:
-        sentence = str(error)
+        said: str | Finding = error.finding
     except OSError as error:
         if error.filename is None and not has_no_room(error):
             raise
-        sentence = f"{error.filename}: {error.strerror}" if error.filename else NO_ROOM
+        said = f"{error.filename}: {error.strerror}" if error.filename else NO_ROOM
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
-    print_message(sentence, ERROR)
+    print_message(said, ERROR)
     sys.exit(OPERATOR_ERROR)
 
 
 def _refuse_nowhere() -> None:
-    """Raises ConfigError where the folder that the command was started in is gone: no path of the
-    user's leads anywhere then."""
+    """Raises ConfigError where the folder that the command was started in is gone: relative paths
+    lead nowhere then."""
     try:
         Path.cwd()
     except FileNotFoundError as error:
-        right = "was taken away since: cd to a folder that is there"
+        right = "the folder was removed: cd to one that exists"
         raise ConfigError("working directory", os.environ.get("PWD", ""), right) from error

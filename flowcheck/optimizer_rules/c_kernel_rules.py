@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from flowcheck._core import lib
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.step_arithmetic import NO_FIRST_BETA, NO_SECOND_BETA
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 
 KernelArgs = dict[str, float | int]
@@ -49,7 +51,7 @@ class Arithmetic(StrEnum):
         return self in (Arithmetic.CUDA_FUSED, Arithmetic.CUDA_FUSED_WIDE)
 
 
-def fits_always(group: Group) -> str | None:
+def fits_always(group: Group) -> Finding | None:
     """All settings have the arithmetic of C."""
     return None
 
@@ -65,9 +67,9 @@ class CKernelRule:
     """The same as a CUDA kernel takes it, made of a CPU's."""
     double_args: Callable[[Group], tuple[float, ...]] | None = None
     """struct fc_step_wide: what stays double in CUDA_FUSED_WIDE; None: nothing does."""
-    unfit: Callable[[Group], str | None] = fits_always
+    unfit: Callable[[Group], Finding | None] = fits_always
     """Why the arithmetic of these settings is not that of C."""
-    unfit_on_cuda: Callable[[Group], str | None] = fits_always
+    unfit_on_cuda: Callable[[Group], Finding | None] = fits_always
     """Why it is not the one that was read off torch's CUDA kernels."""
 
 
@@ -170,16 +172,16 @@ def _adam_doubles(group: Group) -> tuple[float, ...]:
     )
 
 
-def _adam_unfit(group: Group) -> str | None:
+def _adam_unfit(group: Group) -> Finding | None:
     if np.float32(1 - group["betas"][0]) == 1:
-        return "without a first beta, a zero's sign is left to where torch's vectors end"
+        return NO_FIRST_BETA()
     return None
 
 
-def _adam_unfit_on_cuda(group: Group) -> str | None:
+def _adam_unfit_on_cuda(group: Group) -> Finding | None:
     """addcmul by 1 is one operation less, and not in every release the same (DeviceAddCmulCdiv)."""
     if np.float32(1 - group["betas"][1]) == 1:
-        return "without a second beta, releases of torch differ"
+        return NO_SECOND_BETA()
     return None
 
 

@@ -63,7 +63,7 @@ class CKernel(StrEnum):
     ADAM = "adam"
 
 
-WrongSetting = tuple[str, object, str]
+WrongSetting = tuple[str, object, Finding]
 """Key, its value, what would be right."""
 
 

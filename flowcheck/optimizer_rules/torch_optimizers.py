@@ -14,6 +14,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.findings.refused_optimizers import (
     EVALUATES_AGAIN,
     FUSED_MOMENTUM,
+    NESTEROV_NEEDS_MOMENTUM,
     SPARSE_GRADIENTS,
 )
 from flowcheck.optimizer_rules.optimizer_rule import (
@@ -27,7 +28,7 @@ from flowcheck.optimizer_rules.optimizer_rule import (
 
 def _sgd_wrong_setting(settings: OptimizerSettings) -> WrongSetting | None:
     if settings.nesterov and (not settings.momentum or settings.dampening):
-        return "nesterov", True, "needs a momentum and no dampening"
+        return "nesterov", True, NESTEROV_NEEDS_MOMENTUM()
     return None
 
 

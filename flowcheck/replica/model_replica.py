@@ -11,6 +11,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
 from flowcheck.replica.flat_tensors import FlatValues, elements_of
 from flowcheck.replica.optimizer import section_names
@@ -266,8 +267,8 @@ class Replica(CommittedReplica):
         self.tensor_digests = digests
 
     @property
-    def rests_on(self) -> tuple[str, ...]:
-        """What its arithmetic rests on that nothing seen could contradict, in sentences."""
+    def rests_on(self) -> tuple[Finding, ...]:
+        """What its arithmetic rests on that nothing seen could contradict."""
         return self._executor.rests_on
 
     def prepare(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import zmq
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.chain_processes import SOCKET_PATH_TOO_LONG
 from flowcheck.messages import FramesReady, Message, SpanReady, decode, encode
 
 IPC_PATH_BYTES_MAX = 107
@@ -26,7 +27,7 @@ def ipc_address(sockets: Path, name: str) -> str:
         raise ConfigError(
             "run",
             str(sockets),
-            f"a socket path may have {IPC_PATH_BYTES_MAX} bytes: choose shorter",
+            SOCKET_PATH_TOO_LONG(IPC_PATH_BYTES_MAX),
         )
     return f"ipc://{path}"
 

@@ -13,10 +13,10 @@ from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
 from flowcheck.findings.job_learning import NO_ORDER_FITS, STATE_A_MODEL
+from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.replica.optimizer_step.c_kernel_args import ROOTS
 from flowcheck.wire.learn import Reading, read_stream
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -108,8 +108,8 @@ def test_every_step_has_the_trainers_own_bits(name: str, divisor: int, tmp_path:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert assert_trainers_bits(told, truth_of(name)) == {1, 2, 3, 4}
-    assert ROOTS in told["assumed"]
-    assert any("DistributedDataParallel" in sentence for sentence in told["assumed"])
+    assert any(one["code"] == SQUARE_ROOTS.code for one in told["assumed"])
+    assert any("DistributedDataParallel" in one["sentence"] for one in told["assumed"])
 
 
 def test_a_model_that_is_not_the_trainers_is_said_where_they_tell_theirs(

@@ -29,7 +29,9 @@ from flowcheck.config import (
 )
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.error_texts import ERROR_TEXT
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.model_replica import Replica
@@ -140,11 +142,15 @@ def configs() -> Iterator[tuple[str, OptimizerConfig, str]]:
 
 
 def tried(call: Callable[[], object]) -> Any:
-    """What it returns, or the sentence it is refused with."""
+    """What it returns, or what it is refused with: codes, and the texts that have none."""
     try:
         return call()
+    except ConfigError as error:
+        right = error.right.code if isinstance(error.right, Finding) else error.right
+        return f"ConfigError: {error.key} = {error.value!r}: {right}"
     except FlowCheckError as error:
-        return f"{type(error).__name__}: {error}"
+        found = error.finding
+        return f"{type(error).__name__}: {error if found.of(ERROR_TEXT) else found.code}"
 
 
 class Facts:
@@ -209,7 +215,7 @@ class Facts:
     def _of_torchs_objects(self, built: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"in place": self._in_place()}
         for number, own in enumerate(built.optimizers):
-            found[f"rests on {number}"] = [str(each) for each in c_kernel_args.rests_on(own)]
+            found[f"rests on {number}"] = [each.code for each in c_kernel_args.rests_on(own)]
             found[f"kernel {number}"] = {
                 str(arithmetic): self._kernel(own, arithmetic) for arithmetic in Arithmetic
             }
@@ -218,7 +224,7 @@ class Facts:
     def _kernel(self, own: torch.optim.Optimizer, arithmetic: Arithmetic) -> str:
         """Why C does not take its steps, or a sum of what C is told in its first and third."""
         if why := c_kernel_args.unfit(own, self.layout, arithmetic):
-            return str(why)
+            return why.code
         groups = [
             (g, np.arange(at, at + len(g["params"]))) for at, g in enumerate(own.param_groups)
         ]

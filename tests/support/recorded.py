@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowcheck.replica.optimizer_step.c_kernel_args import ROOTS, root_name
+from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
+from flowcheck.replica.optimizer_step.c_kernel_args import root_name
 
 
 def assert_trainers_bits(told: dict[str, Any], truth: dict[str, Any]) -> set[int]:
@@ -15,7 +16,7 @@ def assert_trainers_bits(told: dict[str, Any], truth: dict[str, Any]) -> set[int
     it assumes them alike. Optimizer states take no roots and are judged everywhere.
     """
     known = {each["step"]: each["sha256"] for each in truth["steps"]}
-    rooted = ROOTS in told["assumed"]
+    rooted = any(one["code"] == SQUARE_ROOTS.code for one in told["assumed"])
     parameters = truth["roots"] == root_name() or not rooted
     for line in told["digests"]:
         own = line["states_sha256"] | {"parameters": line["parameters_sha256"]}

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from flowcheck.config import WatchConfig
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.state.chain_state import ChainState, StepState, decode_state, encode_state
 from flowcheck.ops.watch.state.state_reader import StateReader
@@ -20,7 +21,7 @@ DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 DRAWN = "document.querySelector('#word') !== null && !document.querySelector('.is-nobody')"
 AT_ONCE = "dispatchEvent(new Event('online'))"
 """The page asks now, and not within a second."""
-WHY = "every flow went on"
+WHY = earlier_finding("every flow went on")
 HOSTILE = "</script><img src=x onerror=alert(1)><b onclick=alert(2)>\u202eesrever\u202c\x1b[31m"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.staged import Chain, dealt, played, steps_of
 
+from flowcheck.findings.lost_steps import FLOWS_WENT_ON, SILENT_MIRROR_POINTS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.messages import Drained, StepLost
 from flowcheck.stages.extraction import flow_progress, installed_plans
@@ -155,7 +156,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
         for _ in range(2 * 16):
             service.work()
         [lost, *_] = chain.heard.of(StepLost)
-        assert "1 of 2 mirror points, silent for 10 s" in lost.why
+        assert lost.why == SILENT_MIRROR_POINTS(reason=FLOWS_WENT_ON(), silent=1, all=2, seconds=10)
     finally:
         service.stop()
         chain.close()

@@ -43,7 +43,7 @@ def test_a_log_of_another_job_is_told_wherever_it_is_named(
     log.write_text(RINGS)
     job.write_text(f'nccl_log = "{log}"\n{SGD}')
     [by_file] = hints_from_job_file(job, [capture]).unlike(reading)
-    assert by_file == ANOTHER_JOB(logged="4", seen="2")
+    assert by_file == ANOTHER_JOB(logged=(4,), seen=(2,))
     assert hints_from_options(None, log).unlike(reading) == [by_file]
 
 

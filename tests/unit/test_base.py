@@ -25,11 +25,13 @@ from support.staged import Chain
 
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
+from flowcheck.findings.lost_steps import STEP_LOST
+from flowcheck.findings.replica_updates import EMPTY_STATE
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.ops.trainer_checkpoint import base_command as verb
-from flowcheck.stages.job_state.assumptions import EMPTY_STATE, assumptions_of
+from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.checkpoint_request import submit_request
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
 from flowcheck.stages.job_state.lifecycle_record import RequestKind
@@ -141,7 +143,7 @@ def test_what_was_logged_is_taken_on_the_base_and_the_job_is_followed_on(
     [audit] = [json.loads(line) for line in both.chain.run.audits.read_text().splitlines()]
     assert (audit["step"], audit["passed"]) == (BASE, True)
     assert f"is at step {BASE}" in notes(both)
-    assert EMPTY_STATE not in assumptions_of(both.chain.run)
+    assert EMPTY_STATE() not in assumptions_of(both.chain.run)
 
 
 @pytest.mark.nightly
@@ -236,7 +238,7 @@ def test_a_loss_behind_a_base_is_named_by_the_trainers_step(
     lost, *_ = both.chain.heard.of(StepLost)
     assert lost.step == lines(both)[-1]["step"] + 1 == BASE + JOB.steps
     [end] = both.chain.heard.of(Drained)
-    assert end.why.startswith(f"step {BASE + JOB.steps} was lost")
+    assert end.why.of(STEP_LOST) and end.why.arguments["step"] == BASE + JOB.steps
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 9), st.integers(0, 100))

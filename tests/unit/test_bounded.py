@@ -177,7 +177,7 @@ def test_a_learned_job_may_lie_in_the_run_directory_it_is_to_be_used_in(
     )
     run.learned_folder.mkdir(parents=True)
     run.learned_job.write_bytes(b"the job")
-    with pytest.raises(ConfigError, match=r"weights\.bin.* is not there"):
+    with pytest.raises(ConfigError, match=r"weights\.bin.* no such file"):
         chain_runner.create(config, run.root)
     run.weights.write_bytes(b"its weights")
     made, _ = chain_runner.create(config, run.root)

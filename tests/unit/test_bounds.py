@@ -11,6 +11,7 @@ import numpy as np
 from support.lifecycle import follow, give_verdict, offer
 from test_node_ranks import stream_of
 
+from flowcheck.findings.chain_processes import STARTED_BY
 from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor
 from flowcheck.stages.job_state.lifecycle_record import Incarnation, RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
@@ -25,12 +26,12 @@ def test_only_the_last_notes_are_kept_and_none_is_told_twice() -> None:
     notes = OperatorNotes()
     told = 0
     for number in range(3 * MOST_NOTES):
-        notes.append(str(number))
+        notes.append(STARTED_BY(number))
         if number % 7 == 0:
-            assert notes.since(told)[-1] == str(number)
+            assert notes.since(told)[-1] == STARTED_BY(number)
             told = notes.count
     assert len(list(notes)) == MOST_NOTES
-    assert notes.since(told) == [str(n) for n in range(told, 3 * MOST_NOTES)]
+    assert notes.since(told) == [STARTED_BY(n) for n in range(told, 3 * MOST_NOTES)]
     assert len(notes.since(0)) == MOST_NOTES and not notes.since(notes.count)
 
 

@@ -11,6 +11,7 @@ from test_watch_server import recorded
 from flowcheck.config import SourceConfig
 from flowcheck.config.multi_job_config import check_last
 from flowcheck.errors import ConfigError
+from flowcheck.findings.chain_health import EXACT, NO_LINK, NO_LINK_AND, STATED_LAST_STEP
 from flowcheck.ops.watch.monitoring_server import ScrapeInterval
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord
 from flowcheck.ops.watch.state.health_rules import job_health
@@ -58,16 +59,26 @@ def health(*dark_s: float | None, step: int | None = None) -> Health:
 
 def test_without_any_link_a_job_is_stale_and_with_some_it_is_behind() -> None:
     assert health(None, None).word is HealthWord.EXACT
-    assert health(2.0, 3.0).word is HealthWord.STALE and "eth0, eth1" in health(2.0, 3.0).reason
+    dark = health(2.0, 3.0)
+    assert dark.word is HealthWord.STALE
+    assert dark.reason.arguments["no_link"] == NO_LINK(ports=["eth0", "eth1"], seconds=3)
     some = health(None, 3.0)
-    assert some.word is HealthWord.BEHIND and "eth1 has no link for 3 s" in some.reason
+    assert some.word is HealthWord.BEHIND and some.reason.of(NO_LINK_AND)
+    assert some.reason.arguments["no_link"] == NO_LINK(ports=["eth1"], seconds=3)
+
+
+def notes_of(told: Health) -> tuple[object, ...]:
+    assert told.reason.of(EXACT)
+    notes = told.reason.arguments["notes"]
+    assert isinstance(notes, tuple)
+    return notes
 
 
 def test_a_job_whose_last_step_is_taken_is_over_and_no_earlier_one() -> None:
     step = recorded().jobs[0].step
     assert step is not None
-    assert "it is over" in health(None, step=step).reason
-    assert "it is over" not in health(None, step=step + 1).reason
+    assert STATED_LAST_STEP() in notes_of(health(None, step=step))
+    assert STATED_LAST_STEP() not in notes_of(health(None, step=step + 1))
     with pytest.raises(ConfigError, match="last_step"):
         check_last(None, 0)
 

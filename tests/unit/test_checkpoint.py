@@ -12,7 +12,10 @@ from support.room import no_room
 from flowcheck import atomic_write
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
 from flowcheck.replica.checkpoint import checkpoint_save
+from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.param_layout import Layout
@@ -117,7 +120,10 @@ def test_the_model_file_is_what_safetensors_users_expect(trained, tmp_path):
 def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path):
     replica = trained(CONFIGS[3], 2)
     folder = checkpoint_save.save(
-        replica, tmp_path / "out", evidence=["weights: broadcast"], assumed=["channel order"]
+        replica,
+        tmp_path / "out",
+        evidence=[earlier_finding("weights: broadcast")],
+        assumed=[SQUARE_ROOTS()],
     )
     assert folder == tmp_path / "out" / "step-2"
     assert sorted(p.name for p in folder.iterdir()) == sorted(
@@ -126,10 +132,15 @@ def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest["step"], manifest["digest"]) == (2, replica.digest)
     assert manifest["optimizer"]["name"] == "adamw"
-    assert (manifest["evidence"], manifest["assumed"]) == (
-        ["weights: broadcast"],
-        ["channel order"],
-    )
+    [evidence], [assumed] = manifest["evidence"], manifest["assumed"]
+    assert evidence["arguments"] == {"sentence": "weights: broadcast"}
+    assert assumed == {
+        "code": "arithmetic.square_roots",
+        "arguments": {},
+        "until_audit": True,
+        "sentence": str(SQUARE_ROOTS()),
+    }
+    assert load_manifest(folder).assumed == (SQUARE_ROOTS(),)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["latest", "step-2"]
     assert (tmp_path / "out/latest").read_text() == "step-2\n"
 

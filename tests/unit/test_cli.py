@@ -135,7 +135,7 @@ def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--source", "radio"), "--source = 'radio': is one of auto, dpdk, file"),
+        (("--source", "radio"), "--source = 'radio': must be auto, dpdk or file"),
         (("--optimizer", "madgrad"), "--optimizer = 'madgrad': torch.optim of torch"),
         (("--speed", "nan"), "source.speed = nan: must be above 0"),
     ],
@@ -148,7 +148,7 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
     capture.write_bytes(bytes.fromhex(header))
     assert sentence in refused("replay", capture, *words)
     comma = capture.rename(tmp_path / "a,b.pcap")
-    assert "a path with a comma" in refused("replay", comma, "--source", "dpdk")
+    assert "no path with a comma" in refused("replay", comma, "--source", "dpdk")
 
 
 def test_what_is_no_amount_of_memory_is_one_sentence() -> None:

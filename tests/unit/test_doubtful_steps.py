@@ -15,6 +15,7 @@ from support.lives import Both, Killed
 from support.staged import Chain
 
 from flowcheck._core import lib
+from flowcheck.findings.lost_steps import APPLIED_IN_DOUBT, COPIES_DIFFER
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepArrived, StepLost
 from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
@@ -51,7 +52,7 @@ def assert_refused(both: Both) -> None:
     both.drive()
     assert taken(both) == list(range(1, DOUBTFUL))
     lost = both.chain.heard.of(StepLost)[0]
-    assert (lost.step, "two copies differ" in lost.why) == (DOUBTFUL, True)
+    assert (lost.step, lost.why.of(COPIES_DIFFER)) == (DOUBTFUL, True)
     [drained] = both.chain.heard.of(Drained)
     assert drained.steps == DOUBTFUL - 1
     assert not doubtful(both)
@@ -62,9 +63,9 @@ def assert_told(both: Both) -> None:
     assert taken(both) == list(range(1, JOB.steps + 1))
     assert both.chain.heard.of(StepLost) == []
     assert [(m.step, m.conflict_bytes) for m in doubtful(both)] == [(DOUBTFUL, 4)]
-    told = f"step {DOUBTFUL} was taken, and then a copy came that differs"
-    assert any(told in m.sentence for m in both.chain.heard.of(Note))
-    assert any(told in sentence for sentence in assumptions_of(both.chain.run))
+    told = APPLIED_IN_DOUBT(step=DOUBTFUL, bytes=4)
+    assert told in [m.finding for m in both.chain.heard.of(Note)]
+    assert told in assumptions_of(both.chain.run) and told.until_audit
 
 
 def doubtful(both: Both) -> list[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.staged import Chain, dealt, played, steps_of
 
+from flowcheck.findings.following_a_job import NO_READING_YET
 from flowcheck.messages import Drained, ShardReady, StepLost
 from flowcheck.stages.job_learning import stream_reading
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
@@ -72,7 +73,9 @@ def reading(
     rings = [key for key, seen in sizes.items() if any(m.wire_bytes == 40000 for m in seen)]
     parts = [key for key, seen in sizes.items() if any(m.wire_bytes == 7712 for m in seen)]
     if not (rings and parts):
-        return Reading(flows=(), collectives=(), weights=None, job=None, why_not=("too early",))
+        return Reading(
+            flows=(), collectives=(), weights=None, job=None, why_not=(NO_READING_YET(),)
+        )
     weights = Weights(
         shapes=((1, ELEMENTS),), result=np.zeros(ELEMENTS * 4, np.uint8), missing=(), complete=True
     )

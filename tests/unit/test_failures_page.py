@@ -1,51 +1,53 @@
-"""The page of failures quotes what FlowCheck says: each sentence is one that it can say."""
+"""The page of failures has the table of the catalogue: each sentence is one that FlowCheck says."""
 
-import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from flowcheck.findings import failures_page
+from flowcheck.findings.failures_page import PAGE, filled, sections
+from flowcheck.findings.finding import Entry, entries
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, LOSS_COUNTERS, VERDICTS
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-PAGE = REPOSITORY / "flowcheck/ops/lifecycle/README.md"
+PAGE_JS = Path(__file__).resolve().parents[2] / "flowcheck/ops/watch/page"
 SETTINGS = {"gradient_log"}
-QUOTED = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+ON_THE_PAGE = [entry for entry in entries().values() if entry.section]
+HANDWRITTEN = re.compile(r"`(The watcher [^`…]+)")
 
 
-def sentences() -> list[str]:
-    return QUOTED.findall(PAGE.read_text())
+def test_the_page_is_what_the_catalogue_makes() -> None:
+    page = PAGE.read_text()
+    assert filled(page) == page, "python -m flowcheck.findings.failures_page writes it anew"
+    assert len(ON_THE_PAGE) >= 34
 
 
-def literals(tree: ast.AST) -> list[str]:
-    """Every string of a source, what is filled in told by a NUL."""
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts = (v.value if isinstance(v, ast.Constant) else "\0" for v in node.values)
-            found.append("".join(map(str, parts)))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found.append(node.value)
-    return found
+def test_every_section_of_an_entry_is_on_the_page_once() -> None:
+    there = sections(PAGE.read_text())
+    assert sorted(there) == sorted({entry.section for entry in ON_THE_PAGE})
 
 
-@cache
-def said() -> str:
-    """All that the sources can say; markup of colours is nothing that is read."""
-    sources = (path for path in (REPOSITORY / "flowcheck").rglob("*.py") if "lab" not in path.parts)
-    texts = [text for path in sources for text in literals(ast.parse(path.read_text()))]
-    return re.sub(r"\[/?(?:red|yellow|green|dim|bold)?\]", "", "\n".join(texts))
+@pytest.mark.parametrize("entry", ON_THE_PAGE, ids=lambda entry: entry.code)
+def test_every_entry_on_the_page_says_what_it_means_and_what_to_do(entry: Entry) -> None:
+    assert entry.cause and entry.remedy
+    assert not set("|\n") & set(entry.sentence + entry.cause + entry.remedy), "a row of a table"
+    assert "`" not in entry.sentence, "it stands between backticks there"
 
 
-@pytest.mark.parametrize("sentence", sentences())
-def test_what_the_page_quotes_is_said_by_a_source(sentence: str) -> None:
-    told = [part for part in sentence.split("…") if part.strip(" ;:.,()")]
-    assert told and max(map(len, told)) > 12, "nothing is left of it to look for"
-    for part in told:
-        known = re.escape(part.strip()).replace(r"\ ", r"[ \0]")
-        assert re.search(known, said()), f"no source says {part!r}"
+def test_a_changed_sentence_changes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, (entry, *_) = PAGE.read_text(), ON_THE_PAGE
+    monkeypatch.setattr(entry, "sentence", "{{a}} of {some:,} is {b.c}")
+    assert f"| `{{a}} of … is …` | {entry.cause} | {entry.remedy} |" in filled(page)
+    monkeypatch.setattr(entry, "section", "none_there")
+    with pytest.raises(ValueError, match="nowhere"):
+        failures_page.table("nowhere")
+
+
+def test_what_the_page_quotes_of_the_browser_is_said_by_its_script() -> None:
+    script = "".join(path.read_text() for path in sorted(PAGE_JS.glob("*.js")))
+    quoted = HANDWRITTEN.findall(PAGE.read_text())
+    assert len(quoted) == 3
+    assert all(sentence.strip() in script for sentence in quoted), quoted
 
 
 def test_every_counter_that_the_page_names_is_one() -> None:

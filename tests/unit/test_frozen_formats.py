@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import flowcheck
 from flowcheck.config import ModelConfig, OptimizerConfig
+from flowcheck.findings.resume_gaps import BUFFERS_OF_STEP
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.frozen_and_buffers import (
@@ -190,10 +191,10 @@ def test_buffers_of_another_step_are_named_with_it(followed: Followed, tmp_path:
     assert manifest.older == load_manifest(tmp_path / "step.pt").older
     assert set(manifest.older) == {"mask", *(f"norm.{name}" for name in STATISTICS)}
     assert set(manifest.older.values()) == {0}
-    assert "4 buffers are of step 0" in manifest.lacks
+    assert BUFFERS_OF_STEP(buffers=4, step=0) in manifest.lacks
     assert not any(name.startswith(("first", "middle")) for name in manifest.older)
     alone = write(followed.parts, tmp_path / "step.safetensors", "safetensors")
-    assert alone.older == manifest.older and "4 buffers are of step 0" in alone.lacks
+    assert alone.older == manifest.older and BUFFERS_OF_STEP(buffers=4, step=0) in alone.lacks
 
 
 def test_the_trainers_own_file_is_audited_and_filled(followed: Followed, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError
+from flowcheck.findings import step_arithmetic as findings
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 
@@ -36,22 +37,21 @@ def test_steps_of_a_gpu_are_others_in_their_last_bits_and_say_what_they_rest_on(
     near = np.frombuffer(cpu, "<f4"), np.frombuffer(gpu, "<f4")
     np.testing.assert_allclose(*near, rtol=1e-5, atol=1e-7)
     assert cpu != gpu
-    assert len(nothing) == 1 and "square roots" in nothing[0]
-    assert "cuda" in rests[0]
-    assert all(sentence.endswith("(no audit has shown it yet)") for sentence in rests)
-    assert any("powf" in sentence for sentence in rests) == (implementation == "fused")
+    assert nothing == (findings.SQUARE_ROOTS(),)
+    assert rests[0].of(findings.GPU_KERNELS) and "cuda" in rests[0].arguments["kernels"]
+    assert all(finding.until_audit for finding in rests)
+    assert (findings.GPU_POWERS() in rests) == (implementation == "fused")
 
 
 def test_a_rule_without_kernels_of_its_own_says_that_bits_may_differ(tmp_path):
     own = OptimizerConfig(name="rmsprop", learning_rate=1e-3, device="cuda")
     _, rests = stepped(tmp_path / "gpu", own)
-    assert len(rests) == 1
-    assert "last bits may differ" in rests[0]
+    assert rests == (findings.CPU_FOR_GPU(findings.NO_KERNEL("RMSprop")),)
 
 
 def test_a_norm_over_gradients_on_a_gpu_is_named(tmp_path):
     own = OptimizerConfig(name="adamw", learning_rate=1e-3, device="cuda", clip_norm=1.0)
-    assert "norm" in stepped(tmp_path / "gpu", own)[1][-1]
+    assert stepped(tmp_path / "gpu", own)[1][-1] == findings.GPU_NORM()
 
 
 def test_a_version_of_torch_that_is_none_is_refused():

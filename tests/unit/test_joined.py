@@ -17,6 +17,7 @@ from support.staged import Chain, played
 from test_base import Trainer, lines, notes
 
 from flowcheck.errors import StateError
+from flowcheck.findings.replica_updates import BASE_FITS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
@@ -24,10 +25,9 @@ from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
-from flowcheck.stages.job_state.assumptions import BASE_FITS, assumptions_of
+from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.wire.training_job.learned_job import (
-    UNTIL_AUDITED,
     LearnedJob,
     decode_job,
     encode_job,
@@ -100,10 +100,10 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     assert [line["step"] for line in told] == list(range(4, JOB.steps + 1))
     assert [line["parameters_sha256"] for line in told] == wanted[3:]
     assert both.chain.heard.of(StepLost) == []
-    assert BASE_FITS in assumptions_of(both.chain.run)
+    assert BASE_FITS() in assumptions_of(both.chain.run)
     line = {"step": 6, "passed": True, "file": "x", "tensors": 4}
     both.chain.run.audits.write_text(json.dumps(line) + "\n")
-    assert not [s for s in assumptions_of(both.chain.run) if s.endswith(UNTIL_AUDITED)]
+    assert not [found for found in assumptions_of(both.chain.run) if found.until_audit]
 
 
 def _frames_before(life: Life, step: int) -> int:

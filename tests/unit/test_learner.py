@@ -16,6 +16,11 @@ from support.chain import wait_until
 
 from flowcheck._core import ffi
 from flowcheck.config import job_from
+from flowcheck.findings.earlier_files import EARLIER_SENTENCE
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import NO_JOB_SO_FAR, READING_KILLED
+from flowcheck.findings.job_learning import SENDS_UNREAD
+from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.extraction.extract_stage import ExtractService
 from flowcheck.stages.job_learning import job_learner, learning_status, stream_reading
@@ -58,8 +63,11 @@ class Slow:
         self.shared[0] = os.getpid()
         wait_until(lambda: bool(self.shared[1]), 60.0, "the leave to end")
         self.shared[2] = 1
-        why_not = ("too early", str(named["release"]))
+        why_not = (EARLY, EARLIER_SENTENCE(str(named["release"])))
         return Reading(flows=(), collectives=(), weights=None, job=None, why_not=why_not)
+
+
+EARLY, LAST = EARLIER_SENTENCE("too early"), EARLIER_SENTENCE("for good")
 
 
 @pytest.fixture
@@ -99,10 +107,10 @@ def test_a_reading_that_is_killed_says_so_and_is_done_again(slow: Slow, tmp_path
     mine.learn(staged(8), at_once=False)
     os.kill(slow.began(), signal.SIGKILL)
     assert mine.learn(staged(8), at_once=False, wait_s=LIMIT_S) is None
-    assert mine.why_not == ("the reading of the stream was killed by signal 9",)
+    assert mine.why_not == (READING_KILLED(9),)
     slow.let_end()
     assert mine.learn(staged(16), at_once=False, wait_s=LIMIT_S) is None
-    assert mine.why_not == ("too early", "None")
+    assert mine.why_not == (EARLY, EARLIER_SENTENCE("None"))
 
 
 def test_a_reading_that_raises_is_a_fault_of_the_stage(
@@ -167,32 +175,34 @@ def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_pat
     stage = ExtractService(RunDir(tmp_path), job_from({"source": [{"file": "x"}], **settings}))
     slow.let_end()
     stage._learner.learn(staged(8), at_once=False, wait_s=LIMIT_S)
-    assert stage._learner.why_not == ("too early", str(NcclEra.V2_20))
+    assert stage._learner.why_not == (EARLY, EARLIER_SENTENCE(str(NcclEra.V2_20)))
 
 
 def test_why_no_job_is_learned_is_told_once_it_stood_and_no_oftener(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.learned_folder.mkdir()
-    said: list[str] = []
+    said: list[Finding] = []
     now_s = [100.0]
     mine = LearningStatus(run, said.append, lambda: now_s[0])
 
-    def look(seconds: int, reason: Callable[[int], str]) -> int:
+    def look(seconds: int, reason: Callable[[int], Finding]) -> int:
         before = len(said)
         for _ in range(seconds * 10):
             now_s[0] += 0.1
             mine.look((reason(int(now_s[0])),))
         return len(said) - before
 
-    assert look(9, lambda _: "too early") == 0 and unlearned_reasons(run) == []
-    assert look(60, lambda _: "too early") == 1
+    assert look(9, lambda _: EARLY) == 0 and unlearned_reasons(run) == []
+    assert look(60, lambda _: EARLY) == 1
     assert (said, unlearned_reasons(run)) == (
-        ["no job is learned so far: too early"],
-        ["too early"],
+        [NO_JOB_SO_FAR([EARLY])],
+        [EARLY],
     )
-    assert look(100, lambda second: f"{second} seen") in (3, 4), "what changes all the time"
-    assert look(5, lambda _: "for good") + look(60, lambda _: "for good") == 1
-    assert unlearned_reasons(run) == ["for good"]
+    assert look(100, SENDS_UNREAD) in (3, 4), "what changes all the time"
+    assert look(5, lambda _: LAST) + look(60, lambda _: LAST) == 1
+    assert unlearned_reasons(run) == [LAST]
+    run.unlearned.write_text('["for good"]')
+    assert unlearned_reasons(run) == [LAST], "as an earlier version wrote it"
     mine.over()
     assert unlearned_reasons(run) == []
 
@@ -220,7 +230,7 @@ def test_the_extractor_tells_why_no_job_is_learned_of_frames_that_came(
     ring.tail = 9
     stage._learn(wait_s=0.0)
     stage._learn(wait_s=0.0)
-    assert [note.sentence for note in heard] == ["no job is learned so far: no RDMA write was seen"]
+    assert [note.finding for note in heard] == [NO_JOB_SO_FAR([NO_WRITES()])]
 
 
 def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(
@@ -235,4 +245,4 @@ def test_what_a_forgotten_reading_found_is_of_no_reading_after_it(
     assert slow.began() != first and mine.busy
     slow.let_end()
     assert mine.learn(staged(8), at_once=False, wait_s=LIMIT_S) is None
-    assert (mine.busy, mine.why_not) == (False, ("too early", "None"))
+    assert (mine.busy, mine.why_not) == (False, (EARLY, EARLIER_SENTENCE("None")))

@@ -14,6 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
+from flowcheck.findings.chain_ends import (
+    LEFT_BY_SEVERAL,
+    LEFT_REMOVABLE,
+    LEFT_WITH_REPLICA,
+)
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle import leftover_memory
 from flowcheck.ops.lifecycle.status_command import print_state, read
 from flowcheck.ops.watch.state.chain_state import StageState
@@ -71,9 +77,9 @@ def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
     assert 3 <= found.size_bytes >> 20 <= 4
     done = cleared(tmp_path / "other", replicas=True)
     assert done.removed == [] and memory.is_dir()
-    (sentence,) = leftover_memory.in_short(done.left)
-    assert "3 MiB of shared memory with its replica" in sentence
-    assert f"flowcheck down --run {tmp_path / 'r'}" in sentence
+    (left,) = leftover_memory.in_short(done.left)
+    assert left == LEFT_WITH_REPLICA(run=tmp_path / "r", mib=3)
+    assert f"flowcheck down --run {tmp_path / 'r'}" in str(left)
     assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
     down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
     assert down.stdout == f"nothing runs in {tmp_path / 'other'}\n"  # that is for up and status
@@ -84,8 +90,9 @@ def test_what_several_chains_left_is_told_in_a_line_and_of_other_users_nothing(
 ) -> None:
     memories = {killed(tmp_path / name, shm) for name in ("a", "b", "c")}
     found = leftover_memory.find()
-    (sentence,) = leftover_memory.in_short(found)
-    assert "3 killed chains left" in sentence and "flowcheck status --leftovers" in sentence
+    (left,) = leftover_memory.in_short(found)
+    assert left.of(LEFT_BY_SEVERAL) and left.arguments["chains"] == 3
+    assert "flowcheck status --leftovers" in str(left)
     told = CliRunner().invoke(app, ["status", "--leftovers"]).stdout.splitlines()
     assert [sum(f"--run {tmp_path / name}" in line for line in told) for name in "abc"] == [1] * 3
     for memory in memories:
@@ -98,15 +105,15 @@ def test_jobs_of_one_killed_chain_are_one_leftover_and_the_chains_own_business(
 ) -> None:
     for root in (tmp_path / "r", tmp_path / "r" / "jobs" / "2"):
         killed(root, shm, "replica")
-    (sentence,) = leftover_memory.in_short(leftover_memory.find())
-    assert f"the chain in {tmp_path}/r was killed and left 6 MiB" in sentence
-    assert sentence.endswith(f"with its replica: flowcheck down --run {tmp_path}/r")
+    (left,) = leftover_memory.in_short(leftover_memory.find())
+    assert left == LEFT_WITH_REPLICA(run=tmp_path / "r", mib=6)
+    assert str(left).endswith(f"with its replica: flowcheck down --run {tmp_path}/r")
     assert cleared(tmp_path / "r").left == [], "whoever asks looks after all of it"
     alone = tmp_path / "s" / "jobs" / "2"  # a chain's name may be anything
     killed(alone, shm)
     assert alone in {one.run for one in leftover_memory.find()}
     (line,) = leftover_memory.in_short(leftover_memory.find())
-    assert line.startswith("2 killed chains left 9 MiB")
+    assert line == LEFT_BY_SEVERAL(chains=2, mib=9)
 
 
 def test_memory_no_run_directory_leads_to_is_removed(tmp_path: Path, shm: Path) -> None:
@@ -122,7 +129,8 @@ def test_a_replica_no_run_directory_leads_to_goes_only_when_that_is_asked_for(
     memory = killed(tmp_path / "r", shm, "replica")
     (tmp_path / "r" / "memory").unlink()
     done = cleared(tmp_path / "other")
-    assert done.removed == [] and "flowcheck down removes it" in done.left[0].sentence
+    assert done.removed == [] and done.left[0].finding.of(LEFT_REMOVABLE)
+    assert "flowcheck down removes it" in str(done.left[0].finding)
     assert cleared(tmp_path / "other", replicas=True).removed == [str(memory)]
 
 
@@ -171,7 +179,9 @@ def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
     state = read(RunDir(tmp_path / "[red]run"))
     gone = StageState(name="supervisor", job=1, pid=None, started=True, restarts=0, gone_s=1.0)
     state = msgspec.structs.replace(state, stages=(gone,))
-    print_state(msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), ["\x9b2J"])
+    print_state(
+        msgspec.structs.replace(state, watched="\x1b]0;mine\x07"), [earlier_finding("\x9b2J")]
+    )
     said = capsys.readouterr().out
     assert "watched at \\x1b]0;mine\\x07\n" in said and "\n\\x9b2J\n" in said
     assert f"--run {tmp_path}/[red]run removes" in said

@@ -18,6 +18,7 @@ from support.chain import wait_until
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.lost_steps import STEP_WAS_LOST
 from flowcheck.ops.lifecycle import shutdown_checkpoint
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.checkpoint_helper import (
@@ -31,11 +32,12 @@ WRITER = """
 import errno, os, sys, time
 from pathlib import Path
 from flowcheck.errors import StateError
+from flowcheck.findings.lost_steps import STEP_WAS_LOST
 from flowcheck.stages.supervisor.checkpoint_helper import serve_checkpoints
 def save(wanted):
     folder = Path(wanted.directory)
     if folder.name == "other":
-        raise StateError("another run's")
+        raise StateError(STEP_WAS_LOST(7))
     if folder.name == "full":
         raise OSError(errno.ENOSPC, "no room", str(folder / "f"))
     if folder.name == "broken":
@@ -65,8 +67,9 @@ def lender() -> Iterator[CheckpointHelper]:
 def test_what_the_lent_process_says_is_said_here(lender: CheckpointHelper, tmp_path: Path) -> None:
     assert lender.save(tmp_path, tmp_path, None) is None
     assert lender.save(tmp_path, tmp_path, 7) == tmp_path / "step-7"
-    with pytest.raises(StateError, match="another run's"):
+    with pytest.raises(StateError) as refused:
         lender.save(tmp_path, tmp_path / "other", 7)
+    assert refused.value.finding == STEP_WAS_LOST(7)
     with pytest.raises(OSError, match="no room") as raised:
         lender.save(tmp_path, tmp_path / "full", 7)
     assert raised.value.filename == str(tmp_path / "full" / "f")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from flowcheck import messages
 from flowcheck.errors import MessageError
+from flowcheck.findings.chain_processes import NO_LINK_YET, STARTED_BY
+from flowcheck.findings.lost_steps import COPIES_DIFFER, STEP_LOST
 from flowcheck.messages import Message, decode, encode
 
 KINDS = sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
@@ -22,16 +24,16 @@ EXAMPLES: list[Message] = [
     messages.ShardReady(iteration=3, generation=1),
     messages.StepArrived(step=3, time_ns=1_700_000_000_000_000_000),
     messages.StepApplied(step=3, seconds=0.25, digest="ab"),
-    messages.StepLost(step=4, missing=((0, 8), (64, 128)), why="never came"),
-    messages.StepShort(step=4, missing_bytes=72, why="never came"),
+    messages.StepLost(step=4, missing=((0, 8), (64, 128)), why=COPIES_DIFFER(8)),
+    messages.StepShort(step=4, missing_bytes=72, why=STEP_LOST(step=4, reason=COPIES_DIFFER(8))),
     messages.StepDoubtful(step=3, conflict_bytes=8),
     messages.StepSaved(step=3, name="step-3", bytes=9, seconds=0.5, time_ns=7),
-    messages.SaveFailed(step=None, why="no room", attempts=2),
+    messages.SaveFailed(step=None, why=NO_LINK_YET("a"), attempts=2),
     messages.Drained(stage="extract", steps=20),
-    messages.Fault(stage="capture-0", sentence="no such file"),
-    messages.Note(stage="capture-0", sentence="no huge pages"),
-    messages.Unwritten(stage="update", file="/run/steps.jsonl", lines=3, full="no room"),
-    messages.Stop(reason="SIGTERM", drain=True),
+    messages.Fault(stage="capture-0", finding=NO_LINK_YET("capture-0").until_audited()),
+    messages.Note(stage="capture-0", finding=NO_LINK_YET("b\udc80")),
+    messages.Unwritten(stage="update", file="/run/steps.jsonl", lines=3, full=NO_LINK_YET("c")),
+    messages.Stop(reason=STARTED_BY(15), drain=True),
 ]
 
 

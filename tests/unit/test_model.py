@@ -12,6 +12,8 @@ import pytest
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import NAME_COUNT
 from flowcheck.messages import Message, Note
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
@@ -78,14 +80,14 @@ def test_a_dtype_of_the_size_the_wire_tells_is_taken() -> None:
 
 class Heard:
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        self.notes: list[Finding] = []
 
     def send(self, to: str, message: Message) -> None:
         pass
 
     def report(self, message: Message) -> None:
         if isinstance(message, Note):
-            self.notes.append(message.sentence)
+            self.notes.append(message.finding)
 
 
 @pytest.mark.parametrize("names", [["fc.weight", "fc.bias"], ["fc.weight"], []])
@@ -103,7 +105,7 @@ def test_names_that_do_not_fit_cost_no_start_up(
     fit = len(names) == 2
     own = tuple(names) if fit else ("param.0", "param.1")
     assert bool(heard.notes) == (bool(names) and not fit)
-    assert all("1 names for 2 parameters" in note for note in heard.notes)
+    assert all(note == NAME_COUNT(names=1, parameters=2) for note in heard.notes)
     run.config.write_bytes(b"")
     run.settings = lambda: config  # type: ignore[method-assign]
     found = newest_step(run, settle=False)

@@ -54,7 +54,7 @@ def test_one_job_of_several_is_given_back_by_name_or_number(run: RunDir, tmp_pat
     assert restored(run, tmp_path / "c", "--job", "1") == (2, 1000)
     with pytest.raises(ConfigError, match="--job dense or other"):
         restored(run, tmp_path / "d")
-    with pytest.raises(ConfigError, match="is one of dense, other, or its number"):
+    with pytest.raises(ConfigError, match="must be one of dense, other, or a number from 1"):
         restored(run, tmp_path / "d", "--job", "3")
     assert not (tmp_path / "d").exists()
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.onestep import HERE, Follower
 
 from flowcheck._core import ffi, lib
+from flowcheck.findings import step_arithmetic as findings
 from flowcheck.replica import digest
 from flowcheck.replica.digest import tensor_digests
 from flowcheck.replica.optimizer_step import c_kernel_args
@@ -193,17 +194,19 @@ def test_steps_with_ieees_square_roots_are_those_of_the_portable_twin(twin, monk
 def test_settings_that_have_another_arithmetic_are_left_to_torch():
     parameters, layout = [torch.zeros(3)], Layout.of_shapes([(3,)])
     for made, why in [
-        (torch.optim.Adam(parameters, fused=True), "fused"),
-        (torch.optim.Adagrad(parameters), "Adagrad"),
-        (torch.optim.SGD(parameters, lr=torch.tensor(0.1)), "tensor"),
-        (torch.optim.Adam(parameters, differentiable=True), "differentiable"),
-        (torch.optim.Adam(parameters, betas=(0.0, 0.9)), "first beta"),
+        (torch.optim.Adam(parameters, fused=True), findings.OTHER_ARITHMETIC("fused")),
+        (torch.optim.Adagrad(parameters), findings.NO_KERNEL("Adagrad")),
+        (torch.optim.SGD(parameters, lr=torch.tensor(0.1)), findings.TENSOR_SETTING()),
+        (
+            torch.optim.Adam(parameters, differentiable=True),
+            findings.OTHER_ARITHMETIC("differentiable"),
+        ),
+        (torch.optim.Adam(parameters, betas=(0.0, 0.9)), findings.NO_FIRST_BETA()),
     ]:
-        assert why in (c_kernel_args.unfit(made, layout) or "")
-    assert "bfloat16" in (
-        c_kernel_args.unfit(torch.optim.SGD(parameters), Layout.of_shapes([(3,)], dtype="bfloat16"))
-        or ""
-    )
+        assert c_kernel_args.unfit(made, layout) == why
+    two_bytes = Layout.of_shapes([(3,)], dtype="bfloat16")
+    why = c_kernel_args.unfit(torch.optim.SGD(parameters), two_bytes)
+    assert why == findings.PARAMETER_DTYPE("bfloat16")
     assert c_kernel_args.unfit(torch.optim.SGD(parameters), layout) is None
 
 

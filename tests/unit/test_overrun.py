@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowcheck.config import StagingConfig
+from flowcheck.findings.following_a_job import NO_READING_YET
+from flowcheck.findings.lost_steps import STAGING_OVERRUN
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
@@ -46,11 +48,10 @@ def test_what_found_no_room_is_counted_and_the_setting_named(shm: Path, records:
         said = staging_overrun([extractor])
         assert bool(dropped) == (records == 4)
         if dropped:
-            assert f"{dropped:,} packets" in said and "[staging] size_bytes" in said
-            assert reasons_with_traffic(("a reason",), [extractor], first=True)[:2] == (
-                said,
-                "a reason",
-            )
+            assert said is not None and said.of(STAGING_OVERRUN)
+            assert said.arguments["packets"] == dropped and "[staging] size_bytes" in str(said)
+            why_not = (NO_READING_YET(),)
+            assert reasons_with_traffic(why_not, [extractor], first=True)[:2] == (said, *why_not)
         else:
-            assert said == ""
+            assert said is None
         assert hasattr(StagingConfig(), "size_bytes"), "the setting that the sentence names"

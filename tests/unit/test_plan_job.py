@@ -92,7 +92,9 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
         ConfigError, match=r"gradients of taken steps [0-9,]+ .*are free"
     ) as refused:
         up_command.up(tmp_path / "job.toml", None, as_json=True)
-    assert f"= {told['bytes']:,} bytes, and {told['bytes'] - 1:,} are free" in str(refused.value)
+    assert f"= {told['bytes']:,} bytes are needed, and {told['bytes'] - 1:,} are free" in str(
+        refused.value
+    )
     assert not (tmp_path / "run").exists()
 
 

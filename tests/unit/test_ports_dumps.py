@@ -138,7 +138,7 @@ cable = [
 switch = [{ name = "leaf", os = "OS" }]
 monitor = [{ switch = "leaf", port = "Ethernet64", gbps = 400 }]
 """
-    with pytest.raises(ConfigError, match="one direction word for all ports of a session"):
+    with pytest.raises(ConfigError, match="one direction for all ports of a session"):
         choose(tmp_path, one_beside.replace("OS", "sonic"), graph=crossing)
     told = choose(tmp_path, one_beside.replace("OS", "eos"), graph=crossing).commands[0].render
     assert "--source Ethernet4:rx" in told and "--source Ethernet0:tx" in told

@@ -23,14 +23,17 @@ from test_base import Trainer, lines, notes
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
+from flowcheck.findings.replica_updates import EMPTY_STATE
+from flowcheck.findings.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.ops.trainer_checkpoint import replica_reset
 from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
-from flowcheck.replica.optimizer_step.loss_scale_evidence import SCALE, Tally
-from flowcheck.stages.job_state.assumptions import EMPTY_STATE, add_assumption, assumptions_of
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
+from flowcheck.replica.optimizer_step.loss_scale_evidence import Tally
+from flowcheck.stages.job_state.assumptions import add_assumption, assumptions_of
 
 UNSEEN, SAVED, GIVEN = 2, 3, 6
 """The step behind which the trainer changed a weight; that of its file; the replica's when it is
@@ -104,15 +107,15 @@ def test_the_steps_since_are_taken_again_on_the_trainers_bits(
     [line] = anchors(both)
     assert (line["step"], line["at"], line["file"]) == (SAVED, GIVEN, str(file))
     told = assumptions_of(both.chain.run)
-    assert EMPTY_STATE not in told, "the file showed all of the state"
-    another = f"at step {SAVED} the replica was another"
-    assert any(sentence.startswith(another) for sentence in told)
+    assert EMPTY_STATE() not in told, "the file showed all of the state"
+    another = STATE_DIFFERED(step=SAVED, file=file)
+    assert another in told
     for step, strikes in ((SAVED, False), (SAVED + 2, True)):
         line = AuditRecord(step=step, passed=True, file="", tensors=1)
         with both.chain.run.audits.open("ab") as log:
             log.write(msgspec.json.encode(line) + b"\n")
         left = assumptions_of(both.chain.run)
-        assert any(sentence.startswith(another) for sentence in left) != strikes, step
+        assert (another in left) != strikes, step
     assert "goes on from step 3 of" in notes(both)
 
 
@@ -127,12 +130,14 @@ def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
     both.drive()
     assert shown(both)[:GIVEN] == before[:GIVEN]
     [line] = anchors(both)
-    assert "the gradients of steps 4 to 6 are not all kept" in line["refused"]
-    assert EMPTY_STATE in assumptions_of(both.chain.run)
-    add_assumption(both.chain.run, f"{SCALE}{UNTIL_AUDITED}")
+    refused = msgspec.convert(line["refused"], Finding)
+    assert refused == GRADIENTS_NOT_KEPT(step=6, first=4, last=6)
+    assert EMPTY_STATE() in assumptions_of(both.chain.run)
+    add_assumption(both.chain.run, LOSS_SCALE())
     write_atomically(both.chain.run.scale, msgspec.json.encode(Tally(shown=2)))
-    [told] = [one for one in assumptions_of(both.chain.run) if one.startswith(SCALE)]
-    assert "2 show in the gradients" in told and told.endswith(UNTIL_AUDITED)
+    counted = LOSS_SCALE_COUNTED(Tally(shown=2).told)
+    assert counted in assumptions_of(both.chain.run) and counted.until_audit
+    assert LOSS_SCALE() not in assumptions_of(both.chain.run)
     assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
 
 
@@ -156,7 +161,7 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})
     step, told = replica_reset.replace_with_checkpoint(both.chain.run, file)
     assert step == SAVED and "there is nothing to replace" in told
-    assert EMPTY_STATE not in assumptions_of(both.chain.run)
+    assert EMPTY_STATE() not in assumptions_of(both.chain.run)
     tree = torch.load(file, weights_only=True)
     tree["optimizer"]["param_groups"][0]["betas"] = (0.8, 0.9)
     torch.save(tree, tmp_path / "other.pt")

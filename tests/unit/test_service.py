@@ -11,6 +11,7 @@ import pytest
 from support.chain import wait_until
 
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_processes import BROKE
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
 from flowcheck.stages.run_directory.process_liveness import process_identity
 from flowcheck.stages.service_loop import IDLE_MAX_MS, Idle, Signals, drive, run_service
@@ -134,7 +135,7 @@ def test_what_the_operator_can_mend_is_told_in_one_sentence_with_exit_code_2() -
 
     service, links = Broken(), FakeLinks()
     assert lives(service, links) == 2
-    assert links.reported == [Fault(stage="fake", sentence="no ring there")]
+    assert links.reported == [Fault(stage="fake", finding=StateError("no ring there").finding)]
     assert (service.stopped, links.closed) == (1, 1)
 
 
@@ -148,7 +149,8 @@ def test_our_own_mistake_is_told_and_leaves_its_traceback() -> None:
         lives(service, links)
     last = links.reported[-1]
     assert isinstance(last, Fault)
-    assert "parsed ran ahead of head" in last.sentence
+    wrong = {"kind": "AssertionError", "text": "parsed ran ahead of head"}
+    assert last.finding == BROKE(**wrong)
     assert (service.stopped, links.closed) == (1, 1)
 
 

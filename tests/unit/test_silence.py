@@ -11,6 +11,8 @@ from support.extraction import SIMPLE, Bench, bench, packets_of, plan_of
 from test_loss_steps import FIRST, SIZES, sends
 from test_watch_server import recorded
 
+from flowcheck.findings.chain_health import EXACT, PACKETS_MISSING, QUIET, SILENT, STEPS_TOOK
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState, TrafficArrival
 from flowcheck.ops.watch.state.health_rules import job_health
 from flowcheck.ops.watch.state.traffic_silence import with_arrival
@@ -110,11 +112,21 @@ def test_silence_is_stale_says_both_causes_and_what_held_before() -> None:
     assert health().word is health(age_s=29.0, step_s=None).word is HealthWord.EXACT
     assert health(age_s=29.0, step_s=10.0).word is HealthWord.EXACT, "a step of it takes so long"
     paused = health(age_s=9.0)
-    assert paused.word is HealthWord.BEHIND and "arrived for 9 s" in paused.reason
+    assert paused.word is HealthWord.BEHIND and paused.reason.of(QUIET)
+    assert paused.reason.arguments["seconds"] == 9
     silent = health(age_s=47.0)
-    assert silent.word is HealthWord.STALE
-    for said in ("nothing of the job arrived for 47 s", "ended", "mirror", "is exact: the replica"):
-        assert said in silent.reason
+    assert silent.word is HealthWord.STALE and silent.reason.of(SILENT)
+    told = silent.reason.arguments
+    before = told["reason"]
+    assert (told["seconds"], told["pace"], told["word"]) == (47, STEPS_TOOK(0.4), "exact")
+    assert isinstance(before, Finding) and before.of(EXACT)
+    for said in (
+        "nothing of the job arrived for 47 s",
+        "ended",
+        "mirror",
+        "was exact: the replica",
+    ):
+        assert said in str(silent.reason)
     assert health(age_s=2.0, unplaced_s=7.0).word is HealthWord.BEHIND
 
 
@@ -129,7 +141,10 @@ def test_a_step_that_lacks_packets_is_behind_before_it_is_given_up() -> None:
     lacks = with_arrival(msgspec.structs.replace(job, timeline=(*job.timeline, holed)), beat)
     assert lacks.lag_steps == 5
     found = job_health(lacks, state.stages, sources_ended=False)
-    assert found.word is HealthWord.BEHIND and found.reason.startswith("10,000 packets of step")
+    assert found.word is HealthWord.BEHIND
+    assert found.reason == PACKETS_MISSING(
+        packets=10_000, step=job.step + 1, replica_step=job.step, lag=5
+    )
     healed = msgspec.structs.replace(holed, healed=10_250)
     came = msgspec.structs.replace(lacks, timeline=(healed,))
     assert job_health(came, state.stages, sources_ended=False).word is HealthWord.EXACT

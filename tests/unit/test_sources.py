@@ -20,7 +20,7 @@ from flowcheck.ops.job_setup.capture_port_check import check_capture_ports, inte
         ({"interface": "mirror0"}, "there are lo, eno1 ("),
         ({"pci": "0000:3b:00.1"}, "source.pci = '0000:3b:00.1': this machine has no such PCI"),
         ({"pci": "3b:00.1"}, "are 0000:3b:00.0 (eno1, bound to vfio-pci), 0000:5e:00.0 (bound to"),
-        ({"pci": "eno1"}, "source.pci = 'eno1': is no PCI address"),
+        ({"pci": "eno1"}, "source.pci = 'eno1': a PCI address is written as"),
     ],
 )
 def test_a_port_that_is_not_there_is_told_with_what_is(

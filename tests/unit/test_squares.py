@@ -14,6 +14,13 @@ from hypothesis import strategies as st
 from support.lifecycle import follow, offer
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import (
+    NORM_AWAITED,
+    NORM_NEVER_COMES,
+    NORM_WAIT_OVER,
+    NORM_WAIT_OVER_ELSEWHERE,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.optimizer.gradient_clipping import bounds, told_by_all_orders
 from flowcheck.replica.param_layout import Layout
@@ -44,7 +51,7 @@ def gradient(seed: int, scale: float = 1.0) -> np.ndarray:
 
 
 def squares_of(
-    run: RunDir, said: list[str] | None = None, clock: list[float] | None = None
+    run: RunDir, said: list[Finding] | None = None, clock: list[float] | None = None
 ) -> GradNormExchange:
     told = said if said is not None else []
     times = clock if clock is not None else [0.0]
@@ -106,7 +113,7 @@ def test_a_square_outlives_its_process_and_is_of_one_life_of_the_job(
 def test_what_the_other_ring_has_lost_is_given_up_and_no_earlier_step(
     runs: tuple[RunDir, RunDir],
 ) -> None:
-    said: list[str] = []
+    said: list[Finding] = []
     two = squares_of(runs[1], said)
     runs[0].memory.mkdir()
     with GradientShard.create(runs[0].shard, gradient_bytes=LAYOUT.size_bytes) as shard:
@@ -118,7 +125,7 @@ def test_what_the_other_ring_has_lost_is_given_up_and_no_earlier_step(
     for step in (4, 5):
         assert two.clipped(LAYOUT, step, gradient(2), None) is None and two.gone
     [told] = said
-    assert told.startswith("step 4 is whole, but not in job 1, and all rings are clipped by one")
+    assert told == NORM_NEVER_COMES(step=4, job=1)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -136,14 +143,14 @@ def test_what_was_in_flight_when_the_other_ring_came_back_is_given_up(
 
 
 def test_a_ring_that_waits_says_so_once(runs: tuple[RunDir, RunDir]) -> None:
-    said: list[str] = []
+    said: list[Finding] = []
     clock = [0.0]
     two = squares_of(runs[1], said, clock)
     for now in (0.0, 9.0, 11.0, 30.0):
         clock[0] = now
         assert two.clipped(LAYOUT, 3, gradient(2), None) is None
     [told] = said
-    assert told.startswith("step 3 waits for job 1: all rings are clipped by one norm")
+    assert told == NORM_AWAITED(step=3, job=1)
 
 
 def orders(squares: list[np.float32]) -> set[np.float32]:
@@ -203,18 +210,15 @@ def test_four_rings_are_scaled_by_the_sum_in_the_stated_order(
 
 
 def test_a_ring_that_waits_too_long_ends_the_steps_of_all(runs: tuple[RunDir, RunDir]) -> None:
-    said: list[list[str]] = [[], []]
+    said: list[list[Finding]] = [[], []]
     clock = [0.0]
     one, two = (squares_of(run, own, clock) for run, own in zip(runs, said, strict=True))
     assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.gone
     clock[0] = 601.0
     assert two.clipped(LAYOUT, 3, gradient(2), None) is None and two.gone
-    assert said[1][-1].startswith("step 3 waited 600 s for job 1 (clip_wait_s)")
+    assert said[1][-1] == NORM_WAIT_OVER(step=3, seconds=600, job=1)
     assert one.clipped(LAYOUT, 3, gradient(1), None) is None and one.gone, "it would be alone"
-    assert said[0] == [
-        "step 3: another ring has waited too long for a norm (clip_wait_s), and all are clipped "
-        "by one: the replica stays before it"
-    ]
+    assert said[0] == [NORM_WAIT_OVER_ELSEWHERE(3)]
     again = squares_of(runs[1], said[1], clock)
     assert again.clipped(LAYOUT, 4, gradient(2), None) is None and again.gone, "a kill forgets none"
     for run in runs:

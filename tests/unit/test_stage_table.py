@@ -27,6 +27,10 @@ from flowcheck.config import (
     job_from,
 )
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.chain_health import NOT_LEARNED, STAGES_RESTART, STAGES_TO_START
+from flowcheck.findings.chain_processes import KILLED, STAGE_RESTARTED, STARTED_BY
+from flowcheck.findings.chain_starts import CAPTURES
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.progress_messages import LiveMessages
@@ -182,11 +186,11 @@ def test_of_a_name_that_no_row_has_nothing_is_taken_for_granted(name: str) -> No
 def test_only_what_has_a_service_is_run_as_a_stage(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for name in ("moon", "watch", "supervisor", "persist", "parse-0"):
-        with pytest.raises(ConfigError, match="is one of update, extract, persist, serve, parse"):
+        with pytest.raises(ConfigError, match="must be one of update, extract, persist, serve,"):
             stage_launch._service(name, run, CONFIG, 0)
     for name, count in (("capture", "2 sources"), ("parse", "3 rings")):
         for number in (-1, 3):
-            with pytest.raises(ConfigError, match=f"there are {count}, counted from 0"):
+            with pytest.raises(ConfigError, match=f"the chain has {count}, counted from 0"):
                 stage_launch._service(name, run, CONFIG, number)
     assert stage_launch._service("parse", run, CONFIG, 2).name == "parse-2"
     assert stage_launch._service("capture", run, CONFIG, 1).name == "capture-1"
@@ -232,11 +236,11 @@ def test_a_further_stage_is_waited_for_restarted_and_stopped_like_any_other(benc
     bench.hello("tally-2")
     bench.supervisor.work()
     assert started() == [*STAGES[:5], *TALLIES, *STAGES[5:]]
-    bench.supervisor.on_message(Drained(stage="tally-0", steps=7, why="not for it to say"))
+    bench.supervisor.on_message(Drained(stage="tally-0", steps=7, why=STARTED_BY(1)))
     assert bench.supervisor.progress.complete_steps is None
     bench.hello(*STAGES[5:])
     bench.die("tally-1", -9)
-    assert "tally-1 was killed by signal 9" in " ".join(bench.supervisor.progress.notes)
+    assert STAGE_RESTARTED(stage="tally-1", ended=KILLED(9)) in bench.supervisor.progress.notes
     assert started()[-1] == "tally-1"
     bench.supervisor.stop()
     said = [stage for _, stage in FakeProcess.said]
@@ -295,7 +299,7 @@ def test_sources_are_captured_once_every_stage_that_brings_frames_is_up(
     assert capsys.readouterr().err == ""
     progress.up.add("tally-1")
     say(progress)
-    assert "every source is being captured" in capsys.readouterr().err
+    assert str(CAPTURES()) in capsys.readouterr().err
 
 
 SMALL = JobConfig(
@@ -343,16 +347,16 @@ def test_a_further_stage_is_in_the_state_in_status_and_in_metrics(
 def test_health_needs_a_further_stage_unless_its_row_says_that_nobody_does(
     read: StateReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told() -> str:
+    def told() -> Finding:
         state: ChainState = read.state()
         assert state.health.word is HealthWord.BEHIND
         return state.health.reason
 
-    assert "no job is learned yet" in told()
+    assert told() == NOT_LEARNED()
     killed(tmp_path / "run", "tally-0")
-    assert told() == "stage tally-0 died, and the supervisor starts it again"
+    assert told() == STAGES_RESTART(["tally-0"])
     (tmp_path / "run/pids/tally-0").unlink()
-    assert told() == "stage tally-0 is to be started once the others are up"
+    assert told() == STAGES_TO_START(["tally-0"])
     *others, row, capture = stage_table.STAGES
     monkeypatch.setattr(stage_table, "STAGES", (*others, replace(row, optional=True), capture))
-    assert "no job is learned yet" in told()
+    assert told() == NOT_LEARNED()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lost_steps import UNIT_CHANGED
 from flowcheck.stages.extraction.gradient_checks import GatheredUnitCheck
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter
@@ -26,6 +28,11 @@ def job(dtype: str | None) -> LearnedJob:
     )
 
 
+def unit_of(found: Finding | None) -> object:
+    assert found is not None and found.of(UNIT_CHANGED)
+    return found.arguments["unit"]
+
+
 def test_what_takes_another_units_place_is_told() -> None:
     draw = np.random.default_rng(1)
     one, two = (draw.standard_normal(500).astype("<f4") for _ in range(2))
@@ -34,9 +41,9 @@ def test_what_takes_another_units_place_is_told() -> None:
         moved = np.concatenate([one, two]) * np.float32(1 + step / 100)
         assert not steady.problem(moved.view(np.uint8))
     swapped = np.concatenate([two, one])
-    assert "unit 0" in steady.problem(swapped.view(np.uint8))
+    assert unit_of(steady.problem(swapped.view(np.uint8))) == 0
     gradient = np.concatenate([one, draw.standard_normal(500).astype("<f4")])
-    assert "unit 1" in steady.problem(gradient.view(np.uint8))
+    assert unit_of(steady.problem(gradient.view(np.uint8))) == 1
     back = np.concatenate([one, two])
     assert not steady.problem(back.view(np.uint8))
     untold = GatheredUnitCheck(job(None))

@@ -17,6 +17,12 @@ from support.lives import Both, Deaths
 from support.staged import Chain
 
 from flowcheck.findings.job_learning import BUCKETS_AS_BEFORE
+from flowcheck.findings.job_restarts import (
+    NOT_FOLLOWED,
+    OTHER_PARAMETERS,
+    REPLICA_KEPT,
+    WAITS_FOR_BASE,
+)
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.stages.extraction import extract_stage
@@ -144,15 +150,16 @@ def test_life_that_begins_with_nothing_known_takes_no_step_and_the_replica_is_ke
     both = play(cut(life) + second.frames_of(), keep_bytes)
     both.drive()
     assert [line["step"] for line in lines(both)] == list(range(1, STEPS + 1))
-    [note] = [m.sentence for m in both.chain.heard.of(Note) if "later incarnation" in m.sentence]
-    told = "other parameters" if other == "layout" else "waits for a base (flowcheck base FILE)"
-    assert told in note
+    [note] = [m.finding for m in both.chain.heard.of(Note) if m.finding.of(REPLICA_KEPT)]
+    what = note.arguments["what"]
+    refused = NOT_FOLLOWED(OTHER_PARAMETERS())
+    assert what == refused if other == "layout" else what.of(WAITS_FOR_BASE)
     [kept] = both.chain.run.root.glob("kept-*/step-*")
     assert kept.name == f"step-{STEPS}"
     assert (kept / "optimizer.safetensors").stat().st_size > 2 * after[0].nbytes
     [end] = both.chain.heard.of(Drained)
     logged = 0 if other == "layout" else job.steps
-    assert (end.steps, end.why) == (STEPS + logged, "" if logged else note)
+    assert (end.steps, end.why) == (STEPS + logged, None if logged else note)
     assert both.chain.heard.of(StepLost) == []
     assert (incarnation_of(both.chain.run).step is None) == bool(logged)
 

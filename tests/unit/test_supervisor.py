@@ -10,6 +10,10 @@ import pytest
 from support.supervised import STAGES, Bench, Clock, FakeProcess
 
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_processes import EXITED, KILLED, NO_LINK_YET, STAGE_RESTARTED
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.following_a_job import NO_READING_YET
+from flowcheck.findings.lost_steps import CAPTURE_ENDED, PACKETS_MISSING
 from flowcheck.messages import Drained, Fault, SourceEnded, StepApplied, StepLost
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -82,13 +86,15 @@ def test_a_stage_of_another_layout_is_refused(bench: Bench) -> None:
         bench.hello("extract", version=99)
 
 
-@pytest.mark.parametrize(("code", "how"), [(-9, "killed by signal 9"), (1, "exit code 1")])
-def test_a_dead_stage_is_started_again_and_that_is_said(bench: Bench, code: int, how: str) -> None:
+@pytest.mark.parametrize(("code", "how"), [(-9, KILLED(9)), (1, EXITED(1))])
+def test_a_dead_stage_is_started_again_and_that_is_said(
+    bench: Bench, code: int, how: Finding
+) -> None:
     bench.up()
     bench.die("parse-1", code)
     assert started() == [*STAGES, "parse-1"]
     (note,) = bench.supervisor.progress.notes
-    assert "parse-1" in note and how in note
+    assert note == STAGE_RESTARTED(stage="parse-1", ended=how)
     events = [json.loads(line) for line in bench.run.events.read_text().splitlines()]
     assert [e["stage"] for e in events if e.get("event") == "restart"] == ["parse-1"]
 
@@ -100,8 +106,11 @@ def test_a_stage_that_dies_again_and_again_without_getting_on_stops_the_chain(
     for _ in range(stage_process.FRUITLESS_MAX):
         bench.die("extract", -11)
     bench.run.log("extract").write_text("Traceback\nAssertionError: tail ran ahead\n")
-    with pytest.raises(StateError, match=r"extract died 9 times .* signal 11: Asser.* tail ran"):
+    with pytest.raises(
+        StateError, match=r"extract died 9 times .* signal 11.*: Asser.* tail ran"
+    ) as found:
         bench.die("extract", -11)
+    assert found.value.finding.arguments["ended"] == KILLED(11)
 
 
 def test_a_stage_that_gets_on_between_its_deaths_is_always_started_again(bench: Bench) -> None:
@@ -122,8 +131,8 @@ def test_deaths_far_apart_are_always_mended(bench: Bench) -> None:
 
 def test_what_only_the_operator_can_mend_is_not_tried_again(bench: Bench) -> None:
     bench.up()
-    bench.links.inbox.waiting = [Fault(stage="capture-1", sentence="no such port")]
-    with pytest.raises(StateError, match="capture-1: no such port"):
+    bench.links.inbox.waiting = [Fault(stage="capture-1", finding=NO_LINK_YET("port 3"))]
+    with pytest.raises(StateError, match="capture-1: port 3 has no link yet"):
         bench.die("capture-1", 2)
     assert started() == STAGES
 
@@ -152,11 +161,11 @@ def test_the_chain_has_ended_when_the_shard_says_that_every_whole_step_is_taken(
 
 def test_a_stream_without_a_step_ends_too_once_its_updater_had_its_say(bench: Bench) -> None:
     bench.hello(*(stage for stage in STAGES if stage != "update"))
-    bench.supervisor.on_message(Drained(stage="extract", steps=0, why="no start-up seen"))
+    bench.supervisor.on_message(Drained(stage="extract", steps=0, why=NO_READING_YET()))
     assert not bench.supervisor.drained(), "it may refuse what the job file states"
     bench.hello("update")
     assert bench.supervisor.drained()
-    assert bench.supervisor.progress.why == "no start-up seen"
+    assert bench.supervisor.progress.why == NO_READING_YET()
 
 
 def test_progress_remembers_the_first_loss_and_the_furthest_step(bench: Bench) -> None:
@@ -174,7 +183,7 @@ def test_a_step_that_was_not_whole_when_the_chain_was_told_to_end_is_no_loss(
     bench: Bench,
 ) -> None:
     bench.up()
-    lost = StepLost(step=7, missing=((0, 4),), why="the capture ended before all of it was seen")
+    lost = StepLost(step=7, missing=((0, 4),), why=CAPTURE_ENDED())
     bench.process("capture-0").terminate = lambda: bench.links.inbox.waiting.append(lost)  # type: ignore[method-assign]
     bench.supervisor.stop()
     assert bench.supervisor.progress.lost is None
@@ -183,7 +192,7 @@ def test_a_step_that_was_not_whole_when_the_chain_was_told_to_end_is_no_loss(
 
 def test_a_loss_that_was_told_before_the_chain_was_told_to_end_is_one(bench: Bench) -> None:
     bench.up()
-    lost = StepLost(step=7, missing=((0, 4),), why="no mirror brought them")
+    lost = StepLost(step=7, missing=((0, 4),), why=PACKETS_MISSING())
     bench.links.inbox.waiting = [lost]
     bench.supervisor.stop()
     assert bench.supervisor.progress.lost == lost

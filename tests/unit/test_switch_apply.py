@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_changes import INTERRUPTED, PORT_NAME_BEGINS_ALIKE
 from flowcheck.ops.switch import session_parser, switch_platforms
 from flowcheck.ops.switch.apply import (
     apply_journal,
@@ -100,17 +102,17 @@ def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:
     result = reconciler.reconcile(
         lamps, lambda _: frozenset("bc"), dry_run=False, tell=lambda _: None
     )
-    assert (result.outcome, result.why, lamps.lit) == (ApplyOutcome.UNDONE, "interrupted", set())
+    assert (result.outcome, result.why, lamps.lit) == (ApplyOutcome.UNDONE, INTERRUPTED(), set())
 
 
 def test_programs_are_stopped_at_their_limits() -> None:
     with pytest.raises(StateError, match="did not end within"):
         command_runner.run(["sleep", "20"], limit_s=0.2)
-    with pytest.raises(StateError, match="said more than 16 MiB"):
+    with pytest.raises(StateError, match="printed over 16 MiB"):
         command_runner.run(["sh", "-c", "cat /dev/zero"], limit_s=20)
     with pytest.raises(StateError, match="ended with 3: no such thing"):
         command_runner.run(["sh", "-c", "echo no such thing >&2; exit 3"])
-    with pytest.raises(StateError, match="is it installed"):
+    with pytest.raises(StateError, match="check that it is installed"):
         command_runner.run(["no-such-program-of-ours"])
 
 
@@ -121,7 +123,7 @@ def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
     with pytest.raises(ConfigError, match="cannot be written"), apply_lock(tmp_path / "file"):
         pass
     (tmp_path / "x.json").write_text("no json")
-    with pytest.raises(StateError, match="no journal of ours"):
+    with pytest.raises(StateError, match="not a journal of FlowCheck's"):
         ApplyJournal(tmp_path, "x").read()
 
 
@@ -129,10 +131,10 @@ def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
     ("words", "sentence"),
     [
         (("--os", "eos", "--monitor", "Ethernet2/1"), "render --os eos"),
-        (("--os", "tc", "--monitor", "b", "--db", "unix:/x"), "is of --os openvswitch"),
+        (("--os", "tc", "--monitor", "b", "--db", "unix:/x"), "with --os openvswitch only"),
         (("--os", "tc", "--monitor", "b", "--form", "flower"), "matchall, hardware, u32"),
-        (("--os", "sonic", "--monitor", "Ethernet4"), "as ssh knows it"),
-        (("--os", "sonic", "--monitor", "Ethernet4", "--host", "-oX=y"), "as ssh knows it"),
+        (("--os", "sonic", "--monitor", "Ethernet4"), "as ssh takes it"),
+        (("--os", "sonic", "--monitor", "Ethernet4", "--host", "-oX=y"), "as ssh takes it"),
     ],
 )
 def test_what_cannot_be_told_directly_is_refused(words: tuple[str, ...], sentence: str) -> None:
@@ -154,7 +156,7 @@ SOMEBODYS = {"type": "SPAN", "dst_port": "Ethernet64", "src_port": "Ethernet40",
         ("Ethernet0:tx", "Ethernet124", "cannot mirror tx"),
         ("Ethernet0", "Ethernet100", "member of Vlan7"),
         ("Ethernet0", "Ethernet104", "routed port"),
-        ("Ethernet3", "Ethernet124", "no port in the switch"),
+        ("Ethernet3", "Ethernet124", "CONFIG_DB has no such port"),
         ("Ethernet40:rx", "Ethernet124", "watches it already"),
     ],
 )
@@ -179,10 +181,10 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
     other = session_parser.parse_session(
         switch_platforms.platform_named("sonic"), ["Ethernet4"], monitor="Ethernet124"
     )
-    told: list[str] = []
+    told: list[Finding] = []
     assert sonic_mirror.sonic_goal(sonic, other, state, told.append)["src_port"] == "Ethernet4"
-    assert len(told) == 1
-    assert "older releases" in told[0]
+    begins = PORT_NAME_BEGINS_ALIKE(port="Ethernet4", other="Ethernet40", session="somebodys")
+    assert told == [begins]
 
 
 @pytest.mark.parametrize(("os", "lock"), [("openvswitch", "ovs-lock"), ("tc", "lock")])
@@ -191,7 +193,10 @@ def test_two_at_once_wait_for_each_other_and_then_touch_nothing(
 ) -> None:
     monkeypatch.setattr(apply_journal, "LOCK_S", 0.2)
     where = switch_backends.ApplyOptions(journal=tmp_path)
-    with apply_journal.apply_lock(tmp_path, lock), pytest.raises(StateError, match="is under way"):
+    with (
+        apply_journal.apply_lock(tmp_path, lock),
+        pytest.raises(StateError, match="or remove is running"),
+    ):
         switch_backends.remove(os, "flowcheck", where, dry_run=False, tell=lambda _: None)
 
 

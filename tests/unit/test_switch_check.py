@@ -22,7 +22,8 @@ def checked(*words: str | Path) -> tuple[int, dict[str, tuple[str, str]]]:
     assert err == ""
     told = json.loads(out)
     assert told["exit_code"] == code
-    return code, {one["rule"]: (one["verdict"], one["why"]) for one in told["findings"]}
+    found = ((one["rule"], one["verdict"], one["why"]) for one in told["findings"])
+    return code, {rule: (verdict, why["sentence"]) for rule, verdict, why in found}
 
 
 def test_one_direction_fits_a_monitor_port_of_its_speed_and_two_do_not() -> None:
@@ -133,11 +134,11 @@ monitor = "{monitor}"
 @pytest.mark.parametrize(
     ("session", "source", "monitor", "why"),
     [
-        ("flowcheck", "Ethernet64", "Ethernet96", "is there already"),
+        ("flowcheck", "Ethernet64", "Ethernet96", "exists already"),
         ("x", "Ethernet64", "Ethernet124", "sends its copies to Ethernet124 too"),
         ("x", "Ethernet124", "Ethernet96", "watches Ethernet124"),
         ("x", "Ethernet64", "Ethernet4", "is the monitor port of session x"),
-        ("x", "Ethernet4:both", "Ethernet96", "the same packets twice"),
+        ("x", "Ethernet4:both", "Ethernet96", "the same packets would come twice"),
         ("x", "Ethernet40", "Ethernet96", "by their beginning"),
         ("x", "Ethernet4:tx", "Ethernet96", None),
         ("x", "Ethernet64", "Ethernet96", None),
@@ -192,7 +193,7 @@ def test_limits_of_a_platform_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (("--gradient-bytes", "5"), "belong together"),
+        (("--gradient-bytes", "5"), "--members and --step-s together"),
         (("--roce-mtu", "1500"), "256, 512, 1024, 2048, 4096"),
         (("--source-gbps", "nan"), "must be a finite number"),
         (("--monitor-gbps", "inf"), "must be a finite number"),
@@ -212,7 +213,7 @@ def test_a_session_that_is_stated_by_halves_is_refused(tmp_path: Path) -> None:
     given = ("switch", "check", *SONIC, *HUNDRED, "--source", "Ethernet0", "--state", str(state))
     assert "sources" in refused(*given)
     state.write_bytes(b"\xff\xfe")
-    assert "is no TOML" in refused(*given)
+    assert "is not valid TOML" in refused(*given)
     state.write_text('[[session]]\nsession = "one"\nsources = []\nmonitor = "Ethernet12"\n')
     assert checked(*SONIC, *HUNDRED, "--source", "Ethernet0", "--state", state)[0] == 0
 

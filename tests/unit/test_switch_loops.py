@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
 from flowcheck.ops.switch import session_parser, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
@@ -44,7 +46,7 @@ def goal(
     monitor: str,
     *there: TcFilter,
     frames: tuple[int, int] = (0, 0),
-    warn: Callable[[str], None] = lambda _: None,
+    warn: Callable[[Finding], None] = lambda _: None,
 ) -> Goal:
     """Of devices that could all be asked for anything and carried `frames`, with these filters."""
     links = {
@@ -132,7 +134,7 @@ def test_every_way_tc_gives_frames_to_a_device_is_read(action: str) -> None:
     [
         ((9, 7), (9, 57), "refused"),
         ((9, 7), (59, 7), "refused"),
-        ((9, 7), (10, 8), "received 1 and sent 1"),
+        ((9, 7), (10, 8), "warned"),
         ((9, 7), (9, 7), ""),
     ],
 )
@@ -146,7 +148,7 @@ def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is
     looks = iter([before, after])
     monkeypatch.setattr(tc_mirror, "LOOK_S", 0)
     monkeypatch.setattr(tc_state, "frames", lambda _: next(looks))
-    said: list[str] = []
+    said: list[Finding] = []
     ours = filter_at("eth2", "ingress", "eth9", LIVE)
     for session in ("b", "c"):
         assert goal(tmp_path, session, "eth1", "eth9", ours, frames=before, warn=said.append)
@@ -157,7 +159,8 @@ def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is
             goal(tmp_path, "c", "eth1", "eth9", frames=before)
         return
     assert goal(tmp_path, "c", "eth1", "eth9", frames=before, warn=said.append)
-    assert len(said) == bool(told) and told in "".join(said)
+    warned = MONITOR_CARRIES_FRAMES(device="eth9", received=1, sent=1, seconds="0")
+    assert said == ([warned] if told else [])
 
 
 def test_the_own_port_of_a_bridge_of_open_vswitch_is_told_to_be_no_servers(
@@ -179,14 +182,13 @@ def test_the_own_port_of_a_bridge_of_open_vswitch_is_told_to_be_no_servers(
     monkeypatch.setattr(ovs_state.OvsDaemon, "learned", lambda *_: "")
     told = {}
     for source in ("br0", "eth1", "vm1"):
-        said: list[str] = []
+        said: list[Finding] = []
         wanted = session_parser.parse_session(
             switch_platforms.platform_named("openvswitch"), [source], monitor="eth9", bridge="br0"
         )
         ovs_mirror.ovs_goal(ovs_mirror.OpenVSwitch("flowcheck", None), wanted, state, said.append)
-        told[source] = "".join(said)
-    assert "br0 is the bridge's own port" in told["br0"]
-    assert told["eth1"] == told["vm1"] == ""
+        told[source] = said
+    assert told == {"br0": [BRIDGE_OWN_PORT("br0")], "eth1": [], "vm1": []}
 
 
 @pytest.mark.parametrize(("answers", "sentence"), [(False, "vswitchd does not"), (True, "timeout")])

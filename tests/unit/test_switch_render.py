@@ -181,10 +181,10 @@ def test_one_direction_a_session_takes_the_next_number_for_the_other() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--source", "Ethernet0:rx", "--source", "Ethernet4:tx"], "one direction word"),
-        (["--source", "Ethernet0", "--source", "Ethernet0:tx"], "say each port once"),
+        (["--source", "Ethernet0:rx", "--source", "Ethernet4:tx"], "one direction for all ports"),
+        (["--source", "Ethernet0", "--source", "Ethernet0:tx"], "name each port once"),
         (["--source", "Ethernet124"], "copied again"),
-        (["--source", "eth0"], "one looks like Ethernet0"),
+        (["--source", "eth0"], "looks like Ethernet0"),
         (["--source", "Ethernet0:up"], ":rx, :tx or :both"),
         (["--source", "Ethernet0", "--session", "a b"], "16 together at most"),
         (["--source", "Ethernet0", "--bridge", "br0"], "has none"),

@@ -65,7 +65,7 @@ def test_what_is_known_before_pasting_is_of_the_way_that_is_asked(os: str) -> No
         assert code == 0, err
         told = " ".join(err.split())
         assert platform.tried in told and platform.truncation in told
-        assert all((note in told) == erspan for note in platform.erspan_notes)
-        assert all((note in told) != erspan for note in platform.span_notes)
+        assert all((note in told) == erspan for note in platform.erspan_remarks)
+        assert all((note in told) != erspan for note in platform.span_remarks)
         code, _, err = flowcheck(*given, "--part", "remove")
         assert "once `--part check` shows these very ports" in " ".join(err.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from support.formatted import fill
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_command import print_lacks
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
@@ -123,7 +126,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
 ) -> None:
     torch.save(trainer.files[STEPS], tmp_path / "own.pt")
     filled = fill(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
-    assert (filled.lacks, filled.older, filled.untold) == ("", {}, ())
+    assert (filled.lacks, filled.older, filled.untold) == ((), {}, ())
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
     assert all(torch.equal(own[name], value) for name, value in wanted.items())
@@ -160,6 +163,13 @@ def seen(trainer: Trainer, found: FoundStep, step: int) -> ObservedFile:
     return ObservedFile(step, buffer_digests(template, template.others))
 
 
+def own_buffers(at: int, names: Sequence[str]) -> Finding:
+    """The template's own are left as they were at that step."""
+    return gaps.TEMPLATE_BUFFERS(
+        buffers=len(names), template_step=at, step=STEPS, names=gaps.NAMES(names)
+    )
+
+
 @pytest.mark.parametrize("at", [0, 2])
 def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_stay(
     trainer: Trainer, at: int, tmp_path: Path
@@ -171,25 +181,25 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
 
     alone = fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
     assert alone.untold == tuple(names)
-    told = f"3 buffers are the template's own, of step {at} and NOT of step {STEPS}"
-    assert alone.lacks == f"{told}: {', '.join(STATISTICS)}", "each forward changes them"
-    unknown = alone.assumed[0]
-    assert unknown.startswith(
-        "that steps never change 2 tensors that take none (own, 2.weight): of"
-    )
+    assert alone.lacks == (own_buffers(at, STATISTICS),), "each forward changes them"
+    unknown = gaps.TENSORS_UNKNOWN(names=gaps.NAMES(["own", "2.weight"]), tensors=2, step=at)
+    assert alone.assumed[0] == unknown
 
     of = (seen(trainer, found, at), seen(trainer, found, 3))  # one of the same step tells nothing
     files = fill(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
     assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
-    assert files.lacks.startswith("4 buffers are the template's own") and "own" in files.lacks
-    stays = files.assumed[0]
-    assert stays.startswith("that steps never change 1 tensor that takes none (2.weight): the")
-    assert f"files of steps {at} and 3 " in stays
+    others = [name for name in names if name != "2.weight"]
+    [lacks] = files.lacks
+    assert lacks.of(gaps.TEMPLATE_BUFFERS) and lacks.arguments["buffers"] == 4
+    assert lacks.arguments["names"] == gaps.NAMES_AND_MORE(names=others[:3], more=1)
+    stays = gaps.TENSORS_STAY(names=gaps.NAMES(["2.weight"]), tensors=1, steps=[at, 3])
+    assert files.assumed[0] == stays
 
     template = load_template(tmp_path / "early.pt", found.snapshot.layout, found.names)
     parts = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template, of)
     assert parts.older == dict(files.older)
-    assert f"4 buffers are of step {at}" in parts.lacks and parts.given.assumed[-1] == stays
+    assert gaps.BUFFERS_OF_STEP(buffers=4, step=at) in parts.lacks
+    assert parts.given.assumed[-1] == stays
 
 
 def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path) -> None:
@@ -219,8 +229,9 @@ def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path
     later = read_template(files[3], found.snapshot.layout, found.names, "a file")
     known = replace(found, seen=(ObservedFile(3, buffer_digests(later, later.others)),))
     filled = fill(known, tmp_path / "early.pt", tmp_path / "out.pt")
-    assert (filled.lacks, filled.untold, filled.older) == ("", (), {})
-    assert "3 tensors that take none (mask, position_ids, inv_freq)" in filled.assumed[0]
+    assert (filled.lacks, filled.untold, filled.older) == ((), (), {})
+    stay = gaps.NAMES(["mask", "position_ids", "inv_freq"])
+    assert filled.assumed[0] == gaps.TENSORS_STAY(names=stay, tensors=3, steps=[0, 3])
     torch.save(files[3], tmp_path / "later.pt")
     assert found.with_files([tmp_path / "later.pt"]).seen == known.seen
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]

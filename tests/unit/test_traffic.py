@@ -9,6 +9,7 @@ from support.netib import Options, generate
 from support.staged import Chain, played
 
 from flowcheck.findings import foreign_frames
+from flowcheck.findings.foreign_frames import ENCRYPTED
 from flowcheck.messages import Drained
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
@@ -29,7 +30,7 @@ def test_encrypted_frames_are_named_and_give_no_tensor(
     assert not played(chain, 32)
     chain.close()
     [end] = chain.heard.of(Drained)
-    assert "frames are encrypted" in end.why and not end.steps
+    assert ENCRYPTED.code in {why.code for why in end.why.arguments["reasons"]} and not end.steps
 
 
 def test_what_a_port_carries_instead_is_told_the_most_of_it_first() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flowcheck.findings.chain_processes import RECORDS_UNWRITTEN
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Unwritten as Told
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.chain_events.event_log import EventKind, EventLogWriter, read_event
@@ -59,14 +61,14 @@ def test_a_file_that_cannot_be_halved_for_lack_of_room_is_halved_later(disk: Pat
 def test_events_say_once_that_there_is_no_room_and_how_many_lack_in_front_of_the_next(
     disk: Path,
 ) -> None:
-    path, said = disk / "events.jsonl", list[str]()
+    path, said = disk / "events.jsonl", list[Finding]()
     room = EventLogWriter(path, said.append)
-    line = b'{"kind":"note","why":"' + b"x" * 1000 + b'"}'
+    line = b'{"kind":"note","why":"' + b"x" * 1000 + b'"}'  # as an earlier version wrote it
     for _ in range(20):
         assert not room.append(line)
     there = len(path.read_bytes().splitlines())
     assert 0 < there < 20 and room.lines == 20 - there
-    assert len(said) == 1 and "cannot be written (No space left" in said[0] and room.full
+    assert said == [RECORDS_UNWRITTEN(file=path, error="No space left on device")] == [*room.full]
     assert not room.look()
     (disk / "filler").unlink()
     assert room.append(b'{"kind":"stop"}') and not room.full and len(said) == 2
@@ -77,7 +79,7 @@ def test_events_say_once_that_there_is_no_room_and_how_many_lack_in_front_of_the
 
 
 def test_what_a_stage_lacks_is_counted_with_it_and_its_end_is_an_event(tmp_path: Path) -> None:
-    said = list[str]()
+    said = list[Finding]()
     room = EventLogWriter(tmp_path / "events.jsonl", said.append)
     own = DiskFullCounter(tmp_path / "steps")
 
@@ -86,10 +88,10 @@ def test_what_a_stage_lacks_is_counted_with_it_and_its_end_is_an_event(tmp_path:
 
     for _ in range(3):
         assert not own.attempt(full)
-        lines, why = own.news() or (0, "")
+        lines, why = own.news() or (0, None)
         assert room.elsewhere(Told(stage="update", file="steps", lines=lines, full=why)) is None
     assert own.news() is None and own.attempt(lambda: None)
-    lines, why = own.news() or (-1, "-")
+    lines, why = own.news() or (-1, RECORDS_UNWRITTEN(file="", error=""))
     event = room.elsewhere(Told(stage="update", file="steps", lines=lines, full=why))
     assert event is not None and (event.count, room.lines, room.full) == (3, 3, ())
     assert len(said) == 2 and own.news() is None

@@ -12,12 +12,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from flowcheck.cli import main as cli_main
 from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_ends import (
+    LOST_AND_STAYS,
+    NO_FRAME,
+    NO_MEMORY_TO_KEEP,
+    NO_REPLICA_TO_KEEP,
+    NO_STEP_TO_KEEP,
+    RESCUED,
+    UNEXPLAINED,
+)
+from flowcheck.findings.chain_starts import STARTING
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command, up_command
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message, speak
@@ -61,7 +75,7 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     monkeypatch.setattr(
         up_command,
         "save_replicas",
-        lambda config, run, save: ([shutdown_cleanup.SavedReplica(KEPT, "")], ""),
+        lambda config, run, save: ([shutdown_cleanup.SavedReplica(KEPT, None)], None),
     )
     return up_command.up(job, None, as_json=as_json)
 
@@ -84,18 +98,22 @@ def lost(config: JobConfig, run: RunDir) -> ChainProgress:
 
 @pytest.mark.parametrize(
     ("life", "code", "steps", "why"),
-    [(nothing, 1, 0, "no frame came"), (nine, 0, 9, ""), (lost, 1, 9, "step 10 was lost")],
+    [
+        (nothing, 1, 0, NO_FRAME()),
+        (nine, 0, 9, None),
+        (lost, 1, 9, LOST_AND_STAYS(step=10, replica_step=9)),
+    ],
 )
 def test_the_exit_code_says_whether_the_replica_followed_to_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path,
-    life: Life, code: int, steps: int, why: str,
+    life: Life, code: int, steps: int, why: Finding | None,
 ) -> None:  # fmt: skip
     assert run_up(monkeypatch, job, life) == code
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert told["steps"] == steps
-    assert (told["why"] or "").startswith(why) and bool(told["why"]) == bool(why)
-    assert not why or f"flowcheck: {told['why']}\n" in err
+    assert msgspec.convert(told["why"], Finding | None) == why
+    assert why is None or f"flowcheck: {told['why']['sentence']}\n" in err
     assert not (job.parent / "run" / "memory").is_symlink()
 
 
@@ -105,8 +123,10 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
     job.write_text(job.read_text() + '[log]\nformat = "json"\n')
     assert run_up(monkeypatch, job, lost) == 1
     said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert all(set(one) == {"time_ns", "level", "message"} for one in said)
-    assert any(one["message"].startswith("starting in") for one in said)
+    assert all({"time_ns", "level", "message"} <= set(one) for one in said)
+    codes = [one["finding"]["code"] for one in said if "finding" in one]
+    assert STARTING.code in codes and codes[-1] == LOST_AND_STAYS.code
+    assert all(one["message"] == one["finding"]["sentence"] for one in said if "finding" in one)
     assert [one["level"] for one in said][-1] == "error"
     monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job.with_name("none"))])
     with pytest.raises(SystemExit):
@@ -149,10 +169,7 @@ def test_a_chain_killed_before_it_had_a_replica_is_told_too(tmp_path: Path, shm:
     run = RunDir.create(tmp_path / "run", shm)
     assert shutdown_cleanup.rescue(run, "flowcheck down") is None, "it lives"
     told = shutdown_cleanup.rescue(killed(run), "flowcheck down")
-    assert told == (
-        f"the chain that ran in {run.root} was killed before it had a replica: nothing of it is "
-        "to be kept"
-    )
+    assert told == RESCUED(run=run.root, done=NO_REPLICA_TO_KEEP())
     run.remove(keep_records=True)
     assert shutdown_cleanup.rescue(run, "flowcheck down") is None, "it ended"
 
@@ -163,7 +180,7 @@ def test_a_chain_whose_memory_a_restart_took_is_told(tmp_path: Path, shm: Path) 
         path.unlink()
     run.memory.rmdir()
     told = shutdown_cleanup.rescue(run, "flowcheck down")
-    assert told is not None and "its shared memory is gone, as after a restart" in told
+    assert told == RESCUED(run=run.root, done=NO_MEMORY_TO_KEEP())
     run.remove()
 
 
@@ -210,7 +227,7 @@ def test_a_chain_whose_schedule_is_gone_is_taken_down_and_its_steps_are_kept(
     told = capsys.readouterr().out
     assert not run.holds_memory and not list(shm.iterdir())
     if not steps:
-        assert "no step was taken: nothing to keep" in told
+        assert str(NO_STEP_TO_KEEP()) in told
         return
     assert f"its replica is kept in {run.root}/rescued/step-1" in told
     kept = checkpoint_save.load(run.root / "rescued" / "step-1").parameters["param.0"]
@@ -229,7 +246,7 @@ def test_a_terminal_that_went_away_does_not_end_what_speaks_to_it(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", Gone())
     assert run_up(monkeypatch, job, nothing) == 1
-    assert "no frame came" in json.loads(capsys.readouterr().out)["why"]
+    assert json.loads(capsys.readouterr().out)["why"]["code"] == NO_FRAME.code
 
 
 def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
@@ -244,7 +261,7 @@ def test_status_tells_a_chain_that_ended_from_one_a_restart_of_the_machine_took(
     run.steps.write_text('{"step":5,"digest":"d","seconds":0.1}\n')
     assert status_command.run(run.root, as_json=True) == 1
     told = json.loads(capsys.readouterr().out)
-    assert "has ended" in told["health"]["reason"] and told["jobs"][0]["step"] == 5
+    assert told["health"]["reason"]["code"] == UNEXPLAINED.code and told["jobs"][0]["step"] == 5
 
 
 def test_status_tells_where_a_trainers_file_took_a_steps_place(
@@ -268,12 +285,12 @@ def test_status_tells_why_no_job_is_learned_until_one_is(
     run, _ = create(load_job(job), tmp_path / "run")
     try:
         assert status_command.read(run).jobs[0].why_not == ()
-        LearningStatus(run, print).keep(("the weights [0, 9) were not seen", "and no more"))
-        told = status_command.read(run).jobs[0].why_not
-        assert told == ("the weights [0, 9) were not seen", "and no more")
+        reasons = (earlier_finding("the weights [0, 9) were not seen"), NO_WRITES())
+        LearningStatus(run, print).keep(reasons)
+        assert status_command.read(run).jobs[0].why_not == reasons
         status_command.run(run.root, as_json=False)
         shown = capsys.readouterr().out
-        assert "not learned yet\n  the weights [0, 9) were not seen\n  and no more\n" in shown
+        assert f"not learned yet\n  the weights [0, 9) were not seen\n  {NO_WRITES()}\n" in shown
         run.learned_job.write_bytes(encode_job(SMALL))
         assert status_command.read(run).jobs[0].why_not == ()
     finally:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_ends import NO_CHECKPOINT_THERE
 from flowcheck.ops.lifecycle import leftover_memory, shutdown_cleanup
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -30,7 +31,8 @@ def test_a_checkpoint_the_wanted_folder_refuses_goes_below_the_run(
     )  # type: ignore[arg-type]
     assert tried == [Path("/wanted"), tmp_path / "rescued", tmp_path / "rescued1"]
     assert kept is not None and kept.folder == tmp_path / "rescued1" / "step-9"
-    assert kept.why.startswith("no checkpoint in /wanted: ")
+    assert kept.why is not None and kept.why.of(NO_CHECKPOINT_THERE)
+    assert kept.why.arguments["folder"] == "/wanted"
 
 
 def test_leftovers_somebody_else_removes_meanwhile_are_none(

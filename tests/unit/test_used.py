@@ -16,7 +16,17 @@ from support.lives import Both
 from support.staged import Chain, played
 from support.used import SomeUnused, Static, StaticUnused, Told, Unused
 
+from flowcheck.findings.extra_collectives import MAP_LEFT_OUT
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.job_restarts import NOT_FOLLOWED, OTHERWISE_USED
+from flowcheck.findings.lost_steps import (
+    NO_USED_MAP,
+    STEP_REFUSED,
+    UNUSED_IN_ONE_BACKWARD,
+    UNUSED_NOT_ZERO,
+)
 from flowcheck.findings.refused_trainers import UNUSED_OPEN
+from flowcheck.findings.replica_updates import UNUSED_LEFT_OUT
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,
     SyntheticRun,
@@ -115,7 +125,7 @@ def test_gradient_of_what_nobody_used_stops_before_its_step(play: Play) -> None:
     assert played(chain) == {1: wanted[1]}
     lost = chain.heard.of(StepLost)[0]
     assert isinstance(lost, StepLost)
-    assert lost.step == 2 and "zero_grad() does" in lost.why
+    assert lost.step == 2 and lost.why is not None and lost.why.of(UNUSED_NOT_ZERO)
 
 
 class SkipsLater(Unused):
@@ -136,7 +146,7 @@ def test_iteration_that_leaves_a_bucket_out_is_no_extra_collective(
     assert played(chain) == {step: wanted[step] for step in range(1, 5)}
     lost = chain.heard.of(StepLost)[0]
     assert isinstance(lost, StepLost)
-    assert lost.step == 5 and "skip_all_reduce_unused_params" in lost.why
+    assert lost.step == 5 and lost.why == STEP_REFUSED(step=5, reason=MAP_LEFT_OUT())
 
 
 class SwitchedOn(Life):
@@ -168,7 +178,8 @@ def test_next_incarnation_with_a_map_is_not_taken_for_the_one_before(
         assert incarnation_of(both.chain.run) == Incarnation()
         [drained] = both.chain.heard.of(Drained)
         assert isinstance(drained, Drained)
-        assert drained.steps == job.steps and "find_unused_parameters" in drained.why
+        assert drained.steps == job.steps and drained.why is not None
+        assert drained.why.arguments["what"] == NOT_FOLLOWED(OTHERWISE_USED())
     finally:
         both.close()
 
@@ -197,9 +208,9 @@ def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:
     for counts, is_one in (((2, 1, 0, 2), True), ((0, 0, 0, 0), False), ((3, 1, 1, 1), False)):
         whole = np.concatenate([gradient, np.array(counts, "<i4")]).view(np.uint8)
         why = UnusedParameterMap(known, 1).problem(whole)
-        assert not why if is_one else "counts no ranks" in why
+        assert why == (None if is_one else NO_USED_MAP())
     whole = np.concatenate([gradient, np.array((2, 1, 0, 2), "<i4")]).view(np.uint8)
-    assert "synced_backwards" in UnusedParameterMap(known, 2).problem(whole)
+    assert UnusedParameterMap(known, 2).problem(whole) == UNUSED_IN_ONE_BACKWARD(2)
 
 
 def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
@@ -209,13 +220,13 @@ def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
     run.learned_folder.mkdir(exist_ok=True)
     run.learned_job.write_bytes(encode_job(learned(SomeUnused(JOB), tmp_path)))
 
-    def told() -> list[str]:
-        return [sentence for sentence in assumptions_of(run) if "set_to_none" in sentence]
+    def told() -> list[Finding]:
+        return [found for found in assumptions_of(run) if found.of(UNUSED_LEFT_OUT)]
 
     assert not told()
     for step in (4, 6):
         note_first_unused_step(run.left_out, step)
-        assert "step 4" in told()[0]
+        assert told() == [UNUSED_LEFT_OUT(4)]
     for step, still in ((3, True), (4, False)):
         line = AuditRecord(step=step, passed=True, file="x", tensors=1)
         with run.audits.open("ab") as log:

@@ -20,17 +20,27 @@ from typer.testing import CliRunner
 import flowcheck
 from flowcheck.cli import app
 from flowcheck.errors import StateError
+from flowcheck.findings.checkpoint_damage import FORMAT_UNKNOWN, MANIFEST_CHANGED
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.resume_gaps import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
+from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.restore.step_lookup import from_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import latest_pointer
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
+    CheckpointKind,
     FileSum,
+    Manifest,
     TensorSum,
+    decode_manifest,
+    encode_manifest,
     load_manifest,
     write_manifest,
 )
+
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
@@ -190,6 +200,38 @@ def test_a_checkpoint_of_the_format_before_is_still_read_and_checked(tmp_path: P
         checkpoint_save.load(folder)
 
 
+def test_a_manifest_of_format_2_is_read_and_its_sentences_are_findings(tmp_path: Path) -> None:
+    """tests/data/earlier/manifest-format-2.json was written by the release before format 3."""
+    text = (DATA / "earlier/manifest-format-2.json").read_bytes()
+    found = decode_manifest(text, "step-7")
+    assert (found.step, found.kind) == (7, CheckpointKind.PARAMETERS_ONLY)
+    lacks = "parameters of step 7 and no optimizer state; 2 parameters are of earlier steps"
+    assert [str(one) for one in found.lacks] == [lacks]
+    assert [str(one) for one in found.evidence] == ["weights: broadcast"]
+    assert [one.until_audit for one in found.assumed] == [True, False]
+    assert str(found.assumed[0]) == "channel order (no audit has shown it yet)"
+    again = decode_manifest(encode_manifest(found), "step-7")
+    assert again.format == 3 and again.assumed == found.assumed and again.lacks == found.lacks
+    with pytest.raises(StateError) as refused:
+        decode_manifest(text.replace(b"by address", b"by adress."), "step-7")
+    assert refused.value.finding == MANIFEST_CHANGED("step-7")
+    with pytest.raises(StateError) as refused:
+        decode_manifest(text.replace(b'"format": 2', b'"format": 4'), "step-7")
+    assert refused.value.finding.of(FORMAT_UNKNOWN)
+
+
+def test_findings_lie_in_a_manifest_as_objects(tmp_path: Path) -> None:
+    gaps = (NO_OPTIMIZER_STATE(9), EARLIER_PARAMETERS(2))
+    made = Manifest(step=9, digest="", torch_version="", lacks=gaps, assumed=(SQUARE_ROOTS(),))
+    text = encode_manifest(made)
+    told = json.loads(text)
+    assert [one["code"] for one in told["lacks"]] == [one.code for one in gaps]
+    assert told["lacks"][1]["arguments"] == {"parameters": 2}
+    assert told["lacks"][1]["sentence"] == str(gaps[1])
+    found = decode_manifest(text, "step-9")
+    assert (found.lacks, found.assumed) == (gaps, (SQUARE_ROOTS(),))
+
+
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -227,7 +269,8 @@ def test_what_a_hostile_manifest_says_is_shown_and_neither_obeyed_nor_waited_for
     )  # fmt: skip
     tensors = {"[/red]\x1b[31m": far, **manifest.tensors}
     files = manifest.files | {name: FileSum(1, "", "") for name in ("a" * 5000, "b\0")}
-    hostile = msgspec.structs.replace(manifest, files=files, tensors=tensors, lacks="[/b]")
+    lacks = (earlier_finding("[/b]"),)
+    hostile = msgspec.structs.replace(manifest, files=files, tensors=tensors, lacks=lacks)
     write_manifest(folder / MANIFEST, hostile)
     code, said = verify(folder)
     assert code == 1
@@ -240,7 +283,7 @@ def test_pipes_and_devices_in_the_place_of_files_are_none(written: Path, tmp_pat
     os.mkfifo(folder / "model.safetensors")
     assert "model.safetensors: is missing" in verify(folder)[1]
     os.truncate(folder / MANIFEST, 1 << 40)
-    with pytest.raises(StateError, match="not a manifest of ours: longer than"):
+    with pytest.raises(StateError, match="not a manifest of FlowCheck: longer than"):
         verify(folder)
     (folder / MANIFEST).unlink()
     (folder / MANIFEST).symlink_to("/dev/zero")

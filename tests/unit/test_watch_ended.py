@@ -14,6 +14,17 @@ import pytest
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.findings.chain_ends import (
+    ASKED_BY,
+    ENDED,
+    FOUND_KILLED,
+    KILLED,
+    LOST_AND_STAYS,
+    SIGNAL_INT,
+    SIGNAL_TERM,
+)
+from flowcheck.findings.chain_health import NO_CHAIN, READ_FAILED
+from flowcheck.findings.earlier_files import EARLIER_SENTENCE, earlier_finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_end, stopped_by
@@ -67,13 +78,20 @@ def test_what_a_chain_was_is_told_after_its_end_also_to_who_comes_later(tmp_path
     run = made(tmp_path / "run")
     stayed = StateReader(run.root, cached_s=0.0)
     assert over(stayed.state()) == 0
-    came_to = JobEnd(step=5, why="step 6 was lost", in_flight=7, checkpoint="/kept/step-5")
-    record_end(run, EndKind.ASKED, "Ctrl-C", [came_to], 10**18)
+    came_to = JobEnd(
+        step=5,
+        why=LOST_AND_STAYS(step=6, replica_step=5),
+        in_flight=7,
+        checkpoint="/kept/step-5",
+    )
+    record_end(run, EndKind.ASKED, SIGNAL_INT(), [came_to], 10**18)
     run.remove(keep_records=True)
     for reader in (stayed, StateReader(run.root, cached_s=0.0)):
         state = reader.state()
         assert state.health.word is HealthWord.STALE and over(state) == 1
-        assert "ended at 2001-09-09 01:46:40 UTC: Ctrl-C" in state.health.reason
+        assert state.health.reason == ENDED(
+            run=run.root, time="2001-09-09 01:46:40 UTC", by=SIGNAL_INT()
+        )
         assert [(job.step, job.digest) for job in state.jobs] == [(5, "d")]
         assert [(one.kind, one.count) for one in state.events] == [
             (EventKind.LOSS, 12),
@@ -91,12 +109,15 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
 ) -> None:
     run = made(tmp_path / "run")
     note_who_stops(run)
-    assert stopped_by(run, signal.SIGTERM).startswith(f"flowcheck down (process {os.getpid()}")
-    record_end(
-        run, EndKind.FAILED, "extract: no room", [JobEnd(step=5, checkpoint="/kept/step-5")], 10**18
-    )
+    asked = stopped_by(run, signal.SIGTERM)
+    assert asked.of(ASKED_BY)
+    assert (asked.arguments["command"], asked.arguments["pid"]) == ("flowcheck down", os.getpid())
+    run.asked.write_text("flowcheck down (process 7, user root)")  # as FlowCheck 0.1 wrote it
+    assert stopped_by(run, signal.SIGTERM) == EARLIER_SENTENCE(run.asked.read_text())
+    why = earlier_finding("extract: no room")
+    record_end(run, EndKind.FAILED, why, [JobEnd(step=5, checkpoint="/kept/step-5")], 10**18)
     run.remove(keep_records=True)
-    assert "SIGTERM" in stopped_by(run, signal.SIGTERM), "a question is forgotten with the chain"
+    assert stopped_by(run, signal.SIGTERM) == SIGNAL_TERM(), "the note goes with the chain"
     assert status_command.run(run.root, as_json=False) == 1
     said = " ".join(capsys.readouterr().out.split())
     for told in (
@@ -128,7 +149,7 @@ def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_
     now_ns = time.monotonic_ns()
     beat = Heartbeat(pid=1, started_ns=1, beat_ns=now_ns, frame_ns=(now_ns - 7 * 10**9,))
     write_beat(run.beat, beat)
-    record_end(run, EndKind.ASKED, "Ctrl-C", [JobEnd(step=5, checkpoint=str(place))])
+    record_end(run, EndKind.ASKED, SIGNAL_INT(), [JobEnd(step=5, checkpoint=str(place))])
     run.remove(keep_records=True)
     state = StateReader(run.root, cached_s=0.0).state()
     kept = state.jobs[0].durable
@@ -151,9 +172,10 @@ def test_who_found_a_killed_chain_is_told_and_when_it_last_lived(tmp_path: Path)
     assert shutdown_cleanup.down(run.root, discard=False, as_json=True) == 0
     end = read_end(run)
     assert end is not None and (end.how, end.time_ns) == (EndKind.KILLED, DIED_S * 10**9)
-    assert "flowcheck down (process" in end.by and end.jobs[0].step == 5
+    assert end.by.of(FOUND_KILLED) and end.jobs[0].step == 5
+    assert "flowcheck down (process" in str(end.by)
     state = StateReader(run.root).state()
-    assert "last sign of life is of 2023-11-14 22:13:20 UTC" in state.health.reason
+    assert state.health.reason == KILLED(run=run.root, time="2023-11-14 22:13:20 UTC", by=end.by)
     assert over(state) == 0 and state.health.word not in HEALTHY
 
 
@@ -164,7 +186,7 @@ def test_a_run_directory_that_goes_while_it_is_read_is_a_state_that_says_so(tmp_
     try:
         assert reader.state().jobs
         shutil.rmtree(run.root)
-        assert "no chain was started there" in reader.state().health.reason
+        assert reader.state().health.reason == NO_CHAIN()
         run.root.write_text("a file")
         assert reader.state().health.word is HealthWord.STALE
     finally:
@@ -176,5 +198,24 @@ def test_a_record_of_an_end_that_is_torn_is_told_as_that(tmp_path: Path) -> None
     run.remove(keep_records=True)
     run.ended.write_bytes(b'{"how":"tomorrow')
     state = StateReader(run.root).state()
-    assert state.ended is None and any("record of its end" in one for one in state.problems)
+    assert state.ended is None
+    assert any(
+        one.of(READ_FAILED) and one.arguments["what"] == "the record of its end"
+        for one in state.problems
+    )
     assert msgspec.json.decode(msgspec.json.encode(state), type=ChainState) == state
+
+
+def test_a_record_that_an_earlier_version_wrote_is_read_with_its_sentences(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    run.remove(keep_records=True)
+    jobs = [{"step": 5, "why": "step 6 was lost"}, {"step": 7, "why": ""}]
+    record = {"how": "asked", "by": "Ctrl-C, or a SIGINT", "time_ns": 10**18, "jobs": jobs}
+    run.ended.write_text(json.dumps(record))
+    end = read_end(run)
+    assert end is not None and end.by == EARLIER_SENTENCE("Ctrl-C, or a SIGINT")
+    assert [one.why for one in end.jobs] == [EARLIER_SENTENCE("step 6 was lost"), None]
+    assert "Ctrl-C, or a SIGINT" in str(StateReader(run.root).state().health.reason)
+    for other in (b"[]", b'{"how": "asked", "jobs": [7]}', b'{"jobs": 5}'):
+        run.ended.write_bytes(other)
+        assert StateReader(run.root).state().problems, other

@@ -13,6 +13,8 @@ from test_watch_reading import CONFIG
 from test_watch_server import recorded
 from test_watch_top import shown
 
+from flowcheck.findings.chain_health import STAGES_RESTART, STAYS_BEFORE_LOST, STAYS_FOR_BASE
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.prometheus_metrics import samples
 from flowcheck.ops.watch.state import job_reader
@@ -25,6 +27,8 @@ from flowcheck.stages.chain_events import event_log
 from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of
 from flowcheck.stages.job_state.job_incarnation import Incarnation
 from flowcheck.stages.run_directory.log_files import append_line
+
+HALF = earlier_finding("half of it never came")
 
 
 def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost(
@@ -43,25 +47,26 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
             tell(EventKind.ARRIVED, step)
             tell(EventKind.APPLIED, step, seconds=0.1)
         run.steps.write_text('{"step":31,"digest":"d","seconds":0.1}\n')
-        tell(EventKind.LOSS, 32, what=event_log.STEP, count=1, why="half of it never came")
+        tell(EventKind.LOSS, 32, what=event_log.STEP, count=1, why=HALF)
         tell(EventKind.HANDOVER, None)
         for step in range(1, 8):
             tell(EventKind.ARRIVED, step)
-        tell(EventKind.LOSS, 8, what=event_log.STEP, count=1, why="of those that are logged")
+        tell(EventKind.LOSS, 8, what=event_log.STEP, count=1, why=earlier_finding("logged"))
         life = Incarnation(number=2, iterations=33, step=None)
         follow(run, life)
         monkeypatch.setattr(job_reader, "_logged", lambda *_: (1, 7))
         reader = JobReader(run, 1, "job-1")
         job = reader.read(CONFIG, 1, 1)
-        assert (job.step, job.lost_step, job.lost_why) == (31, 32, "half of it never came")
+        assert (job.step, job.lost_step, job.lost_why) == (31, 32, HALF)
         assert job.lag_steps == 7 and job.lag_ms >= 0.0
         came = [one for one in job.timeline if one.arrived_ns]
         assert [one.step for one in came] == [*range(1, 8)]
         assert all(one.logged and one.applied_ns is None for one in came)
         health = job_health(job, (), sources_ended=False)
         assert health.word is HealthWord.STALE
-        assert "before step 32, which was lost: half of it" in health.reason
-        assert base_missing((1, 7)) in health.reason and "--then LATER" in health.reason
+        base = base_missing((1, 7))
+        assert health.reason == STAYS_BEFORE_LOST(step=31, lost_step=32, why=HALF, base=base)
+        assert "--then LATER" in str(health.reason)
         state = msgspec.structs.replace(StateReader(run.root).state(), jobs=(job,))
         told = {(name, value) for name, _, value in samples(state)}
         assert {("flowcheck_waits_at_lost_step", 1.0), ("flowcheck_lag_steps", 7)} <= told
@@ -71,9 +76,7 @@ def test_a_job_joined_again_after_a_loss_waits_for_a_base_and_says_what_was_lost
             "it has lost nothing"
         )
         again = msgspec.structs.replace(job, lost_step=None)
-        assert job_health(again, (), sources_ended=False).reason.startswith(
-            "the replica stays at step"
-        )
+        assert job_health(again, (), sources_ended=False).reason.of(STAYS_FOR_BASE)
         monkeypatch.undo()
         change(run, msgspec.structs.replace(life, step=40))
         tell(EventKind.APPLIED, 41, seconds=0.1)
@@ -95,7 +98,7 @@ def test_a_stage_that_is_being_started_again_is_behind_and_one_that_stays_away_i
         return job_health(msgspec.structs.replace(job, number=number), gone, sources_ended=False)
 
     assert without("extract", 0.0).word is HealthWord.BEHIND
-    assert "extract died, and the supervisor starts it again" in without("extract", 0.0).reason
+    assert without("extract", 0.0).reason == STAGES_RESTART(["extract"])
     assert without("extract", 60.0).word is HealthWord.STALE
     assert without("extract", 60.0, 2).word is HealthWord.EXACT, "of another job"
     assert without("parse-0", 60.0, 2).word is HealthWord.STALE, "its ports are shared"

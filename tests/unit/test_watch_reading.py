@@ -22,9 +22,17 @@ from flowcheck.config import (
     SourceConfig,
     StagingConfig,
 )
+from flowcheck.findings.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.prometheus_metrics import families
-from flowcheck.ops.watch.state.chain_state import ChainState, HealthWord, decode_state, encode_state
+from flowcheck.ops.watch.state.chain_state import (
+    ChainState,
+    Health,
+    HealthWord,
+    decode_state,
+    encode_state,
+)
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.state.step_history import StepHistory
@@ -36,6 +44,8 @@ from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 
+NEVER = earlier_finding("it never came")
+WHY = earlier_finding('"\x1b[31m\n')
 DATA = Path(__file__).resolve().parents[1] / "data" / "watch"
 CONFIG = JobConfig(
     source=(SourceConfig(file="capture.pcap"),),
@@ -65,7 +75,7 @@ def test_the_recorded_states_are_of_this_version_and_read_whole(name: str) -> No
 
 def test_nothing_there_is_a_state_that_says_so(tmp_path: Path) -> None:
     state = StateReader(tmp_path / "none").state()
-    assert state.health.word is HealthWord.STALE and "no chain was started" in state.health.reason
+    assert state.health == Health(word=HealthWord.STALE, reason=NO_CHAIN())
     assert (state.jobs, state.rings) == ((), ())
 
 
@@ -77,7 +87,7 @@ def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_pat
         run.ring(0).write_bytes(b"not a ring")
         state = StateReader(run.root).state()
         assert state.health.word is HealthWord.STALE
-        assert any("ring 0" in one for one in state.problems) and state.jobs
+        assert any(one.arguments["what"] == "ring 0" for one in state.problems) and state.jobs
         for torn in (run.persisted, run.steps, run.unlearned, run.beat, run.extract_record):
             torn.write_bytes(b'{"torn}')
         assert StateReader(run.root).state().health.word is HealthWord.STALE
@@ -96,11 +106,11 @@ def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_p
         assert reader.state().health.word is HealthWord.BEHIND
         write_beat(run.beat, beat(age_s=60.0))
         old = reader.state()
-        assert old.health.word is HealthWord.STALE and "60 s old" in old.health.reason
+        assert old.health == Health(word=HealthWord.STALE, reason=SUPERVISOR_HANGS(60))
         write_beat(run.beat, beat(age_s=-60.0))  # of before this machine was started anew
         assert reader.state().health.word is HealthWord.STALE
         (run.pids / "supervisor").write_text("999999 0")
-        assert "supervisor is gone" in reader.state().health.reason
+        assert reader.state().health.reason == SUPERVISOR_GONE()
     finally:
         run.remove()
 
@@ -150,7 +160,7 @@ def test_a_line_of_before_is_read_and_one_of_a_later_version_is_passed_over() ->
 
 def test_every_kind_of_event_comes_back_from_its_line() -> None:
     for number, kind in enumerate(set(EventKind) - {EventKind.OTHER}):
-        event = Event(time_ns=10**18 + number, kind=kind, step=number, why='"\x1b[31m\n', count=2)
+        event = Event(time_ns=10**18 + number, kind=kind, step=number, why=WHY, count=2)
         assert read_event(line_of(event, {"type": "Note"})) == event
         assert b"\n" not in line_of(event, {})
 
@@ -179,8 +189,8 @@ def test_the_past_of_a_job_is_its_last_lifes_and_a_loss_is_of_its_own_step(
     assert history.waits_since_ns(2) is None
     tell(EventKind.ARRIVED, 3, 40)
     assert history.waits_since_ns(2) == 40
-    tell(EventKind.LOSS, 4, 50, what=event_log.STEP, why="it never came")
-    assert history.lost is not None and history.timeline[-1].lost == "it never came"
+    tell(EventKind.LOSS, 4, 50, what=event_log.STEP, why=NEVER)
+    assert history.lost is not None and history.timeline[-1].lost == NEVER
     tell(EventKind.LOSS, 3, 55, what=event_log.BYTES, count=72)
     assert {one.step: one.tainted for one in history.timeline}[3]
     tell(EventKind.HANDOVER, 1, 60)

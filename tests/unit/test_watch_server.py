@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import job_to_run
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, exposition
@@ -72,10 +73,13 @@ def curl(*words: str) -> tuple[int, str]:
 def test_health_is_a_status_that_a_probe_understands_and_a_reason(
     serve: Serve, word: str, status: int
 ) -> None:
-    health = Health(word=HealthWord(word), reason='it says "why" </script>\n')
+    reason = earlier_finding('it says "why" </script>\n')
+    health = Health(word=HealthWord(word), reason=reason)
     url = serve(msgspec.structs.replace(recorded(), health=health))
     got, body = curl(f"{url}/healthz")
-    assert got == status and json.loads(body) == {"word": word, "reason": health.reason}
+    told = json.loads(body)
+    assert got == status and told == {"word": word, "reason": msgspec.to_builtins(reason)}
+    assert told["reason"]["sentence"] == 'it says "why" </script>\n'
 
 
 def test_every_metric_is_one_that_prometheus_own_tools_take(serve: Serve) -> None:
@@ -214,5 +218,5 @@ def test_slow_clients_keep_nobody_else_out_for_long(serve: Serve) -> None:
 
 def test_a_port_that_is_taken_is_said(serve: Serve) -> None:
     url = serve(recorded())
-    with pytest.raises(ConfigError, match="cannot be listened at"):
+    with pytest.raises(ConfigError, match="cannot listen there"):
         serve(recorded(), listen=url.removeprefix("http://"))

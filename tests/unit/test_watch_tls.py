@@ -59,7 +59,7 @@ def test_curl_gets_every_path_over_https_alone(authority: Authority, tmp_path: P
                            ("/healthz", "stale"), ("/state.json", '"health"')):  # fmt: skip
             code, body = curl(*trusted, *word, url + path)
             assert code == 0 and told in body.lower()
-        assert json.loads(curl(*trusted, url)[1])["error"] == "send this server's word"
+        assert json.loads(curl(*trusted, url)[1])["error"] == "send this server's token"
         assert curl(*word, url)[0] == 60, "nobody vouches for it"
         code, body = curl(*word, f"http://{address}/healthz")
         assert code != 0 and not body

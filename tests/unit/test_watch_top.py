@@ -18,6 +18,7 @@ from rich.console import Console
 from test_watch_reading import CONFIG, beat
 from test_watch_server import recorded
 
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.top_command import FittedFrame, frame
@@ -101,15 +102,16 @@ def crowded() -> ChainState:
 def test_names_that_others_gave_command_no_terminal_and_are_no_markup() -> None:
     state = recorded("state-lost.json")
     bad = "\x1b]0;title\x07\x1b[2J[red]x[/]"
+    said = earlier_finding(bad)
     job = msgspec.structs.replace(
-        state.jobs[0], name=bad, why_not=(bad,), tainted=(bad,), lost_why=bad
+        state.jobs[0], name=bad, why_not=(said,), tainted=(said,), lost_why=said
     )
     rings = (msgspec.structs.replace(state.rings[0], source=bad),)
-    events = (msgspec.structs.replace(state.events[-1], why=bad, stage=bad),)
-    health = msgspec.structs.replace(state.health, reason=bad)
+    events = (msgspec.structs.replace(state.events[-1], why=said, stage=bad),)
+    health = msgspec.structs.replace(state.health, reason=said)
     text = shown(
         msgspec.structs.replace(
-            state, run=bad, jobs=(job,), rings=rings, events=events, health=health, problems=(bad,)
+            state, run=bad, jobs=(job,), rings=rings, events=events, health=health, problems=(said,)
         ),
         400,
     )

@@ -14,7 +14,9 @@ from threading import Event
 from flowcheck.errors import FlowCheckError
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.state.state_reader import StateReader
+from flowcheck.stages.chain_events.event_log import EventKind
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import stage_named
 
 START_LIMIT_S = 300.0
 """For processes that are still there: at load 15 on two processors it took them 65 s."""
@@ -23,8 +25,6 @@ LOOK_S = 0.1
 AUTOGROUP_NICE = -10
 """sched(7), autogroup: sessions share a machine's processors alike unless told otherwise. The
 checkpoint node of a cluster is a machine of its own, which the trainers cannot slow down."""
-LISTENING = "every source is being captured"
-"""What `flowcheck up` says once training may start (ops/progress.py, Aloud)."""
 
 
 class FlowCheckServices:
@@ -47,7 +47,7 @@ class FlowCheckServices:
     def wait_listening(self) -> None:
         """Raises FlowCheckError where it does not come up in time. Every stage is a session."""
         deadline_s = time.monotonic() + START_LIMIT_S
-        while LISTENING not in self.said():
+        while not self._captures():
             self.check()
             if time.monotonic() > deadline_s:
                 said = self.said().strip() or "they said nothing"
@@ -57,6 +57,13 @@ class FlowCheckServices:
         for pid in self.run.stage_pids().values():
             with suppress(OSError):  # a kernel without autogroups
                 Path(f"/proc/{pid}/autogroup").write_text(str(AUTOGROUP_NICE))
+
+    def _captures(self) -> bool:
+        """Every capture process has said that it is up: training may start."""
+        state = self._reader.state()
+        captures = {one.name for one in state.stages if stage_named(one.name).spec.brings_frames}
+        up = {event.stage for event in state.events if event.kind is EventKind.UP}
+        return bool(captures) and captures <= up
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,5 @@
 """Checks that the NICs and interfaces that a job file names exist, before memory is allocated
-and DPDK starts.
-started, whose own words tell of probes and buses."""
+and DPDK starts."""
 
 from __future__ import annotations
 
@@ -10,21 +9,10 @@ from pathlib import Path
 
 from flowcheck.config import SourceConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.chain_starts import BAD_PCI_ADDRESS, NO_DEVICE, NO_INTERFACE
 from flowcheck.ops.node import dpdk_drivers
 from flowcheck.ops.node.nic_usage import interfaces_of
 from flowcheck.plane.frame_sources.dpdk_eal import PCI, parse_device
-
-BAD_PCI_ADDRESS = (
-    'is no PCI address: write it as "0000:3b:00.0"; a name such as eth1 is an interface'
-)
-NO_INTERFACE = (
-    "there is no such interface where this command runs; there are {} (ip link shows them; one in "
-    "another network namespace is reached by ip netns exec NAME flowcheck up ...)"
-)
-NO_DEVICE = (
-    "this machine has no such PCI device; its network devices are {} (flowcheck doctor tells which "
-    "of them can capture)"
-)
 
 
 def interfaces() -> list[str]:
@@ -45,7 +33,7 @@ def check_capture_ports(
         if source.vdev is not None:
             key, name = "source.vdev", parse_device(source.vdev).interface
         if name is not None and name not in (there := names()):
-            raise ConfigError(key, name, NO_INTERFACE.format(", ".join(there) or "none"))
+            raise ConfigError(key, name, NO_INTERFACE(there or ["none"]))
         if source.pci is not None:
             _check_device(source.pci, root)
 
@@ -53,12 +41,12 @@ def check_capture_ports(
 def _check_device(told: str, root: Path) -> None:
     address = parse_device(told).name
     if PCI.fullmatch(address) is None:
-        raise ConfigError("source.pci", told, BAD_PCI_ADDRESS)
+        raise ConfigError("source.pci", told, BAD_PCI_ADDRESS())
     devices = dpdk_drivers.pci_devices(root / "sys")
     if address in (device.address for device in devices):
         return
-    ports = ", ".join(_words(device, root) for device in devices if device.is_network)
-    raise ConfigError("source.pci", told, NO_DEVICE.format(ports or "none"))
+    ports = [_words(device, root) for device in devices if device.is_network]
+    raise ConfigError("source.pci", told, NO_DEVICE(ports or ["none"]))
 
 
 def _words(device: dpdk_drivers.PciDevice, root: Path) -> str:

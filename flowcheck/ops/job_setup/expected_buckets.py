@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.planned_traffic import REVERSE_ORDER
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.stages.run_directory.job_run_dirs import job_count
@@ -36,11 +37,7 @@ def expected_of(config: JobConfig) -> Expected | None:
     model = config.model
     if model.factory is None or not config.joins:
         return None
-    from flowcheck.ops.planning.ddp_collectives import (
-        REVERSE_ORDER_ASSUMED,
-        DdpOptions,
-        ddp_traffic,
-    )
+    from flowcheck.ops.planning.ddp_collectives import DdpOptions, ddp_traffic
     from flowcheck.wire.ddp_startup import ddp_messages
     from flowcheck.wire.learn.jobs.late.amid import Expected
 
@@ -61,5 +58,5 @@ def expected_of(config: JobConfig) -> Expected | None:
             one.work_bytes for one in traffic.each if one.kind is CollectiveKind.BROADCAST
         ),
         mapped=options.find_unused_parameters,
-        assumed=(REVERSE_ORDER_ASSUMED,) if traffic.assumed else (),
+        assumed=(REVERSE_ORDER(),) if traffic.assumed else (),
     )

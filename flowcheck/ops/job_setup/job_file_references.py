@@ -33,12 +33,14 @@ def with_factory_model(model: ModelConfig, *, joins: bool = False) -> ModelConfi
     names = tuple(tensor.name for tensor in made.trained)
     parameters = tuple(tensor.wire for tensor in made.trained)
     if model.names and model.names != names:
-        raise ConfigError("model.names", model.names[0], f"are not those of {model.factory}")
+        right = f"other names than {model.factory} gives: leave model.names out"
+        raise ConfigError("model.names", model.names[0], right)
     if model.parameters and model.parameters != parameters:
-        raise ConfigError("model.parameters", "", f"are not those of {model.factory}")
+        right = f"other sizes or types than {model.factory} gives: leave model.parameters out"
+        raise ConfigError("model.parameters", "", right)
     if not isinstance(model.order, str) and model.order and sorted(model.order) != sorted(names):
         wrong = next((name for name in model.order if name not in names), model.order[0])
-        right = f"the order must have each name of {model.factory} once"
+        right = f"must list each parameter name of {model.factory} exactly once"
         raise ConfigError("model.order", wrong, right)
     return msgspec.structs.replace(
         model,

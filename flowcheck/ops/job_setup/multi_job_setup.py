@@ -1,6 +1,5 @@
 """Several data-parallel jobs on the same mirror ports: the settings of each, and its run
-directory.
-its own below the first one's, with extractor and updater of its own behind the same capture."""
+directory below the first one's."""
 
 from __future__ import annotations
 

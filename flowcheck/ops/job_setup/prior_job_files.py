@@ -1,6 +1,5 @@
-"""Files that tell the extractor what is known of a job before its first frame: the job followed
-before, and stated models.
-a chain before this one followed, and models that the job file states."""
+"""Files that tell the extractor what is known of a job before its first frame: the job that the
+chain before this one followed, and models that the job file states."""
 
 from __future__ import annotations
 

@@ -15,6 +15,9 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, check_clip_scope, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming_file
+from flowcheck.findings.chain_starts import RINGS_TOO_LARGE
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.shared_memory_place import HUGE_PAGES_TAKEN
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.ops.job_setup.job_file_references import (
     check_rules,
@@ -101,8 +104,8 @@ def ordinary_bytes_free() -> int:
 
 def create(
     config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
-) -> tuple[RunDir, str]:
-    """The run directory with its shared memory, and a sentence about where that lies. expected:
+) -> tuple[RunDir, Finding]:
+    """The run directory with its shared memory, and where that lies. expected:
     [job] what its model reduces, as `foreknown` takes it."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
@@ -118,14 +121,10 @@ def create(
             if error.errno != errno.ENOSPC:
                 raise
         # Somebody took the pages between the look and the making.
-        place = MemoryFolder(SHM, False, f"the 2 MiB pages ran out meanwhile: using {SHM}")
+        place = MemoryFolder(SHM, False, HUGE_PAGES_TAKEN(SHM))
     if need > ordinary_bytes_free():
-        raise ConfigError(
-            "ring.slots",
-            config.ring.slots,
-            f"the rings and their staging need {need >> 20} MiB and {ordinary_bytes_free() >> 20} "
-            "MiB of memory are free: choose fewer slots, smaller ones, or less staging.size_bytes",
-        )
+        right = RINGS_TOO_LARGE(need_mib=need >> 20, free_mib=ordinary_bytes_free() >> 20)
+        raise ConfigError("ring.slots", config.ring.slots, right)
     return _create_in(place, config, root, learned, known)
 
 
@@ -135,7 +134,7 @@ def _create_in(
     root: Path,
     learned: Learned | None,
     known: Sequence[PriorJob],
-) -> tuple[RunDir, str]:
+) -> tuple[RunDir, Finding]:
     run = RunDir.create(root, place.folder)
     try:
         with naming_file(run.root):
@@ -173,7 +172,9 @@ def _learned(job: Path) -> Learned:
     weights = job.with_name(RunDir(job.parent).weights.name)
     for path in (job, weights):
         if not path.exists():
-            raise ConfigError("learned", str(path), "is not there; learned/ of a run has both")
+            raise ConfigError(
+                "learned", str(path), "no such file: state job.json in learned/ of a run"
+            )
     decode_job(job.read_bytes())
     others = job.with_name(RunDir(job.parent).beside_weights.name)
     rest = others.read_bytes() if others.exists() else None

@@ -13,6 +13,8 @@ import msgspec
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
+from flowcheck.findings.chain_ends import NO_COMMON_STEP, NO_STEPS_OF_JOB, STEPS_OF_JOB
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -20,11 +22,6 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import INDEX
 from flowcheck.wire.training_job.learned_job import decode_job
-
-NO_COMMON = (
-    "there is no step that the replicas of all jobs have ({}): each is kept as it is, and together "
-    "they are no state of one training job"
-)
 
 
 def common_step(runs: Sequence[RunDir]) -> Step | None:
@@ -42,19 +39,19 @@ def replica_steps(run: RunDir) -> tuple[Step, ...]:
     return ()
 
 
-def common_step_to_keep(config: JobConfig, runs: Sequence[RunDir]) -> tuple[Step | None, str]:
-    """The step that the rings of one job are kept at, and why there is none; (None, "") where each
-    job is one of its own."""
+def common_step_to_keep(
+    config: JobConfig, runs: Sequence[RunDir]
+) -> tuple[Step | None, Finding | None]:
+    """The step that the rings of one job are kept at, and why there is none; (None, None) where
+    each job is one of its own."""
     if not config.together or len(runs) < 2:
-        return None, ""
+        return None, None
     step = common_step(runs)
     if step is not None:
-        return step, ""
-    told = ", ".join(
-        f"job {n}: {', '.join(map(str, replica_steps(run))) or 'none'}"
-        for n, run in enumerate(runs, 1)
-    )
-    return None, NO_COMMON.format(told)
+        return step, None
+    held = [(n, replica_steps(run)) for n, run in enumerate(runs, 1)]
+    each = [STEPS_OF_JOB(job=n, steps=steps) if steps else NO_STEPS_OF_JOB(n) for n, steps in held]
+    return None, NO_COMMON_STEP(each)
 
 
 def write_index(folder: Path, run: RunDir, kept: Sequence[Path | None], step: Step | None) -> None:

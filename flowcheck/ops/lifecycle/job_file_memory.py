@@ -10,6 +10,13 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.chain_starts import JOB_TOO_LARGE
+from flowcheck.findings.planned_memory import (
+    COPY_OF_STEP,
+    GRADIENTS_BEFORE_BASE,
+    GRADIENTS_OF_APPLIED_STEPS,
+    RINGS_OF_QUEUES,
+)
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.ops.lifecycle.chain_runner import job_to_run, memory_need, ordinary_bytes_free
@@ -24,21 +31,17 @@ from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.terminal_escape import printable
 
-COPY = (
-    "no earlier step has room (replica.keep_bytes): each step is copied before it is {}; "
-    "keep_bytes = {:,} would do as well, and keep it"
-)
 STAGING = (
-    "staging.size_bytes = {:,} is less than start-up and one iteration of this model ({:,}): no "
-    "job can be learned in it; flowcheck plan {} --world N tells how much it must be"
+    "staging.size_bytes = {:,} is less than start-up and one iteration of this model ({:,} bytes): "
+    "no job can be learned in it; flowcheck plan {} --world N prints the size it needs"
 )
 TOO_MUCH = 1
 """Exit code of a job that does not fit."""
 
 
 def run(path: Path, *, as_json: bool) -> int:
-    """Prints the sum; 1 where more is needed than is free. Raises ConfigError for a job file that
-    is none, or states no model."""
+    """Prints the sum; returns 1 where more is needed than is free. Raises ConfigError for an
+    invalid job file, or one that states no model."""
     from rich.console import Console
 
     from flowcheck.ops.planning.plan_report import memory_table
@@ -77,11 +80,7 @@ def check_memory_fits(config: JobConfig) -> None:
     if memory.bytes <= free_bytes:
         return
     account = " + ".join(f"{part.what} {part.bytes:,}" for part in memory.parts if part.bytes)
-    right = (
-        f"does not fit: {account} = {memory.bytes:,} bytes, and {free_bytes:,} are free: state "
-        "less ([replica] keep_bytes, [gradient_log], [ring] slots, [staging] size_bytes), or take "
-        "a machine with more memory; flowcheck plan shows the sum of a job file"
-    )
+    right = JOB_TOO_LARGE(account=account, bytes=memory.bytes, free_bytes=free_bytes)
     raise ConfigError("the job's memory", f"{memory.bytes:,} bytes", right)
 
 
@@ -98,7 +97,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
         parts += [msgspec.structs.replace(part, what=part.what + name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
         staging += 2 * held.gradient_bytes  # the weights that are broadcast, and one iteration
-    rings = f"{config.ring.slots:,} slots for each of {len(config.rings)} queues, flow tables"
+    rings = RINGS_OF_QUEUES(slots=config.ring.slots, queues=len(config.rings))
     parts.append(MemoryItem(what="rings, staging", bytes=memory_need(config), why=rings))
     return MemoryEstimate(
         parts=tuple(parts), staging_bytes=staging, parameters=numbers, step_bytes=step_bytes
@@ -108,7 +107,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
 def _held_of(own: JobConfig) -> ReplicaMemory:
     model = own.model
     if model.factory is None or own.optimizer is None:
-        right = "is needed to plan: sizes come from the model, which no frame has told yet"
+        right = "state it to plan memory: sizes come from the model, and no frame has shown it yet"
         raise ConfigError("model.factory", model.factory or "none", right)
     return replica_memory(factory_model(model), own.optimizer, own.replica.keep_bytes)
 
@@ -123,7 +122,7 @@ def _readers(own: JobConfig, config: JobConfig, held: ReplicaMemory) -> list[Mem
         MemoryItem(
             what=f"a step that is {word}",
             bytes=held.step_bytes,
-            why=COPY.format(word, held.step_bytes),
+            why=COPY_OF_STEP(done=word, keep_bytes=held.step_bytes),
         )
         for word, asked in done.items()
         if asked
@@ -133,20 +132,19 @@ def _readers(own: JobConfig, config: JobConfig, held: ReplicaMemory) -> list[Mem
 def _log(own: JobConfig) -> list[MemoryItem]:
     if not (own.joins or own.replica.awaits_base):
         return []
-    why = "at most (gradient_log.memory_bytes), once gradients have to wait for a base"
-    return [MemoryItem(what="gradient log", bytes=own.gradient_log.memory_bytes, why=why)]
+    size = own.gradient_log.memory_bytes
+    return [MemoryItem(what="gradient log", bytes=size, why=GRADIENTS_BEFORE_BASE())]
 
 
 def _taken(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
-    """As stages/retaken.py keeps them: two logs by turns, each reserved in full."""
+    """Two logs in turn, each reserved in full (stages/replica_update/gradient_logs.py)."""
     steps = own.gradient_log.taken_steps
     if not steps:
         return []
-    why = f"two logs of {steps:,} steps (gradient_log.taken_steps)"
     return [
         MemoryItem(
             what="gradients of taken steps",
             bytes=applied_log_bytes(steps, held.gradient_bytes),
-            why=why,
+            why=GRADIENTS_OF_APPLIED_STEPS(steps),
         )
     ]

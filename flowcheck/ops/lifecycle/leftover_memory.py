@@ -1,5 +1,4 @@
-"""Shared memory and run directories of killed chains: finds, lists and removes them.
-use them any more."""
+"""Shared memory and run directories of killed chains: finds, lists and removes them."""
 
 from __future__ import annotations
 
@@ -10,6 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from flowcheck.findings.chain_ends import (
+    LEFT_BY_CHAIN,
+    LEFT_BY_SEVERAL,
+    LEFT_REMOVABLE,
+    LEFT_REMOVED,
+    LEFT_WITH_REPLICA,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import SHM, hugetlbfs_mounts, with_user_folders
 from flowcheck.private_files import is_privately_owned
 from flowcheck.stages.run_directory.process_liveness import run_dir_of_memory, stale_memory
@@ -34,16 +41,12 @@ class LeftoverMemory:
     """This user's."""
 
     @property
-    def sentence(self) -> str:
-        """What lies there, and how it goes away."""
-        left = f"{self.size_bytes >> 20} MiB of shared memory"
+    def finding(self) -> Finding:
+        """What lies there, and which command removes it."""
+        mib = self.size_bytes >> 20
         if not self.wanted:
-            return f"a killed chain left {left} in {self.memory}: flowcheck down removes it"
-        if self.has_replica:
-            left += " with its replica"
-        return (
-            f"the chain in {self.run} was killed and left {left}: flowcheck down --run {self.run}"
-        )
+            return LEFT_REMOVABLE(mib=mib, memory=self.memory)
+        return (LEFT_WITH_REPLICA if self.has_replica else LEFT_BY_CHAIN)(mib=mib, run=self.run)
 
     @property
     def wanted(self) -> bool:
@@ -60,9 +63,9 @@ class RemovedLeftovers:
     """Memory that belongs to a run directory, or may be wanted."""
 
     @property
-    def sentences(self) -> list[str]:
+    def findings(self) -> list[Finding]:
         """What was removed."""
-        return [f"removed {path}: its supervisor was killed" for path in self.removed]
+        return [LEFT_REMOVED(path) for path in self.removed]
 
 
 def find() -> list[LeftoverMemory]:
@@ -86,16 +89,13 @@ def by_chain(found: Sequence[LeftoverMemory]) -> list[LeftoverMemory]:
     return list(chains.values())
 
 
-def in_short(found: Sequence[LeftoverMemory]) -> list[str]:
-    """What `up` and `status` say, in a line: of other users' nothing."""
+def in_short(found: Sequence[LeftoverMemory]) -> list[Finding]:
+    """What `up` and `status` say, in a line; memory of other users is left out."""
     own = [one for one in by_chain(found) if one.mine]
     if len(own) < 2:
-        return [one.sentence for one in own]
+        return [one.finding for one in own]
     size_bytes = sum(one.size_bytes for one in own)
-    return [
-        f"{len(own)} killed chains left {size_bytes >> 20} MiB of shared memory: "
-        "flowcheck status --leftovers tells of each"
-    ]
+    return [LEFT_BY_SEVERAL(chains=len(own), mib=size_bytes >> 20)]
 
 
 def _leftover(memory: Path) -> LeftoverMemory:

@@ -3,14 +3,23 @@ chain on stderr."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from flowcheck.config import JobConfig, LogConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_ends import (
+    BYTES_NEVER_CAME,
+    CANNOT_BE_REBUILT,
+    CAUSE_UNKNOWN,
+    MORE_BYTES_NEVER_CAME,
+)
+from flowcheck.findings.chain_starts import CAPTURES, FOLLOWS, STALLED
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import StepLost
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -104,9 +113,15 @@ class ReplayProgress:
             if there < wanted:
                 stuck = position
         raise StateError(
-            f"nothing moved for {STALL_LIMIT_S:.0f} s; stuck in {stage_at(stuck).name}: "
-            f"{heads} of {self._frames} frames captured, {parsed} parsed, {tails} extracted, "
-            f"{steps} steps applied"
+            STALLED(
+                seconds=round(STALL_LIMIT_S),
+                stage=stage_at(stuck).name,
+                captured=heads,
+                frames=self._frames,
+                parsed=parsed,
+                extracted=tails,
+                steps=steps,
+            )
         )
 
 
@@ -125,41 +140,41 @@ class LiveMessages:
         self._notes = progress.notes.count
         if not self._listening and self._captures <= progress.up:
             self._listening = True
-            print_message(
-                "every source is being captured: start training now, its start-up comes once"
-            )
+            print_message(CAPTURES())
         if progress.steps and not self._stepping:
             self._stepping = True
-            print_message(
-                f"the job is learned; the replica is at step {progress.steps} and goes on"
-            )
+            print_message(FOLLOWS(progress.steps))
         if progress.lost is not None and not self._lost:
             self._lost = True
-            print_message(lost_step_sentence(progress.lost), ERROR)
+            print_message(lost_step_finding(progress.lost), ERROR)
 
 
-def lost_step_sentence(lost: StepLost) -> str:
+def lost_step_finding(lost: StepLost) -> Finding:
     """What is missing, and what it means for the replica."""
-    ranges = ", ".join(f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID])
-    more = f" and {len(lost.missing) - RANGES_SAID} more" if lost.missing[RANGES_SAID:] else ""
-    what = f"bytes {ranges}{more} of its gradient never came ({lost.why})" if ranges else lost.why
-    return (
-        f"step {lost.step} cannot be rebuilt: {what}; the replica stays at step {lost.step - 1}, "
-        "capture goes on counting"
-    )
+    why = lost.why or CAUSE_UNKNOWN()
+    ranges = [f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID]]
+    more = len(lost.missing) - len(ranges)
+    if more:
+        why = MORE_BYTES_NEVER_CAME(ranges=ranges, more=more, why=why)
+    elif ranges:
+        why = BYTES_NEVER_CAME(ranges=ranges, why=why)
+    return CANNOT_BE_REBUILT(step=lost.step, why=why, replica_step=lost.step - 1)
 
 
-def print_message(sentence: str, level: str = "info") -> None:
+def print_message(message: str | Finding, level: str = "info") -> None:
     """To the operator, on stderr. A terminal that went away is no reason to end a chain."""
-    line = f"flowcheck: {printable_lines(sentence)}"
+    line = f"flowcheck: {printable_lines(str(message))}"
     if _VOICE.format == "json":
-        line = json.dumps({"time_ns": time.time_ns(), "level": level, "message": sentence})
+        fields: dict[str, Any] = {"time_ns": time.time_ns(), "level": level}
+        if isinstance(message, Finding):
+            fields["finding"] = message
+        line = msgspec.json.encode(fields | {"message": str(message)}).decode()
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
 
 def speak(config: LogConfig) -> None:
-    """How this process says what it says from now on."""
+    """In which format this process prints messages from now on."""
     _VOICE.format = config.format
 
 

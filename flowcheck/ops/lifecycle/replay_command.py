@@ -3,7 +3,6 @@ checkpoint."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
@@ -24,6 +23,8 @@ from flowcheck.config import (
     check_job_tables,
 )
 from flowcheck.errors import CaptureError, ConfigError
+from flowcheck.findings.chain_starts import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
@@ -46,7 +47,7 @@ STAGING_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """The words of the command line."""
+    """The options of the command line."""
 
     files: tuple[Path, ...]
     optimizer: str | None = None
@@ -68,18 +69,18 @@ def run(request: ReplayRequest) -> int:
     if request.out is not None:
         make_folder(request.out)  # now, not after all the work
     console = Console(stderr=True, quiet=request.as_json)
-    for sentence in kept_rights_notes():
-        console.print(printable(sentence), markup=False)
-    for sentence in assumed:
-        console.print(f"[yellow]assumed[/] {escape(sentence)}")
+    for note in kept_rights_notes():
+        console.print(printable(str(note)), markup=False)
+    for assumption in assumed:
+        console.print(f"[yellow]assumed[/] {escape(str(assumption))}")
     root = request.run or Path(tempfile.mkdtemp(prefix=REPLAY_PREFIX))
     rescued = rescue(RunDir(root), "flowcheck replay")
     if rescued is not None:
-        console.print(printable(rescued), markup=False)
-    for sentence in remove_leftovers(apart_from=root, replicas=False).sentences:
-        console.print(printable(sentence), markup=False)
+        console.print(printable(str(rescued)), markup=False)
+    for removed in remove_leftovers(apart_from=root, replicas=False).findings:
+        console.print(printable(str(removed)), markup=False)
     where, memory = chain_runner.create(config, root)
-    console.print(memory, markup=False)
+    console.print(str(memory), markup=False)
     # To the end: a signal while the checkpoint is being written must not be the end of that.
     with Signals() as signals, chain_runner.removed(where, keep_records=request.run is not None):
         result = _replay(request, config, where, console, sum(counts), signals)
@@ -87,8 +88,7 @@ def run(request: ReplayRequest) -> int:
         shutil.rmtree(root, ignore_errors=True)
     result["assumed"] = [*assumed, *result["assumed"]]
     if request.as_json:
-        json.dump(result, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n")
     else:
         show(result, console)
     return 0 if all(map(is_complete, (result, *result["beside"]))) else 1
@@ -99,14 +99,16 @@ def _count(path: Path) -> int:
         return source.count()
 
 
-def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[str]]:
+def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[Finding]]:
     """The chain's settings, and what nobody stated."""
-    assumed: list[str] = []
+    assumed: list[Finding] = []
     sources = _sources(request, counts)
     if request.job is not None:
         if request.optimizer is not None or request.learning_rate is not None:
             raise ConfigError(
-                "job", str(request.job), "states the optimizer: leave --optimizer out"
+                "job",
+                str(request.job),
+                "the job file states the optimizer: leave --optimizer and --lr out",
             )
         base = chain_runner.job_to_run(request.job, sources=sources)
         if request.jobs is not None:
@@ -118,10 +120,10 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
     name, rate = request.optimizer, request.learning_rate
     if name is None:
         name = REPLAY_DEFAULT
-        assumed.append(f"optimizer {name}: it never crosses the wire; state it with --optimizer")
+        assumed.append(OPTIMIZER_ASSUMED(name))
     if rate is None:
-        assumed.append("learning rate 0.01: it never crosses the wire; state it with --lr")
         rate = 0.01
+        assumed.append(LEARNING_RATE_ASSUMED(rate))
     optimizer = msgspec.convert({"name": name, "learning_rate": rate}, OptimizerConfig)
     check_optimizer_name("--optimizer", optimizer)
     size = sum(path.stat().st_size for path in request.files)
@@ -139,14 +141,14 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
 def _sources(request: ReplayRequest, counts: list[int]) -> tuple[SourceConfig, ...]:
     kind = request.source
     if kind not in ("auto", "dpdk", "file"):
-        raise ConfigError("--source", kind, "is one of auto, dpdk, file")
+        raise ConfigError("--source", kind, "must be auto, dpdk or file")
     if kind == "auto":
         kind = "dpdk" if _dpdk_reads(request.files) else "file"
     if kind == "dpdk":
         for path in request.files:
             if "," in str(path.resolve()):
                 raise ConfigError(
-                    "FILE", str(path), "DPDK cannot be told a path with a comma: --source file"
+                    "FILE", str(path), "DPDK takes no path with a comma: use --source file"
                 )
     return tuple(
         SourceConfig(

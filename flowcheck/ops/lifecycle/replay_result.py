@@ -11,9 +11,10 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
+from flowcheck.findings.chain_ends import INTERRUPTED
 from flowcheck.messages import StepLost
 from flowcheck.ops.lifecycle.common_step import common_step_to_keep, write_index
-from flowcheck.ops.lifecycle.progress_messages import lost_step_sentence
+from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, checkpoint_writer
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -24,8 +25,6 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.chain_progress import ChainProgress
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.step_numbers import Step
-
-INTERRUPTED = "stopped by a signal before the end of the capture"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,10 @@ class ReplayResult:
         if self.out is not None and beside:
             saved = [one["checkpoint"] for one in (first, *beside)]
             write_index(self.out, supervisor.run, [path and Path(path) for path in saved], step)
-        return first | {"beside": beside, "notes": [*first["notes"], *([why] if why else [])]}
+        return first | {
+            "beside": beside,
+            "notes": [*first["notes"], *([why] if why is not None else [])],
+        }
 
     def _of(
         self, where: RunDir, progress: ChainProgress, step: Step | None, save: Save
@@ -74,8 +76,8 @@ class ReplayResult:
             "complete_steps": progress.complete_steps or 0,
             "digest": last["digest"],
             "digests": steps if config.digests else [],
-            "lost": msgspec.to_builtins(lost) if lost else None,
-            "why": INTERRUPTED if interrupted else progress.why,
+            "lost": lost,
+            "why": INTERRUPTED() if interrupted else progress.why,
             "interrupted": interrupted,
             "notes": list(progress.notes),
             "restarts": progress.restarts,
@@ -87,14 +89,15 @@ class ReplayResult:
 def is_complete(result: dict[str, Any]) -> bool:
     """Every step of the stream is in the replica and none was lost."""
     taken = result["steps"] and result["steps"] == result["complete_steps"]
-    return bool(taken and not result["why"] and not result["lost"] and not result["interrupted"])
+    stopped = result["why"] is not None or result["lost"] is not None or result["interrupted"]
+    return bool(taken and not stopped)
 
 
 def show(result: dict[str, Any], notes: Console) -> None:
-    """For people; notes: where what is beside the result goes."""
+    """For people; notes: the console for notes and assumptions."""
     out = Console()
-    for sentence in result["notes"]:
-        notes.print(sentence, markup=False)
+    for note in result["notes"]:
+        notes.print(str(note), markup=False)
     for number, one in enumerate((result, *result["beside"]), 1):
         if result["beside"]:
             out.print(f"job {number}:", highlight=False)
@@ -109,14 +112,13 @@ def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
             highlight=False,
             soft_wrap=True,
         )
-    for sentence in result["assumed"]:
-        notes.print(f"[yellow]assumed[/] {escape(sentence)}")
-    if result["lost"]:
-        out.print(
-            f"[red]{escape(lost_step_sentence(msgspec.convert(result['lost'], StepLost)))}[/]"
-        )
-    elif result["why"]:
-        out.print(result["why"], markup=False)
+    for assumption in result["assumed"]:
+        notes.print(f"[yellow]assumed[/] {escape(str(assumption))}")
+    lost: StepLost | None = result["lost"]
+    if lost is not None:
+        out.print(f"[red]{escape(str(lost_step_finding(lost)))}[/]")
+    elif result["why"] is not None:
+        out.print(str(result["why"]), markup=False)
     out.print(
         f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
         f"state digest {result['digest'] or 'none: no state was made'}",

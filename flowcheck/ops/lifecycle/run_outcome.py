@@ -9,7 +9,16 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import LearnError
-from flowcheck.ops.lifecycle.progress_messages import lost_step_sentence
+from flowcheck.findings.chain_ends import (
+    LOST_AND_STAYS,
+    NO_BASE,
+    NO_BASE_AFTER_JOIN,
+    NO_COMPLETE_STEP,
+    NO_FRAME,
+    NO_JOB_LEARNED,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
 from flowcheck.plane.shared_memory.packet_counters import lost_frames
@@ -29,8 +38,8 @@ class RunOutcome:
     step: Step
     """Of the replica; 0: none was taken."""
     digest: str
-    why: str | None
-    """What kept the replica from following, in one sentence; None: it followed to the end."""
+    why: Finding | None
+    """What kept the replica from following; None: it followed to the end."""
     in_flight: int | None
     """A step that was not whole yet when the chain was told to end."""
     frames: int
@@ -60,7 +69,7 @@ def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunO
     )
 
 
-def _stopped(run: RunDir, progress: ChainProgress) -> str | None:
+def _stopped(run: RunDir, progress: ChainProgress) -> Finding | None:
     """Why the replica takes no more steps; None if it would have.
 
     The files tell, not the first loss heard of: a job that came back may be followed since.
@@ -69,21 +78,15 @@ def _stopped(run: RunDir, progress: ChainProgress) -> str | None:
     if record.verdict is not None and not record.verdict.followed:
         return record.verdict.why
     if record.incarnation.step is None and _joined(run):
-        return (
-            "the job was joined amid its run, and nobody gave a base (flowcheck base FILE --then "
-            "LATER): none of its steps since was taken"
-        )
+        return NO_BASE_AFTER_JOIN()
     if record.incarnation.step is None:
-        return (
-            "the job began with a state that is not known, and nobody gave it with flowcheck base: "
-            "none of its steps was taken"
-        )
+        return NO_BASE()
     step = _lost_step(run)
     if step is None or (progress.in_flight is not None and step == progress.in_flight.step):
         return None
     if progress.lost is not None and progress.lost.step == step:
-        return lost_step_sentence(progress.lost)
-    return f"step {step} was lost, and the replica stays at step {step - 1}"
+        return lost_step_finding(progress.lost)
+    return LOST_AND_STAYS(step=step, replica_step=step - 1)
 
 
 def _goes_on(run: RunDir) -> bool:
@@ -109,13 +112,13 @@ def _lost_step(run: RunDir) -> int | None:
     return min(lost, default=None)
 
 
-def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> str:
+def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> Finding:
     """Why there is not one step."""
     if not frames:
-        return "no frame came from any source: see whether the mirror is switched on and leads here"
+        return NO_FRAME()
     if run.learned_job.exists():
-        return "the job was learned, but no step of it came whole before the end"
-    return progress.why or f"no job was learned from {frames:,} frames"
+        return NO_COMPLETE_STEP()
+    return progress.why or NO_JOB_LEARNED(frames)
 
 
 def last_step(run: RunDir) -> dict[str, object] | None:

@@ -1,6 +1,5 @@
 """Writes the replica as a checkpoint after its chain has ended, in this process or in the
-updater's, which has torch loaded.
-which has torch loaded."""
+updater's, which has torch loaded."""
 
 from __future__ import annotations
 

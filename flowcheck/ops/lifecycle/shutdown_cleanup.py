@@ -3,7 +3,6 @@ processes, removes shared memory."""
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -18,6 +17,21 @@ import msgspec
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.findings.chain_ends import (
+    DISCARDED,
+    KEPT_NOWHERE,
+    NO_CHECKPOINT_THERE,
+    NO_MEMORY_TO_KEEP,
+    NO_REPLICA_TO_KEEP,
+    NO_STEP_TO_KEEP,
+    REPLICA_KEPT,
+    REPLICA_KEPT_BUT,
+    RESCUED,
+    STAGES_STILL_RUN,
+)
+from flowcheck.findings.chain_starts import CHECKPOINT_WAITS
+from flowcheck.findings.error_texts import ERROR_TEXT
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.leftover_memory import by_chain, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import print_message
@@ -42,18 +56,19 @@ class SavedReplica:
 
     folder: Path | str
     """Or the URL of one."""
-    why: str
-    """Why it is not where the job file wants it; empty if it is."""
+    why: Finding | None
+    """Why it is not where the job file wants it; None if it is."""
 
 
 def save_replicas(
     config: JobConfig, run: RunDir, save: Save | None = None
-) -> tuple[list[SavedReplica | None], str]:
-    """As `keep`, of every job that the chain in `run` follows: of rings of one training job at a
-    step that all of them have. Beside them why there is none; empty: there is, or need not be."""
+) -> tuple[list[SavedReplica | None], Finding | None]:
+    """As `save_replica`, for every job that the chain in `run` follows: rings of one training job
+    at a step that all of them have. And why no step is common to all; None where one is, or where
+    none is needed."""
     runs = all_run_dirs(run)
     if len(runs) == 1:
-        return [save_replica(config, run, None, save)], ""
+        return [save_replica(config, run, None, save)], None
     step, why = common_step_to_keep(runs[0].settings(), runs)
     kept = [save_replica(own.settings(), own, step, save) for own in runs]
     if config.checkpoint is not None and any(kept):
@@ -72,18 +87,19 @@ def save_replica(
     if not _stepped(run):
         return None
     save = save or save_checkpoint
-    why, kept = "", None
+    why: Finding | None = None
+    kept = None
     if config.persist is not None:
         try:
             kept = _persisted(config, config.persist, run, step)
         except (FlowCheckError, OSError) as error:
-            why = str(error)
+            why = _finding_of(error)
     if config.checkpoint is not None:
         try:
             saved = save(config, run, Path(config.checkpoint), step)
             return SavedReplica(saved, why) if saved is not None else None
         except (StateError, OSError) as error:
-            why = f"no checkpoint in {config.checkpoint}: {error}"
+            why = NO_CHECKPOINT_THERE(folder=config.checkpoint, error=error)
     if kept is not None:
         return SavedReplica(kept, why)
     for number in range(FOLDERS_MAX):
@@ -93,6 +109,12 @@ def save_replica(
         except StateError as error:
             refused = error
     raise refused
+
+
+def _finding_of(error: FlowCheckError | OSError) -> Finding:
+    if isinstance(error, FlowCheckError):
+        return error.finding
+    return ERROR_TEXT(kind="system", text=str(error))
 
 
 def _persisted(
@@ -115,10 +137,10 @@ def _stepped(run: RunDir) -> bool:
     return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
 
 
-def rescue(run: RunDir, finder: str) -> str | None:
-    """Keeps the replica of a chain whose supervisor was killed, before its place is taken; what was
-    done, as a sentence, which the record of its end has too. None where no killed chain is.
-    finder: the verb that asks.
+def rescue(run: RunDir, finder: str) -> Finding | None:
+    """Keeps the replica of a chain whose supervisor was killed, before its run directory is reused;
+    returns what was done, which the record of its end holds as well. None where there is no killed
+    chain. finder: the command that asks.
 
     Raises ConfigError where stages of it do not end with their supervisor, StateError where its
     replica can be written nowhere; all is left as it is then.
@@ -126,32 +148,30 @@ def rescue(run: RunDir, finder: str) -> str | None:
     if not run.holds_memory or SUPERVISOR.name in run.stage_pids():
         return None
     _wait_for_stages(run)
-    killed = f"the chain that ran in {run.root} was killed"
     folders: list[str | None] = []
     if not run.memory.exists():
-        said = ", and its shared memory is gone, as after a restart of this machine"
+        done = NO_MEMORY_TO_KEEP()
     elif not any(own.replica.exists() for own in all_run_dirs(run)):
-        said = " before it had a replica: nothing of it is to be kept"
+        done = NO_REPLICA_TO_KEEP()
     else:
-        said, folders = _rescued(run, killed)
-    record_killed_end(run, finder, said.lstrip(";, "), folders)
-    return f"{killed}{said}"
+        done, folders = _rescued(run)
+    record_killed_end(run, finder, done, folders)
+    return RESCUED(run=run.root, done=done)
 
 
-def _rescued(run: RunDir, killed: str) -> tuple[str, list[str | None]]:
+def _rescued(run: RunDir) -> tuple[Finding, list[str | None]]:
     """What was done, and [job] where its replica is kept now."""
     try:
         kept, why = save_replicas(_whole_settings(run), run)
     except (FlowCheckError, OSError) as error:
-        raise StateError(
-            f"{killed}, and its replica can be kept nowhere ({error}): make room, or give it up "
-            f"with flowcheck down --run {run.root} --discard"
-        ) from error
+        raise StateError(KEPT_NOWHERE(run=run.root, error=error)) from error
     folders = [None if one is None else str(one.folder) for one in kept]
     there = [folder for folder in folders if folder is not None]
     if not there:
-        return "; no step was taken: nothing to keep", folders
-    return f"; its replica is kept in {' and '.join(there)}" + (f"; {why}" * bool(why)), folders
+        return NO_STEP_TO_KEEP(), folders
+    if why is None:
+        return REPLICA_KEPT(there), folders
+    return REPLICA_KEPT_BUT(folders=there, note=why), folders
 
 
 def _whole_settings(run: RunDir) -> JobConfig:
@@ -167,18 +187,15 @@ def _wait_for_stages(run: RunDir) -> None:
     deadline_s = time.monotonic() + DOWN_LIMIT_S
     while left := [name for own in all_run_dirs(run) for name in own.stage_pids()]:
         if time.monotonic() > deadline_s:
-            raise ConfigError(
-                "run",
-                str(run.root),
-                f"{', '.join(left)} still run: flowcheck down --run {run.root}",
-            )
+            right = STAGES_STILL_RUN(stages=left, run=run.root)
+            raise ConfigError("run", str(run.root), right)
         Event().wait(LOOK_S)
 
 
 def down(root: Path, *, discard: bool, as_json: bool) -> int:
-    """`flowcheck down`: ends what runs there and removes what it left in memory, but for a killed
-    chain's replica, which becomes a checkpoint first; then shared memory nobody can use any more.
-    Logs and records stay: they are what tells why.
+    """`flowcheck down`: ends the processes of the chain and removes its shared memory. The replica
+    of a killed chain is written as a checkpoint first. Then removes shared memory that nobody can
+    use any more. Logs and records stay.
 
     discard: give that replica up. Raises StateError where it can be written nowhere.
     """
@@ -191,7 +208,7 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
     there = run.holds_memory
     rescued = None if discard else rescue(run, "flowcheck down")
     if discard and there:
-        record_killed_end(run, "flowcheck down", "its replica was given up (--discard)", ())
+        record_killed_end(run, "flowcheck down", DISCARDED(), ())
     run.remove(keep_records=True)
     cleared = remove_leftovers(apart_from=root, replicas=True)
     if as_json:
@@ -200,20 +217,20 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
             "removed": there,
             "rescued": rescued,
             "stale": cleared.removed,
-            "left": [one.sentence for one in by_chain(cleared.left)],
+            "left": [one.finding for one in by_chain(cleared.left)],
         }
-        print(json.dumps(result))
+        print(msgspec.json.encode(result).decode())
         return 0
     if rescued is not None:
-        print(printable(rescued))
+        print(printable(str(rescued)))
     stay = f"logs and records stay in {root}" if run.config.exists() else ""
     if pids or there:
         ended = ", ".join(sorted(pids)) or "no process"
         print("; ".join(filter(None, (f"ended {ended}", "removed its shared memory", stay))))
     else:
         print("; ".join(filter(None, (f"nothing runs in {root}", stay))))
-    for sentence in cleared.sentences:
-        print(printable(sentence))
+    for removed in cleared.findings:
+        print(printable(str(removed)))
     return 0
 
 
@@ -222,7 +239,7 @@ def _end_supervisor(run: RunDir, pid: int) -> None:
     may take as long as it takes."""
     if _end([pid], signal.SIGTERM) or set(run.stage_pids()) != {SUPERVISOR.name}:
         return
-    print_message("its stages have ended and its checkpoint is being written: waiting for that")
+    print_message(CHECKPOINT_WAITS())
     _ended(pid, None)
 
 

@@ -12,6 +12,18 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.chain_ends import (
+    ASKED_BY,
+    FOUND_KILLED,
+    SIGNAL_HUP,
+    SIGNAL_INT,
+    SIGNAL_OTHER,
+    SIGNAL_TERM,
+    TOLD_TO_STOP,
+)
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState
 from flowcheck.ops.watch.state.ring_reader import read_ring
@@ -23,28 +35,37 @@ from flowcheck.stages.chain_events.heartbeat import read_beat
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 
-SIGNALLED: dict[int, str] = {
-    signal.SIGINT: "Ctrl-C, or a SIGINT",
-    signal.SIGHUP: "its terminal went away, or a SIGHUP",
-    signal.SIGTERM: "a SIGTERM, as systemctl stop and kill send",
+SIGNALLED: dict[int, Entry] = {
+    signal.SIGINT: SIGNAL_INT,
+    signal.SIGHUP: SIGNAL_HUP,
+    signal.SIGTERM: SIGNAL_TERM,
 }
 
 
 def note_who_stops(run: RunDir) -> None:
     """Notes who is about to ask a chain to end; a signal does not tell."""
     with suppress(OSError):
-        write_private(run.asked, _me("flowcheck down").encode())
+        write_private(run.asked, msgspec.json.encode(_me("flowcheck down")))
 
 
-def stopped_by(run: RunDir, received: int) -> str:
-    """Who asked, in words; received: the signal that came; 0: none did."""
+def stopped_by(run: RunDir, received: int) -> Finding:
+    """Who asked. received: the signal that came; 0: none did."""
     with suppress(OSError):
-        return run.asked.read_text()
-    return SIGNALLED.get(received, f"signal {received}" if received else "it was told to stop")
+        return _who_asked(run.asked.read_bytes())
+    if received in SIGNALLED:
+        return SIGNALLED[received]()
+    return SIGNAL_OTHER(received) if received else TOLD_TO_STOP()
+
+
+def _who_asked(noted: bytes) -> Finding:
+    try:
+        return msgspec.json.decode(noted, type=Finding)
+    except DECODE_ERRORS:  # an earlier version's command wrote a sentence
+        return earlier_finding(noted.decode(errors="replace"))
 
 
 def record_end(
-    run: RunDir, how: EndKind, by: str, jobs: Sequence[JobEnd], time_ns: int | None = None
+    run: RunDir, how: EndKind, by: Finding, jobs: Sequence[JobEnd], time_ns: int | None = None
 ) -> None:
     """Of the chain in `run`, whose stages have ended. What cannot be read of it is left out."""
     restarts: dict[str, int] = {}
@@ -66,23 +87,23 @@ def record_end(
     )
 
 
-def record_failed_end(run: RunDir, why: str, folders: Sequence[Path | str | None]) -> None:
+def record_failed_end(run: RunDir, why: Finding, folders: Sequence[Path | str | None]) -> None:
     """why: what it raised; folders: [job] where the replica is kept."""
     record_end(run, EndKind.FAILED, why, _came_to(run, folders))
 
 
 def record_killed_end(
-    run: RunDir, finder: str, said: str, folders: Sequence[Path | str | None]
+    run: RunDir, finder: str, done: Finding, folders: Sequence[Path | str | None]
 ) -> None:
-    """finder: the verb that met what a killed chain left; said: what it made of that, or nothing;
-    folders: as above, () for none."""
+    """finder: the command that found what a killed chain left; done: what it did with it; folders:
+    as above, () for none."""
     told = None
     with suppress(*READ_FAILURES):
         told = read_end(run)
     if told is not None:  # it ended by itself, and had no room for its replica
         write_end(run, msgspec.structs.replace(told, jobs=tuple(_came_to(run, folders))))
         return
-    by = f"{_me(finder)} found that at {clock(time.time_ns())}{said and f'; {said}'}"
+    by = FOUND_KILLED(finder=_me(finder), time=clock(time.time_ns()), done=done)
     record_end(run, EndKind.KILLED, by, _came_to(run, folders), last_sign_ns(run))
 
 
@@ -113,9 +134,9 @@ def _rings(run: RunDir, *, aged_now: bool) -> list[RingState]:
     return found
 
 
-def _me(verb: str) -> str:
+def _me(command: str) -> Finding:
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    return f"{verb} (process {os.getpid()}, user {user})"
+    return ASKED_BY(command=command, pid=os.getpid(), user=user)

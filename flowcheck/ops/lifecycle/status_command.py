@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -14,16 +12,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.chain_health import NEVER_AUDITED
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
 from flowcheck.ops.lifecycle import leftover_memory
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.ops.watch.state import checkpoint_status, shutdown_record
 from flowcheck.ops.watch.state.chain_state import AnchorFile, ChainState, JobState
-from flowcheck.ops.watch.state.health_rules import base_missing
+from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.terminal_tables import last_frame
-from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full_sentence
+from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.terminal_escape import printable
@@ -41,37 +41,42 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
         where.settings()
     except ConfigError as error:
         if as_json:
-            print(json.dumps({"run": str(where.root), "error": error.right}))
+            print(_json({"run": str(where.root), "error": error.right}))
         raise
     if svg is not None:
         _draw(where, svg)
     state, left = read(where), [one for one in leftover_memory.find() if one.run != root.resolve()]
     if as_json:
-        told: dict[str, Any] = msgspec.to_builtins(state)
-        own = [one.sentence for one in leftover_memory.by_chain(left) if one.mine]
-        print(json.dumps(told | {"leftovers": own}, indent=1))
+        own = [one.finding for one in leftover_memory.by_chain(left) if one.mine]
+        print(_json(msgspec.structs.asdict(state) | {"leftovers": own}, indent=1))
     else:
         print_state(state, leftover_memory.in_short(left))
     lives = state.stages and all(stage.pid is not None for stage in state.stages)
     return 0 if lives else 1
 
 
+def _json(value: object, indent: int = -1) -> str:
+    """In one line, unless an indent is given."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+
+
 def _before(where: RunDir) -> RunDir:
     """The records of the run before."""
     before = RunDir(where.previous)
     if not before.config.exists():
-        why = "holds no run before: the records of one are kept there when the next one starts"
+        why = "no earlier run is recorded there: its records are kept when the next run starts"
         raise ConfigError("--previous", str(before.root), why)
     return before
 
 
 def list_leftovers(*, as_json: bool) -> int:
-    """What chains that were killed left on this machine, those of other users as well."""
-    found = [one.sentence for one in leftover_memory.by_chain(leftover_memory.find())]
+    """What killed chains left on this machine, those of other users as well."""
+    found = [one.finding for one in leftover_memory.by_chain(leftover_memory.find())]
     if as_json:
-        print(json.dumps({"leftovers": found}))
+        print(_json({"leftovers": found}))
     else:
-        print("\n".join(map(printable, found)) or "no killed chain left anything")
+        lines = [printable(str(one)) for one in found]
+        print("\n".join(lines) or "no killed chain left anything")
     return 0
 
 
@@ -92,15 +97,15 @@ def _draw(where: RunDir, svg: Path) -> None:
 COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
 
 
-def print_state(state: ChainState, leftovers: Sequence[str]) -> None:
-    """leftovers: sentences about what other chains left."""
+def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
+    """leftovers: what other chains left."""
     console = Console(highlight=False)
 
     def say(sentence: str) -> None:
         console.print(printable(sentence), soft_wrap=True)
 
     word = state.health.word
-    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(state.health.reason)}")
+    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(str(state.health.reason))}")
     for sentence in shutdown_record.end_sentences(state):
         say(escape(sentence))
     if state.stages:
@@ -113,22 +118,22 @@ def print_state(state: ChainState, leftovers: Sequence[str]) -> None:
     seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
     say(f"frames by verdict: {seen or 'none'}")
     if packets := sum(ring.parse.get(FLOW_TABLE_FULL, 0) for ring in state.rings):
-        say(f"[red]{escape(flow_table_full_sentence(packets))}[/]")
+        say(f"[red]{escape(str(flow_table_full(packets)))}[/]")
     for job in state.jobs:
         if state.jobs[1:]:
-            say(f"[bold]Job {escape(job.name)}[/]: {escape(job.health.reason)}")
+            say(f"[bold]Job {escape(job.name)}[/]: {escape(str(job.health.reason))}")
         for sentence in _of_job(job, over=state.ended is not None):
             say(sentence)
     if state.watched and state.ended is None:
         say(f"watched at {escape(state.watched)}")
     for problem in state.problems:
-        say(f"[yellow]{escape(problem)}[/]")
+        say(f"[yellow]{escape(str(problem))}[/]")
     if state.stages and state.ended is None and not _supervised(state):
         say(_killed(state))
     if RunDir(Path(state.run)).previous.exists():
         say(f"the run before: flowcheck status --previous --run {escape(state.run)}")
-    for sentence in leftovers:
-        say(escape(sentence))
+    for left in leftovers:
+        say(escape(str(left)))
 
 
 def _supervised(state: ChainState) -> bool:
@@ -168,7 +173,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
     if job.lost_step is not None:
         yield f"[red]step {job.lost_step} was lost[/]: the replica stops there"
     if job.awaits_base and not over:
-        yield base_missing(job.logged)
+        yield escape(str(base_missing(job.logged)))
     if job.addresses:
         yield f"job on {', '.join(job.addresses)}"
     if job.step is not None:
@@ -176,7 +181,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
         if job.follows == FollowedData.PARAMETERS:
             yield "  of kind: parameters as they are gathered, no optimizer state"
         for one in job.tainted:
-            yield f"  {escape(one)}"
+            yield f"  {escape(str(one))}"
         yield _audited(job)
     else:
         yield "no step taken yet" if job.learned else "the job is not learned yet"
@@ -185,7 +190,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
     if job.served:
         yield f"steps are served at {escape(job.served)}"
     for reason in job.why_not:
-        yield f"  {escape(reason)}"
+        yield f"  {escape(str(reason))}"
 
 
 def _killed(state: ChainState) -> str:
@@ -208,10 +213,10 @@ def _killed(state: ChainState) -> str:
 
 def _audited(job: JobState) -> str:
     if job.audit_passed is None:
-        return "never audited: hold it against a checkpoint of the trainer, flowcheck audit FILE"
+        return escape(str(NEVER_AUDITED()))
     if job.audit_passed:
         return f"audit passed at step {job.audited_step}"
-    return f"[red]audit FAILED at step {job.audited_step}[/]: {escape(job.audit_differs)} differs"
+    return f"[red]{escape(str(failed_audit(job)))}[/]"
 
 
 def anchor_sentences(anchors: Sequence[AnchorFile], before: int) -> list[str]:

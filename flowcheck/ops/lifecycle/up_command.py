@@ -3,12 +3,23 @@ checkpoint."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.chain_ends import FAILED_AND, STAYS_IN_MEMORY
+from flowcheck.findings.chain_health import OF_JOB
+from flowcheck.findings.chain_starts import (
+    JOB_IS_KNOWN,
+    KEPT_AFTER_FAILURE,
+    STARTING,
+    STARTS_ANEW,
+)
+from flowcheck.findings.error_texts import ERROR_TEXT
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 from flowcheck.ops.job_setup.expected_buckets import expected_buckets_of_jobs
 from flowcheck.ops.lifecycle.chain_runner import create, job_to_run, supervise
@@ -21,7 +32,7 @@ from flowcheck.ops.lifecycle.shutdown_cleanup import rescue, save_replicas
 from flowcheck.ops.lifecycle.shutdown_record_writer import record_end, record_failed_end, stopped_by
 from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
-from flowcheck.stages.privilege.drop_privileges import kept_rights_notes as told_of_rights
+from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
@@ -30,7 +41,6 @@ from flowcheck.stages.supervisor.sd_notify import SdNotifier
 from flowcheck.stages.supervisor.supervisor import Supervisor
 
 STOPPED_SHORT = 1
-KNOWN = "the job that was followed last is known: if it still runs, it is joined amid its run"
 
 
 def up(job: Path, root: Path | None, *, as_json: bool) -> int:
@@ -41,8 +51,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     """
     config = job_to_run(job)
     speak(config.log)
-    for sentence in told_of_rights():
-        print_message(sentence)
+    for note in kept_rights_notes():
+        print_message(note)
     check_capture_ports(config.source)
     expected = expected_buckets_of_jobs(config)
     where = root or Path(config.run)
@@ -52,10 +62,10 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         with manager.busy("looking for what a killed run left"):
             rescued = rescue(RunDir(where), "flowcheck up")
         if rescued is not None:
-            print_message(f"{rescued}; this one begins anew")
+            print_message(STARTS_ANEW(rescued))
         cleared = remove_leftovers(apart_from=where, replicas=False)
-        for sentence in (*cleared.sentences, *in_short(cleared.left)):
-            print_message(sentence)
+        for found in (*cleared.findings, *in_short(cleared.left)):
+            print_message(found)
         check_memory_fits(config)
         run, memory = create(config, where, expected)
         print_message(memory)
@@ -63,8 +73,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             own for own in all_run_dirs(run) if (own.learned_folder / REMEMBERED_JOB_FILE).exists()
         ]
         if known:
-            print_message(KNOWN)
-        print_message(f"starting in {run.root}; flowcheck status --run {run.root}")
+            print_message(JOB_IS_KNOWN())
+        print_message(STARTING(run.root))
         supervisor = _supervised(config, run, signals, manager)
         runs = all_run_dirs(run)
         manager.stopping()
@@ -78,9 +88,10 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
     for number, one in enumerate(ended, 1):
         if one.why is not None:
-            print_message(f"job {number}: {one.why}" if len(runs) > 1 else one.why, ERROR)
+            print_message(OF_JOB(f"job {number}", one.why) if len(runs) > 1 else one.why, ERROR)
     if as_json:
-        print(json.dumps(told[0] | ({"beside": told[1:]} if told[1:] else {})))
+        beside = {"beside": told[1:]} if told[1:] else {}
+        print(msgspec.json.encode(told[0] | beside).decode())
     for number, (own, one, folder) in enumerate(zip(runs, ended, saved, strict=True), 1):
         if not as_json:
             named = f"job {number} " if len(runs) > 1 else ""
@@ -91,7 +102,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
 def _kept_of(ended: RunOutcome, saved: Path | str | None) -> JobEnd:
     return JobEnd(
         step=ended.step,
-        why=ended.why or "",
+        why=ended.why,
         in_flight=ended.in_flight,
         checkpoint=str(saved) if saved else None,
     )
@@ -131,8 +142,8 @@ def _supervised(
         manager.stopping()
         folders = _kept(config, run, manager, None, after=error)
         for saved in filter(None, folders):
-            print_message(f"the chain failed; its replica is kept in {saved}", ERROR)
-        record_failed_end(run, str(error) or type(error).__name__, folders)
+            print_message(KEPT_AFTER_FAILURE(saved), ERROR)
+        record_failed_end(run, _finding_of(error), folders)
         run.remove(keep_records=True)
         raise
 
@@ -152,17 +163,21 @@ def _kept(
         with busy, checkpoint_writer(lender) as save:
             kept, why = save_replicas(config, run, save)
     except (FlowCheckError, OSError) as error:
-        first = f"{after}; and " if after is not None else ""
-        why = (
-            f"{first}no checkpoint can be written ({error}), so the replica stays in memory: make "
-            f"room, then flowcheck down --run {run.root} keeps it"
-        )
-        record_failed_end(run, why, [None] * len(all_run_dirs(run)))
-        raise StateError(why) from error
-    for sentence in (why, *(one.why for one in kept if one is not None)):
-        if sentence:
-            print_message(sentence)
+        stays = STAYS_IN_MEMORY(error=error, run=run.root)
+        if after is not None:
+            stays = FAILED_AND(failure=_finding_of(after), then=stays)
+        record_failed_end(run, stays, [None] * len(all_run_dirs(run)))
+        raise StateError(stays) from error
+    for note in (why, *(one.why for one in kept if one is not None)):
+        if note is not None:
+            print_message(note)
     return [one.folder if one is not None else None for one in kept]
+
+
+def _finding_of(error: BaseException) -> Finding:
+    if isinstance(error, FlowCheckError):
+        return error.finding
+    return ERROR_TEXT(kind=type(error).__name__, text=str(error) or type(error).__name__)
 
 
 def _summary(config: JobConfig, run: RunDir, ended: RunOutcome, saved: Path | str | None) -> str:

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.ops.lifecycle.common_step import NO_COMMON, common_step, replica_steps, write_index
+from flowcheck.findings.chain_ends import NO_COMMON_STEP, STEPS_OF_JOB
+from flowcheck.ops.lifecycle.common_step import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.ops.restore.step_restore import RestoredStep, fill_template
@@ -106,11 +107,11 @@ def _found(runs: Sequence[RunDir]) -> list[FoundStep]:
         return newest
     step = common_step(runs)
     if step is None:
-        told = ", ".join(
-            f"job {n}: {', '.join(map(str, replica_steps(own))) or one.snapshot.step}"
+        each = [
+            STEPS_OF_JOB(job=n, steps=replica_steps(own) or one.snapshot.step)
             for n, (own, one) in enumerate(zip(runs, newest, strict=True), 1)
-        )
-        raise StateError(NO_COMMON.format(told))
+        ]
+        raise StateError(NO_COMMON_STEP(each))
     return [
         replace(one, snapshot=step_snapshot.copy_snapshot(own.replica, optimizer_in(own), step))
         for own, one in zip(runs, newest, strict=True)

@@ -3,11 +3,12 @@ what is said of them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.console_output import print_line
@@ -30,7 +31,8 @@ def run(request: RestoreRequest, *, as_json: bool) -> int:
     several = done[0].job is not None
     if as_json:
         told = [_as_dict(one) for one in done]
-        print(json.dumps({"out": str(request.out), "jobs": told} if several else told[0]))
+        result = {"out": str(request.out), "jobs": told} if several else told[0]
+        print(msgspec.json.encode(result).decode())
     else:
         for one in done:
             _print(one)
@@ -133,8 +135,8 @@ def _print(done: RestoredStep) -> None:
             print_line(f"  now of step {own.step}: {part}")
         for part in own.kept:
             print_line(f"  as the template has it: {part}")
-    for sentence in own.assumed:
-        print_line(f"  assumed: {sentence}")
+    for finding in own.assumed:
+        print_line(f"  assumed: {finding}")
     if done.chain and done.audited is None:
         print_line("  never audited: flowcheck audit FILE compares it with the trainer's own file")
 
@@ -149,7 +151,7 @@ def _rate(manifest: Manifest, took_s: float) -> str:
 def print_lacks(written: Manifest | FillReport) -> None:
     """Says what of an output is not of its step."""
     if written.lacks:
-        print_line(f"  NOT a full resume: {written.lacks}")
+        print_line(f"  NOT a full resume: {'; '.join(map(str, written.lacks))}")
     untold = written.untold if isinstance(written, FillReport) else ()
     for name, of in written.older.items():
         if name not in untold:

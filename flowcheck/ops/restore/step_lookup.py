@@ -12,6 +12,7 @@ from threading import Event
 
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -71,7 +72,7 @@ class FoundStep:
     snapshot: Snapshot
     where: str
     """What it is of, to the user."""
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What the sums of its tensors are to be, of one whose files are checked when it is written."""
     kept: TrainerState | None = None
@@ -176,7 +177,7 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
             raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
         kept = named
     if not kept:
-        why = f" ({'; '.join(told)})" if (told := unlearned_reasons(run)) else ""
+        why = f" ({'; '.join(map(str, told))})" if (told := unlearned_reasons(run)) else ""
         if config.checkpoint is None and run.steps.exists():
             right = "and its settings name no folder of checkpoints: --checkpoint FOLDER names one"
             raise StateError(f"{run.root}: its replica is gone, {right}{why}")

@@ -3,9 +3,9 @@ manifest."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from flowcheck.errors import StateError
 from flowcheck.ops.console_output import print_line
@@ -42,7 +42,7 @@ def run(path: Path, *, as_json: bool) -> int:
     faults = verify_files(output if output.is_dir() else output.parent, manifest)
     more = unlisted_files(output, manifest)
     if as_json:
-        print(json.dumps({**_told(output, manifest, faults), "strangers": more}))
+        print(msgspec.json.encode(_told(output, manifest, faults) | {"strangers": more}).decode())
     else:
         _print(output, manifest, faults)
         for name in more[:SHOWN]:
@@ -86,7 +86,7 @@ def _told(output: Path, manifest: Manifest, faults: list[FileFault]) -> dict[str
         "whole": not faults,
         "files": len(manifest.files or manifest.sha256),
         "tensors": len(manifest.tensors),
-        "faults": [asdict(fault) for fault in faults],
+        "faults": faults,
         "lacks": manifest.lacks,
         "assumed": manifest.assumed,
     }
@@ -106,4 +106,4 @@ def _print(output: Path, manifest: Manifest, faults: list[FileFault]) -> None:
     sums = f"{tensors} tensors" if manifest.tensors else "no tensor by itself: an older manifest"
     print_line(f"{output}: {what}, {sums}: all as written (sha256)")
     if manifest.lacks:
-        print_line(f"  NOT a full resume: {manifest.lacks}")
+        print_line(f"  NOT a full resume: {'; '.join(map(str, manifest.lacks))}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.switch_changes import BAD_TEMPLATE_LINE
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
 from flowcheck.ops.switch.session_rules import platform_sessions
 from flowcheck.ops.switch.switch_platforms import Evidence, Platform, folder, platform_named
@@ -91,15 +92,16 @@ def _form(platform: Platform, form: str | None) -> str:
     if form is None:
         return platform.forms[0]
     if form not in platform.forms or not form:
-        known = ", ".join(platform.forms) or "none: leave it out"
-        raise ConfigError("--form", form, f"{platform.title} has {known}")
+        known = ", ".join(filter(None, platform.forms))
+        right = f"must be one of {known}" if known else "leave it out"
+        raise ConfigError("--form", form, f"{platform.title}: {right}")
     return form
 
 
 def _line(os: str, part: CommandPart, text: str) -> RenderedLine:
     found = MARKED.fullmatch(text)
     if found is None:
-        raise StateError(f"{os}.j2: {part}: a line without its evidence, or not of words: {text!r}")
+        raise StateError(BAD_TEMPLATE_LINE(os=os, part=part, line=repr(text)))
     return RenderedLine(part=part, command=found[2], evidence=Evidence(found[1]))
 
 

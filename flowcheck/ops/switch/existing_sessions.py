@@ -8,9 +8,21 @@ from pathlib import Path
 
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.errors import ConfigError, naming_file
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_rules import (
+    MONITOR_SHARED,
+    MONITOR_WATCHED_BY,
+    NO_OVERLAP,
+    ONLY_RX_LEFT,
+    OVERLAP_UNCHECKED,
+    PORT_NAMES_COLLIDE,
+    SESSION_EXISTS,
+    SOURCE_IS_MONITOR_OF,
+    SOURCE_WATCHED_BY,
+)
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
 from flowcheck.ops.switch.session_parser import parse_source
-from flowcheck.ops.switch.session_rules import RuleFinding, RuleVerdict, finding
+from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform
 
 
@@ -35,59 +47,57 @@ def read(path: Path) -> tuple[ExistingSession, ...]:
     try:
         return convert(tomllib.loads(content.decode()), ExistingSessionsFile).session
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError("--state", str(path), f"is no TOML: {error}") from error
+        raise ConfigError("--state", str(path), f"is not valid TOML: {error}") from error
 
 
 def check_overlaps(
     platform: Platform, planned: list[MirrorSession], held: tuple[ExistingSession, ...] | None
-) -> list[RuleFinding]:
-    """What is asked, against what is there."""
+) -> list[RuleResult]:
+    """The planned sessions against those that exist; held: None where these are not stated."""
     if held is None:
-        why = "not looked at: state what the switch holds as [[session]] tables, with --state"
-        return [finding("overlap", RuleVerdict.WARN, why)]
+        return [RuleResult("overlap", RuleVerdict.WARN, OVERLAP_UNCHECKED())]
     found = [_clash(platform, one, other) for one in planned for other in held]
     if platform.both_sessions is not None:
         found.append(_both(platform, planned, held))
-    wrong = [why for why in found if why]
+    wrong = [why for why in found if why is not None]
     if wrong:
-        return [finding("overlap", RuleVerdict.REFUSE, why) for why in wrong]
-    return [finding("overlap", RuleVerdict.OK, f"none with {len(held)} that are there")]
+        return [RuleResult("overlap", RuleVerdict.REFUSE, why) for why in wrong]
+    return [RuleResult("overlap", RuleVerdict.OK, NO_OVERLAP(len(held)))]
 
 
 def _sources(platform: Platform, held: ExistingSession) -> list[MirrorSource]:
     return [parse_source(platform, word) for word in held.sources]
 
 
-def _clash(platform: Platform, one: MirrorSession, other: ExistingSession) -> str | None:
+def _clash(platform: Platform, one: MirrorSession, other: ExistingSession) -> Finding | None:
     called = str(one.number) if platform.identity == "number" else one.name
-    there = f"session {other.session}"
+    there = str(other.session)
     sources = _sources(platform, other)
     monitor = None if other.monitor is None else platform.spelled(other.monitor, monitor=True)
-    if str(other.session) == called:
-        return f"{there} is there already and would be changed: take a free one"
+    if there == called:
+        return SESSION_EXISTS(there)
     if monitor is not None and monitor == one.monitor:
-        return f"{there} sends its copies to {monitor} too: their sum would have to fit it"
+        return MONITOR_SHARED(session=there, port=monitor)
     if one.monitor in {source.port for source in sources}:
-        return f"{there} watches {one.monitor}: copies would be copied again"
+        return MONITOR_WATCHED_BY(session=there, port=one.monitor)
     if monitor in {source.port for source in one.sources}:
-        return f"{monitor} is the monitor port of {there}: its copies would be copied again"
+        return SOURCE_IS_MONITOR_OF(port=monitor, session=there)
     for source in one.sources:
         for theirs in sources:
             ways = set(source.direction.ways()) & set(theirs.direction.ways())
             if source.port == theirs.port and ways:
-                return f"{there} watches {theirs} already: the same packets twice"
+                return SOURCE_WATCHED_BY(session=there, source=str(theirs))
             begins = theirs.port.startswith(source.port) or source.port.startswith(theirs.port)
             if platform.prefix_collides and begins and ways:
-                return (
-                    f"{source.port} and {theirs.port} of {there}: {platform.title} compares port "
-                    "names by their beginning and would refuse"
+                return PORT_NAMES_COLLIDE(
+                    port=source.port, other=theirs.port, session=there, platform=platform.title
                 )
     return None
 
 
 def _both(
     platform: Platform, planned: list[MirrorSession], held: tuple[ExistingSession, ...]
-) -> str | None:
+) -> Finding | None:
     full = [
         other
         for other in held
@@ -98,5 +108,5 @@ def _both(
         source.direction is not MirrorDirection.RX for one in planned for source in one.sources
     )
     if platform.both_sessions is not None and len(full) >= platform.both_sessions and sends:
-        return f"{len(full)} sessions watch both directions: the next one is rx only"
+        return ONLY_RX_LEFT(len(full))
     return None

@@ -9,8 +9,21 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_rules import (
+    BURSTS_OVER_MONITOR,
+    FITS_MONITOR,
+    MEAN_OVER_MONITOR,
+    NOT_TRUNCATED,
+    ONE_PORT_BOTH_WAYS,
+    OVER_MONITOR,
+    PATH_MTU_FITS,
+    PATH_MTU_TOO_SMALL,
+    PATH_MTU_UNCHECKED,
+    SUM_OF_SOURCES,
+)
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
-from flowcheck.ops.switch.session_rules import RuleFinding, RuleVerdict, finding
+from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform
 
 ROCE_BYTES = 20 + 8 + 12 + 16 + 4 + 4
@@ -54,7 +67,7 @@ def speed(
     speeds: LineRates,
     figures: JobRates | None,
     roce_mtu: int,
-) -> list[RuleFinding]:
+) -> list[RuleResult]:
     """The sum of the sources against the monitor port, and both directions of one port.
 
     Line rates decide: an all-reduce runs at line rate in bursts. The job's figures may only turn a
@@ -68,38 +81,47 @@ def speed(
         growth, grown = (inner + added) / inner, f" * ({inner}+{added})/{inner} (tunnel)"
     total = count * speeds.source_gbps * growth
     each = "direction" if count == 1 else "directions"
-    formula = f"{count} {each} * {speeds.source_gbps:g}{grown} = {total:.4g} Gb/s"
+    added_up = f"{count} {each} * {speeds.source_gbps:g}{grown}"
+    formula = SUM_OF_SOURCES(sum=added_up, gbps=f"{total:.4g}")
     found = [_verdict("speed", formula, total, speeds, count * growth, figures)]
     if any(source.direction is MirrorDirection.BOTH for source in session.sources):
-        formula = f"rx and tx of one port: 2 * {speeds.source_gbps:g}{grown}"
+        formula = ONE_PORT_BOTH_WAYS(f"2 * {speeds.source_gbps:g}{grown}")
         needed = 2 * speeds.source_gbps * growth
         found.append(_verdict("both ways", formula, needed, speeds, 2 * growth, figures))
     return found
 
 
 def _verdict(
-    rule: str, formula: str, total: float, speeds: LineRates, times: float, figures: JobRates | None
-) -> RuleFinding:
-    monitor = speeds.monitor_gbps
-    if total <= monitor:
-        return finding(rule, RuleVerdict.OK, f"{formula}, of {monitor:g} Gb/s")
-    why = f"{formula}, over {monitor:g} Gb/s by {total - monitor:.4g}"
+    rule: str,
+    formula: Finding,
+    total: float,
+    speeds: LineRates,
+    times: float,
+    figures: JobRates | None,
+) -> RuleResult:
+    monitor = f"{speeds.monitor_gbps:g}"
+    if total <= speeds.monitor_gbps:
+        return RuleResult(rule, RuleVerdict.OK, FITS_MONITOR(sum=formula, gbps=monitor))
+    over = f"{total - speeds.monitor_gbps:.4g}"
     if figures is None:
-        return finding(
-            rule, RuleVerdict.REFUSE, f"{why}: fewer directions or a faster monitor port"
-        )
+        why = OVER_MONITOR(sum=formula, gbps=monitor, over=over)
+        return RuleResult(rule, RuleVerdict.REFUSE, why)
     mean = times * figures.direction_gbps
-    own = f"the job's mean is {times:.4g} * ({figures.formula}) = {mean:.4g} Gb/s"
-    if mean > monitor:
-        return finding(rule, RuleVerdict.REFUSE, f"{why}, and {own}")
-    own += ", which fits only as long as the switch's buffer holds each burst at line rate"
-    return finding(rule, RuleVerdict.WARN, f"{why}; {own}")
+    fits = mean <= speeds.monitor_gbps
+    why = (BURSTS_OVER_MONITOR if fits else MEAN_OVER_MONITOR)(
+        sum=formula,
+        gbps=monitor,
+        over=over,
+        times=f"{times:.4g}",
+        formula=figures.formula,
+        mean=f"{mean:.4g}",
+    )
+    return RuleResult(rule, RuleVerdict.WARN if fits else RuleVerdict.REFUSE, why)
 
 
-def truncation(platform: Platform) -> RuleFinding:
-    """Nothing we print cuts copies; whether something else does is told by the switch alone."""
-    why = f"none is asked; on the switch, see that this stays unset: {platform.truncation}"
-    return finding("truncation", RuleVerdict.OK, why)
+def truncation(platform: Platform) -> RuleResult:
+    """No command that is printed cuts copies; only the switch shows whether another one does."""
+    return RuleResult("truncation", RuleVerdict.OK, NOT_TRUNCATED(platform.truncation))
 
 
 def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
@@ -114,21 +136,18 @@ def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
 
 def path_mtu(
     platform: Platform, session: MirrorSession, roce_mtu: int, path_bytes: int | None
-) -> RuleFinding | None:
+) -> RuleResult | None:
     """Whether a whole RoCE frame fits a tunnel's route; None without a tunnel."""
     if session.tunnel is None:
         return None
     needed, formula = outer_bytes(platform, roce_mtu)
-    formula = f"{formula} = {needed} bytes"
     if path_bytes is None:
-        return finding(
-            "path MTU", RuleVerdict.WARN, f"needs {formula}: state --path-mtu to check it"
-        )
-    if path_bytes < needed:
-        return finding(
-            "path MTU", RuleVerdict.REFUSE, f"{formula}, over {path_bytes}: frames are cut"
-        )
-    return finding("path MTU", RuleVerdict.OK, f"{formula}, of {path_bytes}")
+        why = PATH_MTU_UNCHECKED(formula=formula, bytes=needed)
+        return RuleResult("path MTU", RuleVerdict.WARN, why)
+    fits = path_bytes >= needed
+    made = PATH_MTU_FITS if fits else PATH_MTU_TOO_SMALL
+    why = made(formula=formula, bytes=needed, path_bytes=path_bytes)
+    return RuleResult("path MTU", RuleVerdict.OK if fits else RuleVerdict.REFUSE, why)
 
 
 SYSFS = Path("/sys/class/net")
@@ -152,11 +171,11 @@ def check_monitor_speed(
     if total <= room:
         return
     parts = " + ".join(f"{speed:g}" if ways == 1 else f"2 * {speed:g}" for speed, ways in known)
-    others = f" and what is copied there already, of {', '.join(beside)}," if beside else ""
+    others = f" and the copies of {', '.join(beside)} that go there already" if beside else ""
     right = (
-        f"runs at {room:g} Gb/s, its sources{others} at {parts} = {total:g} Gb/s: "
-        "copies of a burst would be dropped. Fewer directions, a faster port, or --oversubscribe, "
-        "where `flowcheck switch check` warns of the job's own figures and does not refuse them"
+        f"runs at {room:g} Gb/s, but its sources{others} run at {parts} = {total:g} Gb/s: copies "
+        "of a burst would be dropped. Use fewer directions or a faster port; or --oversubscribe, "
+        "if `flowcheck switch check` with the job's figures gives a warning and no refusal"
     )
     raise ConfigError("--monitor", session.monitor, right)
 

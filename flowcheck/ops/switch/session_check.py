@@ -8,17 +8,22 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.switch_rules import (
+    LINES_FROM_MEMORY,
+    LINES_READ,
+    MORE_LINES_FROM_MEMORY,
+)
 from flowcheck.ops.switch import existing_sessions, monitor_capacity, session_rules
 from flowcheck.ops.switch.config_rendering import CommandPart, render
 from flowcheck.ops.switch.mirror_session import MirrorSession
-from flowcheck.ops.switch.session_rules import RuleFinding, RuleVerdict
+from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Evidence, platform_named, weakest
 
 ROCE_MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
 
 MOST_LINES = 4
-"""Told of those from memory."""
+"""Lines from memory that are listed."""
 
 
 class MtuSizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +40,8 @@ def check(
     figures: monitor_capacity.JobRates | None,
     sizes: MtuSizes,
     held: Path | None,
-) -> list[RuleFinding]:
-    """A finding for each rule. Raises ConfigError for a state file that is none."""
+) -> list[RuleResult]:
+    """One result for each rule. Raises ConfigError for an invalid state file."""
     platform = platform_named(os)
     there = None if held is None else existing_sessions.read(held)
     found = session_rules.check_ports(platform, session)
@@ -51,7 +56,7 @@ def check(
     return [*found, fits] if fits else found
 
 
-def learned(os: str, session: MirrorSession) -> RuleFinding:
+def learned(os: str, session: MirrorSession) -> RuleResult:
     """The weakest evidence of the lines this very set-up has, and which lines are from memory."""
     lines = [
         line for line in render(os, session, [CommandPart.SETUP]) if line.part is CommandPart.SETUP
@@ -59,34 +64,33 @@ def learned(os: str, session: MirrorSession) -> RuleFinding:
     letter = weakest(line.evidence for line in lines)
     what = "tunnel" if session.tunnel else "monitor port"
     if letter is not Evidence.M:
-        why = f"one {what}; the lines of its set-up were read, the weakest of them {letter}"
-        return session_rules.finding("evidence", RuleVerdict.OK, why)
+        return RuleResult("evidence", RuleVerdict.OK, LINES_READ(what=what, evidence=letter))
     told = dict.fromkeys(line.command.strip() for line in lines if line.evidence is letter)
-    more = f" and {len(told) - MOST_LINES} more" if len(told) > MOST_LINES else ""
     first = "; ".join([*told][:MOST_LINES])
-    why = (
-        f"one {what}; of its set-up these are from memory (M): {first}{more}: check them on your "
-        "release"
-    )
-    return session_rules.finding("evidence", RuleVerdict.WARN, why)
+    why = LINES_FROM_MEMORY(what=what, lines=first)
+    if len(told) > MOST_LINES:
+        why = MORE_LINES_FROM_MEMORY(what=what, lines=first, more=len(told) - MOST_LINES)
+    return RuleResult("evidence", RuleVerdict.WARN, why)
 
 
-def exit_code(findings: list[RuleFinding]) -> int:
+def exit_code(findings: list[RuleResult]) -> int:
     """1 where something is refused."""
     return int(any(found.verdict is RuleVerdict.REFUSE for found in findings))
 
 
 def speeds(source_gbps: float, monitor_gbps: float) -> monitor_capacity.LineRates:
-    """Raises ConfigError for a speed that is none."""
+    """Raises ConfigError for a speed that is not above 0."""
     _above("--source-gbps", source_gbps)
     _above("--monitor-gbps", monitor_gbps)
     return monitor_capacity.LineRates(source_gbps=source_gbps, monitor_gbps=monitor_gbps)
 
 
 def sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
-    """Raises ConfigError for a payload RoCE does not have."""
+    """Raises ConfigError for a payload that is no path MTU of RoCE."""
     if roce_mtu not in ROCE_MTUS:
-        raise ConfigError("--roce-mtu", roce_mtu, f"is one of {', '.join(map(str, ROCE_MTUS))}")
+        raise ConfigError(
+            "--roce-mtu", roce_mtu, f"must be one of {', '.join(map(str, ROCE_MTUS))}"
+        )
     return MtuSizes(roce_mtu=roce_mtu, path_bytes=path_bytes)
 
 
@@ -99,11 +103,11 @@ def figures(
 ) -> monitor_capacity.JobRates | None:
     """The job's figures, measured or by its ring's formula; None where none are stated.
 
-    Raises ConfigError where they are half stated.
+    Raises ConfigError where only some of them are stated.
     """
     if protocol not in monitor_capacity.PADDING:
         raise ConfigError(
-            "--protocol", protocol, f"is one of {', '.join(monitor_capacity.PADDING)}"
+            "--protocol", protocol, f"must be one of {', '.join(monitor_capacity.PADDING)}"
         )
     if measured_gbps is not None:
         _above("--measured-gbps", measured_gbps)
@@ -113,12 +117,12 @@ def figures(
     if gradient_bytes is None and members is None and step_s is None:
         return None
     if gradient_bytes is None or members is None or step_s is None:
-        right = "--gradient-bytes, --members and --step-s belong together"
+        right = "give --gradient-bytes, --members and --step-s together"
         raise ConfigError("--gradient-bytes", gradient_bytes, right)
     _above("--gradient-bytes", gradient_bytes)
     _above("--step-s", step_s)
     if members < 2:
-        raise ConfigError("--members", members, "a ring has 2 or more")
+        raise ConfigError("--members", members, "must be 2 or more: a ring has 2 members")
     return monitor_capacity.ring_rates(gradient_bytes, members, step_s, protocol)
 
 

@@ -8,11 +8,27 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_rules import (
+    ANY_FREE_NAME,
+    DIRECTIONS,
+    MONITOR_NOT_WATCHED,
+    MONITOR_WATCHED,
+    NUMBER_BEYOND_GUESS,
+    NUMBER_FITS,
+    NUMBER_OUT_OF_RANGE,
+    NUMBER_UNCHECKED,
+    ONE_DIRECTION_ONLY,
+    PORT_TWICE,
+    PORTS_ONCE,
+    TUNNEL_NOT_WATCHED,
+    TWO_SESSIONS,
+)
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 from flowcheck.ops.switch.switch_platforms import Platform
 
 SANE = 64
-"""A session's number where no limit is known: no switch read of has so many."""
+"""Largest session number where the platform's limit is unknown: no known switch has more."""
 
 
 class RuleVerdict(StrEnum):
@@ -23,20 +39,16 @@ class RuleVerdict(StrEnum):
     REFUSE = "refuse"
 
 
-class RuleFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule, what it says, and why: the formula with its numbers."""
+class RuleResult(msgspec.Struct, frozen=True):
+    """One rule, what it says, and why."""
 
     rule: str
     verdict: RuleVerdict
-    why: str
+    why: Finding
+    """With the formula and its numbers."""
 
 
-def finding(rule: str, verdict: RuleVerdict, why: str) -> RuleFinding:
-    """A line of a report."""
-    return RuleFinding(rule=rule, verdict=verdict, why=why)
-
-
-def check_ports(platform: Platform, session: MirrorSession) -> list[RuleFinding]:
+def check_ports(platform: Platform, session: MirrorSession) -> list[RuleResult]:
     """The rules on ports, directions and the platform's limits."""
     return [
         _twice(session),
@@ -72,54 +84,46 @@ def platform_sessions(platform: Platform, session: MirrorSession) -> list[Mirror
     return split
 
 
-def _twice(session: MirrorSession) -> RuleFinding:
+def _twice(session: MirrorSession) -> RuleResult:
     counts = Counter(source.port for source in session.sources)
     again = [port for port, count in counts.items() if count > 1]
     if again:
-        why = f"{', '.join(again)} is named more than once: say each port once, with :both for both"
-        return finding("ports", RuleVerdict.REFUSE, why)
-    return finding("ports", RuleVerdict.OK, f"{len(counts)} watched, each once")
+        return RuleResult("ports", RuleVerdict.REFUSE, PORT_TWICE(again))
+    return RuleResult("ports", RuleVerdict.OK, PORTS_ONCE(len(counts)))
 
 
-def _monitor_apart(session: MirrorSession) -> RuleFinding:
+def _monitor_apart(session: MirrorSession) -> RuleResult:
     if session.monitor in {source.port for source in session.sources}:
-        why = f"{session.monitor} is watched too: its own copies would be copied again"
-        return finding("monitor", RuleVerdict.REFUSE, why)
-    return finding("monitor", RuleVerdict.OK, f"{session.monitor or 'a tunnel'} is not watched")
+        return RuleResult("monitor", RuleVerdict.REFUSE, MONITOR_WATCHED(session.monitor))
+    why = MONITOR_NOT_WATCHED(session.monitor) if session.monitor else TUNNEL_NOT_WATCHED()
+    return RuleResult("monitor", RuleVerdict.OK, why)
 
 
-def _directions(platform: Platform, session: MirrorSession) -> RuleFinding:
+def _directions(platform: Platform, session: MirrorSession) -> RuleResult:
     seen = sorted({source.direction for source in session.sources})
     ways = {way for direction in seen for way in direction.ways()}
     if platform.one_way == "refuse" and len(seen) > 1:
-        why = (
-            f"{platform.title} has one direction word for all ports of a session, and a monitor "
-            f"port is in one session only; asked were {', '.join(seen)}: two monitor ports, "
-            "or one word"
-        )
-        return finding("direction", RuleVerdict.REFUSE, why)
+        why = ONE_DIRECTION_ONLY(platform=platform.title, directions=seen)
+        return RuleResult("direction", RuleVerdict.REFUSE, why)
     if platform.one_way == "split" and len(ways) > 1:
-        why = "one direction a session: two sessions, this number rx and the next tx"
-        return finding("direction", RuleVerdict.OK, why)
-    why = f"{', '.join(seen)}, as the switch sees it: rx is what the server sends"
-    return finding("direction", RuleVerdict.OK, why)
+        return RuleResult("direction", RuleVerdict.OK, TWO_SESSIONS())
+    return RuleResult("direction", RuleVerdict.OK, DIRECTIONS(seen))
 
 
-def _numbers(platform: Platform, session: MirrorSession) -> RuleFinding:
+def _numbers(platform: Platform, session: MirrorSession) -> RuleResult:
     if session.number is None:
-        return finding("session", RuleVerdict.OK, f"called {session.name}; any name that is free")
+        return RuleResult("session", RuleVerdict.OK, ANY_FREE_NAME(session.name))
     ways = {way for source in session.sources for way in source.direction.ways()}
     last = session.number + (1 if platform.one_way == "split" and len(ways) > 1 else 0)
     taken = f"{session.number}" if last == session.number else f"{session.number} and {last}"
     if platform.numbers is None:
         if not 1 <= session.number <= last <= SANE:
-            why = f"takes {taken}; the platform's limits are unknown, 1 to {SANE} is taken here"
-            return finding("session", RuleVerdict.REFUSE, why)
-        return finding(
-            "session", RuleVerdict.WARN, f"takes {taken}; the platform's limits are unknown"
-        )
+            why = NUMBER_BEYOND_GUESS(numbers=taken, most=SANE)
+            return RuleResult("session", RuleVerdict.REFUSE, why)
+        return RuleResult("session", RuleVerdict.WARN, NUMBER_UNCHECKED(taken))
     least, most = platform.numbers
     if not least <= session.number <= last <= most:
-        why = f"takes {taken}; {platform.title} has {least} to {most}"
-        return finding("session", RuleVerdict.REFUSE, why)
-    return finding("session", RuleVerdict.OK, f"takes {taken} of {least} to {most}")
+        why = NUMBER_OUT_OF_RANGE(numbers=taken, platform=platform.title, least=least, most=most)
+        return RuleResult("session", RuleVerdict.REFUSE, why)
+    why = NUMBER_FITS(numbers=taken, least=least, most=most)
+    return RuleResult("session", RuleVerdict.OK, why)

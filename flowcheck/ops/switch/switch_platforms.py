@@ -11,8 +11,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.switch_changes import BAD_TEMPLATE, NO_TEMPLATES
 from flowcheck.ops.switch.mirror_session import MirrorDirection
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -97,10 +100,11 @@ class Platform(ConfigSection, frozen=True):
     (draft-foschiano-erspan-03, 4.1 and 4.2), plain GRE 4 (RFC 2784, 2.1)."""
     forms: tuple[str, ...] = ("",)
     tried: str = "None of these commands was ever tried on a device by us."
-    notes: tuple[str, ...] = ()
-    span_notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = msgspec.field(name="notes", default=())
+    """What to know before pasting, as the template says it."""
+    span_remarks: tuple[str, ...] = msgspec.field(name="span_notes", default=())
     """Of a monitor port only."""
-    erspan_notes: tuple[str, ...] = ()
+    erspan_remarks: tuple[str, ...] = msgspec.field(name="erspan_notes", default=())
     """Of a tunnel only."""
 
     def go_on_if(self, *, tunnel: bool) -> str:
@@ -110,7 +114,7 @@ class Platform(ConfigSection, frozen=True):
     def spelled(self, port: str, *, monitor: bool = False) -> str:
         """`port` as this platform's commands write it.
 
-        Raises ConfigError for what is no port of this platform.
+        Raises ConfigError for a name that no port of this platform has.
         """
         key = "--monitor" if monitor else "--source"
         if (written := _written(self.port, self.written, port)) is not None:
@@ -118,11 +122,11 @@ class Platform(ConfigSection, frozen=True):
             return written
         if self.bundle and re.fullmatch(self.bundle, port, re.ASCII):
             if monitor:
-                right = "a port channel can be watched, but is no monitor"
+                right = "a port channel can be watched, but cannot be the monitor port"
                 raise ConfigError(key, port, right)
             self._one_spelling(key, port, "bundle")
             return port
-        right = f"is no port of {self.title}; one looks like {self.example}"
+        right = f"is not a port name of {self.title}, which looks like {self.example}"
         raise ConfigError(key, port, right)
 
     def _one_spelling(self, key: str, port: str, kind: Literal["port", "bundle"]) -> None:
@@ -153,7 +157,7 @@ def folder() -> Path:
         if candidate.is_dir():
             return candidate
     looked = " and ".join(map(str, FOLDERS))
-    raise StateError(f"switch templates looked for in {looked}, and not found: install again")
+    raise StateError(NO_TEMPLATES(looked))
 
 
 @cache
@@ -169,7 +173,7 @@ def platform_named(name: str) -> Platform:
         near = difflib.get_close_matches(name.lower(), known, n=1)
         near += [one for one in known if name and name.lower() in known[one].title.lower()]
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError("--os", name, f"{hint}is one of {', '.join(known)}")
+        raise ConfigError("--os", name, f"{hint}must be one of {', '.join(known)}")
     return known[name]
 
 
@@ -177,5 +181,5 @@ def _read(path: Path) -> Platform:
     text = path.read_text()
     head = re.match(r"\{#\n(.*?)\n#\}", text, re.DOTALL)
     if head is None:
-        raise StateError(f"{path}: does not begin with a comment that states the platform")
+        raise StateError(BAD_TEMPLATE(path))
     return convert(tomllib.loads(head[1]), Platform)

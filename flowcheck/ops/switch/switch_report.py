@@ -11,16 +11,16 @@ from typing import Any
 from flowcheck.ops.switch import monitor_capacity, session_check
 from flowcheck.ops.switch.config_rendering import CommandPart, RenderedLine, paste_order
 from flowcheck.ops.switch.mirror_session import ErspanTunnel, MirrorSession
-from flowcheck.ops.switch.session_rules import RuleFinding
+from flowcheck.ops.switch.session_rules import RuleResult
 from flowcheck.ops.switch.switch_platforms import EVIDENCE, Platform, all_platforms
 
 WEAKEST = (
     "SPAN, ERSPAN: the weakest letter of any line of set-up, in any direction; "
     "`flowcheck switch check` says your session's, and which lines are from memory."
 )
-UNTRIED = "None was ever tried on a switch by us."
+UNTRIED = "FlowCheck's authors have tried none of them on a switch."
 EVERY = (
-    "Nothing else on the monitor port: no STP, LLDP, address or VLAN, and flow control and PFC "
+    "Nothing else on the monitor port: no STP, LLDP, address or VLAN; flow control and PFC "
     "off at both ends of it (a capture card that pauses the switch harms the training).",
 )
 HEADINGS = {
@@ -50,20 +50,27 @@ def print_platforms() -> None:
 
 
 def heading(platform: Platform, session: MirrorSession) -> list[str]:
-    """What to know before pasting."""
+    """What to know before pasting: texts of the platform's template, and of its ports."""
     what = [f"{platform.title}: {platform.tried}"]
     for source in session.sources:
         told = {"rx": "sends", "tx": "receives", "both": "sends and receives"}[source.direction]
         what.append(f"{source}: what the server at {source.port} {told}")
     cut = f"Copies must not be cut. This does it, and stays unset: {platform.truncation}."
     if session.tunnel is None:
-        return [*what, *EVERY, cut, *platform.notes, *platform.span_notes]
+        return [*what, *EVERY, cut, *platform.remarks, *platform.span_remarks]
     needed, formula = monitor_capacity.outer_bytes(platform, session_check.ROCE_MTUS[-1])
     path = (
         f"Every hop of the tunnel's route must carry IP packets of {needed} bytes, {formula}, for "
         "a path MTU of RoCE of 4096: larger ones than it carries are lost or come in pieces."
     )
-    return [*what, path, *_unsaid(platform, session), cut, *platform.notes, *platform.erspan_notes]
+    return [
+        *what,
+        path,
+        *_unsaid(platform, session),
+        cut,
+        *platform.remarks,
+        *platform.erspan_remarks,
+    ]
 
 
 def _unsaid(platform: Platform, session: MirrorSession) -> list[str]:
@@ -124,8 +131,8 @@ def _evidence(console: Any, lines: Sequence[RenderedLine]) -> None:
     console.print(table)
 
 
-def print_findings(findings: Sequence[RuleFinding]) -> None:
+def print_results(results: Sequence[RuleResult]) -> None:
     """A line for each rule, on stdout."""
-    width = max(len(found.rule) for found in findings)
-    for found in findings:
+    width = max(len(found.rule) for found in results)
+    for found in results:
         print(f"{found.verdict:<6}  {found.rule:<{width}}  {found.why}")

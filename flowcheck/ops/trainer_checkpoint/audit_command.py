@@ -3,7 +3,6 @@ at that step."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -12,6 +11,16 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings.base_checkpoints import (
+    AUDITED_JOB_OPEN,
+    EQUAL_TO_SEVERAL,
+    JOB_DIFFERS,
+    NO_REPLICA,
+    OF_JOB,
+    STEP_NOT_RECORDED,
+    STEP_UNKNOWN,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.console_output import print_line
 from flowcheck.private_files import APPENDING, append_to_open_file, open_private
@@ -30,12 +39,12 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 
 DIFFERENT = 1
 SHOWN = 8
-CORRECT = "correct [optimizer], and follow the job anew"
+CORRECT = "correct [optimizer], and follow the job again from its start"
 WRONG = (
-    "the replica takes its steps by other settings than the trainer, also from the trainer's bits: "
-    + CORRECT
+    "the replica's settings are not the trainer's, so its steps differ even from the trainer's "
+    f"own state: {CORRECT}"
 )
-NEXT = f"the replica's next step is not the trainer's: {CORRECT}"
+NEXT = f"the replica's next step will differ from the trainer's: {CORRECT}"
 
 
 def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> int:
@@ -54,7 +63,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
             "settings": found.settings.differing,
             "notes": found.settings.notes,
         }
-        print(json.dumps(result))
+        print(msgspec.json.encode(result).decode())
     else:
         _print(found, file)
     return 0 if found.passed else DIFFERENT
@@ -93,24 +102,22 @@ def _belong_beside(where: RunDir, descriptor: int) -> None:
 def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
     """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
     is equal to none, as then nothing tells, or to several."""
-    passed, why = [], []
+    passed: list[RunDir] = []
+    why: list[Finding] = []
     for number, own in enumerate(runs, 1):
         try:
             found = compared_with_replica(own, template_of(own, file, step), file)
         except StateError as error:
-            why.append(f"job {number}: {error}")
+            why.append(OF_JOB(number=number, why=error.finding))
             continue
         if found.equal:
             passed.append(own)
         else:
-            why.append(f"job {number}: {found.differences[0].name} differs first")
+            why.append(JOB_DIFFERS(number=number, tensor=found.differences[0].name))
     if len(passed) == 1:
         return passed[0]
-    told = "; ".join(why) or "it is equal to several of them"
-    raise StateError(
-        f"{file}: which of the jobs it is of is not told ({told}); "
-        f"--run {runs[0].root}/jobs/N holds it against job N"
-    )
+    reasons = tuple(why) or (EQUAL_TO_SEVERAL(),)
+    raise StateError(AUDITED_JOB_OPEN(file=file, reasons=reasons, run=runs[0].root))
 
 
 def template_of(where: RunDir, file: Path, step: Step | None = None) -> CheckpointTemplate:
@@ -118,17 +125,11 @@ def template_of(where: RunDir, file: Path, step: Step | None = None) -> Checkpoi
     run, StateError where it does not fit, or neither it nor `step` tells of which step it is."""
     where.settings()
     if not where.replica.exists():
-        raise StateError(
-            f"{where.root}: no replica is in memory: none was made yet, or the chain has ended and "
-            "its last step is a checkpoint in the folder that checkpoint, or replay --out, named"
-        )
+        raise StateError(NO_REPLICA(where.root))
     layout, _ = peek_versions(where.replica)
     template = template_for(file, layout, optimizer_in(where), step)
     if step is None and not template.tells_step:
-        raise StateError(
-            f"{file}: nothing in it tells at which step it was written: its optimizer keeps no "
-            "state, and it holds no counter of steps; --step N states it"
-        )
+        raise StateError(STEP_UNKNOWN(file))
     return template
 
 
@@ -161,17 +162,16 @@ def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitw
     layout, kept = peek_versions(where.replica)
     digests = digests_at(where.trace, template.step)
     if digests is None:
-        raise StateError(
-            f"{file}: is of step {template.step}; the replica of {where.root} is at "
-            f"{max(kept, default=0)} and has no record of that step"
-        )
+        at = max(kept, default=0)
+        what = STEP_NOT_RECORDED(file=file, step=template.step, run=where.root, at=at)
+        raise StateError(what)
     return bitwise_audit.audit_digests(template, layout, optimizer_in(where), digests)
 
 
 def _print(found: bitwise_audit.Audit, file: Path) -> None:
     compared = found.optimizer and not found.parameters_only
     kinds = "parameters and optimizer tensors" if compared else "parameters"
-    left = f"; {len(found.others)} tensors of the file (buffers) are no part of the replica"
+    left = f"; {len(found.others)} tensors of the file (buffers) are not in the replica"
     left_out = left if found.others else ""
     if found.parameters_only:
         left_out += "; the replica has no optimizer state, only parameters as they are sent"
@@ -201,21 +201,19 @@ def _print_settings(found: bitwise_audit.Audit, file: Path) -> None:
     if found.settings.differing:
         print_line(f"  {_meaning(found)}")
     elif not found.equal:
-        print_line(
-            f"  a replica that is followed goes on from the trainer's bits: flowcheck base {file}"
-        )
+        print_line(f"  to continue from the trainer's own state, run: flowcheck base {file}")
 
 
 def _meaning(found: bitwise_audit.Audit) -> str:
     if not found.equal:
         return WRONG
     if found.step == 0:
-        return f"no step was taken by them yet; {NEXT}"
+        return f"no step was made with these settings yet; {NEXT}"
     return f"they changed no bit until step {found.step}, or were changed at it; {NEXT}"
 
 
 def _how_far(difference: bitwise_audit.Difference) -> str:
     if difference.elements is None:
-        return "differs (that step's bytes are no longer kept, only what they were)"
+        return "differs (only the digest of that step is kept, not its bytes)"
     far = "a NaN" if difference.ulp is None else f"{difference.ulp:,} ulp"
     return f"{difference.elements:,} elements differ, by up to {far}"

@@ -1,13 +1,9 @@
 """The HTTP server of `flowcheck watch`.
 
 GET /metrics      for Prometheus, as text or as OpenMetrics, as it asks
-GET /healthz      {"word", "reason"}; 200 of exact and behind, 503 of tainted and stale
+GET /healthz      {"word", "reason"}: 200 for exact and behind, 503 for tainted and stale; reason
+                  is a finding: {"code", "arguments", "until_audit", "sentence"}
 GET /state.json   the whole state (state/chain_state.py)
-GET /             the page, for people (page/)
-
-GET /metrics      for Prometheus, as text or as OpenMetrics, as it asks
-GET /healthz      {"word", "reason"}; 200 of exact and behind, 503 of tainted and stale
-GET /state.json   everything (state.py)
 GET /             the page, for people (page/)
 
 A scrape that finds nobody cannot know whether a chain was killed or taken down.
@@ -19,13 +15,14 @@ import base64
 import binascii
 import hmac
 import io
-import json
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
@@ -47,8 +44,8 @@ class MonitoringServer(BoundedHttpServer):
     def __init__(
         self, reader: StateReader, config: WatchConfig, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Raises ConfigError where it cannot listen there, has no word it needs, or a certificate
-        that is none."""
+        """Raises ConfigError where it cannot listen there, or where the token or the certificate is
+        missing or unreadable."""
         self.reader, self.timeout_s = reader, config.timeout_s
         self.is_loopback, self.scrapes = config.is_loopback, ScrapeInterval()
         self.token = read_token(config.token_file) if config.token_file is not None else None
@@ -56,12 +53,8 @@ class MonitoringServer(BoundedHttpServer):
         try:
             super().__init__(config.host, config.port, config.connections, MonitoringHandler, tls)
         except OSError as error:
-            why = f"cannot be listened at: {error.strerror}"
+            why = f"cannot listen there ({error.strerror}): state another address or port"
             raise ConfigError("watch.listen", config.listen, why) from error
-
-
-if TYPE_CHECKING:
-    pass  # MERGED
 
 
 HEAD_S = 5.0
@@ -107,15 +100,15 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if self.server.token is not None and not self._has_word(self.server.token):
             told = {"WWW-Authenticate": 'Basic realm="flowcheck", charset="UTF-8"'}
-            self._refuse(HTTPStatus.UNAUTHORIZED, "send this server's word", told)
+            self._refuse(HTTPStatus.UNAUTHORIZED, "send this server's token", told)
         elif self.server.is_loopback and not self._is_local():
-            why = "this server is for its own machine: name it 127.0.0.1 or localhost"
+            why = "this server is for its own machine: ask for it as 127.0.0.1 or localhost"
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
         else:
             try:
                 path = urlsplit(self.path).path
             except ValueError:  # http://[
-                self._refuse(HTTPStatus.BAD_REQUEST, "that is no path, and no URL")
+                self._refuse(HTTPStatus.BAD_REQUEST, "the request's path cannot be parsed as a URL")
                 return
             self._tell(path)
 
@@ -137,7 +130,10 @@ class MonitoringHandler(BaseHTTPRequestHandler):
             case "/":
                 self._send(HTTPStatus.OK, page.page(), page.KIND, page.HEADERS)
             case _:
-                self._refuse(HTTPStatus.NOT_FOUND, "there are /, /metrics, /healthz, /state.json")
+                self._refuse(
+                    HTTPStatus.NOT_FOUND,
+                    "unknown path: there are /, /metrics, /healthz and /state.json",
+                )
 
     def _has_word(self, word: bytes) -> bool:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
@@ -157,7 +153,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         return name.lower() in LOCAL
 
     def _json(self, status: HTTPStatus, told: Any, more: Mapping[str, str] | None = None) -> None:
-        self._send(status, json.dumps(told).encode() + b"\n", JSON, more)
+        self._send(status, msgspec.json.encode(told) + b"\n", JSON, more)
 
     def _refuse(self, status: HTTPStatus, why: str, more: Mapping[str, str] | None = None) -> None:
         self._json(status, {"error": why}, more)

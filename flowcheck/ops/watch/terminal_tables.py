@@ -202,7 +202,7 @@ def events_table(events: Sequence[Event], now_ns: int) -> Table:
             one.kind.replace("_", " "),
             Text(printable(one.stage)),
             _number(one.step),
-            Text(printable(counted + one.why)),
+            Text(printable(counted + one.detail)),
         )
     return table
 

@@ -111,7 +111,7 @@ def frame(state: ChainState) -> RenderableType:
 def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableType]:
     """few: of the stages those that do not live alone."""
     word = state.health.word
-    yield Text.assemble((word.upper(), STYLES[word]), " ", printable(state.health.reason))
+    yield Text.assemble((word.upper(), STYLES[word]), " ", printable(str(state.health.reason)))
     began = ""
     if state.started_ns is not None:
         began = f", began {span((state.time_ns - state.started_ns) / 1e9)} ago"
@@ -131,7 +131,7 @@ def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableTyp
     for one in (sentence for job in state.jobs for sentence in notes(job)):
         yield Text(printable(one))
     for problem in state.problems:
-        yield Text(printable(problem), style="yellow")
+        yield Text(printable(str(problem)), style="yellow")
 
 
 def _steps(state: ChainState, last: int) -> Iterator[RenderableType]:

@@ -15,6 +15,8 @@ from typing import Any
 from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
 
 BLOCK_BYTES = 65536
@@ -130,8 +132,8 @@ class EalArguments:
 
     arguments: tuple[str, ...]
     huge_pages: bool
-    why: str
-    """One sentence for the operator when it is not as it should be, else empty."""
+    why: Finding | None
+    """Why it runs slower than it could; None: it does not."""
 
 
 def memory_need(mbufs: int) -> int:
@@ -156,15 +158,9 @@ def eal_arguments(devices: Sequence[Device], mbufs: int, extra: Sequence[str] = 
     told = {device.argument: device.is_pci for device in devices}  # two queues, one device
     for argument, is_pci in told.items():
         arguments += ["-a", argument] if is_pci else [f"--vdev={argument}"]
-    why = (
-        ""
-        if huge
-        else (
-            f"DPDK runs without huge pages ({need >> 20} MiB of them are needed, "
-            f"{huge_bytes_free() >> 20} MiB are free): correct but slower "
-            "(scripts/hugepages reserve N)"
-        )
-    )
+    why = None
+    if not huge:
+        why = DPDK_WITHOUT_HUGE_PAGES(need_mib=need >> 20, free_mib=huge_bytes_free() >> 20)
     return EalArguments((*arguments, *extra), huge, why)
 
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowcheck.findings import shared_memory_place as place
+from flowcheck.findings.finding import Finding
+
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 MEMINFO = Path("/proc/meminfo")
 AVAILABLE = "MemAvailable:"
@@ -24,8 +27,8 @@ class MemoryFolder:
 
     folder: Path
     huge_pages: bool
-    why: str
-    """One sentence for the operator: why here."""
+    why: Finding
+    """Why here."""
 
 
 def hugetlbfs_mounts(mounts: Path = Path("/proc/mounts")) -> list[Path]:
@@ -91,21 +94,16 @@ def huge_bytes_free(page_bytes: int = HUGE_PAGE_BYTES, sizes: Path = HUGE_SIZES)
 def choose_memory_folder(need_bytes: int) -> MemoryFolder:
     """The best folder for `need_bytes` of shared files: huge pages where they are to be had."""
     free = huge_bytes_free()
-    if shm_has_hugepages():
-        slower = "with 2 MiB pages as the kernel finds them"
-    else:
-        slower = f"correct but slower (scripts/hugepages reserve N, or {SHM_HUGE})"
+    pages = place.PAGES_AS_FOUND() if shm_has_hugepages() else place.PAGES_SMALL(SHM_HUGE)
     for mount in map(_with_room, hugetlbfs_mounts()):
         if free >= need_bytes and os.access(mount, os.W_OK):
-            return MemoryFolder(mount, True, f"2 MiB pages on {mount}")
-        return MemoryFolder(
-            SHM,
-            False,
-            f"{mount} has {free >> 20} MiB of 2 MiB pages free and {need_bytes >> 20} MiB are "
-            f"needed: using {SHM}, {slower}",
+            return MemoryFolder(mount, True, place.ON_HUGE_PAGES(mount))
+        few = place.TOO_FEW_HUGE_PAGES(
+            mount=mount,
+            free_mib=free >> 20,
+            need_mib=need_bytes >> 20,
+            folder=SHM,
+            pages=pages,
         )
-    return MemoryFolder(
-        SHM,
-        False,
-        f"no hugetlbfs with 2 MiB pages is mounted: using {SHM}, {slower}",
-    )
+        return MemoryFolder(SHM, False, few)
+    return MemoryFolder(SHM, False, place.NO_HUGETLBFS(folder=SHM, pages=pages))

@@ -15,6 +15,8 @@ import msgspec
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.checkpoint_damage import NO_MANIFEST, NOT_AS_WRITTEN, SEVERAL_NOT_AS_WRITTEN
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import OptionalState, Snapshot
@@ -27,7 +29,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
 )
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
-    PARAMETERS_ONLY,
+    CheckpointKind,
     Manifest,
     load_manifest,
 )
@@ -71,8 +73,10 @@ class Checkpoint:
         """What `torch.optim.Optimizer.load_state_dict` takes; of several optimizers a list of
         those, or a dictionary by the script's keys. Raises StateError where there is none."""
         manifest = self.manifest
-        if manifest.kind == PARAMETERS_ONLY or manifest.optimizer is None:
-            raise StateError(f"the checkpoint is of kind {PARAMETERS_ONLY!r}")
+        if manifest.kind is CheckpointKind.PARAMETERS_ONLY or manifest.optimizer is None:
+            raise StateError(
+                "the checkpoint holds parameters and no optimizer state: load its model alone"
+            )
         groups = self.plain.param_groups
         if groups is None:  # of format 1
             assert manifest.layout is not None
@@ -138,8 +142,10 @@ def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
 
 def _refuse(folder: Path, faults: Sequence[FileFault]) -> None:
     if faults:
-        more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
-        raise StateError(f"{folder}: {faults[0]}{more}: not the checkpoint that was written")
+        fault, more = faults[0].finding, len(faults) - 1
+        if not more:
+            raise StateError(NOT_AS_WRITTEN(checkpoint=folder, fault=fault))
+        raise StateError(SEVERAL_NOT_AS_WRITTEN(checkpoint=folder, fault=fault, more=more))
 
 
 def _expected(folder: Path, found: Checkpoint) -> ExpectedChecksums:
@@ -197,7 +203,7 @@ def _laid(folder: Path, layout: Layout) -> dict[str, Parameter]:
     try:
         layout.check()
     except StateError as error:
-        raise StateError(f"{folder}/{MANIFEST}: not a manifest of ours: {error}") from error
+        raise StateError(NO_MANIFEST(where=folder / MANIFEST, error=error)) from error
     return {p.name: p for p in layout.parameters}
 
 
@@ -239,7 +245,7 @@ def _strided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def trainer_state_as_saved(
-    kept: Checkpoint, taken: Snapshot, assumed: tuple[str, ...]
+    kept: Checkpoint, taken: Snapshot, assumed: tuple[Finding, ...]
 ) -> TrainerState | None:
     """The step that `kept` is of; None where its rule names no code but what is stated here, and
     can be worked out. taken: the same step. Raises StateError where it was not written with its

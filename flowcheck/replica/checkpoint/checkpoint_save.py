@@ -24,6 +24,8 @@ import torch
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import ConfigError, StateError, naming_file
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.resume_gaps import RATE_UNKNOWN
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
 from flowcheck.replica.checkpoint.checkpoint_load import (
@@ -44,9 +46,8 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.latest_pointer import point
 from flowcheck.replica.checkpoint_files.manifest import (
-    FULL,
     MANIFEST,
-    PARAMETERS_ONLY,
+    CheckpointKind,
     Manifest,
     load_manifest,
     write_manifest,
@@ -67,8 +68,8 @@ def save(
     replica: Replica,
     directory: Path,
     *,
-    evidence: Sequence[str] = (),
-    assumed: Sequence[str] = (),
+    evidence: Sequence[Finding] = (),
+    assumed: Sequence[Finding] = (),
 ) -> Path:
     """Writes `directory`/step-N and returns it. A checkpoint of the same bytes is left as it is;
     one of the same step that is damaged is written anew.
@@ -80,7 +81,7 @@ def save(
         whole = trainer_state(snapshot, evidence=tuple(evidence), assumed=tuple(assumed))
     except ConfigError as error:  # a state is kept also where its schedule cannot be had
         rule = msgspec.structs.replace(snapshot.optimizer, schedule=None)
-        told = (*assumed, f"the learning rate of the next step is not known: {error}")
+        told = (*assumed, RATE_UNKNOWN(error))
         whole = trainer_state(
             replace(snapshot, optimizer=rule), evidence=tuple(evidence), assumed=told
         )
@@ -124,7 +125,7 @@ def write(step: TrainerState, folder: Path, layout: Layout) -> Manifest:
             step=step.step,
             digest=step.digest,
             torch_version=str(torch.__version__),
-            kind=PARAMETERS_ONLY if step.optimizer is None else FULL,
+            kind=kind_of(step),
             older=step.older | step.beside.older(step.step),
             files=sums.files(),
             tensors=sums.tensors(),
@@ -134,6 +135,11 @@ def write(step: TrainerState, folder: Path, layout: Layout) -> Manifest:
         )
     write_manifest(folder / MANIFEST, manifest)
     return manifest
+
+
+def kind_of(step: TrainerState) -> CheckpointKind:
+    """As the manifest names it."""
+    return CheckpointKind.PARAMETERS_ONLY if step.optimizer is None else CheckpointKind.FULL
 
 
 def write_files(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
@@ -92,8 +93,8 @@ class TrainerState:
     """Parameters that are of another step, and which."""
     beside: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
     """The rest of the module, where it is stated."""
-    evidence: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
+    evidence: tuple[Finding, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     """What no observation could have contradicted."""
 
     @property
@@ -105,7 +106,7 @@ class TrainerState:
 
 
 def trainer_state(
-    snapshot: Snapshot, *, evidence: tuple[str, ...] = (), assumed: tuple[str, ...] = ()
+    snapshot: Snapshot, *, evidence: tuple[Finding, ...] = (), assumed: tuple[Finding, ...] = ()
 ) -> TrainerState:
     """The step that a snapshot holds. Raises ConfigError where the user's schedule or factory
     cannot be had."""

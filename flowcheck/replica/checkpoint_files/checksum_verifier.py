@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.findings import checkpoint_damage as damage
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, FileSpan, Manifest, TensorSum
 from flowcheck.replica.checkpoint_files.sha256 import (
     Sha256,
@@ -45,10 +47,8 @@ class ExpectedChecksums:
         """Raises StateError where the tensor that lies there is to have another sum."""
         label, wanted = self.sums.get(address, ("", own))
         if wanted != own:
-            raise StateError(
-                f"{self.where}: {label}: is not what was written: not the checkpoint that was "
-                "written"
-            )
+            fault = damage.IN_PART(part=label, why=damage.TENSOR_CHANGED())
+            raise StateError(damage.NOT_AS_WRITTEN(checkpoint=self.where, fault=fault))
         if label:
             self.met.add(label)
 
@@ -60,9 +60,6 @@ class ExpectedChecksums:
 NO_EXPECTED_CHECKSUMS = ExpectedChecksums()
 
 
-AROUND = "what lies around its tensors is not what was written"
-WHOLE = "is not the file that was written"
-CHANGED = "is not what was written"
 TOGETHER_BYTES = 64 << 20
 """Of tensors that one thread sums, two at a time."""
 
@@ -72,14 +69,19 @@ class FileFault:
     """Something that is not as the manifest says."""
 
     file: str
-    why: str
+    why: Finding
     tensor: str = ""
     """Its label; empty where it is of no tensor."""
 
+    @property
+    def finding(self) -> Finding:
+        """With where it is."""
+        if not self.tensor:
+            return damage.IN_PART(part=self.file, why=self.why)
+        return damage.IN_TENSOR(tensor=self.tensor, why=self.why, file=self.file)
+
     def __str__(self) -> str:
-        return f"{self.tensor or self.file}: {self.why}" + (
-            f" ({self.file})" if self.tensor else ""
-        )
+        return str(self.finding)
 
 
 def verify_files(
@@ -116,12 +118,16 @@ def verify_files(
         found = {label: one.result() for label, one in apart.items()}
         for labels, summed in parts:
             found.update(zip(labels, summed.result(), strict=False))
-    why: dict[str, str] = {}
+    why: dict[str, Finding | None] = {}
     for name, result in told.items():
         why[name], sums = result.result()
         found.update(sums)
     faults += _faults(manifest, laid, found, why)
-    return [fault for fault in faults if fault.tensor not in later or fault.why != CHANGED]
+    return [
+        fault
+        for fault in faults
+        if fault.tensor not in later or not fault.why.of(damage.TENSOR_CHANGED)
+    ]
 
 
 def unlisted_files(output: Path, manifest: Manifest) -> list[str]:
@@ -141,14 +147,12 @@ def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[FileFau
     sizes: dict[str, int] = {}
     wanted = dict(manifest.files) or dict.fromkeys(manifest.sha256)
     for name, want in wanted.items():
-        found, why = _size(root, name), ""
+        found = _size(root, name)
         sizes[name] = found or 0
         if found is None:
-            why = "is missing"
+            faults.append(FileFault(name, damage.FILE_MISSING()))
         elif want is not None and found != want.bytes:
-            why = f"is of {found:,} bytes, not {want.bytes:,}"
-        if why:
-            faults.append(FileFault(name, why))
+            faults.append(FileFault(name, damage.FILE_SIZE(bytes=found, written=want.bytes)))
     return sizes, faults
 
 
@@ -186,9 +190,9 @@ def _misplaced(label: str, one: TensorSum, sizes: Mapping[str, int]) -> FileFaul
     for name, first, count in one.at:
         held = sizes.get(name)
         if held is None:
-            return FileFault(name, "lies in a file that the manifest does not list", label)
+            return FileFault(name, damage.NOT_LISTED(), label)
         if first < 0 or count < 0 or first + count > held:
-            return FileFault(name, "is cut off: the file ends before it does", label)
+            return FileFault(name, damage.CUT_OFF(), label)
     return None
 
 
@@ -212,7 +216,7 @@ def _file_told(
     spans: Mapping[str, Span],
     taken: Sequence[Span],
     whole_files: bool,
-) -> tuple[str, dict[str, str]]:
+) -> tuple[Finding | None, dict[str, str]]:
     """(what is wrong with a file, sums of its tensors where all of it was read at once)."""
     want = manifest.files.get(name)
     try:
@@ -221,16 +225,18 @@ def _file_told(
             size_bytes = os.fstat(number).st_size
             if want is None:
                 found = of_joined(number, [(0, size_bytes)])
-                return ("" if found == manifest.sha256[name] else WHOLE), {}
+                same = found == manifest.sha256[name]
+                return None if same else damage.FILE_CHANGED(), {}
             around = of_joined(number, _around(size_bytes, taken))
-            why = "" if around == want.around else AROUND
+            why = None if around == want.around else damage.AROUND_CHANGED()
             if not whole_files:
                 return why, {}
             whole, sums = walked(number, size_bytes, list(spans.values()))
-            why = why or ("" if whole == want.sha256 else WHOLE)
+            if why is None and whole != want.sha256:
+                why = damage.FILE_CHANGED()
             return why, dict(zip(spans, sums, strict=True))
     except OSError as error:
-        return f"cannot be read: {error.strerror}", {}
+        return damage.FILE_UNREADABLE(error.strerror), {}
 
 
 def _taken(manifest: Manifest) -> dict[str, list[Span]]:
@@ -274,7 +280,7 @@ def _of_pieces(root: Path, pieces: Sequence[FileSpan]) -> str:
 
 
 def _faults(
-    manifest: Manifest, laid: _Laid, found: Mapping[str, str], why: Mapping[str, str]
+    manifest: Manifest, laid: _Laid, found: Mapping[str, str], why: Mapping[str, Finding | None]
 ) -> list[FileFault]:
     """Those of tensors, then those of files, of which a tensor's own says more."""
     faults = []
@@ -282,10 +288,12 @@ def _faults(
         if label in laid.wrong:
             faults.append(laid.wrong[label])
         elif found.get(label) != one.sha256:
-            faults.append(FileFault(one.at[0][0] if one.at else "", CHANGED, label))
-    named = {fault.file for fault in faults}
-    wrong = ((name, told) for name, told in why.items() if told)
-    return faults + [FileFault(n, told) for n, told in wrong if n not in named or told == AROUND]
+            faults.append(FileFault(one.at[0][0] if one.at else "", damage.TENSOR_CHANGED(), label))
+    named = {one.file for one in faults}
+    for name, fault in why.items():
+        if fault is not None and (name not in named or fault.of(damage.AROUND_CHANGED)):
+            faults.append(FileFault(name, fault))
+    return faults
 
 
 def _size(root: Path, name: str) -> int | None:

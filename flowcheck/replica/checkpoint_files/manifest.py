@@ -3,6 +3,13 @@ last.
 
 Sums are sha256. A tensor's is of its bytes as they lie in the files, so that whoever can read bytes
 can check it; `around` is of a file's bytes that belong to no tensor (headers, what pickles hold).
+
+Formats: 1 had no sums of tensors, and those of files in `sha256`. 2 had sentences in `evidence` and
+`assumed`, and one in `lacks`. 3 has findings there: code, arguments, and the sentence for people.
+All three are read. A release that knows 1 and 2 alone refuses a manifest of format 3 as no
+manifest of FlowCheck's, which names one of these fields: it restores, serves, downloads and
+replaces no checkpoint of format 3, and takes none away but one that was never finished. So update
+the readers first.
 """
 
 from __future__ import annotations
@@ -10,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +26,40 @@ import msgspec
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings.checkpoint_damage import (
+    FORMAT_UNKNOWN,
+    MANIFEST_CHANGED,
+    MANIFEST_TOO_LONG,
+    MANIFEST_UNREADABLE,
+    NO_MANIFEST,
+    NO_MANIFEST_FILE,
+    SEVERAL_FILES,
+)
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.user_code_trust import as_told
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import plain_text
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import step_number
 
-FORMAT = 2
-READS = (1, 2)
-"""1 had no sums of tensors, and those of files in `sha256`."""
+FORMAT = 3
+READS = (1, 2, 3)
 MANIFEST = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
 """Behind the name of an output that is one file."""
 MOST_BYTES = 256 << 20
 """Of a manifest: a tensor takes some 300. What is longer is no manifest, and is not read."""
-FULL = "parameters and optimizer state"
-PARAMETERS_ONLY = "parameters, no optimizer state"
 
+
+class CheckpointKind(StrEnum):
+    """What of a trainer's state an output holds; the texts are those of the file."""
+
+    FULL = "parameters and optimizer state"
+    PARAMETERS_ONLY = "parameters, no optimizer state"
+
+
+FULL, PARAMETERS_ONLY = CheckpointKind.FULL, CheckpointKind.PARAMETERS_ONLY
 FileSpan = tuple[str, int, int]
 """File relative to the manifest's folder, first byte, bytes."""
 
@@ -56,8 +81,8 @@ class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: tuple[FileSpan, ...]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an output is and what it rests on."""
+class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an output is."""
 
     format: int = FORMAT
     form: str = "flowcheck"
@@ -67,9 +92,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """`Replica.digest` of this step, see digest.py; empty where no replica gave it."""
     torch_version: str
     """Whose arithmetic took the steps."""
-    kind: str = FULL
-    lacks: str = ""
-    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    kind: CheckpointKind = CheckpointKind.FULL
     older: dict[str, int] = {}
     """Parameters that are of another step than `step`, and which."""
     layout: Layout | None = None
@@ -82,12 +105,43 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """By part and name: model/NAME, optimizer/NAME/STATE; of torch and dcp by their own keys."""
     plain: dict[str, Any] = {}
     """Of the native form: what is no tensor (non_tensor_state.py)."""
-    evidence: tuple[str, ...] = ()
+
+
+class Manifest(_SameInAllFormats, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an output is and what it rests on."""
+
+    lacks: tuple[Finding, ...] = ()
+    """Why a trainer does not go on from it as if nothing had happened; (): it does."""
+    evidence: tuple[Finding, ...] = ()
     """What was seen on the wire that the caller rests on."""
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     """What no observation could have contradicted."""
     seal: str = ""
     """sha256 of this file with zeros here. The last field; format 1 had none."""
+
+
+class _WithSentences(_SameInAllFormats, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of formats 1 and 2."""
+
+    lacks: str = ""
+    seen: tuple[str, ...] = msgspec.field(default=(), name="evidence")
+    rests_on: tuple[str, ...] = msgspec.field(default=(), name="assumed")
+    seal: str = ""
+
+    def of_today(self) -> Manifest:
+        return Manifest(
+            **{name: getattr(self, name) for name in _SameInAllFormats.__struct_fields__},
+            lacks=(earlier_finding(self.lacks),) if self.lacks else (),
+            evidence=tuple(map(earlier_finding, self.seen)),
+            assumed=tuple(map(earlier_finding, self.rests_on)),
+            seal=self.seal,
+        )
+
+
+class _Format(msgspec.Struct):
+    """Told first: what the other fields are depends on it."""
+
+    format: int
 
 
 UNSEALED = "0" * 64
@@ -106,7 +160,7 @@ def manifest_beside(file: Path) -> Path:
 
 def load_manifest(output: Path) -> Manifest:
     """The manifest of a folder or a file. Raises StateError where there is none or it is not
-    ours."""
+    FlowCheck's."""
     path = path_of(output)
     manifest = decode_manifest(manifest_text(output), str(path))
     return manifest if output.is_dir() else _of_file(manifest, output)
@@ -122,26 +176,31 @@ def text_at(path: Path, output: Path) -> bytes:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            raise StateError(f"{output}: no whole checkpoint: {path.name} is no file")
+            raise StateError(NO_MANIFEST_FILE(output=output, manifest=path.name))
         if found.st_size > MOST_BYTES:
-            raise StateError(f"{path}: not a manifest of ours: longer than {MOST_BYTES:,} bytes")
+            raise StateError(MANIFEST_TOO_LONG(path, MOST_BYTES))
         return path.read_bytes()
     except OSError as error:
-        raise StateError(f"{output}: no whole checkpoint: {path.name}: {error.strerror}") from error
+        unreadable = MANIFEST_UNREADABLE(output=output, manifest=path.name, error=error.strerror)
+        raise StateError(unreadable) from error
 
 
 def decode_manifest(text: bytes, where: str) -> Manifest:
     """where: of the text, for errors. Raises StateError for what is no manifest of a format that is
     read here, or not as it was written. Code that its optimizer names is Told: never called."""
     try:
-        manifest = msgspec.json.decode(text, type=Manifest)
+        number = msgspec.json.decode(text, type=_Format).format
+        if number not in READS:
+            raise StateError(FORMAT_UNKNOWN(where=where, format=number, known=READS))
+        manifest = (
+            msgspec.json.decode(text, type=Manifest)
+            if number == FORMAT
+            else msgspec.json.decode(text, type=_WithSentences).of_today()
+        )
     except DECODE_ERRORS as error:
-        raise StateError(f"{where}: not a manifest of ours: {error}") from error
-    if manifest.format not in READS:
-        known = " and ".join(map(str, READS))
-        raise StateError(f"{where}: format {manifest.format}, this program reads {known}")
-    if manifest.format > 1 and not _sealed(text):
-        raise StateError(f"{where}: is not the manifest that was written: its own sum differs")
+        raise StateError(NO_MANIFEST(where=where, error=error)) from error
+    if number > 1 and not _sealed(text):
+        raise StateError(MANIFEST_CHANGED(where))
     step_number(manifest.step, where)
     if manifest.optimizer is None:
         return manifest
@@ -154,8 +213,8 @@ def _of_file(manifest: Manifest, output: Path) -> Manifest:
     if manifest.files.keys() == {output.name}:
         return manifest
     if len(manifest.files) != 1:
-        several = f"speaks of {len(manifest.files)} files, not of {output.name} alone"
-        raise StateError(f"{path_of(output)}: {several}: name the folder it is of")
+        count = len(manifest.files)
+        raise StateError(SEVERAL_FILES(manifest=path_of(output), files=count, file=output.name))
     (own,) = manifest.files.values()
     tensors = {
         label: msgspec.structs.replace(
@@ -172,8 +231,8 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Its text, sealed."""
-    unsealed = msgspec.structs.replace(manifest, seal=UNSEALED)
+    """Its text in the newest format, sealed."""
+    unsealed = msgspec.structs.replace(manifest, format=FORMAT, seal=UNSEALED)
     text = msgspec.json.encode(unsealed, enc_hook=plain_text)
     text = msgspec.json.format(text, indent=1) + b"\n"
     own = hashlib.sha256(text).hexdigest().encode()

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.checkpoint_damage import NO_MANIFEST
 from flowcheck.step_numbers import Step
 
 TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"
@@ -105,9 +106,9 @@ def plain_parts(plain: dict[str, Any], names: Collection[str], where: str) -> No
         found = msgspec.convert(from_plain(plain), NonTensorState)
         groups = [msgspec.convert(group, SavedParamGroup) for group in found.param_groups or ()]
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
-        raise StateError(f"{where}: not a manifest of ours: plain: {error}") from error
+        raise StateError(NO_MANIFEST(where=where, error=f"plain: {error}")) from error
     if (wrong := _unlike(found, groups, names)) is not None:
-        raise StateError(f"{where}: not a manifest of ours: plain: {wrong}")
+        raise StateError(NO_MANIFEST(where=where, error=f"plain: {wrong}"))
     return found
 
 

@@ -12,21 +12,18 @@ import numpy as np
 import torch
 
 from flowcheck._core import ffi, lib
+from flowcheck.findings import step_arithmetic as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import C_KERNELS, Arithmetic, KernelArgs
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 from flowcheck.replica.optimizer.optimizer_class import rule_of_class
 from flowcheck.replica.optimizer_step import cuda_arithmetic
 from flowcheck.replica.param_layout import Layout
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
 Groups = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
 """torch's parameter groups as they stand before the step, and the parameters each is for, by their
 number in registration order."""
 
-ROOTS = (
-    "square roots on the trainers' CPUs are rounded as on this one: torch's library has other "
-    f"ones for another maker's, and for Intel's with AVX-512 {UNTIL_AUDITED}"
-)
 ROOT_NAMES = {
     int(lib.FC_STEP_ROOT_EXACT): "exact",
     int(lib.FC_STEP_ROOT_NEWTON): "newton",
@@ -49,35 +46,35 @@ assert STEP_ROW.itemsize == ffi.sizeof("struct fc_step_row")
 
 def unfit(
     optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
-) -> str | None:
+) -> Finding | None:
     """Why torch itself must take the steps of this optimizer; None where C may."""
     rule = rule_of_class(type(optimizer))
     if rule.c_kernel is None:
-        return f"{type(optimizer).__name__} has no kernel of its own"
+        return findings.NO_KERNEL(type(optimizer).__name__)
     kernel = C_KERNELS[rule.c_kernel]
     if layout.dtype != "float32":
-        return f"parameters are of {layout.dtype}"
+        return findings.PARAMETER_DTYPE(layout.dtype)
     for group in optimizer.param_groups:
         others = ("capturable", "differentiable")
         for key in others if arithmetic.cuda else ("fused", *others):
             if group.get(key):
-                return f"{key} has another arithmetic"
+                return findings.OTHER_ARITHMETIC(key)
         if any(isinstance(value, torch.Tensor) for key, value in group.items() if key != "params"):
-            return "a setting is a tensor"
-        if why := kernel.unfit(group):
-            return why
+            return findings.TENSOR_SETTING()
+        if unfit_setting := kernel.unfit(group):
+            return unfit_setting
     if arithmetic.cuda:
         return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel)
     if not fuses():
-        return "torch runs without fused multiply-add here"
+        return findings.NO_FUSED_MULTIPLY_ADD()
     if rule.square_roots and root_kind() is None:
-        return "torch's square root here is of a kind that is not known"
+        return findings.UNKNOWN_ROOT()
     return None
 
 
-def rests_on(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-    """What no frame shows of a CPU's arithmetic, in sentences."""
-    return (ROOTS,) if rule_of_class(type(optimizer)).square_roots else ()
+def rests_on(optimizer: torch.optim.Optimizer) -> tuple[Finding, ...]:
+    """What no frame shows of a CPU's arithmetic."""
+    return (findings.SQUARE_ROOTS(),) if rule_of_class(type(optimizer)).square_roots else ()
 
 
 def fuses() -> bool:

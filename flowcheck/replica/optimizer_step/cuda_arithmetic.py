@@ -7,14 +7,9 @@ import numpy as np
 import torch
 
 from flowcheck._core import ffi
+from flowcheck.findings import step_arithmetic as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic, CKernelRule
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
-
-OTHER_BITS = (
-    "the trainer's optimizer runs on a GPU, and torch's kernels for a CPU take its steps: last "
-    f"bits may differ, more with every step ({{}}) {UNTIL_AUDITED}"
-)
-
 
 FLOAT_FUSED_SINCE = (2, 11)
 """The release of torch whose fused Adam computes in float32 with std::fma; adam_math before takes
@@ -48,32 +43,24 @@ def arithmetic_of(
     return Arithmetic.CUDA_FUSED if release >= FLOAT_FUSED_SINCE else Arithmetic.CUDA_FUSED_WIDE
 
 
-def why_no_cuda_kernel(optimizer: torch.optim.Optimizer, kernel: CKernelRule) -> str | None:
+def why_no_cuda_kernel(optimizer: torch.optim.Optimizer, kernel: CKernelRule) -> Finding | None:
     """Why the operations read off the kernels are not those of these settings; None: they are."""
     for group in optimizer.param_groups:
         if why := kernel.unfit_on_cuda(group):
             return why
     kinds = {(g.get("fused"), g.get("foreach")) for g in optimizer.param_groups}
-    return "groups have different implementations" if len(kinds) > 1 else None
+    return findings.MIXED_IMPLEMENTATIONS() if len(kinds) > 1 else None
 
 
-def cuda_assumptions(arithmetic: Arithmetic, unfit: str | None, *, clips: bool) -> tuple[str, ...]:
-    """What no frame shows of a GPU's arithmetic, in sentences. unfit: why C does not take the
-    steps."""
+def cuda_assumptions(
+    arithmetic: Arithmetic, unfit: Finding | None, *, clips: bool
+) -> tuple[Finding, ...]:
+    """What no frame shows of a GPU's arithmetic. unfit: why C does not take the steps."""
     if unfit is not None:
-        return (OTHER_BITS.format(unfit),)
-    told = [
-        f"the trainer's GPU rounds as torch's kernels for {arithmetic} do, whose operations were "
-        f"read off the wheels of torch {READ} {UNTIL_AUDITED}"
-    ]
+        return (findings.CPU_FOR_GPU(unfit),)
+    told = [findings.GPU_KERNELS(kernels=arithmetic, releases=READ)]
     if arithmetic is Arithmetic.CUDA_FUSED:
-        told.append(
-            "CUDA's powf gives beta ** step rounded correctly; where it does not (about one step "
-            f"in 4,000 at 0.999), that step is one unit in the last place off {UNTIL_AUDITED}"
-        )
+        told.append(findings.GPU_POWERS())
     if clips:
-        told.append(
-            "the norm that gradients are clipped by is summed in a GPU's own order: its last bit, "
-            f"and with it that of all gradients of a clipped step, may be another {UNTIL_AUDITED}"
-        )
+        told.append(findings.GPU_NORM())
     return tuple(told)

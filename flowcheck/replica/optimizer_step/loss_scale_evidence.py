@@ -15,9 +15,9 @@ from statistics import median
 
 import msgspec
 
-SCALE = "the loss scale is the stated one: gradients of another would look as well "
-"""Begins what a step rests on; how often its changes were seen, and that no audit has shown it,
-follow."""
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.step_arithmetic import SCALE_CHANGES
+
 SIDE = 8
 """Steps on either side of a change whose levels are compared, by their medians."""
 NOISES = 64
@@ -50,13 +50,14 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return against >= ENOUGH and against > self.shown
 
     @property
-    def told(self) -> str:
-        """In words."""
-        every = self.shown + self.missing + self.unclear
-        return (
-            f"of {every} changes of scale that its rule predicts, {self.shown} show in the "
-            f"gradients, {self.missing} do not, {self.unclear} cannot be told; {self.unpredicted} "
-            "show that it does not predict"
+    def told(self) -> Finding:
+        """The counts."""
+        return SCALE_CHANGES(
+            predicted=self.shown + self.missing + self.unclear,
+            shown=self.shown,
+            missing=self.missing,
+            unclear=self.unclear,
+            unpredicted=self.unpredicted,
         )
 
 

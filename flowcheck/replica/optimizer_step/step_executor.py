@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
+from flowcheck.findings import step_arithmetic as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.digest import tensor_digests
 from flowcheck.replica.flat_tensors import Tensors, parameter_views
@@ -30,13 +32,11 @@ from flowcheck.replica.optimizer.state_sections import has_state_mask, named_ten
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
 from flowcheck.replica.optimizer_step.cuda_arithmetic import arithmetic_of, cuda_assumptions
-from flowcheck.replica.optimizer_step.loss_scale_evidence import SCALE
 from flowcheck.replica.optimizer_step.weights_only_step import WeightsOnlyStepper, stepper_for_copy
 from flowcheck.replica.state_file.file_header import EntryPer
 from flowcheck.replica.state_file.state_file import StateFile
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
-from flowcheck.wire.training_job.learned_job import UNTIL_AUDITED
 
 
 class StepInProgress(Protocol):
@@ -98,7 +98,7 @@ class StepExecutor:
         self.arithmetic = self._arithmetic()
         """Whose rounding the trainer's steps have."""
         self.unfit = self._why_not_one_pass()
-        """Why torch takes the steps, in a few words; None where C does."""
+        """Why torch takes the steps; None where C does."""
 
     def _arithmetic(self) -> Arithmetic:
         first, config = self._steppers[0], self._optimizer
@@ -106,23 +106,23 @@ class StepExecutor:
             return Arithmetic.CPU
         return arithmetic_of(config.device, first.optimizer, config.torch)
 
-    def _why_not_one_pass(self) -> str | None:
+    def _why_not_one_pass(self) -> Finding | None:
         first = self._steppers[0]
         if isinstance(first, WeightsOnlyStepper):
-            return "there is no optimizer"
+            return findings.NO_OPTIMIZER()
         config, sections = self._optimizer, self._description.sections
         if len(first.optimizers) > 1:
-            return "there are several optimizers"
+            return findings.SEVERAL_OPTIMIZERS()
         if config.clip_value is not None or config.clip_norm_type != 2.0 or config.scaler:
-            return "gradients are changed otherwise than by a norm"
+            return findings.OTHER_CLIPPING()
         if config.clip_error_if_nonfinite or config.master_dtype or config.average:
-            return "there is more to a step than the rule"
+            return findings.MORE_THAN_THE_RULE()
         if any(s.per is EntryPer.PLACE for s in sections) or not first.steps_all:
-            return "parameters have different states"
+            return findings.DIFFERENT_STATES()
         return c_kernel_args.unfit(first.optimizer, self._layout, self.arithmetic)
 
     @property
-    def rests_on(self) -> tuple[str, ...]:
+    def rests_on(self) -> tuple[Finding, ...]:
         """What the arithmetic rests on that no frame shows."""
         first, clips = self._steppers[0], self._optimizer.clip_norm is not None
         if isinstance(first, WeightsOnlyStepper):
@@ -130,9 +130,9 @@ class StepExecutor:
         if self.arithmetic.cuda:
             own = cuda_assumptions(self.arithmetic, self.unfit, clips=clips)
         else:
-            sentences = (one for each in first.optimizers for one in c_kernel_args.rests_on(each))
-            own = tuple(dict.fromkeys(sentences))
-        return (*own, f"{SCALE}{UNTIL_AUDITED}") if self._optimizer.scaler is not None else own
+            rests_on = (one for each in first.optimizers for one in c_kernel_args.rests_on(each))
+            own = tuple(dict.fromkeys(rests_on))
+        return own if self._optimizer.scaler is None else (*own, findings.LOSS_SCALE())
 
     @cached_property
     def _flat(self) -> KernelPlan:

@@ -15,6 +15,7 @@ import msgspec
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.param_layout import Layout
 
 LIMIT_S = 300.0
@@ -34,11 +35,11 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A ConfigError's words; all empty: it works out."""
+    """What a ConfigError says; all empty: the settings are right."""
 
     key: str = ""
     value: str = ""
-    right: str = ""
+    right: str | Finding = ""
 
 
 def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:

@@ -218,7 +218,7 @@ if __name__ == "__main__":
     try:
         _main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
     except ConfigError as wrong:
-        sys.exit(wrong.right)
+        sys.exit(str(wrong.right))
     except Exception as wrong:  # the user's code may raise anything
         traceback.print_exc()
         sys.exit(error_text(wrong))

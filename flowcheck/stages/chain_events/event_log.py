@@ -203,8 +203,8 @@ def read_event(line: bytes) -> Event | None:
     except DECODE_ERRORS:
         return None
     try:
-        return _earlier_event(msgspec.json.decode(line))
-    except (*DECODE_ERRORS, ValueError, TypeError, OverflowError, AttributeError):
+        return _earlier_event(msgspec.json.decode(line, type=dict[str, Any]))
+    except (*DECODE_ERRORS, ValueError, TypeError, OverflowError):
         return None
 
 
@@ -231,7 +231,7 @@ def _earlier_event(told: dict[str, Any]) -> Event | None:
     event = msgspec.convert(told, Event)
     if event.kind is EventKind.OTHER:
         return None
-    if not why:
+    if why is None or why == "":
         return event
     if not isinstance(why, str):
         return msgspec.structs.replace(event, why=msgspec.convert(why, Finding))

@@ -9,6 +9,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -82,12 +83,12 @@ def write_beat(path: Path, beat: Heartbeat) -> None:
 
 def read_beat(path: Path) -> Heartbeat | None:
     """None where there is none. In one of an earlier version `full` holds sentences."""
-    with suppress(OSError, *DECODE_ERRORS, AttributeError):
+    with suppress(OSError, *DECODE_ERRORS):
         text = path.read_bytes()
         try:
             return msgspec.json.decode(text, type=Heartbeat)
         except msgspec.ValidationError:
-            told = msgspec.json.decode(text)
+            told = msgspec.json.decode(text, type=dict[str, Any])
             full = msgspec.convert(told.pop("full", ()), tuple[Finding | str, ...])
             beat = msgspec.convert(told, Heartbeat)
             return msgspec.structs.replace(beat, full=tuple(map(finding_of, full)))

@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import Protocol
 
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_processes import CAPTURE_STARTER_FAILED, CAPTURE_STARTER_GONE
 from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.capture_starter import CHANNEL, STAGE
 
 ANSWER_LIMIT_S = 60.0
 """It forks twice; a machine that swaps takes its time."""
-GONE = "the process that starts captures is gone: the chain has to be started again"
 
 
 class ProcessHandle(Protocol):
@@ -82,15 +82,15 @@ class CaptureStarterClient:
         self._channel = channel
 
     def start(self, source: int, log: int) -> ProcessHandle:
-        """The capture of a source by its number. log: a descriptor for its words. Raises
-        StateError where nobody starts one any more."""
+        """The capture of a source by its number. log: a descriptor for its output. Raises
+        StateError where the process that starts captures is gone."""
         try:
             socket.send_fds(self._channel, [str(source).encode()], [log])
             answer = self._channel.recv(64)
         except OSError as error:
-            raise StateError(f"{GONE} ({error.strerror or error})") from error
+            raise StateError(CAPTURE_STARTER_FAILED(error.strerror or str(error))) from error
         if not answer.isdigit() or not int(answer):
-            raise StateError(GONE)
+            raise StateError(CAPTURE_STARTER_GONE())
         return AdoptedProcess(int(answer))
 
 

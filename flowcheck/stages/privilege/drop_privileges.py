@@ -20,6 +20,17 @@ import msgspec
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.privileges import (
+    NO_RUN_DIRECTORY,
+    NO_RUN_NAMED,
+    OWNER_REFUSED,
+    RAN_AS_ROOT,
+    READS_ONLY,
+    ROOT_STATED,
+    USER_CODE_REFUSED,
+    USER_REFUSED,
+)
 from flowcheck.private_files import trust
 from flowcheck.replica.user_code import FORBIDDEN
 from flowcheck.stages.privilege import (
@@ -39,14 +50,6 @@ from flowcheck.stages.run_directory.service_account import KEY, ROOT, Account, a
 if TYPE_CHECKING:  # numpy stays out
     from flowcheck.vault.overwrite_guard import OutputTarget
 
-AS_ROOT = (
-    "this runs with root's rights, for {why}; code of the user's (factories, schedules) is not "
-    'run so. Mend that, or state [services] user = "NAME", or "root" to run all as root'
-)
-NOT_AS_ROOT = (
-    "is code of the user's, which is never run with root's rights: this command kept them, for {}"
-)
-STATED_ROOT = 'everything runs as root, code of the user\'s as well: [services] user = "root"'
 PROGRAM = "flowcheck"
 """The script, or the module, that may be run again; another script that calls this as a library is
 another's program."""
@@ -55,8 +58,6 @@ VALUED = ("-W", "-X")
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 """Code that torch compiled lies there and is loaded again: by default in a folder below /tmp whose
 name anybody knows (torch/_inductor/runtime/cache_dir_utils.py)."""
-DEMANDED = "this chain cannot run as that user: {}"
-OF_ITS_OWNER = "{}: what works on a run directory runs as whom that belongs to, and cannot here: {}"
 
 
 @dataclass
@@ -66,8 +67,8 @@ class Command:
     is_program: bool = False
     """It is the command that somebody started, and may be replaced; not a library in a process of
     others'."""
-    told: list[str] = field(default_factory=list)
-    """What the operator is to know."""
+    notes: list[Finding] = field(default_factory=list)
+    """What the operator should know."""
 
 
 COMMAND_HERE = Command()
@@ -92,9 +93,9 @@ def _program(words: Sequence[str]) -> str:
     return ""
 
 
-def kept_rights_notes() -> tuple[str, ...]:
-    """Sentences about rights that could not be given up."""
-    return tuple(COMMAND_HERE.told)
+def kept_rights_notes() -> tuple[Finding, ...]:
+    """Why rights could not be given up."""
+    return tuple(COMMAND_HERE.notes)
 
 
 def _nothing_to_do() -> bool:
@@ -120,7 +121,7 @@ def for_chain(
         run = Path(str(tree.get("run", "/run/flowcheck/job")))
     stated = _stated(tree)
     if stated == ROOT:
-        COMMAND_HERE.told.append(STATED_ROOT)
+        COMMAND_HERE.notes.append(ROOT_STATED())
         if run is not None and run.is_dir():
             os.chown(run, 0, 0)
         return
@@ -195,7 +196,7 @@ def for_run(run: Path, *files: Path | None) -> None:
     if owner == 0:
         return  # the chain there runs as root, which is where that was said
     if owner is None:
-        return forbid_user_code("there is no run directory yet")
+        return forbid_user_code(NO_RUN_DIRECTORY())
     needs = [n for file in files if file is not None for n in job_file_paths.of_file(file)]
     needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
     _descend(None, lambda _: account_of(owner), needs, run=run)
@@ -221,7 +222,7 @@ def for_output(
             run, foreign = above, elsewhere
     if not (owner := _owner(run)):
         if owner is None or foreign:
-            forbid_user_code("no run directory of an ordinary user's is named (--run DIR)")
+            forbid_user_code(NO_RUN_NAMED())
         return
     out, who = target.path, account_of(owner)
     place = out.absolute().parent
@@ -240,7 +241,7 @@ def for_output(
 def keep_root_to_read(run: Path) -> None:
     """Of a verb that keeps root's rights where root runs it, and shows the run directory of any
     user: what lies there is looked at, and no code of the user's is run."""
-    forbid_user_code("it only reads")
+    forbid_user_code(READS_ONLY())
     if os.geteuid() == 0 and (owner := _owner(run)):
         trust(owner)
         refuse_special_files(run)
@@ -263,10 +264,10 @@ def for_stage(name: str, run: Path, number: int) -> None:
     _descend(None, lambda _: account_of(owner), needs, run=run, rights=rights)
 
 
-def forbid_user_code(why: str) -> None:
+def forbid_user_code(why: Finding | Exception) -> None:
     """Code of the user's is refused from now on, here and in processes that this one starts."""
     if not _nothing_to_do():
-        os.environ[FORBIDDEN] = NOT_AS_ROOT.format(why)
+        os.environ[FORBIDDEN] = str(USER_CODE_REFUSED(why))
 
 
 def _owner(run: Path) -> int | None:
@@ -338,15 +339,14 @@ def _descend(
             os.chdir(Path.cwd())
     except (FlowCheckError, OSError) as error:
         if stated is not None:
-            raise ConfigError(KEY, stated, DEMANDED.format(error)) from error
+            raise ConfigError(KEY, stated, USER_REFUSED(error)) from error
         for folder in made.handed:  # the chain runs as root then
             if folder.stat().st_uid == who.user:
                 os.chown(folder, 0, 0)
         if run is not None:
-            raise StateError(OF_ITS_OWNER.format(run, error)) from error
-        why = str(error)
-        COMMAND_HERE.told.append(AS_ROOT.format(why=why))
-        return forbid_user_code(why)
+            raise StateError(OWNER_REFUSED(run=run, reason=error)) from error
+        COMMAND_HERE.notes.append(RAN_AS_ROOT(error))
+        return forbid_user_code(error)
     _run_again(who, starts, rights)
 
 

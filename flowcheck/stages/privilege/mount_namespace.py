@@ -1,7 +1,5 @@
 """Which paths the chain's user can access, and a mount namespace in which private ones are
-shown to it.
-
-what a command names although it lies in somebody's private folder, such as root's home.
+shown to it: paths that a command names although they lie in a private folder, as root's home.
 
 Nobody's folder gets other rights. The view is a mount namespace of the command's own: a private
 folder is replaced there by one that has nothing in it but what was named.
@@ -26,6 +24,14 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.privileges import (
+    NEED,
+    NO_ACCESS,
+    NO_ACCESS_SHOWN,
+    NO_SCRATCH_FOLDER,
+    TOO_MANY_FILES,
+)
 from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.run_directory.service_account import CACHE, Account
 
@@ -63,8 +69,8 @@ class PathNeed:
     use: PathUse
 
     @property
-    def words(self) -> str:
-        return f"{self.use} {self.path}"
+    def finding(self) -> Finding:
+        return NEED(use=self.use, path=self.path)
 
 
 @contextmanager
@@ -97,27 +103,30 @@ def _granted(path: Path, use: PathUse) -> bool:
 
 
 def show(account: Account, needs: Sequence[PathNeed]) -> None:
-    """Makes the account reach what it lacks of `needs`, in a mount namespace that this process and
+    """Makes the account reach all of `needs`, in a mount namespace that this process and
     its children have from now on. Raises StateError, and leaves all as it was, where that is not
     possible."""
-    lacks, here = inaccessible(account, needs), Path.cwd()
-    if not lacks:
+    missing, here = inaccessible(account, needs), Path.cwd()
+    if not missing:
         return
     home = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    why, mask = "", os.umask(PASSABLE)
+    failed: Exception | None = None
+    mask = os.umask(PASSABLE)
     try:
-        _View(account).build(lacks)
+        _View(account).build(missing)
         os.chdir(here)
-        lacks = inaccessible(account, needs)
+        missing = inaccessible(account, needs)
     except (OSError, StateError) as error:
-        why = f" ({error})"
+        failed = error
     try:
         os.umask(mask)
-        if lacks:
+        if missing:
             privilege_syscalls.enter_mounts(home)
             os.chdir(here)
-            told = "; ".join(need.words for need in lacks[:4])
-            raise StateError(f"{account.words} cannot {told}{why}")
+            named = {"user": account.words, "needs": [need.finding for need in missing[:4]]}
+            raise StateError(
+                NO_ACCESS(**named) if failed is None else NO_ACCESS_SHOWN(**named, error=failed)
+            )
     finally:
         os.close(home)
 
@@ -131,10 +140,10 @@ class _View:
         self._opened: dict[Path, tuple[int, PathUse]] = {}
         """{absolute path: a descriptor of what lies there, what it is wanted for}"""
 
-    def build(self, lacks: Sequence[PathNeed]) -> None:
+    def build(self, missing: Sequence[PathNeed]) -> None:
         privilege_syscalls.own_mounts()
         with ExitStack() as files:  # of these mounts: no other's can be bound
-            for need in lacks:
+            for need in missing:
                 for path in {need.path.absolute(), need.path.resolve()}:
                     self._open(path, need.use, files)
             closed, scratch, order = self._closed(), self._scratch(files), self._order()
@@ -157,7 +166,7 @@ class _View:
         if path in self._opened and use is not PathUse.OWN:
             return
         if len(self._opened) >= ENTRIES_MAX:
-            raise StateError(f"{path} and what lies beside it are too many files to be shown")
+            raise StateError(TOO_MANY_FILES(path.parent))
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         files.callback(os.close, descriptor)
         if use is not PathUse.CODE or self._allows(descriptor, os.R_OK | os.X_OK):
@@ -194,8 +203,7 @@ class _View:
                 made = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
                 files.callback(_remove, made)
                 return made
-        several = ", ".join(map(str, (*SCRATCHES, *TEMPORARY)))
-        raise StateError(f"a view is built in a folder, and of {several} none can be had")
+        raise StateError(NO_SCRATCH_FOLDER(list(map(str, (*SCRATCHES, *TEMPORARY)))))
 
     def _allows(self, descriptor: int, wanted: int) -> bool:
         """What its own mode allows, whatever folders lead to it."""

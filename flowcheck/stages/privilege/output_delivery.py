@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.findings.privileges import OUTPUT_NOT_WRITTEN, TOO_MANY_FILES
 from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.mount_namespace import ENTRIES_MAX
 from flowcheck.stages.run_directory.service_account import Account
@@ -64,7 +65,7 @@ class OutputDelivery:
             folder = _opened(self.own, files)
             seen = {e.name: _opened(e, files) for e in self._shown()}
             if len(seen) > ENTRIES_MAX:
-                raise StateError(f"{self.out.parent} holds too many files to be shown")
+                raise StateError(TOO_MANY_FILES(self.out.parent))
             privilege_syscalls.mount(
                 folder,
                 str(self.out.parent),
@@ -105,7 +106,7 @@ class OutputDelivery:
         if not written and os.path.lexists(self.out):
             return  # a writer that had to keep root's rights, as it told
         if self.own / self.out.name not in written or any(path.is_symlink() for path in written):
-            raise StateError(f"what was to be put at {self.out} was not written")
+            raise StateError(OUTPUT_NOT_WRITTEN(self.out))
         for entry in written:
             _make_roots(entry)
         folder = written[0].is_dir()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.findings.privileges import RIGHTS_LEFT
 
 CAP_DAC_OVERRIDE = 1
 CAP_SETGID = 6
@@ -116,7 +117,7 @@ def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[in
     now = rights_of()
     sets = now.permitted | now.effective | now.inheritable | now.ambient
     if set(now.users) != {user} or sets & ~kept or not now.no_new:
-        raise StateError(f"rights could not be given up: {now} is left, wanted user {user}")
+        raise StateError(RIGHTS_LEFT(left=str(now), user=user))
 
 
 def adopt_orphans() -> None:

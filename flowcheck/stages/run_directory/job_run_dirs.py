@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.run_directories import NO_SUCH_JOB
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 
@@ -45,5 +46,5 @@ def job_run_root(root: Path, job: str) -> Path:
     elif job.isascii() and job.isdigit() and 0 < int(job[:9]) <= len(known):
         number = int(job)
     else:
-        raise ConfigError("--job", job, f"is one of {', '.join(known)}, or its number from 1")
+        raise ConfigError("--job", job, NO_SUCH_JOB(known))
     return root if number == 1 else RunDir(root).beside(number).root

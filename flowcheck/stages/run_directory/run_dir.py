@@ -14,6 +14,12 @@ from pathlib import Path
 from flowcheck.atomic_write import temporary_path
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import DECODE_ERRORS, ConfigError, naming_file
+from flowcheck.findings.run_directories import (
+    IN_USE,
+    NO_CHAIN_STARTED,
+    NOT_ACCESSIBLE,
+    SETTINGS_DAMAGED,
+)
 from flowcheck.private_files import (
     check_not_shared,
     check_owner,
@@ -86,7 +92,7 @@ class RecordFiles:
 
     @property
     def unlearned(self) -> Path:
-        """Why no job is learned yet: a list of sentences."""
+        """Why no job is learned yet: a list of findings."""
         return self.root / "unlearned.json"
 
     @property
@@ -158,7 +164,7 @@ class LearnedFiles:
     @property
     def assumed(self) -> Path:
         """What steps were taken on without evidence since the job was learned: a list of
-        sentences."""
+        findings."""
         return self.learned_folder / "assumed.json"
 
     @property
@@ -198,8 +204,7 @@ class RunDir(LearnedFiles, RecordFiles):
         try:
             check_not_shared(root.stat(), root, "run")
         except PermissionError as error:
-            right = f"is in a folder that user {os.geteuid()} may not look into"
-            raise ConfigError("run", str(root), right) from error
+            raise ConfigError("run", str(root), NOT_ACCESSIBLE(os.geteuid())) from error
         except (FileNotFoundError, NotADirectoryError):
             pass
         self.root = root
@@ -210,8 +215,7 @@ class RunDir(LearnedFiles, RecordFiles):
         ConfigError when another run lives there, or somebody keeps something."""
         run = cls(root)
         if (owner := run._pid_of(SUPERVISOR.name)) not in (None, os.getpid()):
-            right = f"is in use by process {owner}: flowcheck down --run {root}"
-            raise ConfigError("run", str(root), right)
+            raise ConfigError("run", str(root), IN_USE(pid=owner, run=root))
         refuse_foreign_folder(root)
         run.remove(keep_records=True)
         run._set_records_aside()
@@ -257,12 +261,11 @@ class RunDir(LearnedFiles, RecordFiles):
         """Of the chain that was started here. Raises ConfigError where none was, or where they are
         damaged: without them nobody knows what of a run is where."""
         if not self.config.exists():
-            why = "no chain was started there: flowcheck up JOB.toml"
-            raise ConfigError("run", str(self.root), why)
+            raise ConfigError("run", str(self.root), NO_CHAIN_STARTED())
         try:
             return decode_config(self.config.read_bytes())
         except DECODE_ERRORS as error:
-            why = f"is damaged ({error}): keep what you need of {self.root}, then remove it"
+            why = SETTINGS_DAMAGED(error=error, run=self.root)
             raise ConfigError("settings of the run", str(self.config), why) from error
 
     @property

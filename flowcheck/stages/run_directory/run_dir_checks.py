@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError
+from flowcheck.findings.run_directories import HOLDS_FOREIGN_FILES, HOLDS_SPECIAL_FILE
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
 
 FOLDERS = ("sockets", "pids", "learned", "previous", ".previous.tmp", "jobs")
@@ -39,10 +40,7 @@ def refuse_foreign_folder(root: Path) -> None:
     found = [f"{name}/" for name in FOLDERS if name != given and _holds_any(root / name)]
     found += [name for name in ("memory", "config.json", "trace") if _is_there(root / name)]
     if found:
-        right = (
-            f"holds {', '.join(found)}, and no chain was started there: name a folder of its own"
-        )
-        raise ConfigError("run", str(root), right)
+        raise ConfigError("run", str(root), HOLDS_FOREIGN_FILES(found))
 
 
 def refuse_special_files(root: Path) -> None:
@@ -55,8 +53,7 @@ def refuse_special_files(root: Path) -> None:
                 own = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
                 known = entry.name in LINKS and entry.is_symlink()
                 if not (own or known or where.name == "sockets"):
-                    right = f"holds {entry.path}, which no chain put there: it is not read"
-                    raise ConfigError("run", str(root), right)
+                    raise ConfigError("run", str(root), HOLDS_SPECIAL_FILE(entry.path))
 
 
 def _is_config(path: Path) -> bool:

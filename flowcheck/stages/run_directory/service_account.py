@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.privileges import NO_SUCH_USER
 
 NAME = "flowcheck"
 """The system user that scripts/node/install-node makes."""
@@ -68,11 +69,7 @@ def _named(stated: str) -> Account:
     except KeyError:
         if stated.isdecimal() and stated.isascii() and 0 < int(stated) < 1 << 31:
             return account_of(int(stated))
-        right = (
-            "there is no such user: scripts/node/install-node makes flowcheck, and useradd "
-            f'--system another; "{ROOT}" keeps all rights'
-        )
-        raise ConfigError(KEY, stated, right) from None
+        raise ConfigError(KEY, stated, NO_SUCH_USER()) from None
     groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
     home = Path(found.pw_dir)
     return Account(

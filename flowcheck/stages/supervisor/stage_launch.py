@@ -10,6 +10,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.chain_processes import NUMBER_UNKNOWN, STAGE_UNKNOWN
 from flowcheck.stages.privilege.capture_starter import stated_sources
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Service, run_service
@@ -35,11 +36,11 @@ def _service(name: str, where: RunDir, config: JobConfig, number: int) -> Servic
     """Imports only what the stage needs: torch stays out of the packet path."""
     rows = launchable_stages()
     if name not in rows or not rows[name].exists(config):
-        raise ConfigError("stage", name, f"is one of {', '.join(rows)}")
+        raise ConfigError("stage", name, STAGE_UNKNOWN(list(rows)))
     spec = rows[name]
     count, own = spec.instances(config), (number,) if spec.numbered else ()
     if own and not 0 <= number < count:
-        raise ConfigError("number", number, f"there are {count} {spec.per}s, counted from 0")
+        raise ConfigError("number", number, NUMBER_UNKNOWN(count=count, per=spec.per))
     module, _, factory = spec.factory.partition(":")
     service: Service = getattr(import_module(module), factory)(where, config, *own)
     return service

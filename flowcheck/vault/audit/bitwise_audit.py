@@ -73,8 +73,7 @@ class Audit:
     def first_difference(self) -> str | None:
         """The name of a tensor, else of a setting."""
         names = [d.name for d in self.differences]
-        names += [phrase.partition(" = ")[0] for phrase in self.settings.differing]
-        return names[0] if names else None
+        return names[0] if names else self.settings.first_setting
 
 
 @structure_errors_as_state_errors("the file")

@@ -16,6 +16,8 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings import trainer_settings as settings_findings
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.optimizer_class import torchs_classes
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
 from flowcheck.replica.param_layout import Layout
@@ -32,10 +34,6 @@ DECIMAL = 1e-12
 """Relative: 0.1 * 3 in a script is the 0.3 of a job file but for the last bit."""
 SINGLE = 2**-23
 """Of a number that is kept as a tensor: float32's."""
-OTHERS = (
-    "{}: its optimizer is not the one that is stated: {}. Where the file is of this job, the "
-    "replica takes its steps by wrong settings: correct [optimizer] and follow the job anew"
-)
 
 
 def check_settings(
@@ -60,20 +58,16 @@ def check_groups(
     groups = template.optimizer["param_groups"]
     began = settings.at(0)
     if len(groups) != len(began):
-        raise StateError(
-            f"{what}: its optimizer has {len(groups)} parameter groups, the job file states "
-            f"{len(began)}"
-        )
+        count = settings_findings.OTHER_GROUP_COUNT(file=what, found=len(groups), stated=len(began))
+        raise StateError(count)
     moving, begun = moving_keys(template, config, settings), _begun(template)
-    told = []
+    told: list[Finding] = []
     for number, (group, own) in enumerate(zip(groups, began, strict=True)):
         kind = type(settings.built.of_group(number)).__name__
-        phrases = foreign_keys(group, own, kind) or _differing(
-            group, own, moving[number], begun=begun
-        )
-        told += [f"group {number}: {phrase}" for phrase in phrases]
+        foreign = foreign_keys(number, group, own, kind)
+        told += [foreign] if foreign else _differing(number, group, own, moving[number], begun)
     if told:
-        raise StateError(OTHERS.format(what, "; ".join(told)))
+        raise StateError(settings_findings.OTHER_OPTIMIZER(file=what, differences=told))
 
 
 def _begun(template: CheckpointTemplate) -> bool:
@@ -97,10 +91,12 @@ def moving_keys(
     ]
 
 
-def foreign_keys(group: Mapping[str, Any], own: Mapping[str, Any], stated: str) -> list[str]:
-    """What there is to say of a file's group whose keys are another class's; own: the stated
-    group, stated: its class. One that the trainer's script added to a group of the stated class may
-    be called alike: the others of that class are not with it."""
+def foreign_keys(
+    number: int, group: Mapping[str, Any], own: Mapping[str, Any], stated: str
+) -> Finding | None:
+    """Which keys of a file's group are another class's; None: no key is. own: the stated group,
+    stated: its class. A key that the trainer's script added to a group of the stated class may be
+    called alike: the others of that class are not with it."""
     known = {*group, *FLAGS, *LATER, RATE, INITIAL}
     lacks = [key for key in own if key not in known and not isinstance(own[key], bool)]
     kinds = {kind.__name__: _keys_of(kind) for kind in torchs_classes().values()}
@@ -108,10 +104,16 @@ def foreign_keys(group: Mapping[str, Any], own: Mapping[str, Any], stated: str) 
     theirs = {key for name in (kinds if lacks else whole) for key in kinds[name] - own.keys()}
     keys = [key for key in group if key in theirs]
     if not keys:
-        return []
-    has = ", ".join(f"{key} = {plain(group[key])!r}" for key in keys)
-    of = f", as {' or '.join(whole)} has" if whole else ""
-    return [f"{has}{of}{', and no ' * bool(lacks)}{', '.join(lacks)}: stated is {stated}"]
+        return None
+    values = [f"{key} = {plain(group[key])!r}" for key in keys]
+    has = settings_findings.KEYS(values)
+    if whole:
+        has = settings_findings.KEYS_OF(values=values, classes=" or ".join(whole))
+    if lacks:
+        has = settings_findings.KEYS_WITHOUT(keys=has, missing=lacks)
+    return settings_findings.OTHER_CLASS(
+        group=number, keys=has, stated=stated, setting=f"{keys[0]}"
+    )
 
 
 def _keys_of(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
@@ -119,16 +121,26 @@ def _keys_of(kind: type[torch.optim.Optimizer]) -> frozenset[str]:
 
 
 def _differing(
-    group: Mapping[str, Any], own: Mapping[str, Any], moving: frozenset[str], *, begun: bool
-) -> list[str]:
+    number: int,
+    group: Mapping[str, Any],
+    own: Mapping[str, Any],
+    moving: frozenset[str],
+    begun: bool,
+) -> list[Finding]:
     left = {*FLAGS, *moving, RATE}
     if begun and (INITIAL in group) == (INITIAL in own):  # made by a schedule in both, or in none
         left -= {RATE}
     return [
-        f"{key} = {plain(group[key])!r}, stated is {plain(own[key])!r}"
+        setting_differs(number, key, group[key], own[key])
         for key in group
         if key in own and key not in left and not same(group[key], own[key])
     ]
+
+
+def setting_differs(number: int, key: str, theirs: Any, mine: Any) -> Finding:
+    """Of one setting of a group."""
+    file, stated = repr(plain(theirs)), repr(plain(mine))
+    return settings_findings.SETTING_DIFFERS(group=number, setting=key, file=file, stated=stated)
 
 
 def same(one: Any, other: Any) -> bool:

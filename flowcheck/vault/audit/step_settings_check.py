@@ -14,6 +14,17 @@ from typing import Any
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.trainer_settings import (
+    GROUP_COUNT,
+    IMPLEMENTATION,
+    LAST_BITS,
+    RATE_DIFFERS,
+    SCHEDULE_BEFORE_STEP,
+    SCHEDULE_COUNT,
+    SCHEDULE_NOT_STATED,
+    SCHEDULE_SETTING,
+)
 from flowcheck.replica.optimizer.param_groups import (
     GroupSettings,
     ParamGroupSettings,
@@ -29,6 +40,7 @@ from flowcheck.vault.audit.param_group_check import (
     moving_keys,
     plain,
     same,
+    setting_differs,
 )
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
@@ -38,24 +50,33 @@ COUNT = "last_epoch"
 """torch/optim/lr_scheduler.py, LRScheduler.state_dict: how many steps the schedule took."""
 OWN_FUNCTIONS = "lr_lambdas"
 """Of LambdaLR.state_dict: nothing of a function, the attributes of an object."""
-EARLY = (
-    "{}: {} = {}, one step less than the optimizer: the file was written before scheduler.step(), "
-    "and restore --template does not take it"
-)
-UNSTATED = "a schedule in it ({}) is none that the job file states"
 
 
 @dataclass(frozen=True, slots=True)
 class SettingDifferences:
-    """What a file says otherwise, one phrase each."""
+    """What a file says otherwise than the job file."""
 
-    differing: tuple[str, ...] = ()
-    """Settings that are not those of the replica: the trainer's next step is another."""
-    notes: tuple[str, ...] = ()
-    """What makes no other step, or the last bits of one."""
+    differing: tuple[Finding, ...] = ()
+    """Settings that are not those of the replica: the trainer's next step differs."""
+    notes: tuple[Finding, ...] = ()
+    """What changes nothing of a step, or its last bits alone."""
+
+    @property
+    def first_setting(self) -> str | None:
+        """The name of the first that differs; None: none does."""
+        return setting_name(self.differing[0]) if self.differing else None
 
 
 NO_DIFFERENCES = SettingDifferences()
+
+
+def setting_name(differing: Finding) -> str:
+    """`group 0: lr`, `schedule: gamma` or `parameter groups`."""
+    told = differing.arguments
+    if differing.of(GROUP_COUNT):
+        return "parameter groups"
+    where = f"group {told['group']}" if "group" in told else told["schedule"]
+    return f"{where}: {told['setting']}"
 
 
 @structure_errors_as_state_errors("the file")
@@ -70,15 +91,11 @@ def settings_of(
     groups: Sequence[Mapping[str, Any]] = template.optimizer["param_groups"]
     began = settings.at(0)
     if len(groups) != len(began):
-        return SettingDifferences((f"{len(groups)} parameter groups = stated are {len(began)}",))
+        return SettingDifferences((GROUP_COUNT(file=len(groups), stated=len(began)),))
     kinds = [type(settings.built.of_group(number)).__name__ for number in range(len(groups))]
-    foreign = [
-        f"group {n}: {phrase}"
-        for n, each in enumerate(zip(groups, began, kinds, strict=True))
-        for phrase in foreign_keys(*each)
-    ]
-    if foreign:
-        return SettingDifferences(tuple(foreign))
+    foreign = [foreign_keys(n, *of) for n, of in enumerate(zip(groups, began, kinds, strict=True))]
+    if any(foreign):
+        return SettingDifferences(tuple(filter(None, foreign)))
     unset = _unset(template, config, settings, groups)
     tries = [
         [
@@ -123,22 +140,20 @@ def _unset(
 
 def _differing(
     groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings], step: Step
-) -> Iterator[str]:
+) -> Iterator[Finding]:
     for number, key, theirs, mine in _pairs(groups, own):
         if not same(theirs, mine):
-            of = f" at step {step}" if key == RATE else ""
-            told, stated = plain(theirs), plain(mine)
-            yield f"group {number}: {key} = {told!r}{of}, stated is {stated!r}"
+            differs = setting_differs(number, key, theirs, mine)
+            yield RATE_DIFFERS(**differs.arguments, step=step) if key == RATE else differs
 
 
-def _last_bits(groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings]) -> Iterator[str]:
+def _last_bits(
+    groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings]
+) -> Iterator[Finding]:
     for number, key, theirs, mine in _pairs(groups, own):
         one, other = plain(theirs), plain(mine)
         if same(theirs, mine) and one != other and (one or other):
-            yield (
-                f"group {number}: {key} = {one!r}, stated is {other!r}: the last bits alone, and "
-                "of what is computed with it"
-            )
+            yield LAST_BITS(group=number, setting=key, file=repr(one), stated=repr(other))
 
 
 def _pairs(
@@ -151,14 +166,13 @@ def _pairs(
                 yield number, key, group[key], mine[key]
 
 
-def _kernels(groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings]) -> Iterator[str]:
+def _kernels(
+    groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings]
+) -> Iterator[Finding]:
     for number, (group, mine) in enumerate(zip(groups, own, strict=True)):
         theirs, stated = _kernel(group), _kernel(mine)
         if theirs is not None and stated is not None and theirs != stated:
-            yield (
-                f"group {number}: its kernels are {theirs}, stated is {stated} "
-                "(optimizer.implementation): each may round otherwise"
-            )
+            yield IMPLEMENTATION(group=number, file=theirs, stated=stated)
 
 
 def _kernel(group: Mapping[str, Any]) -> str | None:
@@ -174,8 +188,8 @@ def _add_schedules(
     template: CheckpointTemplate,
     config: OptimizerConfig,
     settings: ParamGroupSettings,
-    differing: list[str],
-    notes: list[str],
+    differing: list[Finding],
+    notes: list[Finding],
 ) -> None:
     events = scheduler_events(config, template.step, template.skipped)
     for number, own in enumerate(template.schedulers):
@@ -183,26 +197,33 @@ def _add_schedules(
         try:
             which = which_of(own, template, config, settings)
         except StateError as error:
-            notes.append(str(error))
+            notes.append(error.finding)
             continue
         if which is None:
-            if any(": lr = " in phrase for phrase in differing):  # else it changes nothing yet
-                keys = ", ".join(key for key in own if not key.startswith("_"))
-                notes.append(UNSTATED.format(keys))
+            if any(one.arguments.get("setting") == RATE for one in differing):
+                # else it changes nothing yet
+                notes.append(SCHEDULE_NOT_STATED([k for k in own if not k.startswith("_")]))
             continue
         wanted, found = events // config.schedule_every, int(own[COUNT])
         if found == wanted - 1:
-            notes.append(EARLY.format(name, COUNT, found))
+            notes.append(SCHEDULE_BEFORE_STEP(schedule=name, setting=COUNT, file=found))
         elif found != wanted:
-            every = f"optimizer.schedule_every = {config.schedule_every}"
-            phrase = f"{name}: {COUNT} = {found} at step {template.step}, stated is {wanted}"
-            differing.append(f"{phrase} ({every})")
+            count = SCHEDULE_COUNT(
+                schedule=name,
+                setting=COUNT,
+                file=found,
+                step=template.step,
+                stated=wanted,
+                every=config.schedule_every,
+            )
+            differing.append(count)
         differing += _otherwise(name, own, settings.schedulers(events)[which] or {})
 
 
-def _otherwise(name: str, own: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[str]:
+def _otherwise(name: str, own: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[Finding]:
     """What a schedule was made with, as far as its state tells."""
     for key, value in own.items():
         counts = key in (COUNT, OWN_FUNCTIONS) or key.startswith("_")
         if key in mine and not counts and not same(value, mine[key]):
-            yield f"{name}: {key} = {plain(value)!r}, stated is {plain(mine[key])!r}"
+            file, stated = repr(plain(value)), repr(plain(mine[key]))
+            yield SCHEDULE_SETTING(schedule=name, setting=key, file=file, stated=stated)

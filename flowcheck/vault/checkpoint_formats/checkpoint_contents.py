@@ -15,6 +15,8 @@ import msgspec
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.checkpoint_save import numbers_of
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
@@ -26,6 +28,7 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.format_registry import PARTS
 from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import (
     ObservedFile,
+    first_of,
     judge_buffers,
     newest,
     of_steps,
@@ -64,8 +67,8 @@ class CheckpointContents:
     same tensor), frozen ones and buffers where a stated model or an earlier file told them."""
     numbers: Mapping[int, str]
     """The optimizer's number of a parameter to its name."""
-    kept: tuple[str, ...] = ()
-    """What is not of this step, one phrase each."""
+    kept: tuple[Finding, ...] = ()
+    """What is not of this step."""
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What sums of its tensors are to be."""
     buffers_of: Mapping[str, int] = field(default_factory=dict)
@@ -106,14 +109,14 @@ class CheckpointContents:
         return [{**g, "params": [self.numbers[n] for n in g["params"]]} for g in groups]
 
     @property
-    def lacks(self) -> str:
-        """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    def lacks(self) -> tuple[Finding, ...]:
+        """Why a trainer does not go on from it as if nothing had happened; (): it does."""
         told = []
         if self.given.optimizer is None:
-            told.append(f"parameters of step {self.given.step} and no optimizer state")
+            told.append(gaps.NO_OPTIMIZER_STATE(self.given.step))
         if self.given.older:
-            told.append(f"{len(self.given.older)} parameters are of earlier steps")
-        return "; ".join((*told, *self.kept))
+            told.append(gaps.EARLIER_PARAMETERS(len(self.given.older)))
+        return (*told, *self.kept)
 
 
 def contents_of(
@@ -174,12 +177,13 @@ def contents_of(
     )
 
 
-def _untold(beside: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[str, ...]:
-    """What of a module is not known, or is of another step, one phrase each."""
-    missing = beside.missing
-    what = "buffers" if set(missing) <= set(beside.buffers) else "tensors that take no steps"
-    told = (f"{len(missing)} {what} are missing ({missing[0]})",) if missing else ()
-    return (*of_steps(older), *told)
+def _untold(beside: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[Finding, ...]:
+    """What of a module is not known, or is of another step."""
+    if not (missing := beside.missing):
+        return of_steps(older)
+    only_buffers = set(missing) <= set(beside.buffers)
+    entry = gaps.BUFFERS_MISSING if only_buffers else gaps.TENSORS_MISSING
+    return (*of_steps(older), entry(len(missing), first_of(missing)))
 
 
 def _renamed_in(

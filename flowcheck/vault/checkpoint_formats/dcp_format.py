@@ -20,6 +20,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.resume_gaps import STATES_TO_COME
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
@@ -97,7 +99,7 @@ def _shares(items: Sequence[Any]) -> list[list[Any]]:
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """Writes the folder. Raises StateError where the process is a rank of a job itself."""
     import torch.distributed as dist
     from torch.distributed.checkpoint import state_dict_saver
@@ -128,13 +130,7 @@ def write(
         if not tensor.numel():
             sums.empty(label, tensor)
     sums.file(DCP_METADATA, folder / DCP_METADATA)
-    told = [parts.lacks] if parts.lacks else []
-    if missing:
-        told.append(
-            f"{missing} parameters have no optimizer state yet: a loader that makes one before it "
-            "reads must allow it to be missing (DefaultLoadPlanner(allow_partial_load=True))"
-        )
-    return "; ".join(told)
+    return (*parts.lacks, STATES_TO_COME(missing)) if missing else parts.lacks
 
 
 def read(folder: Path) -> dict[str, Any]:

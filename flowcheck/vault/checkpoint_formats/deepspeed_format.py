@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
 from flowcheck.private_files import PRIVATE_FOLDER_MODE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.untrusted_paths import single_name
@@ -179,7 +180,7 @@ ALIGN = 2
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """Writes the folder. Raises ConfigError for another stage, StateError for what ZeRO's flat
     groups cannot hold, the parameter named."""
     if options.stage not in (0, 1, 2):

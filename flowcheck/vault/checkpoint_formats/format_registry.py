@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowcheck.errors import ConfigError
 
 if TYPE_CHECKING:  # torch stays out
+    from flowcheck.findings.finding import Finding
     from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
     from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 
@@ -74,9 +75,9 @@ class CheckpointFormat:
         place: Path,
         options: FormatOptions,
         sums: ChecksummedWriter,
-    ) -> str:
+    ) -> tuple[Finding, ...]:
         """Writes into an empty folder or a new file and syncs it; why it is no full resume."""
-        return str(self._loaded.write(contents, place, options, sums))
+        return tuple(self._loaded.write(contents, place, options, sums))
 
     def read(self, path: Path) -> Any:
         """What is there as one nested dictionary, as torch.load would give it."""

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.resume_gaps import NO_MODEL_CONFIG, PARAMETERS_ALONE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
     FOR_TORCH,
@@ -27,7 +29,7 @@ from flowcheck.untrusted_paths import single_name
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
-from flowcheck.vault.checkpoint_formats.safetensors_format import ALONE, step_in
+from flowcheck.vault.checkpoint_formats.safetensors_format import step_in
 from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -42,7 +44,7 @@ STATE = "trainer_state.json"
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """Writes and syncs the folder. Raises ConfigError where `like` is no folder with a
     config.json."""
     like = options.like if options.like is not None and options.like.is_dir() else None
@@ -63,10 +65,8 @@ def write(
     for file in _passed(like) if like is not None else ():
         shutil.copyfile(file, folder / file.name)
         sums.file(file.name, folder / file.name)
-    lacks = ALONE
-    if like is None:
-        lacks += "; no config.json (--like FOLDER passes one through)"
-    return "; ".join((lacks, *parts.kept))
+    configuration = () if like is not None else (NO_MODEL_CONFIG(),)
+    return (PARAMETERS_ALONE(), *configuration, *parts.kept)
 
 
 def read(folder: Path) -> dict[str, Any]:

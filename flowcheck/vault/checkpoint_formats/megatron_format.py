@@ -24,6 +24,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.untrusted_paths import refuse_special_file
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
@@ -52,9 +54,9 @@ KEPT = {
 
 
 @structure_errors_as_state_errors("--like")
-def filled(tree: Any, parts: CheckpointContents, what: str) -> list[str]:
-    """Puts the step into `tree`, which `what` names; what of it stays of the earlier step, one
-    phrase each. Raises StateError where it is of another model or optimizer."""
+def filled(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
+    """Puts the step into `tree`, which `what` names; what of it stays of the earlier step.
+    Raises StateError where it is of another model or optimizer."""
     if not isinstance(tree, dict) or not isinstance(tree.get("iteration"), int):
         raise StateError(f"{what}: is no checkpoint of Megatron-LM's: it tells no iteration")
     if not isinstance(tree.get("model"), dict):
@@ -63,16 +65,16 @@ def filled(tree: Any, parts: CheckpointContents, what: str) -> list[str]:
     step, before = parts.given.step, tree["iteration"]
     _model_in(tree["model"], parts, what).update(parts.model)
     tree["iteration"] = step
-    told = []
+    told: list[Finding] = []
     if parts.given.optimizer is None:
-        told.append(f"optimizer state and schedule are of step {before}")
+        told.append(gaps.EARLIER_OPTIMIZER(before))
     elif not isinstance(tree.get("optimizer"), dict):
         raise StateError(f"{what}: holds no optimizer, or several: it cannot be filled")
     else:
-        told += _fill_optimizer(tree["optimizer"], parts, what)
-        told += _fill_counts(tree, step - before)
+        told += _fill_optimizer(tree["optimizer"], parts, what, before)
+        told += _fill_counts(tree, step - before, before)
     kept = [words for key, words in KEPT.items() if key in tree]
-    return [*told, *([f"{', '.join(kept)} are of step {before}"] if kept else [])]
+    return [*told, gaps.EARLIER_PARTS(parts=kept, step=before)] if kept else told
 
 
 def _model_in(node: dict[str, Any], parts: CheckpointContents, what: str) -> dict[str, Any]:
@@ -91,7 +93,9 @@ def _dicts(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from _dicts(value)
 
 
-def _fill_optimizer(own: dict[str, Any], parts: CheckpointContents, what: str) -> list[str]:
+def _fill_optimizer(
+    own: dict[str, Any], parts: CheckpointContents, what: str, before: int
+) -> list[Finding]:
     inner = own["optimizer"] if isinstance(own.get("optimizer"), dict) else own
     groups, new = inner.get("param_groups"), parts.given.optimizer
     assert new is not None, "asked before"
@@ -118,7 +122,7 @@ def _fill_optimizer(own: dict[str, Any], parts: CheckpointContents, what: str) -
             group["step"] = type(group["step"])(parts.given.taken or parts.given.step)
     if own is not inner:
         _fill_masters(own, numbers, parts, what)
-        return _fill_scale(own, parts)
+        return _fill_scale(own, parts, before)
     return []
 
 
@@ -150,24 +154,24 @@ def _fill_masters(
     own[MASTERS] = new
 
 
-def _fill_scale(own: dict[str, Any], parts: CheckpointContents) -> list[str]:
+def _fill_scale(own: dict[str, Any], parts: CheckpointContents, before: int) -> list[Finding]:
     scaler, kept = parts.given.scaler, own.get("grad_scaler")
     if not kept:
         return []
     if scaler is None:
-        return ["the loss scale is of the earlier step"]
+        return [gaps.EARLIER_LOSS_SCALE(before)]
     for key, value in (("scale", scaler["scale"]), ("growth_tracker", scaler["_growth_tracker"])):
         held = kept.get(key)
         kept[key] = torch.full_like(held, value) if isinstance(held, torch.Tensor) else value
-    return ["the loss scale's hysteresis is of the earlier step"]
+    return [gaps.EARLIER_HYSTERESIS(before)]
 
 
-def _fill_counts(tree: dict[str, Any], moved: int) -> list[str]:
+def _fill_counts(tree: dict[str, Any], moved: int, before: int) -> list[Finding]:
     """Samples, which both the schedule and the data loader count."""
     args = tree.get("args")
     each = getattr(args, "global_batch_size", None)
     if args is None or not isinstance(each, int) or getattr(args, "rampup_batch_size", None):
-        return ["counts of samples and the schedule are of the earlier step: args tell no batch"]
+        return [gaps.EARLIER_SAMPLE_COUNTS(before)]
     for name in SCHEDULERS:
         if isinstance(tree.get(name), dict) and "num_steps" in tree[name]:
             tree[name]["num_steps"] += moved * each
@@ -185,7 +189,7 @@ OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """Writes the folder. Raises StateError where the earlier checkpoint is of another model or
     optimizer."""
     assert options.like is not None, "the table of formats says that it is needed"
@@ -196,7 +200,7 @@ def write(
     write_tree(with_own_storage(tree), folder / name, name, sums, pickling=PICKLING)
     (folder / MEGATRON_LATEST).write_text(str(parts.given.step))
     sums.file(MEGATRON_LATEST, folder / MEGATRON_LATEST)
-    return "; ".join([*([parts.lacks] if parts.lacks else []), *told])
+    return (*parts.lacks, *told)
 
 
 def read(folder: Path) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint.checkpoint_load import MODEL, OPTIMIZER
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -19,17 +20,17 @@ from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """The step's own files; what an earlier checkpoint alone tells has no place in them."""
     sums.more.update(checkpoint_save.write_files(parts.given, folder, parts.layout, sums))
-    return parts.lacks if parts.given.optimizer is None or parts.given.older else ""
+    return parts.lacks if parts.given.optimizer is None or parts.given.older else ()
 
 
 def read(folder: Path) -> dict[str, Any]:
     """As torch.load of {"model", "optimizer", "scheduler", "scaler", "averages", "step"}."""
     kept = checkpoint_save.load(folder)
     found: dict[str, Any] = {"model": kept.model}
-    if kept.manifest.kind == FULL:
+    if kept.manifest.kind is FULL:
         found["optimizer"] = kept.optimizer_state_dict()
     for part, told in (("scheduler", kept.plain.scheduler), ("scaler", kept.plain.scaler)):
         if told is not None:

@@ -9,6 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.resume_gaps import PARAMETERS_ALONE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
     FOR_TORCH,
@@ -21,12 +23,11 @@ from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 
 ZIP_MAGIC = b"PK\x03\x04"
 """Of torch.save's archives."""
-ALONE = "parameters alone: a trainer goes on with a new optimizer"
 
 
 def write(
     parts: CheckpointContents, path: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """Writes the file; why it is no full resume. A tied weight is in it once, under its first
     name. Its metadata tell the "step", and as "older" what is of another one, {name: step} as
     JSON."""
@@ -34,7 +35,7 @@ def write(
     if parts.older:  # whoever has this file alone is told as well
         told["older"] = json.dumps(parts.older)
     write_tensors(path, parts.own, sums, part="model/", metadata=told)
-    return "; ".join((ALONE, *parts.kept))
+    return (PARAMETERS_ALONE(), *parts.kept)
 
 
 def read(path: Path) -> dict[str, Any]:

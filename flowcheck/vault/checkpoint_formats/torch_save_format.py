@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     CheckpointContents,
@@ -26,7 +27,7 @@ from flowcheck.vault.safe_torch_load import safe_torch_load
 
 def write(
     parts: CheckpointContents, path: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     """Writes the file; why it is no full resume."""
     write_tree(with_own_storage(tree_of(parts, options.keys, named=False)), path, path.name, sums)
     return parts.lacks

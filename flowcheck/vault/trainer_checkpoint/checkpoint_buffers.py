@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.digest import tensor_digests
@@ -24,13 +26,6 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 CHANGING = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 """torch/nn/modules/batchnorm.py, _NormBase: what every forward of a module in training changes."""
 SHOWN = 3
-STAYS = (
-    "that steps never change {}: the same in the trainer's files of steps {} (no model is stated)"
-)
-UNKNOWN = (
-    "that steps never change {}: of the template, of step {}, and nothing told more (no model is "
-    "stated; flowcheck audit of a file of another step tells, or restore --also FILE)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,8 @@ class Judged:
     stale: list[str] = field(default_factory=list)
     """Another in a file of another step, or such that every forward changes it."""
     unknown: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
-    """Sentences, of those that are taken to stay and of the unknown ones."""
+    assumed: list[Finding] = field(default_factory=list)
+    """Of those that are taken to stay and of the unknown ones."""
 
 
 @structure_errors_as_state_errors("the file")
@@ -82,22 +77,20 @@ def judge_buffers(
             (found.stale if changes else found.unknown).append(name)
     found.same = [name for stay in same.values() for name in stay]
     for steps, stay in same.items():
-        found.assumed.append(STAYS.format(listed(stay), " and ".join(map(str, steps))))
+        stays = gaps.TENSORS_STAY(names=first_of(stay), tensors=len(stay), steps=steps)
+        found.assumed.append(stays)
     if found.unknown:
-        found.assumed.append(UNKNOWN.format(listed(found.unknown), template.step))
+        unknown = gaps.TENSORS_UNKNOWN(
+            names=first_of(found.unknown), tensors=len(found.unknown), step=template.step
+        )
+        found.assumed.append(unknown)
     return found
 
 
-def listed(names: Sequence[str]) -> str:
-    """How many, and the first of them."""
-    kind = "tensors that take none" if len(names) > 1 else "tensor that takes none"
-    return f"{len(names)} {kind} ({first_of(names)})"
-
-
-def first_of(names: Sequence[str]) -> str:
+def first_of(names: Sequence[str]) -> Finding:
     """A few of them, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    shown, more = names[:SHOWN], len(names) - SHOWN
+    return gaps.NAMES(shown) if more <= 0 else gaps.NAMES_AND_MORE(names=shown, more=more)
 
 
 def newest(
@@ -116,10 +109,12 @@ def newest(
     return (known, told) if told >= of else (held, of)
 
 
-def of_steps(older: Mapping[str, int]) -> tuple[str, ...]:
-    """Of buffers that are of other steps, one phrase for each such step."""
+def of_steps(older: Mapping[str, int]) -> tuple[Finding, ...]:
+    """Of buffers that are of other steps, one for each of these steps."""
     steps = Counter(older.values())
-    return tuple(f"{count} buffers are of step {step}" for step, count in sorted(steps.items()))
+    return tuple(
+        gaps.BUFFERS_OF_STEP(buffers=count, step=step) for step, count in sorted(steps.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +127,11 @@ class Buffers:
     """{buffer: the step it is of}, where that is another one."""
     untold: tuple[str, ...]
     """Of these the template's own, of which the stream told nothing newer."""
-    lacks: tuple[str, ...]
-    """The same in words, one phrase each; of those alone that are known to be of another step, or
-    that a stated model changes."""
-    assumed: tuple[str, ...] = ()
-    """Sentences of the others."""
+    lacks: tuple[Finding, ...]
+    """The same as findings; of those alone that are known to be of another step, or that a stated
+    model changes."""
+    assumed: tuple[Finding, ...] = ()
+    """Of the others."""
 
 
 def fill_buffers(
@@ -158,7 +153,7 @@ def fill_buffers(
         if value is held and at != step:
             untold.append(name)
     stale: list[str] = untold
-    assumed: list[str] = []
+    assumed: list[Finding] = []
     if not beside.keys:
         judged = judge_buffers(template, untold, seen)
         stale, assumed = judged.stale, judged.assumed
@@ -168,7 +163,11 @@ def fill_buffers(
     lacks = of_steps({name: at for name, at in older.items() if name not in untold})
     if stale:
         lacks += (
-            f"{len(stale)} buffers are the template's own, of step {template.step} and NOT of step "
-            f"{step}: {first_of(stale)}",
+            gaps.TEMPLATE_BUFFERS(
+                buffers=len(stale),
+                template_step=template.step,
+                step=step,
+                names=first_of(stale),
+            ),
         )
     return Buffers(len(of) - len(older), older, tuple(untold), lacks, tuple(assumed))

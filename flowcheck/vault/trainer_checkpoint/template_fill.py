@@ -15,6 +15,8 @@ from typing import IO, Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
@@ -43,10 +45,10 @@ class FillReport:
     """Parts that hold the replica's step now, one phrase each."""
     kept: tuple[str, ...]
     """Parts that stay as they were in the template: what the wire does not tell."""
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[Finding, ...] = ()
     """What the template could not have contradicted."""
-    lacks: str = ""
-    """Why a trainer does not go on from it as if nothing had happened; empty: it does."""
+    lacks: tuple[Finding, ...] = ()
+    """Why a trainer does not go on from it as if nothing had happened; (): it does."""
     older: Mapping[str, int] = field(default_factory=dict)
     """Parameters and buffers that are of another step, and which."""
     untold: tuple[str, ...] = ()
@@ -95,7 +97,7 @@ def fill(
             kept.append(f"{name} = {node[key]} (not the step {template.step})")
             continue
         if template.step == 0:
-            assumed.append(f"{name} counts optimizer steps: it is 0 in the template, as all counts")
+            assumed.append(gaps.COUNTER_FROM_ZERO(name))
         node[key] = snapshot.step
         replaced.append(f"{name} = {snapshot.step}")
     of = template.tree if isinstance(template.tree, dict) else {}
@@ -106,7 +108,7 @@ def fill(
         tuple(replaced),
         tuple(kept),
         tuple(assumed),
-        lacks="; ".join(buffers.lacks),
+        lacks=buffers.lacks,
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,
     )
@@ -131,20 +133,20 @@ def _fill_parameters(
     kept += [f"a learning-rate scheduler, of step {template.step}"] * len(template.schedulers)
     kept += [f"{'.'.join(path)} = {node[key]}" for node, key, path in template.counters]
     kept += list(template.untouched)
-    what = f"parameters of step {snapshot.step} beside an optimizer state of step {template.step}"
+    what = [gaps.EARLIER_OPTIMIZER_STATE(step=snapshot.step, optimizer_step=template.step)]
     if template.optimizer is None:
-        what = f"parameters of step {snapshot.step} and no optimizer state"
+        what = [gaps.NO_OPTIMIZER_STATE(snapshot.step)]
     if rounded:
-        what += f"; {rounded} parameters are rounded to the type they are sent in"
+        what.append(gaps.ROUNDED(rounded))
     if snapshot.older:
-        what += f"; {len(snapshot.older)} parameters are of earlier steps"
+        what.append(gaps.EARLIER_PARAMETERS(len(snapshot.older)))
     return FillReport(
         snapshot.step,
         template.step,
         (f"{len(template.parameters)} parameters",),
         tuple(kept),
         buffers.assumed,
-        lacks="; ".join((what, *buffers.lacks)),
+        lacks=(*what, *buffers.lacks),
         older={**snapshot.older, **buffers.older},
         untold=buffers.untold,
     )

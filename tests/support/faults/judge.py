@@ -75,8 +75,9 @@ def _last_word(ran: Ran) -> tuple[str, str, int]:
 
 def _reason(told: dict[str, Any]) -> str:
     if told["lost"]:
-        return f"step {told['lost']['step']} lost: {told['lost']['why']}"
-    return str(told["why"])
+        why = told["lost"]["why"]
+        return f"step {told['lost']['step']} lost: {why and why['sentence']}"
+    return str(told["why"] and told["why"]["sentence"])
 
 
 def _may_end_early(schedule: Schedule) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
+from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState
 from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S
@@ -28,7 +29,7 @@ def test_the_word_of_health_and_its_reason_come_first_each_with_a_shape_of_its_o
     shapes = set()
     for word in HealthWord:
         reason = f"it is {word} for a reason"
-        told.change(health=Health(word=word, reason=reason))
+        told.change(health=Health(word=word, reason=earlier_finding(reason)))
         tab.value(AT_ONCE)
         tab.until(f"document.title.startsWith('{word.upper()} · step 69')")
         said = tab.value("document.querySelector('#said').textContent")
@@ -59,7 +60,11 @@ def test_drawing_and_table_tell_of_every_step_what_the_state_tells(
         one = steps[int(number)]
         times = (one.arrived_ns, one.applied_ns, one.durable_ns)
         assert [arrived, applied, durable] == [ns // 10**6 if ns else DASH for ns in times]
-        wanted = (one.lost, one.missing and str(one.missing), one.healed and "healed")
+        wanted = (
+            one.lost and str(one.lost),
+            one.missing and str(one.missing),
+            one.healed and "healed",
+        )
         assert all(word in befell for word in wanted if word)
         assert bool(befell) == any(wanted)
     columns = "[...document.querySelectorAll('[role=option]')]"
@@ -75,7 +80,12 @@ def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telep
     tab: Tab, told: Told, server: MonitoringServer
 ) -> None:
     steps = tuple(StepState(step=n, arrived_ns=n, logged=True) for n in range(1, 61))
-    parts = {"step": 131, "lost_step": 132, "lost_why": "half never came", "awaits_base": True}
+    parts = {
+        "step": 131,
+        "lost_step": 132,
+        "lost_why": earlier_finding("half never came"),
+        "awaits_base": True,
+    }
     told.told = with_job(told.told, timeline=steps, logged=(1, 60), lag_steps=60, **parts)
     tab.open(server.url, width=360, height=740)
     tab.until(f"{DRAWN} && document.querySelectorAll('[role=option]').length === 60")
@@ -88,7 +98,7 @@ def test_logged_steps_are_no_applied_ones_and_the_newest_are_in_sight_on_a_telep
     tab.until(at_end)
     assert all("logged, waits for a base" in name for name in tab.names("option"))
     text = tab.text()
-    assert "step 132 was lost" in text and "joined amid its run" in text and "60 steps" in text
+    assert "step 132 was lost" in text and "joined midstream" in text and "60 steps" in text
     assert "Nothing was lost" not in text and "with a later one" not in text
     tab.value(f"{box}.scrollLeft = 40")
     again = (*steps, StepState(step=61, arrived_ns=61, logged=True))
@@ -181,7 +191,7 @@ def test_a_browser_that_gives_the_word_once_shows_the_page_and_goes_on_asking(
     with serving(told, token_file=word) as server:
         tab.open(server.url.replace("//", "//anyone:a-word-of-sixteen-and-more@"))
         tab.until("document.title.startsWith('STALE · step 69')")
-        told.change(health=Health(word=HealthWord.EXACT, reason="it came back"))
+        told.change(health=Health(word=HealthWord.EXACT, reason=earlier_finding("it came back")))
         tab.until("document.title.startsWith('EXACT · step 69')")
 
 

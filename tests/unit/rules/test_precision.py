@@ -14,6 +14,7 @@ from torch import nn
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_config import ScalerConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.step_arithmetic import LOSS_SCALE
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.model_replica import Replica
@@ -100,7 +101,7 @@ def test_a_loss_scale_skips_and_grows_as_torchs_does(
             assert found.optimizer["state"].keys() == theirs["state"].keys()
             assert found.optimizer["param_groups"][0]["lr"] == theirs["param_groups"][0]["lr"]
             replica = Replica.open(tmp_path / "state", config)
-            assert any("loss scale" in each for each in replica.rests_on)
+            assert LOSS_SCALE() in replica.rests_on
     replica.close()
     assert skipped == len(OVERFLOWS)
 

@@ -3,10 +3,10 @@ its backoffs."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,8 +14,11 @@ from support.scripted import Script, flat, replica_of
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.config.optimizer_config import ScalerConfig
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.replica_updates import LOSS_SCALE_CONTRADICTED, LOSS_SCALE_CONTRADICTED_BY
+from flowcheck.findings.step_arithmetic import SCALE_CHANGES
 from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, Tally
-from flowcheck.stages.replica_update.loss_scale_check import CONTRADICTED, LossScaleCheck
+from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS, LIMIT = 700, 2.0**20
@@ -100,7 +103,7 @@ def test_what_contradicts_a_scale_is_said_once_and_goes_to_the_checkpoint(tmp_pa
     script = Script(lambda net: torch.optim.SGD(net.parameters(), lr=0.0))
     replica = replica_of(script, optimizer, tmp_path / "state")
     base = [torch.randn_like(p) for p in script.parameters]
-    said: list[str] = []
+    said: list[Finding] = []
     own = LossScaleCheck(run, config, said.append)
     for step in range(1, 300):
         if step == 150:
@@ -112,6 +115,8 @@ def test_what_contradicts_a_scale_is_said_once_and_goes_to_the_checkpoint(tmp_pa
         replica.apply(step, wire)
         own.behind(replica, wire)
     replica.close()
-    assert json.loads(run.assumed.read_text()) == [CONTRADICTED]
-    assert len(said) == 1 and said[0].startswith("the gradients contradict the stated loss scale")
-    assert "show that it does not predict" in said[0]
+    assert msgspec.json.decode(run.assumed.read_bytes(), type=list[Finding]) == [
+        LOSS_SCALE_CONTRADICTED()
+    ]
+    assert len(said) == 1 and said[0].of(LOSS_SCALE_CONTRADICTED_BY)
+    assert said[0].arguments["evidence"].of(SCALE_CHANGES)

@@ -117,7 +117,7 @@ def test_groups_whose_settings_are_swapped_are_refused_by_their_number(tmp_path:
     right = of_another(make, tmp_path / "right.pt")
     assert fill(found, right, tmp_path / "out.pt").step == 2
     other = of_another(lambda net: by_shape(net, first=0.1, second=0.1), tmp_path / "other.pt")
-    with pytest.raises(StateError, match=r"group 1: weight_decay = 0.1, stated is 0.0\. Where"):
+    with pytest.raises(StateError, match=r"group 1: weight_decay = 0.1, stated is 0.0\. If"):
         fill(found, other, tmp_path / "out.pt")
 
 

@@ -11,6 +11,8 @@ from ipaddress import IPv4Address
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.mirrored_ports import MONITOR_TOO_SLOW
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import ClusterLayout, Monitor, Switch
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
@@ -66,14 +68,15 @@ class MonitorPorts:
         """Line rates of the sources, grown by a tunnel."""
         return sum(pair.gbps for pair in pairs) * spot.growth
 
-    def refused(self, switch: str, load: Load) -> str | None:
+    def refused(self, switch: str, load: Load) -> Finding | None:
         """Why the monitors of a switch cannot take this; None: they can."""
         spots = [spot for spot in self.on(switch) if load.get(spot.number)]
         for spot in spots:
             total = self.gbps(spot, load[spot.number])
             if total > spot.monitor.gbps * (1 + 1e-9):
                 told = " + ".join(f"{pair.port}:{pair.direction}" for pair in load[spot.number])
-                return f"{told} = {total:g} Gb/s, over {spot.monitor.gbps:g} of {spot.name}"
+                gbps = spot.monitor.gbps
+                return MONITOR_TOO_SLOW(sum=told, total=total, gbps=gbps, monitor=spot.name)
         if not spots or spots[0].os is None:
             return None
         platform = platform_named(spots[0].os)
@@ -82,7 +85,7 @@ class MonitorPorts:
 
 def monitors_of(topology: ClusterLayout, plugs: NicCabling, os: str | None) -> MonitorPorts:
     """os: the system of switches that state none. Raises ConfigError for a session number that is
-    missing, for a port that is none of the system's."""
+    missing, and for a port name that the system does not have."""
     said = {one.name: one for one in topology.switch}
     counts: dict[str, int] = {}
     for monitor in topology.monitor:
@@ -150,8 +153,8 @@ def _check_sessions(monitors: MonitorPorts) -> None:
         first = taken.setdefault((spot.monitor.switch, called), spot)
         if first is not spot:
             why = (
-                f"is that of monitor[{first.number}], too: {first.name} and "
-                f"{spot.monitor.called} would be one session; state another one for each"
+                f"is the session of monitor[{first.number}] too: {first.name} and "
+                f"{spot.monitor.called} would be one session; state another session for each"
             )
             raise ConfigError(f"monitor[{spot.number}].session", spot.session, why)
 
@@ -185,7 +188,7 @@ def _of_file(number: int) -> Iterator[None]:
 def session_of(
     spot: MonitorPort, platform: Platform, pairs: Sequence[MirroredDirection]
 ) -> MirrorSession:
-    """The session that copies these to a monitor. Raises ConfigError for words that are none."""
+    """The session that copies these to a monitor. Raises ConfigError for invalid settings."""
     request = parse_session(
         platform,
         [],
@@ -210,7 +213,7 @@ def sources_of(platform: Platform, pairs: Sequence[MirroredDirection]) -> tuple[
     )
 
 
-def _by_platform(platform: Platform, sessions: Sequence[MirrorSession]) -> str | None:
+def _by_platform(platform: Platform, sessions: Sequence[MirrorSession]) -> Finding | None:
     """The rules of `flowcheck switch check` on ports, and of each session beside the others."""
     planned = []
     for session in sessions:

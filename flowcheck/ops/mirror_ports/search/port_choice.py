@@ -242,7 +242,7 @@ def _too_much(
         f"{len(found.placed)} pairs are needed, {total} = "
         f"{needed:g} Gb/s; the monitor ports beside them are "
         f"{', '.join(there)}",
-        *(refusal for refusal in refusals if refusal is not None),
+        *(str(refusal) for refusal in refusals if refusal is not None),
     ]
     if needed <= room:
         told.append(

@@ -16,6 +16,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
+from flowcheck.findings.switch_changes import LOCKED, NOT_A_JOURNAL
 from flowcheck.private_files import make_folder
 
 LOCK_S = 15.0
@@ -38,18 +39,18 @@ class ApplyJournal:
         self._path = folder / f"{name}.json"
 
     def read(self) -> dict[str, Any]:
-        """What is noted; nothing where there is no file. Raises StateError for another's file."""
+        """What is noted; empty without a file. Raises StateError for a file of another kind."""
         try:
             with naming_file(self._path):
                 noted = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             return {}
         except DECODE_ERRORS as error:
-            raise StateError(f"{self._path}: no journal of ours: {error}") from error
+            raise StateError(NOT_A_JOURNAL(path=self._path, error=error)) from error
         return noted
 
     def write(self, noted: dict[str, Any]) -> None:
-        """On disk when this returns; an empty one is no file."""
+        """On disk when this returns; an empty journal removes the file."""
         with naming_file(self._path):
             if noted:
                 write_atomically(self._path, msgspec.json.encode(noted))
@@ -70,7 +71,10 @@ def apply_lock(folder: Path, lock: str = "lock") -> Iterator[None]:
         make_folder(folder)
         descriptor = os.open(folder / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        right = f"cannot be written ({error.strerror}): what is made is noted there first"
+        right = (
+            f"cannot be written ({error.strerror}), and FlowCheck notes there what it makes: give "
+            "another folder"
+        )
         raise ConfigError("--journal", str(folder), right) from error
     try:
         _lock(descriptor, folder)
@@ -87,10 +91,7 @@ def _lock(descriptor: int, folder: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                raise StateError(
-                    f"{folder}: another apply or remove is under way, or a command of one that "
-                    f"was killed: its lock was not free within {LOCK_S:g} s"
-                ) from None
+                raise StateError(LOCKED(folder=folder, limit_s=f"{LOCK_S:g}")) from None
             Event().wait(LOOK_S)
         else:
             return

@@ -5,21 +5,24 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import msgspec
+
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, CommandStep
 from flowcheck.terminal_escape import printable, printable_lines
 
 ENDED = {
-    ApplyOutcome.UNCHANGED: "Nothing to do: it is as asked.",
+    ApplyOutcome.UNCHANGED: "Nothing to do: the switch is as asked already.",
     ApplyOutcome.WOULD_CHANGE: "Nothing was done (--dry-run).",
-    ApplyOutcome.CHANGED: "Done, and looked at again: it is as asked.",
+    ApplyOutcome.CHANGED: "Done, and checked: the switch is as asked.",
     ApplyOutcome.UNDONE: "Failed, and all of it was undone:",
     ApplyOutcome.LEFT: "Failed, and not all of it could be undone:",
 }
 
 
-def warned(sentence: str) -> None:
+def warned(note: Finding) -> None:
     """On stderr."""
-    print(f"note: {printable(sentence)}", file=sys.stderr)
+    print(f"note: {printable(str(note))}", file=sys.stderr)
 
 
 def difference(steps: list[CommandStep]) -> None:
@@ -32,21 +35,21 @@ def difference(steps: list[CommandStep]) -> None:
 
 def ended(result: ApplyResult) -> None:
     """On stdout where it is as asked, else on stderr."""
-    well = not result.why
-    out = sys.stdout if well else sys.stderr
-    print(ENDED[result.outcome], *([printable_lines(result.why)] if result.why else []), file=out)
+    out = sys.stdout if result.why is None else sys.stderr
+    why = [] if result.why is None else [printable_lines(str(result.why))]
+    print(ENDED[result.outcome], *why, file=out)
     if result.left:
-        print("What was there before comes back with:", file=out)
+        print("These commands restore what was there before:", file=out)
         for command in result.left:
             print(printable(f"    {command}"), file=out)
 
 
-def as_json(result: ApplyResult, notes: list[str]) -> dict[str, Any]:
+def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
     """The same for programs."""
     return {
         "outcome": result.outcome.value,
         "steps": [{"what": step.what, "command": list(step.command)} for step in result.steps],
-        "why": result.why,
+        "why": msgspec.to_builtins(result.why),
         "left": result.left,
-        "notes": notes,
+        "notes": msgspec.to_builtins(notes),
     }

@@ -15,6 +15,14 @@ from threading import Timer
 from typing import Any
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.switch_changes import (
+    NO_JSON,
+    PROGRAM_FAILED,
+    PROGRAM_KILLED,
+    PROGRAM_MISSING,
+    PROGRAM_SAYS_TOO_MUCH,
+    PROGRAM_TIMED_OUT,
+)
 
 LIMIT_S = 30
 MOST_BYTES = 16 << 20
@@ -53,7 +61,7 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
                 close_fds=False,
             )
         except OSError as error:
-            raise StateError(f"{command[0]}: {error.strerror}: is it installed?") from error
+            raise StateError(PROGRAM_MISSING(program=command[0], error=error.strerror)) from error
         timer = Timer(limit_s, process.kill)
         timer.start()
         try:
@@ -71,17 +79,19 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
         errors.seek(max(0, errors.seek(0, os.SEEK_END) - SAID_BYTES))
         said = errors.read().decode(errors="replace").strip()
     if late and process.returncode:
-        raise OutcomeUnknownError(
-            f"{command[0]} did not end within {limit_s:g} s: {said or 'no word'}"
+        what = PROGRAM_KILLED(
+            program=command[0], limit_s=f"{limit_s:g}", said=said or "it printed nothing"
         )
+        raise OutcomeUnknownError(what)
     if len(out) > MOST_BYTES:
-        raise StateError(f"{command[0]} said more than {MOST_BYTES >> 20} MiB")
+        raise StateError(PROGRAM_SAYS_TOO_MUCH(program=command[0], mib=MOST_BYTES >> 20))
     if process.returncode == -signal.SIGALRM:
-        raise ProgramTimeoutError(f"{command[0]} had no answer as long as its --timeout is: {said}")
+        raise ProgramTimeoutError(PROGRAM_TIMED_OUT(program=command[0], said=said))
     if process.returncode:
         heard = said or out[-SAID_BYTES:].decode(errors="replace").strip() or "no reason given"
         kind = OutcomeUnknownError if process.returncode == UNHEARD else StateError
-        raise kind(f"{command[0]} ended with {process.returncode}: {' '.join(heard.split())}")
+        told = " ".join(heard.split())
+        raise kind(PROGRAM_FAILED(program=command[0], code=process.returncode, said=told))
     return out.decode(errors="replace")
 
 
@@ -92,7 +102,7 @@ def run_json(command: Sequence[str]) -> Any:
         # A device's name may have control characters, which ip and tc print as they are.
         return json.loads(out, strict=False) if out.strip() else None
     except ValueError as error:
-        raise StateError(f"{' '.join(command)}: what it printed is no JSON: {error}") from error
+        raise StateError(NO_JSON(command=" ".join(command), error=error)) from error
 
 
 HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]{0,254}"
@@ -115,9 +125,9 @@ class SshShell:
     """A host that takes one command line a connection."""
 
     def __init__(self, host: str | None, config: Path | None) -> None:
-        """Raises ConfigError where the host is none."""
+        """Raises ConfigError where the host is missing or not a valid name."""
         if host is None or not re.fullmatch(HOST, host, re.ASCII):
-            raise ConfigError("--host", host, "must be stated: the switch, as ssh knows it")
+            raise ConfigError("--host", host, "give the switch's name or address, as ssh takes it")
         self.host = host
         file = ("-F", str(config)) if config else ()
         options = (word for option in OPTIONS for word in ("-o", option))

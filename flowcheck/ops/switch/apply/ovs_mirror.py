@@ -12,6 +12,19 @@ from threading import Event
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_changes import (
+    BRIDGE_OWN_PORT,
+    CONTROLLED_BRIDGE,
+    FLOWS_IN_USE,
+    OVS_MIRRORS_CHANGED,
+    OVS_NOT_COPYING,
+    OVS_ON_ANOTHER_MACHINE,
+    OVS_PORT_GONE,
+    OVS_PORT_NOT_OPEN,
+    OVS_SILENT,
+    TRAFFIC_UNCHECKED,
+)
 from flowcheck.ops.switch.apply import ovs_state
 from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run
 from flowcheck.ops.switch.apply.ovs_state import (
@@ -103,10 +116,7 @@ class OpenVSwitch:
             if self.daemon.answers():
                 self._check_others()
                 raise
-            raise StateError(
-                f"ovs-vswitchd does not answer: its database took the change, and nobody did it "
-                f"within {TIMEOUT_S} s; see that it runs (ovs-appctl version)"
-            ) from error
+            raise StateError(OVS_SILENT(TIMEOUT_S)) from error
         if back:
             self._look_again_everywhere(self.observe())
 
@@ -125,10 +135,7 @@ class OpenVSwitch:
             if slow or any(one.counted for one in self.mine(state)):
                 return
             if time.monotonic() > end:
-                raise StateError(
-                    "the mirror is in the database, and ovs-vswitchd has not counted a copy of it "
-                    f"within {COUNTED_S:g} s: it did not take it; see its log"
-                )
+                raise StateError(OVS_NOT_COPYING(f"{COUNTED_S:g}"))
             Event().wait(LOOK_S)
             state = self.observe()
 
@@ -158,10 +165,7 @@ class OpenVSwitch:
         bridges = self.observe().bridges if self._looked_at else {}
         for bridge, seen in self._looked_at.items():
             if bridge not in bridges or seen != bridges[bridge].mirrors:
-                raise StateError(
-                    f"somebody changed the mirrors of {bridge} since they were looked at: they "
-                    "have to be looked at again, so run it once more"
-                )
+                raise StateError(OVS_MIRRORS_CHANGED(bridge))
 
     def _command(self, *words: str) -> tuple[str, ...]:
         database = [f"--db={self._database}"] if self._database else []
@@ -222,10 +226,10 @@ def _called(state: OvsState, uuid: str) -> str:
 def _opened(state: OvsState, uuid: str) -> None:
     port = state.ports.get(uuid)
     if port is None:
-        raise StateError("a port of the mirror has gone meanwhile")
+        raise StateError(OVS_PORT_GONE())
     if port.errors or not port.numbers:
         why = "; ".join(port.errors) or "no number"
-        raise StateError(f"ovs-vswitchd has not opened {port.name}: {why}")
+        raise StateError(OVS_PORT_NOT_OPEN(port=port.name, error=why))
 
 
 TAG_IS_CUT = ("access", "native-untagged", "dot1q-tunnel")
@@ -233,29 +237,26 @@ TAG_IS_CUT = ("access", "native-untagged", "dot1q-tunnel")
 
 
 def ovs_goal(
-    ovs: OpenVSwitch, session: MirrorSession, state: OvsState, warn: Callable[[str], None]
+    ovs: OpenVSwitch, session: MirrorSession, state: OvsState, warn: Callable[[Finding], None]
 ) -> OvsGoal:
     """The mirror `session` asks for.
 
-    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    warn: called with what the user should know, though it is no reason to refuse. Raises
+    ConfigError with the reason where the session is impossible.
     """
     if session.tunnel is not None or session.monitor is None or session.bridge is None:
-        right = "a tunnel of Open vSwitch's is not made by apply: use `render` and paste"
+        right = "apply makes no tunnel of Open vSwitch: use `flowcheck switch render` and paste"
         raise ConfigError("--erspan", str(session.tunnel), right)
     bridge = state.bridges.get(session.bridge)
     if bridge is None:
         known = ", ".join(sorted(state.bridges)) or "no bridge"
-        raise ConfigError("--bridge", session.bridge, f"is not there; there is {known}")
+        raise ConfigError("--bridge", session.bridge, f"does not exist; there is {known}")
     monitor = _port(state, bridge, "--monitor", session.monitor)
     ways: dict[MirrorDirection, set[str]] = {MirrorDirection.RX: set(), MirrorDirection.TX: set()}
     for source in session.sources:
         port = _port(state, bridge, "--source", source.port)
         if port.name == bridge.name:
-            warn(
-                f"{port.name} is the bridge's own port: rx is only what this host itself sends "
-                "through it, tx only what this host gets; frames from one port to another are in "
-                "neither. For a server, take the port it is at"
-            )
+            warn(BRIDGE_OWN_PORT(port.name))
         for way in source.direction.ways():
             ways[way].add(port.uuid)
     mine = ovs.mine(state)
@@ -267,12 +268,9 @@ def ovs_goal(
     if not any(one.output == monitor.uuid for one in mine):
         _talking(ovs, bridge, monitor, warn)
     if ovs.daemon.remote:
-        warn(
-            "flows in use are copied only when its daemon looks at them again: on its machine, any "
-            f"flow that comes and goes does it (ovs-ofctl add-flow and del-flows {bridge.name})"
-        )
+        warn(FLOWS_IN_USE(bridge.name))
     if bridge.controlled or state.virtual_network:
-        warn(f"{bridge.name} obeys a controller, which may change or remove mirrors: look again")
+        warn(CONTROLLED_BRIDGE(bridge.name))
     return OvsGoal(
         bridge=bridge.name,
         output=monitor.uuid,
@@ -284,14 +282,15 @@ def ovs_goal(
 def _port(state: OvsState, bridge: OvsBridge, option: str, name: str) -> OvsPort:
     port = state.port(name)
     if port is None:
-        raise ConfigError(option, name, "is no port of this Open vSwitch")
+        raise ConfigError(option, name, "this Open vSwitch has no such port")
     if port.uuid not in bridge.ports:
         there = state.bridge_of(port.uuid)
         where = there.name if there else "no bridge"
-        right = f"is on {where}: a mirror's ports are all on its own bridge, {bridge.name}"
+        right = f"is on {where}: all ports of a mirror must be on its bridge, {bridge.name}"
         raise ConfigError(option, name, right)
     if len(port.kinds) > 1:
-        raise ConfigError(option, name, "is a bond: no mirror of apply's has one; use `render`")
+        right = "is a bond, which apply cannot mirror: use `flowcheck switch render` and paste"
+        raise ConfigError(option, name, right)
     if "patch" in port.kinds:
         raise ConfigError(option, name, "is a patch port: take the port the server is at")
     return port
@@ -314,7 +313,7 @@ def _monitor(port: OvsPort) -> None:
         right = f"has {how}: copies would lose their VLAN tags; it must have neither"
         raise ConfigError("--monitor", port.name, right)
     if "internal" in port.kinds:
-        right = "is the host's own port, of type internal: take one a capture card is at"
+        right = "is the host's own port (type internal): take the port of a capture card"
         raise ConfigError("--monitor", port.name, right)
 
 
@@ -333,15 +332,15 @@ def _clash(state: OvsState, other: OvsMirror, monitor: OvsPort, sources: set[str
 
 
 def _talking(
-    ovs: OpenVSwitch, bridge: OvsBridge, monitor: OvsPort, warn: Callable[[str], None]
+    ovs: OpenVSwitch, bridge: OvsBridge, monitor: OvsPort, warn: Callable[[Finding], None]
 ) -> None:
     """A mirror's output takes no other traffic: who is reached through it would be cut off."""
     try:
         if ovs.daemon.remote:
-            raise StateError("the daemon is on another machine")
+            raise StateError(OVS_ON_ANOTHER_MACHINE())
         shown = ovs.daemon.learned(bridge.name)
     except StateError as error:
-        warn(f"not looked at, whether anybody is reached through {monitor.name}: {error}")
+        warn(TRAFFIC_UNCHECKED(port=monitor.name, why=error.finding))
         return
     known = [
         line.split()[2]
@@ -350,7 +349,7 @@ def _talking(
     ]
     if known:
         right = (
-            f"{', '.join(known[:3])} is reached through it and would be cut off. Is it the capture "
-            f"card itself, silence it and `ovs-appctl fdb/flush {bridge.name}`"
+            f"{', '.join(known[:3])} is reached through it and would be cut off. If it is the "
+            f"capture card itself, silence it and run `ovs-appctl fdb/flush {bridge.name}`"
         )
         raise ConfigError("--monitor", monitor.name, right)

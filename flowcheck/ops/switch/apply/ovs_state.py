@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.switch_changes import OVS_NO_SOCKET, OVSDB_UNEXPECTED
 from flowcheck.ops.switch.apply.command_runner import run, run_json
 
 TIMEOUT_S = 10
@@ -104,7 +105,7 @@ def read(database: str | None) -> OvsState:
         }
         return _state(tables)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise StateError(f"ovsdb-client: an answer that is none: {answer}") from error
+        raise StateError(OVSDB_UNEXPECTED(str(answer))) from error
 
 
 def _plain(cell: Any) -> Any:
@@ -241,5 +242,5 @@ class OvsDaemon:
         assert self._folder is not None
         found = sorted(self._folder.glob("ovs-vswitchd*.ctl"))
         if not found:
-            raise StateError(f"no ovs-vswitchd*.ctl in {self._folder}")
+            raise StateError(OVS_NO_SOCKET(self._folder))
         return found[-1]

@@ -11,6 +11,15 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.error_texts import ERROR_TEXT
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_changes import (
+    INTERRUPTED,
+    NOT_RESTORED,
+    NOTHING_CHANGED,
+    STILL_TO_DO,
+    UNDO_FAILED,
+)
 
 State = TypeVar("State")
 Goal = TypeVar("Goal")
@@ -73,8 +82,8 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: ApplyOutcome
     steps: list[CommandStep]
-    why: str = ""
-    """Why it was undone."""
+    why: Finding | None = None
+    """Why it was undone; None: it was not."""
     left: list[str] = []
     """Commands that would bring back what was before, where undoing failed too."""
 
@@ -104,12 +113,12 @@ def reconcile(
         after = target.observe()
         if missing := target.steps(after, goal):
             what = "; ".join(step.what for step in missing)
-            raise StateError(f"every command was taken, and this is still to do: {what}")
+            raise StateError(STILL_TO_DO(what))
         target.confirm(goal)
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
-        why = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        why = _reason(error)
         if not steps:
-            raise StateError(f"nothing was changed; {why}") from error
+            raise StateError(NOTHING_CHANGED(why)) from error
         return _undone(target, was, steps, why)
     target.settle(after)
     return ApplyResult(
@@ -123,8 +132,16 @@ def _run(target: MirrorBackend[State, Goal], steps: list[CommandStep], *, back: 
             target.run(step, back=back)
 
 
+def _reason(error: BaseException) -> Finding:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED()
+    if isinstance(error, FlowCheckError):
+        return error.finding
+    return ERROR_TEXT(kind="os", text=str(error))
+
+
 def _undone(
-    target: MirrorBackend[State, Goal], was: Goal, steps: list[CommandStep], why: str
+    target: MirrorBackend[State, Goal], was: Goal, steps: list[CommandStep], why: Finding
 ) -> ApplyResult:
     """By what is there now, not by what was meant to be: a command that failed may have worked."""
     back = steps
@@ -134,14 +151,13 @@ def _undone(
         _run(target, back, back=True)
         state = target.observe()
         if back := target.steps(state, target.possible(state, was)):
-            raise StateError("what was there before is not there again")
+            raise StateError(NOT_RESTORED())
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
-        again = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
         left = [] if back is steps else [str(step) for step in back]
         return ApplyResult(
             outcome=ApplyOutcome.LEFT,
             steps=steps,
-            why=f"{why}; and undoing failed: {again}",
+            why=UNDO_FAILED(why=why, undo=_reason(error)),
             left=left or ["flowcheck switch remove, with the same options, when it answers again"],
         )
     target.settle(state)

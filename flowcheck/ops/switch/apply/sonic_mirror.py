@@ -8,6 +8,16 @@ from collections.abc import Callable
 from threading import Event
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_changes import (
+    PORT_NAME_BEGINS_ALIKE,
+    SONIC_NOT_ACTIVE,
+    SONIC_SAVED_UNCHECKED,
+    SONIC_SESSION_CAME,
+    SONIC_SESSION_CHANGED,
+    SONIC_SESSION_TAKEN,
+    SONIC_UNHEARD,
+)
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
 from flowcheck.ops.switch.apply.command_runner import (
@@ -58,7 +68,7 @@ class SonicSwitch:
         if self.own(state) is not None:
             steps.append(self._less(there or {}))
         elif there is not None and goal is not None:
-            raise StateError(f"session {self._name} is another's now; it is left as it is")
+            raise StateError(SONIC_SESSION_TAKEN(self._name))
         if goal is not None:
             steps.append(self._more(goal))
         return steps
@@ -69,10 +79,7 @@ class SonicSwitch:
             run(step.command, limit_s=SSH_LIMIT_S)
         except OutcomeUnknownError as error:
             self._unheard = True
-            raise StateError(
-                f"{error}; {self._shell.host} may still do what it was told: look again, and "
-                "`flowcheck switch remove` takes away what came later"
-            ) from error
+            raise StateError(SONIC_UNHEARD(why=error.finding, host=self._shell.host)) from error
 
     def confirm(self, goal: SessionRow | None) -> None:
         """Configured is not active: the switch says what it made of it. Then, if asked, saves."""
@@ -83,15 +90,16 @@ class SonicSwitch:
                 break
             if time.monotonic() > end:
                 raise StateError(
-                    f"{self._shell.host} holds the session and does not do it: its status is "
-                    f"{status or 'not told'}, {ACTIVE_S:g} s after"
+                    SONIC_NOT_ACTIVE(
+                        host=self._shell.host, status=status or "unknown", limit_s=f"{ACTIVE_S:g}"
+                    )
                 )
             Event().wait(LOOK_S)
         if self._save:
             try:
                 self._shell.run(SAVE)
             except StateError as error:
-                raise StateError(f"what is saved now was not looked at: {error}") from error
+                raise StateError(SONIC_SAVED_UNCHECKED(error.finding)) from error
 
     def settle(self, state: SonicState) -> None:
         there = self.own(state)
@@ -112,7 +120,7 @@ class SonicSwitch:
 
         def still_free() -> bool:
             if self._name in self.observe().sessions:
-                raise StateError(f"session {self._name} has come meanwhile: somebody else's")
+                raise StateError(SONIC_SESSION_CAME(self._name))
             made = [*(one for one in self.noted() if one != goal), goal]
             self._journal.write({"host": self._shell.host, "made": made})
             return True
@@ -127,7 +135,7 @@ class SonicSwitch:
         def still_ours() -> bool:
             now = self.observe().sessions.get(self._name)
             if now is not None and now != there:
-                raise StateError(f"session {self._name} has been changed meanwhile by another")
+                raise StateError(SONIC_SESSION_CHANGED(self._name))
             return now is not None
 
         ports = ",".join(sorted(ports_of(there)))
@@ -142,19 +150,20 @@ GRE = "0x88be"
 
 
 def sonic_goal(
-    sonic: SonicSwitch, session: MirrorSession, state: SonicState, warn: Callable[[str], None]
+    sonic: SonicSwitch, session: MirrorSession, state: SonicState, warn: Callable[[Finding], None]
 ) -> SessionRow:
     """The row of CONFIG_DB `session` asks for (sonic-utilities config/main.py, add_span and
     add_erspan).
 
-    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    warn: called with what the user should know, though it is no reason to refuse. Raises
+    ConfigError with the reason where the session is impossible.
     """
     ways = {source.direction for source in session.sources}
     (way,) = ways
     ports = frozenset(source.port for source in session.sources)
     for port in sorted(ports):
         if port not in state.ports and port not in state.bundles:
-            raise ConfigError("--source", port, "is no port in the switch's CONFIG_DB")
+            raise ConfigError("--source", port, "the switch's CONFIG_DB has no such port")
     common = {"src_port": ",".join(sorted(ports)), "direction": way.upper()}
     tunnel = session.tunnel
     if tunnel is not None:
@@ -184,7 +193,7 @@ def sonic_goal(
 
 def _monitor(state: SonicState, name: str) -> None:
     if name not in state.ports:
-        raise ConfigError("--monitor", name, "is no port in the switch's CONFIG_DB")
+        raise ConfigError("--monitor", name, "the switch's CONFIG_DB has no such port")
     if name in state.members:
         raise ConfigError("--monitor", name, f"is a member of {state.members[name]}")
     if name in state.routed:
@@ -196,7 +205,7 @@ def _clash(
     other: SessionRow,
     session: MirrorSession,
     ways: tuple[str, ...],
-    warn: Callable[[str], None],
+    warn: Callable[[Finding], None],
 ) -> None:
     theirs = ports_of(other)
     if session.monitor and session.monitor == other.get("dst_port"):
@@ -214,7 +223,4 @@ def _clash(
             raise ConfigError("--source", str(source), f"session {name} watches it already")
         begins = sorted(port for port in theirs if port.startswith(source.port))
         if begins:
-            warn(
-                f"{source.port} is how {begins[0]} of session {name} begins: older releases "
-                "compare port names so and would refuse; then take both into one session"
-            )
+            warn(PORT_NAME_BEGINS_ALIKE(port=source.port, other=begins[0], session=name))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.switch_changes import SONIC_NO_ECHO, SONIC_NO_JSON
 from flowcheck.ops.switch.apply.command_runner import SshShell
 
 READ = (("CONFIG_DB", "[IMPV][ILNO][ART]*|*"), ("STATE_DB", "[MS][IW][IR][RT][CO][HR]_*|*"))
@@ -49,11 +50,11 @@ def read(shell: SshShell) -> SonicState:
     # What a login prints of its own accord comes before.
     _, found, rest = out.partition(begin)
     if not found:
-        raise StateError(f"{shell.host}: its shell did not even echo; is it a SONiC switch?")
+        raise StateError(SONIC_NO_ECHO(shell.host))
     try:
         return _state(_documents(rest))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(f"{shell.host}: sonic-db-dump printed no JSON of ours: {error}") from error
+        raise StateError(SONIC_NO_JSON(host=shell.host, error=error)) from error
 
 
 def gbps(state: SonicState, port: str) -> float | None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_mirror, sonic_mirror, sonic_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal, apply_lock, default_folder
 from flowcheck.ops.switch.apply.command_runner import SshShell
@@ -28,7 +29,7 @@ from flowcheck.ops.switch.session_rules import platform_sessions
 from flowcheck.ops.switch.switch_platforms import Platform, platform_named
 
 APPLY_SYSTEMS = ("openvswitch", "sonic", "tc")
-Warn = Callable[[str], None]
+Warn = Callable[[Finding], None]
 Tell = Callable[[list[CommandStep]], None]
 
 
@@ -85,19 +86,21 @@ def remove(os: str, name: str, where: ApplyOptions, *, dry_run: bool, tell: Tell
     """Takes away what apply made under `name`, and nothing else. Raises as apply()."""
     check_supported(os, where)
     if not re.fullmatch(SESSION_NAME_PATTERN, name, re.ASCII):
-        raise ConfigError("--session", name, "is no name a session of ours can have")
+        raise ConfigError(
+            "--session", name, "must be 1 to 16 letters, digits, - and _, a letter first"
+        )
     with _reached(os, name, where, dry_run=dry_run) as one:
         return reconcile(one.target, one.nothing, dry_run=dry_run, tell=tell)
 
 
 def check_supported(os: str, where: ApplyOptions) -> Platform:
-    """The platform. Raises ConfigError for one that has to be pasted to, and for options of
-    another one."""
+    """The platform. Raises ConfigError for a platform that apply does not support, and for
+    options of another platform."""
     platform = platform_named(os)
     if os not in APPLY_SYSTEMS:
         right = (
-            f"is not told directly: `flowcheck switch render --os {os}` prints what to paste "
-            f"({', '.join(APPLY_SYSTEMS)} are)"
+            f"apply supports {', '.join(APPLY_SYSTEMS)} only: `flowcheck switch render --os {os}` "
+            "prints commands to paste"
         )
         raise ConfigError("--os", os, right)
     for option, value, its in (
@@ -109,7 +112,7 @@ def check_supported(os: str, where: ApplyOptions) -> Platform:
         ("--keep-hook", where.keep_hooks or None, "tc"),
     ):
         if value is not None and os != its:
-            raise ConfigError(option, value, f"is of --os {its}")
+            raise ConfigError(option, value, f"can be used with --os {its} only")
     if where.form is not None and where.form not in platform.forms:
         raise ConfigError("--form", where.form, f"is one of {', '.join(platform.forms)}")
     return platform
@@ -168,8 +171,8 @@ def _sonic(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
         if name in state.sessions and sonic.own(state) is None:
             right = (
                 f"is on {shell.host} and was not made from this machine, or was changed since: it "
-                "is left; `flowcheck switch render --os sonic --part remove` prints what takes it "
-                "away"
+                "is left as it is; `flowcheck switch render --os sonic --part remove` prints the "
+                "commands that remove it"
             )
             raise ConfigError("--session", name, right)
 

@@ -8,6 +8,15 @@ from collections.abc import Callable
 from threading import Event
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.switch_changes import (
+    COOKIE_CHANGED,
+    MONITOR_CARRIES_FRAMES,
+    MONITOR_FILTERED,
+    MONITOR_QDISC,
+    NO_PREF_LEFT,
+    SOURCE_DOWN,
+)
 from flowcheck.ops.switch.apply import tc_commands, tc_state
 from flowcheck.ops.switch.apply.command_runner import run
 from flowcheck.ops.switch.apply.reconciler import CommandStep
@@ -143,7 +152,7 @@ class TcMirrors:
     ) -> CommandStep:
         pref = self.pref(state, copy.device, copy.way, away, taken)
         if pref is None:
-            raise StateError(f"{copy.device} {copy.way}: no pref is left for ours")
+            raise StateError(NO_PREF_LEFT(device=copy.device, way=copy.way))
         taken.add((copy.device, pref))
         form = copy.form or ("matchall" if tc_state.has_classifier("matchall") else "u32")
         return tc_commands.add_filter(copy, pref, form, self._cookie)
@@ -189,10 +198,7 @@ class TcMirrors:
         for now in tc_state.read_hook(one.device, one.way):
             if (now.pref, now.handle) == (one.pref, one.handle):
                 if not self._ours(now):
-                    raise StateError(
-                        f"{one.device} {one.way} pref {one.pref}: it was ours a moment ago and has "
-                        "another cookie now; left as it is"
-                    )
+                    raise StateError(COOKIE_CHANGED(device=one.device, way=one.way, pref=one.pref))
                 return True
         return False
 
@@ -215,14 +221,15 @@ multicast reports, LLDP, spanning tree) stays below; more is somebody's traffic.
 
 
 def tc_goal(
-    tc: TcMirrors, session: MirrorSession, state: TcState, warn: Callable[[str], None]
+    tc: TcMirrors, session: MirrorSession, state: TcState, warn: Callable[[Finding], None]
 ) -> Goal:
     """The copies `session` asks for.
 
-    warn: is told what is no reason to refuse. Raises ConfigError that says why it cannot be.
+    warn: called with what the user should know, though it is no reason to refuse. Raises
+    ConfigError with the reason where the session is impossible.
     """
     if session.tunnel is not None or session.monitor is None:
-        right = "a tunnel of tc's is not made by apply: use `render --os tc` and paste"
+        right = "apply makes no tunnel of tc: use `flowcheck switch render --os tc` and paste"
         raise ConfigError("--erspan", str(session.tunnel), right)
     monitor = _present(state, "--monitor", session.monitor)
     _monitor(state, monitor, warn)
@@ -232,7 +239,7 @@ def tc_goal(
         link = _present(state, "--source", source.port)
         _sizes(link, monitor)
         if not link.up:
-            warn(f"{link.name} is down: nothing to copy until it is up")
+            warn(SOURCE_DOWN(link.name))
         for way in source.direction.ways():
             _hook(state, source, way)
             copy = MirrorFilter(device=link.name, way=WAY[way], monitor=monitor.name, form=tc.form)
@@ -245,11 +252,11 @@ def tc_goal(
 
 def _present(state: TcState, option: str, name: str) -> NetDevice:
     if name not in state.links:
-        raise ConfigError(option, name, "is no device of this network namespace")
+        raise ConfigError(option, name, "this network namespace has no such device")
     return state.links[name]
 
 
-def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[str], None]) -> None:
+def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[Finding], None]) -> None:
     if monitor.master:
         right = f"belongs to {monitor.master}, which would forward copies or get them back"
         raise ConfigError("--monitor", monitor.name, right)
@@ -264,9 +271,9 @@ def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[str], None]) ->
         )
     root = state.root.get(monitor.name, "noqueue")
     if root not in HARMLESS:
-        warn(f"{monitor.name} has the qdisc {root}, which may drop or delay copies")
+        warn(MONITOR_QDISC(device=monitor.name, qdisc=root))
     if state.on(monitor.name, "egress"):
-        warn(f"{monitor.name} has filters of its own on egress, which copies meet")
+        warn(MONITOR_FILTERED(monitor.name))
 
 
 def _loops(tc: TcMirrors, state: TcState, session: MirrorSession) -> None:
@@ -302,7 +309,7 @@ def _taken(tc: TcMirrors, state: TcState, monitor: NetDevice) -> bool:
     return bool(there)
 
 
-def _talking(monitor: NetDevice, warn: Callable[[str], None]) -> None:
+def _talking(monitor: NetDevice, warn: Callable[[Finding], None]) -> None:
     """Whether somebody is reached through it: Linux learns no addresses behind a device of no
     bridge, so its counters are looked at twice. One that never carried a frame is not waited for.
     """
@@ -311,15 +318,19 @@ def _talking(monitor: NetDevice, warn: Callable[[str], None]) -> None:
     before = tc_state.frames(monitor.name)
     Event().wait(LOOK_S)
     got, sent = (now - was for now, was in zip(tc_state.frames(monitor.name), before, strict=True))
-    what = f"received {got} and sent {sent} frames in {LOOK_S:g} s, and no mirror of ours was there"
     if max(got, sent) > MOST_FRAMES:
         right = (
-            f"{what}: it carries other traffic, which copies would mix with. Is it the capture "
-            "card that sends, silence it"
+            f"received {got} and sent {sent} frames in {LOOK_S:g} s, and no mirror of FlowCheck's "
+            "was there: it carries other traffic, which copies would mix with. If the capture card "
+            "sends, silence it"
         )
         raise ConfigError("--monitor", monitor.name, right)
     if got or sent:
-        warn(f"{monitor.name} {what}: look who else uses it")
+        warn(
+            MONITOR_CARRIES_FRAMES(
+                device=monitor.name, received=got, sent=sent, seconds=f"{LOOK_S:g}"
+            )
+        )
 
 
 def _session(one: TcFilter) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.switch_changes import TC_UNREADABLE
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
 from flowcheck.ops.switch.apply.command_runner import run_json
 
@@ -228,7 +229,7 @@ def filter_of(device: str, way: str, one: dict[str, Any]) -> TcFilter:
             in_hardware_only=bool(options.get("skip_sw")),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise StateError(f"{device} {way}: tc shows a filter that cannot be read: {one}") from error
+        raise StateError(TC_UNREADABLE(device=device, way=way, filter=str(one))) from error
 
 
 def _copies(mirred: dict[str, Any]) -> bool:

@@ -53,7 +53,7 @@ function marked(view) {
       { class: "mark" },
       shape("lost"),
       ` step ${count(lost)} was lost, the replica waits before it`,
-      why ? [": ", foreign(why, 200)] : "",
+      why ? [": ", foreign(says(why), 200)] : "",
     );
   if (!all.length)
     return h(

@@ -16,7 +16,8 @@ function eventShape(one) {
 }
 
 function eventWords(one) {
-  const why = one.why ? `: ${one.why}` : "",
+  const said = says(one.why) || one.name || one.path || "",
+    why = said ? `: ${said}` : "",
     of = one.count ? some(one.count, (one.what || "one").replace(/s$/, "")) : "";
   const step = one.step === undefined || one.step === null ? "" : `step ${count(one.step)}`;
   const size = one.bytes ? bytes(one.bytes) : "",
@@ -37,13 +38,13 @@ function eventWords(one) {
     case "anchor":
       return `anchored ${step}${one.passed === false ? " REFUSED" : ""}${why}`;
     case "note":
-      return `${one.stage ? `${one.stage}: ` : ""}${one.why || ""}`;
+      return `${one.stage ? `${one.stage}: ` : ""}${said}`;
     case "drained":
       return `${one.stage} has taken all there was${why}`;
     case "learned":
       return `job learned${why}`;
     case "restart":
-      return one.why || `${one.stage} was restarted`;
+      return said || `${one.stage} was restarted`;
     case "fault":
       return `${one.stage} cannot go on${why}`;
     case "up":

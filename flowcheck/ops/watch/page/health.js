@@ -1,7 +1,7 @@
 // The first thing seen: one word, its shape, its reason; and how old all of this is.
 
 const WORDS = { exact: "Exact", behind: "Behind", tainted: "Tainted", stale: "Stale" };
-const VERSION = 1;
+const VERSION = 2;
 const SLOW_S = 1.5;
 
 // What the page as a whole has to say: the state's word, or that nobody answers any more.
@@ -9,7 +9,11 @@ function wordOf(view) {
   if (view.live) {
     const { word, reason } = view.state.health;
     const known = Object.hasOwn(WORDS, word);
-    return { kind: known ? word : "nobody", word: known ? WORDS[word] : shown(word, 24), reason };
+    return {
+      kind: known ? word : "nobody",
+      word: known ? WORDS[word] : shown(word, 24),
+      reason: says(reason),
+    };
   }
   if (view.state === null) {
     const asked = view.why ? `${view.why}.` : "";
@@ -25,7 +29,7 @@ function wordOf(view) {
   const late = `No answer yet to what was asked ${span(view.asked)} ago: the watcher, the way to it or this browser is slow`;
   const still = "The watcher answers, but what it reads does not change";
   const why = view.why || (view.asked > SLOW_S ? late : still);
-  const last = `${WORDS[view.state.health.word] || "?"}: ${view.state.health.reason}`;
+  const last = `${WORDS[view.state.health.word] || "?"}: ${says(view.state.health.reason)}`;
   const reason = `${why}. All that follows is as of ${clock(view.state.time_ns)}, ${span(view.age)} ago, and may be true no longer. It was ${last}`;
   return { kind: "nobody", word: view.why ? "No answer" : "Old", reason };
 }
@@ -61,7 +65,7 @@ function hero(view) {
           { class: "problem" },
           shape("missing", 13),
           " not read just now: ",
-          foreign(one, 300),
+          foreign(says(one), 300),
         ),
       ),
     ),

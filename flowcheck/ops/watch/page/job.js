@@ -107,7 +107,7 @@ function durableTile(view) {
         " ",
         some(kept.attempts, "attempt"),
         " failed: ",
-        foreign(kept.error, 200),
+        foreign(says(kept.error), 200),
       ]
     : kept.phase
       ? `${shown(kept.phase, 20)} the next${share}`
@@ -168,7 +168,7 @@ function jobCard(view) {
         " ",
         h("b", {}, WORDS[job.health.word] || ""),
         ": ",
-        foreign(job.health.reason, 400),
+        foreign(says(job.health.reason), 400),
       ),
     tiles(view),
     lists.map(
@@ -181,7 +181,7 @@ function jobCard(view) {
           h(
             "ul",
             {},
-            lines.slice(0, 50).map((line) => h("li", {}, foreign(line, 600))),
+            lines.slice(0, 50).map((line) => h("li", {}, foreign(says(line), 600))),
           ),
         ),
     ),

@@ -15,7 +15,7 @@ const MARKS = {
 function marksOf(one) {
   const marks = [];
   const add = (kind, label, sentence) => marks.push({ kind, label, sentence });
-  if (one.lost) add("lost", "lost", `lost: ${shown(one.lost)}`);
+  if (one.lost) add("lost", "lost", `lost: ${shown(says(one.lost))}`);
   if (one.missing)
     add(
       "missing",

@@ -37,7 +37,7 @@ async function ask() {
 }
 
 async function refusal(answer) {
-  if (answer.status === 401) return "The watcher wants its word again: load this page anew";
+  if (answer.status === 401) return "The watcher asks for its token again: reload this page";
   const told = await answer.json().catch(() => null);
   return `The watcher refuses with HTTP ${answer.status}${told && told.error ? `: ${shown(told.error, 120)}` : ""}`;
 }
@@ -46,7 +46,7 @@ function reasonOf(error) {
   if (error.name === "AbortError") return `No answer for ${LIMIT_MS / 1000} s: the watcher, the way to it or this browser is slow`;
   if (error instanceof TypeError) return "The watcher cannot be reached";
   return error instanceof SyntaxError
-    ? "The watcher answers with something else than a state"
+    ? "The watcher answers, but not with a state in JSON"
     : error.message;
 }
 
@@ -54,7 +54,7 @@ function reasonOf(error) {
 function take(state, sent) {
   if (state.version !== VERSION)
     throw new Error(
-      `The watcher is another version's (${shown(state.version, 20)}): load this page anew`,
+      `The watcher is of another version (${shown(state.version, 20)}): reload this page`,
     );
   if (got.state === null || state.time_ns !== got.state.time_ns) {
     got.at = Date.now();

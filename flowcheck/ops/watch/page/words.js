@@ -16,6 +16,12 @@ function foreign(text, most = CLIP) {
   );
 }
 
+// The sentence of a finding of the state, or a string as it is; "" of neither.
+function says(fact) {
+  if (fact === null || fact === undefined) return "";
+  return typeof fact === "object" ? String(fact.sentence || fact.code || "") : String(fact);
+}
+
 function shown(text, most = CLIP) {
   const all = String(text ?? "");
   const points = Array.from(all.slice(0, 2 * most));

@@ -3,9 +3,7 @@
 
 state_reader.py makes it; metrics, health, the terminal view and the page are made of it and of
 nothing else. Times end in `_ns` and are since 1970; None means: it did not happen, or is unknown.
-
-`reading.py` makes it; metrics, health, the terminal view and the page are made of it and of nothing
-else. Times end in `_ns` and are since 1970; None means: it did not happen, or is not known.
+Facts are findings: {"code", "arguments", "until_audit", "sentence"}.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.chain_events.event_log import Event
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 
@@ -35,8 +34,7 @@ class HealthWord(StrEnum):
 
 class Health(StateStruct, frozen=True, kw_only=True):
     word: HealthWord
-    reason: str
-    """One sentence; never empty."""
+    reason: Finding
 
 
 class StepState(StateStruct, frozen=True, kw_only=True):
@@ -51,8 +49,8 @@ class StepState(StateStruct, frozen=True, kw_only=True):
     """A checkpoint of it is whole at the target."""
     seconds: float | None = None
     """That taking it took."""
-    lost: str = ""
-    """Why it cannot be rebuilt; empty: it was not lost."""
+    lost: Finding | None = None
+    """Why it cannot be rebuilt; None: it was not lost."""
     missing: int = 0
     """Packets of it that sequence numbers show and no mirror brought."""
     healed: int = 0
@@ -183,8 +181,8 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
     phase_step: int | None
     done_share: float | None
     """Of what is under way, 0 to 1; None: not known."""
-    error: str
-    """Of the last attempt; empty: it did not fail."""
+    error: Finding | None
+    """Of the last attempt; None: it did not fail."""
     attempts: int
     """That failed since one did not."""
 
@@ -204,8 +202,8 @@ class JobEnd(StateStruct, frozen=True, kw_only=True):
 
     step: int
     """0: none was taken."""
-    why: str = ""
-    """What kept it from following to the end; empty: it did."""
+    why: Finding | None = None
+    """What kept it from following to the end; None: it did."""
     in_flight: int | None = None
     """A step that was not whole then; no loss."""
     checkpoint: str | None = None
@@ -216,8 +214,8 @@ class ChainEnd(StateStruct, frozen=True, kw_only=True):
     """Of a chain."""
 
     how: EndKind
-    by: str
-    """A sentence: who asked, why it gave up, who found it killed."""
+    by: Finding
+    """Who asked, why it failed, who found it killed."""
     time_ns: int
     """Since 1970; of a chain that was killed its last sign of life."""
     jobs: tuple[JobEnd, ...] = ()
@@ -274,7 +272,7 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     run: str
     health: Health
     learned: bool
-    why_not: tuple[str, ...]
+    why_not: tuple[Finding, ...]
     """Why it is not learned yet."""
     follows: str | None
     """gradients or parameters; None: not learned."""
@@ -305,7 +303,7 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Part of the bytes of the step under way that is placed, 0 to 1."""
     lost_step: int | None
     """The step the replica waits before, as it cannot be rebuilt; None: it waits for none."""
-    lost_why: str
+    lost_why: Finding | None
     steps_lost: int
     """Since the chain began."""
     awaits_base: bool
@@ -313,9 +311,9 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     logged: tuple[int, int] | None
     """Steps that are kept meanwhile, counted from 1 since the job was joined amid its run; (1, 0):
     none yet; None: it was not."""
-    tainted: tuple[str, ...]
+    tainted: tuple[Finding, ...]
     """What of it is not of its step; () where all is."""
-    assumed: tuple[str, ...]
+    assumed: tuple[Finding, ...]
     """What it rests on that nothing seen could have contradicted."""
     addresses: tuple[str, ...]
     """Of the ports its connections were seen at."""
@@ -340,7 +338,8 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """() until it is learned."""
 
 
-VERSION = 1
+VERSION = 2
+"""2: facts are findings, no sentences."""
 EVENTS_MAX = 60
 """Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
 
@@ -375,9 +374,8 @@ class ChainState(StateStruct, frozen=True, kw_only=True):
     """Were missing at a look, and there at a later one."""
     events: tuple[Event, ...]
     """The newest EVENTS, ascending."""
-    problems: tuple[str, ...]
-    """Readers that failed just now, a sentence each: what they tell of is left out; and records
-    that have no room."""
+    problems: tuple[Finding, ...]
+    """Readers that failed just now: what they read is left out; and records that have no room."""
     unwritten_lines: int = 0
     """Of records, that found no room since the chain began, of all jobs."""
 
@@ -387,5 +385,5 @@ def encode_state(state: ChainState) -> bytes:
 
 
 def decode_state(text: bytes) -> ChainState:
-    """Raises msgspec.ValidationError for anything else."""
+    """Raises msgspec.ValidationError for anything else, also for a state of another version."""
     return msgspec.json.decode(text, type=ChainState)

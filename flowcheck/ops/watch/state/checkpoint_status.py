@@ -12,6 +12,8 @@ from rich.markup import escape
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import ChainEnd, DurableCheckpoint, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist import save_status_file
@@ -38,9 +40,14 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
         phase=found.phase,
         phase_step=found.step if found.phase else None,
         done_share=round(min(1.0, share), 4) if found.phase and share is not None else None,
-        error=found.error,
+        error=_failure(found.error),
         attempts=found.attempts,
     )
+
+
+def _failure(error: Finding | str | None) -> Finding | None:
+    """An earlier version's status holds a sentence, "" where nothing failed."""
+    return finding_of(error) if error else None
 
 
 def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
@@ -65,7 +72,7 @@ def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
         phase="",
         phase_step=None,
         done_share=None,
-        error="",
+        error=None,
         attempts=0,
     )
     timeline = tuple(
@@ -98,7 +105,7 @@ def checkpoint_sentences(own: DurableCheckpoint | None, newest: int) -> list[str
         said.append(f"  {own.phase} step {own.phase_step}{share}")
     if own.attempts:
         times = f"{own.attempts} attempts" if own.attempts > 1 else "an attempt"
-        said.append(f"[red]saving fails[/] ({times}): {escape(own.error)}")
+        said.append(f"[red]saving fails[/] ({times}): {escape(str(own.error))}")
     return said
 
 

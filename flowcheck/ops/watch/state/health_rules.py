@@ -1,15 +1,48 @@
-"""Decides the health of a chain and of each job: exact, behind, tainted or stale, with one
-sentence of reason.
+"""Decides the health of a chain and of each job: exact, behind, tainted or stale, with the reason.
 
 The worst that holds is said. Only what was read is judged: nothing is exact that could not be read.
-
-The worst that holds is said. Only what is read is judged: nothing is exact that could not be read.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from flowcheck.findings.chain_ends import CAUSE_UNKNOWN
+from flowcheck.findings.chain_health import (
+    AUDIT_FAILED,
+    AUDIT_FAILED_AT,
+    AUDITED_AT,
+    BASE_MISSING,
+    BASE_MISSING_LOGGED,
+    BASE_MISSING_NONE_LOGGED,
+    CHAIN_ENDS,
+    CHAIN_STARTS,
+    EXACT,
+    HEARTBEAT_BEFORE_BOOT,
+    LOST_STEP,
+    NO_LINK,
+    NO_LINK_AND,
+    NO_LINK_LEFT,
+    NO_STEP_YET,
+    NOT_AUDITED,
+    NOT_LEARNED,
+    NOT_LEARNED_BECAUSE,
+    OF_JOB,
+    OLDER_PARAMETERS,
+    RESTS_ON,
+    SOURCES_ENDED,
+    STAGES_GONE,
+    STAGES_RESTART,
+    STAGES_TO_START,
+    STATED_LAST_STEP,
+    STAYS_BEFORE_LOST,
+    STAYS_FOR_BASE,
+    STEPS_WAIT,
+    SUPERVISOR_GONE,
+    SUPERVISOR_HANGS,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     Health,
     HealthWord,
@@ -27,11 +60,6 @@ RESTART_S = 5.0
 BEHIND_MS = 5000.0
 """A whole step has waited for so long."""
 ORDER = (HealthWord.EXACT, HealthWord.BEHIND, HealthWord.TAINTED, HealthWord.STALE)
-HOW_TO_GO_ON = (
-    ", until the job begins again from one of its steps, or two checkpoints that the trainer "
-    "writes from now on are given: flowcheck base FILE --then LATER"
-)
-"""What makes a replica go on behind a step that was lost."""
 HEALTHY = (HealthWord.EXACT, HealthWord.BEHIND)
 """Answered with 200: the chain does what it can. The others: 503."""
 
@@ -40,7 +68,7 @@ def worst(jobs: Sequence[JobState]) -> Health:
     """Of a chain that runs: that of the job that is worst, the first of those."""
     found = max(jobs, key=lambda job: ORDER.index(job.health.word))
     many = len(jobs) > 1
-    reason = f"{found.name}: {found.health.reason}" if many else found.health.reason
+    reason = OF_JOB(found.name, found.health.reason) if many else found.health.reason
     return Health(word=found.health.word, reason=reason)
 
 
@@ -49,17 +77,14 @@ def chain_health(
 ) -> Health | None:
     """What is wrong with the processes; None where nothing is."""
     if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
-        return _stale(
-            "the supervisor is gone: nothing is captured, and the replica waits in memory"
-        )
+        return _stale(SUPERVISOR_GONE())
     if ending:
-        return _stale("the chain is ending: no step more is taken")
+        return _stale(CHAIN_ENDS())
     if beat_age_s is None:
-        return _behind("the chain is being started")
+        return _behind(CHAIN_STARTS())
     if beat_age_s > BEAT_STALE_S:
-        return _stale(
-            f"the supervisor stands still: its last sign of life is {beat_age_s:.0f} s old"
-        )
+        known = math.isfinite(beat_age_s)
+        return _stale(SUPERVISOR_HANGS(round(beat_age_s)) if known else HEARTBEAT_BEFORE_BOOT())
     return None
 
 
@@ -75,19 +100,13 @@ def job_health(
     dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
     if not dark or health.word is HealthWord.STALE:
         return health_with_silence(health, job)
-    named = ", ".join(dark)
-    why = (
-        f"{named} has no link for {max(dark.values()):.0f} s: nothing arrives by it, and what "
-        "passes meanwhile is lost; look at cable, transceiver and the switch's monitor port"
-    )
+    no_link = NO_LINK(ports=tuple(dark), seconds=round(max(dark.values())))
     if all(ring.dark_s is not None for ring in rings):
-        return _stale(f"{why}. Until then {health.word}: {health.reason}")
+        return _stale(NO_LINK_LEFT(no_link=no_link, word=health.word, reason=health.reason))
     rest = health_with_silence(health, job)
-    return (
-        rest
-        if rest.word in (HealthWord.STALE, HealthWord.TAINTED)
-        else _behind(f"{why}. {rest.reason}")
-    )
+    if rest.word in (HealthWord.STALE, HealthWord.TAINTED):
+        return rest
+    return _behind(NO_LINK_AND(no_link=no_link, reason=rest.reason))
 
 
 def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_ended: bool) -> Health:
@@ -95,7 +114,7 @@ def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_end
     needed = [(one, spec) for one, spec in known if not spec.optional]
     later = [one.name for one, _ in needed if not one.started]
     if later:
-        return _behind(f"stage {', '.join(later)} is to be started once the others are up")
+        return _behind(STAGES_TO_START(later))
     gone = [
         one
         for one, spec in needed
@@ -104,75 +123,75 @@ def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_end
         and not (sources_ended and spec.brings_frames)
     ]
     if gone:
-        named = f"stage {', '.join(one.name for one in gone)}"
+        named = [one.name for one in gone]
         if max(one.gone_s or 0.0 for one in gone) < RESTART_S:
-            return _behind(f"{named} died, and the supervisor starts it again")
-        return _stale(f"{named} does not live, and was not started again within {RESTART_S:.0f} s")
+            return _behind(STAGES_RESTART(named))
+        return _stale(STAGES_GONE(stages=named, limit_s=round(RESTART_S)))
     if job.awaits_base:
         return _awaits(job)
     if job.lost_step is not None:
         return _stale(_lost(job))
     if job.audit_passed is False:
-        differs = f": {job.audit_differs} differs" if job.audit_differs else ""
-        reason = f"the audit of step {job.audited_step} failed{differs}"
-        return Health(word=HealthWord.TAINTED, reason=reason)
+        return Health(word=HealthWord.TAINTED, reason=failed_audit(job))
     if job.tainted:
-        more = f" and {len(job.tainted) - 1} more" if job.tainted[1:] else ""
-        return Health(word=HealthWord.TAINTED, reason=f"not of the step: {job.tainted[0]}{more}")
+        older = OLDER_PARAMETERS(count=len(job.tainted), first=job.tainted[0])
+        return Health(word=HealthWord.TAINTED, reason=older)
     if not job.learned:
-        return _behind(f"no job is learned yet{_first(job.why_not)}")
+        return _behind(NOT_LEARNED_BECAUSE(job.why_not[0]) if job.why_not else NOT_LEARNED())
     if job.step is None:
-        return _behind("the job is learned, and no step of it is taken yet")
+        return _behind(NO_STEP_YET())
     if job.lag_steps and job.lag_ms > BEHIND_MS:
-        waited = f"the first of them for {job.lag_ms / 1e3:.1f} s"
-        return _behind(f"{job.lag_steps} whole steps wait for the replica, {waited}")
+        return _behind(STEPS_WAIT(steps=job.lag_steps, seconds=round(job.lag_ms / 1e3, 1)))
     return Health(word=HealthWord.EXACT, reason=_exact(job, ended=sources_ended))
 
 
 def _awaits(job: JobState) -> Health:
     """A replica that has taken steps stays behind those of a job that was joined again."""
-    told = base_missing(job.logged)
+    base = base_missing(job.logged)
     if job.step is None:
-        return _behind(told)
-    why = f": {job.lost_why}" if job.lost_why else ""
-    lost = f", before step {job.lost_step}, which was lost{why}" if job.lost_step else ""
-    return _stale(f"the replica stays at step {job.step}{lost}; {told}")
+        return _behind(base)
+    if not job.lost_step:
+        return _stale(STAYS_FOR_BASE(step=job.step, base=base))
+    why = job.lost_why or CAUSE_UNKNOWN()
+    return _stale(
+        STAYS_BEFORE_LOST(step=job.step, lost_step=job.lost_step, why=why, base=base),
+    )
 
 
-def _lost(job: JobState) -> str:
-    why = f": {job.lost_why}" if job.lost_why else ""
-    return f"step {job.lost_step} was lost{why}; the replica stays before it{HOW_TO_GO_ON}"
+def failed_audit(job: JobState) -> Finding:
+    """Of a job whose last audit failed."""
+    if not job.audit_differs:
+        return AUDIT_FAILED(job.audited_step)
+    return AUDIT_FAILED_AT(step=job.audited_step, tensor=job.audit_differs)
 
 
-def _exact(job: JobState, *, ended: bool) -> str:
-    rests = f"rests on {len(job.assumed)} assumptions, " if job.assumed else ""
-    audit = f"audited at step {job.audited_step}" if job.audit_passed else "never audited"
-    over = "; the sources have ended" if ended else ""
+def _lost(job: JobState) -> Finding:
+    return LOST_STEP(step=job.lost_step, why=job.lost_why or CAUSE_UNKNOWN())
+
+
+def _exact(job: JobState, *, ended: bool) -> Finding:
+    notes = [RESTS_ON(len(job.assumed))] if job.assumed else []
+    notes.append(AUDITED_AT(job.audited_step) if job.audit_passed else NOT_AUDITED())
     if job.last_step is not None and job.step is not None and job.step >= job.last_step:
-        over = "; that is the job's last, as stated: it is over"
-    return f"the replica is at step {job.step}, {rests}{audit}{over}"
+        notes.append(STATED_LAST_STEP())
+    elif ended:
+        notes.append(SOURCES_ENDED())
+    return EXACT(step=job.step, notes=notes)
 
 
-def _first(reasons: Sequence[str]) -> str:
-    return f": {reasons[0]}" if reasons else ""
-
-
-def _behind(reason: str) -> Health:
+def _behind(reason: Finding) -> Health:
     return Health(word=HealthWord.BEHIND, reason=reason)
 
 
-def _stale(reason: str) -> Health:
+def _stale(reason: Finding) -> Health:
     return Health(word=HealthWord.STALE, reason=reason)
 
 
-def base_missing(steps: tuple[int, int] | None) -> str:
+def base_missing(steps: tuple[int, int] | None) -> Finding:
     """steps: the first and the last that is logged since the job was joined, (1, 0) where none is;
     None of a job whose start was seen."""
     if steps is None:
-        return "the job began with a state that is not known: flowcheck base FILE gives it"
-    held = f"its steps {steps[0]} to {steps[1]} since are logged"
-    told = held if steps[1] else "nothing is logged yet"
-    return (
-        f"the job was joined amid its run; {told}: with two checkpoints of the trainer's, "
-        "flowcheck base FILE --then LATER makes the replica go on"
-    )
+        return BASE_MISSING()
+    if not steps[1]:
+        return BASE_MISSING_NONE_LOGGED()
+    return BASE_MISSING_LOGGED(first=steps[0], last=steps[1])

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.chain_health import NOT_READ, OLDER_PARAMETER
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.watch.state import checkpoint_status
 from flowcheck.ops.watch.state.chain_state import (
@@ -33,8 +35,6 @@ from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_
 from flowcheck.stages.run_directory.log_files import is_complete_line, last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
-
-NOT_READ = Health(word=HealthWord.STALE, reason="it is being read")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class JobReader:
             number=self.number,
             name=self.name,
             run=str(run.root),
-            health=NOT_READ,
+            health=Health(word=HealthWord.STALE, reason=NOT_READ()),
             learned=learned is not None,
             why_not=tuple(unlearned_reasons(run)),
             follows=str(learned.job.kind) if learned is not None else None,
@@ -101,7 +101,7 @@ class JobReader:
             gradient_bytes=shard["gradient_bytes"],
             under_way=shard["under_way"],
             lost_step=lost.step if lost is not None else None,
-            lost_why=lost.why if lost is not None else "",
+            lost_why=lost.why if lost is not None else None,
             steps_lost=steps_lost,
             awaits_base=awaits,
             logged=logged,
@@ -176,11 +176,11 @@ def _shard(run: RunDir, each: int) -> dict[str, Any]:
     return {"whole": steps, "gradient_bytes": size, "under_way": under_way}
 
 
-def _tainted(line: StepLine | None) -> tuple[str, ...]:
+def _tainted(line: StepLine | None) -> tuple[Finding, ...]:
     """Of sharded training: what did not come with the step, and which step it is of."""
     if line is None:
         return ()
-    return tuple(f"{name}: of step {step}" for name, step in line.older.items())
+    return tuple(OLDER_PARAMETER(parameter=n, step=step) for n, step in line.older.items())
 
 
 def _logged(

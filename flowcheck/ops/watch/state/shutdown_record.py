@@ -1,4 +1,4 @@
-"""The record of how, when and why a chain ended: file read and write, and its sentences.
+"""The record of how, when and why a chain ended: file read and write, and its findings.
 
 `up` writes it of its own end; `down`, or the next `up`, of a chain that was killed.
 """
@@ -12,14 +12,25 @@ from contextlib import suppress
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.chain_ends import (
+    ENDED,
+    GAVE_UP,
+    KILLED,
+    MEMORY_GONE,
+    MEMORY_GONE_SINCE,
+    STAGES_LEFT,
+    UNEXPLAINED,
+)
+from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import ChainEnd, ChainState, EndKind, JobEnd, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir
 
-END_SENTENCES = {
-    EndKind.ASKED: "ended at {}: {}",
-    EndKind.DRAINED: "ended at {}: {}",
-    EndKind.FAILED: "gave up at {}: {}",
-    EndKind.KILLED: "was killed, its last sign of life is of {}: {}",
+END_ENTRIES = {
+    EndKind.ASKED: ENDED,
+    EndKind.DRAINED: ENDED,
+    EndKind.FAILED: GAVE_UP,
+    EndKind.KILLED: KILLED,
 }
 
 
@@ -30,11 +41,24 @@ def write_end(run: RunDir, end: ChainEnd) -> None:
 
 
 def read_end(run: RunDir) -> ChainEnd | None:
-    """None where none was told. Raises msgspec.ValidationError for what is no record."""
+    """None where there is no record. Raises msgspec.ValidationError for a file that is not one.
+    Those of FlowCheck 0.1 hold sentences."""
     try:
-        return msgspec.json.decode(run.ended.read_bytes(), type=ChainEnd)
+        record = msgspec.json.decode(run.ended.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if isinstance(record, dict):
+        jobs = record.get("jobs")
+        if isinstance(jobs, list):
+            record["jobs"] = [_with_finding(job, "why") for job in jobs]
+    return msgspec.convert(_with_finding(record, "by"), ChainEnd)
+
+
+def _with_finding(record: object, key: str) -> object:
+    """The record with a finding where it holds a sentence."""
+    if not (isinstance(record, dict) and isinstance(told := record.get(key), str)):
+        return record
+    return record | {key: msgspec.to_builtins(earlier_finding(told)) if told else None}
 
 
 def clock(time_ns: int) -> str:
@@ -49,20 +73,21 @@ def last_sign_ns(run: RunDir) -> int | None:
     return None
 
 
-def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None) -> str:
+def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None) -> Finding:
     """How, when and by whom a chain ended whose shared memory is gone. stopped_ns: when its stages
     left, of one whose end nobody wrote down."""
-    began = f"the chain that ran in {run.root}"
     if end is not None:
-        return f"{began} {END_SENTENCES[end.how].format(clock(end.time_ns), end.by)}"
-    last = last_sign_ns(run)
-    when = f"; its last sign of life is of {clock(last)}" if last is not None else ""
+        return END_ENTRIES[end.how](run=run.root, time=clock(end.time_ns), by=end.by)
     if run.holds_memory:
+        last = last_sign_ns(run)
         return (
-            f"{began} was killed, and its memory is gone, as after a restart of this machine{when}"
+            MEMORY_GONE(run.root)
+            if last is None
+            else MEMORY_GONE_SINCE(run=run.root, time=clock(last))
         )
-    left = f"its stages left at {clock(stopped_ns)}" if stopped_ns else "nothing tells why"
-    return f"{began} has ended; {left}"
+    if stopped_ns:
+        return STAGES_LEFT(run=run.root, time=clock(stopped_ns))
+    return UNEXPLAINED(run.root)
 
 
 def end_sentences(state: ChainState) -> Iterator[str]:
@@ -80,8 +105,8 @@ def end_sentences(state: ChainState) -> Iterator[str]:
 
 
 def _of_job(job: JobState, kept: JobEnd) -> Iterator[str]:
-    if kept.why:
-        yield kept.why
+    if kept.why is not None:
+        yield str(kept.why)
     if kept.in_flight is not None:
         yield f"step {kept.in_flight} was under way, and is not in it"
     if job.steps_lost:

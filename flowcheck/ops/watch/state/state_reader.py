@@ -1,7 +1,7 @@
 """Reads a chain's state from its run directory and shared memory; read errors become problems
 listed in the state.
 
-Whatever a reader of a part raises becomes a sentence of the state: a chain that begins, ends or is
+Whatever a reader of a part raises becomes a problem of the state: a chain that begins, ends or is
 killed while it is read is what this is for.
 """
 
@@ -20,6 +20,8 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
+from flowcheck.findings.chain_health import NO_CHAIN, NO_JOB, PROBLEMS, READ_FAILED
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     EVENTS_MAX,
     ChainEnd,
@@ -63,7 +65,7 @@ class StateReader:
         self._read_s = 0.0
         self._jobs: dict[Path, JobReader] = {}
         self._processes = StageProcesses()
-        self._problems: list[str] = []
+        self._problems: list[Finding] = []
 
     def state(self) -> ChainState:
         """The chain's, no older than `cached_s` and the time a reading takes."""
@@ -77,7 +79,7 @@ class StateReader:
         self._problems = []
         run = self._run
         if not run.config.exists():
-            return self._absent(None, "no chain was started there: flowcheck up JOB.toml")
+            return self._absent(None, NO_CHAIN())
         config = self._try("settings", run.settings)
         beat = read_beat(run.beat)
         if config is None:
@@ -87,7 +89,7 @@ class StateReader:
             return self._over(beat, end)
         return self._living(config, beat, end)
 
-    def _absent(self, beat: Heartbeat | None, why: str) -> ChainState:
+    def _absent(self, beat: Heartbeat | None, why: Finding) -> ChainState:
         self._processes = StageProcesses()
         return self._made(Health(word=HealthWord.STALE, reason=why), beat, (), (), ())
 
@@ -135,7 +137,8 @@ class StateReader:
             for job in jobs
         )
         if health is None and (self._problems or not told):
-            health = Health(word=HealthWord.STALE, reason="; ".join(self._problems) or "no job")
+            why = PROBLEMS(self._problems) if self._problems else NO_JOB()
+            health = Health(word=HealthWord.STALE, reason=why)
         return self._made(health or worst(told), beat, stages, rings, told, end)
 
     def _made(
@@ -216,6 +219,6 @@ class StateReader:
         try:
             return read()
         except READ_FAILURES as error:
-            told = str(error) or type(error).__name__
-            self._problems.append(f"{what} cannot be read just now: {told}")
+            told = error if str(error) else type(error).__name__
+            self._problems.append(READ_FAILED(what=what, error=told))
             return None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from flowcheck.findings.chain_ends import CAUSE_UNKNOWN
 from flowcheck.ops.watch.state.chain_state import EVENTS_MAX, TIMELINE_STEPS, StepState
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.stages.chain_events.event_log import (
@@ -88,7 +89,7 @@ class StepHistory:
                 self._applied(step, event)
             case EventKind.LOSS if event.what == STEP and step is not None:
                 self.lost = event if self._taken or self.lost is None else self.lost
-                self._change(step, lost=event.why or "bytes of it never came")
+                self._change(step, lost=event.why or CAUSE_UNKNOWN())
             case EventKind.LOSS if event.what == BYTES and step is not None:
                 self._change(step, tainted=True)
             case EventKind.LOSS | EventKind.HEAL:

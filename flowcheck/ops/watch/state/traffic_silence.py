@@ -4,11 +4,20 @@ traffic fell silent."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.chain_health import (
+    NOT_PLACED,
+    PACKETS_MISSING,
+    PACKETS_OF_STEPS_MISSING,
+    QUIET,
+    SILENT,
+    STEPS_TOOK,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     Health,
     HealthWord,
@@ -84,20 +93,14 @@ def health_with_silence(health: Health, job: JobState) -> Health:
     own = job.arrival
     if own is None or health.word is HealthWord.STALE:
         return health
+    seconds = round(own.age_s)
+    pace = STEPS_TOOK(float(f"{own.step_s:.3g}")) if own.step_s else None
     if own.silent:
-        step = f", and its steps took {own.step_s:,.3g} s" if own.step_s else ""
-        reason = (
-            f"nothing of the job arrived for {own.age_s:.0f} s{step}: it ended or stands still, or "
-            f"the mirror does not bring it any more; frames cannot tell which. As far as they "
-            f"came, it is {health.word}: {health.reason}"
-        )
+        reason = SILENT(seconds=seconds, pace=pace, word=health.word, reason=health.reason)
         return Health(word=HealthWord.STALE, reason=reason)
     quiet_s = max(QUIET_S, QUIET_STEPS * (own.step_s or 0.0))
     if own.step_s and own.age_s > quiet_s and health.word is HealthWord.EXACT:
-        reason = (
-            f"nothing of the job arrived for {own.age_s:.0f} s, and its steps took "
-            f"{own.step_s:,.3g} s; until then {health.reason}"
-        )
+        reason = QUIET(seconds=seconds, pace=pace, reason=health.reason)
         return Health(word=HealthWord.BEHIND, reason=reason)
     missing = {
         one.step: one.missing - one.healed
@@ -105,16 +108,15 @@ def health_with_silence(health: Health, job: JobState) -> Health:
         if one.step > (job.step or 0) and one.missing > one.healed
     }
     if missing and health.word in (HealthWord.EXACT, HealthWord.BEHIND):
-        steps = f"step {min(missing)}" if len(missing) == 1 else f"{len(missing)} steps"
-        reason = (
-            f"{sum(missing.values()):,} packets of {steps} behind step {job.step or 0} are missing "
-            f"so far: the replica waits for them, {job.lag_steps} steps behind the wire"
-        )
-        return Health(word=HealthWord.BEHIND, reason=reason)
+        return Health(word=HealthWord.BEHIND, reason=_packets_missing(job, missing))
     if own.unplaced_s > LEARNS_S and health.word is HealthWord.EXACT:
-        reason = (
-            "frames arrive that cannot be applied yet: a later life of the job is being learned, "
-            f"or others write there; the replica stays at step {job.step} meanwhile"
-        )
-        return Health(word=HealthWord.BEHIND, reason=reason)
+        return Health(word=HealthWord.BEHIND, reason=NOT_PLACED(job.step))
     return health
+
+
+def _packets_missing(job: JobState, missing: Mapping[int, int]) -> Finding:
+    """missing: {step: packets}, of steps that the replica has not applied."""
+    known = {"packets": sum(missing.values()), "replica_step": job.step or 0, "lag": job.lag_steps}
+    if len(missing) == 1:
+        return PACKETS_MISSING(**known, step=min(missing))
+    return PACKETS_OF_STEPS_MISSING(**known, steps=len(missing))

@@ -1,0 +1,160 @@
+"""Ends of chains: what their replica had come to, why, who asked, and what a killed one left."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# What kept the replica from following to the end.
+
+CAUSE_UNKNOWN = Entry("lost_step.cause_unknown", "no cause is recorded")
+CANNOT_BE_REBUILT = Entry(
+    "lost_step.cannot_be_rebuilt",
+    "step {step} cannot be rebuilt: {why}; the replica stays at step {replica_step}, packets are "
+    "still counted",
+    section="loss",
+    cause="A part of its gradient cannot be had, for the reason in the middle; the replica stops "
+    "at the last step that is right.",
+    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints makes it go "
+    "on; until then gradients are logged, if `[gradient_log]` has room.",
+)
+BYTES_NEVER_CAME = Entry(
+    "lost_step.bytes_never_came",
+    "bytes {ranges} of its gradient never came ({why})",
+    section="loss",
+    cause="The reason is that those bytes came from no mirror port, and will not.",
+    remedy="Look at what the parentheses name.",
+)
+MORE_BYTES_NEVER_CAME = Entry(
+    "lost_step.more_bytes_never_came",
+    "bytes {ranges} and {more} more ranges of its gradient never came ({why})",
+)
+LOST_AND_STAYS = Entry(
+    "outcome.lost_and_stays", "step {step} was lost, and the replica stays at step {replica_step}"
+)
+NO_BASE_AFTER_JOIN = Entry(
+    "outcome.no_base_after_join",
+    "the job was joined midstream, and no base was given (flowcheck base FILE --then LATER): none "
+    "of its steps since then was applied",
+)
+NO_BASE = Entry(
+    "outcome.no_base",
+    "the job began with an unknown state, and nobody gave it with flowcheck base: none of its "
+    "steps was applied",
+)
+NO_FRAME = Entry(
+    "outcome.no_frame",
+    "no frame came from any source: check that the mirror is switched on and leads here",
+    section="arrival",
+    cause="The capture ran and no frame reached it.",
+    remedy="Run the `check` part of `flowcheck switch render` on the switch: is the session up, "
+    "does the monitor port have link? A capture port keeps no address, but its link must be up.",
+)
+NO_COMPLETE_STEP = Entry(
+    "outcome.no_complete_step",
+    "the job was learned, but no step of it was complete before the end",
+)
+NO_JOB_LEARNED = Entry("outcome.no_job_learned", "no job was learned from {frames:,} frames")
+INTERRUPTED = Entry("outcome.interrupted", "stopped by a signal before the end of the capture")
+
+# Who ended it, and when.
+
+ASKED_BY = Entry("end.asked_by", "{command} (process {pid}, user {user})")
+SIGNAL_INT = Entry("end.signal_int", "Ctrl-C or SIGINT")
+SIGNAL_HUP = Entry("end.signal_hup", "its terminal closed (SIGHUP)")
+SIGNAL_TERM = Entry("end.signal_term", "SIGTERM, as systemctl stop and kill send it")
+SIGNAL_OTHER = Entry("end.signal_other", "signal {number}")
+TOLD_TO_STOP = Entry("end.told_to_stop", "it was told to stop")
+FOUND_KILLED = Entry("end.found_killed", "{finder} found it at {time}; {done}")
+ENDED = Entry("end.ended", "the chain that ran in {run} ended at {time}: {by}")
+GAVE_UP = Entry("end.gave_up", "the chain that ran in {run} gave up at {time}: {by}")
+KILLED = Entry(
+    "end.killed", "the chain that ran in {run} was killed, its last sign of life is of {time}: {by}"
+)
+MEMORY_GONE = Entry(
+    "end.memory_gone",
+    "the chain that ran in {run} was killed, and its memory is gone, as after a restart of this "
+    "machine",
+)
+MEMORY_GONE_SINCE = Entry(
+    "end.memory_gone_since",
+    "the chain that ran in {run} was killed, and its memory is gone, as after a restart of this "
+    "machine; its last sign of life is of {time}",
+)
+STAGES_LEFT = Entry(
+    "end.stages_left", "the chain that ran in {run} has ended; its stages stopped at {time}"
+)
+UNEXPLAINED = Entry(
+    "end.unexplained", "the chain that ran in {run} has ended; nothing recorded says why"
+)
+
+# What became of its replica.
+
+NO_COMMON_STEP = Entry(
+    "replica_kept.no_common_step",
+    "there is no step that the replicas of all jobs have ({steps}): each is kept as it is, and "
+    "together they are no state of one training job",
+    section="saving",
+    cause="One of several jobs of one model stayed behind.",
+    remedy="Restore an earlier step that all have, or give a base.",
+)
+STEPS_OF_JOB = Entry("replica_kept.steps_of_job", "job {job}: {steps}")
+NO_STEPS_OF_JOB = Entry("replica_kept.no_steps_of_job", "job {job}: no step")
+NO_CHECKPOINT_THERE = Entry(
+    "replica_kept.no_checkpoint_there", "no checkpoint could be written to {folder}: {error}"
+)
+STAYS_IN_MEMORY = Entry(
+    "replica_kept.stays_in_memory",
+    "no checkpoint can be written ({error}), so the replica stays in memory: make room, then "
+    "flowcheck down --run {run} keeps it",
+    section="saving",
+    cause="The chain has ended, and its last step is in shared memory alone.",
+    remedy="Make room and run that command before the machine restarts.",
+)
+FAILED_AND = Entry("replica_kept.failed_and", "{failure}; and {then}")
+KEPT_NOWHERE = Entry(
+    "replica_kept.nowhere",
+    "the chain that ran in {run} was killed, and its replica can be written nowhere ({error}): "
+    "make room, or give it up with flowcheck down --run {run} --discard",
+)
+RESCUED = Entry("replica_kept.rescued", "the chain that ran in {run} was killed; {done}")
+REPLICA_KEPT = Entry("replica_kept.kept", "its replica is kept in {folders}")
+REPLICA_KEPT_BUT = Entry("replica_kept.kept_but", "its replica is kept in {folders}; {note}")
+NO_STEP_TO_KEEP = Entry("replica_kept.no_step", "it had applied no step: there is nothing to keep")
+NO_REPLICA_TO_KEEP = Entry(
+    "replica_kept.no_replica", "it had no replica yet: there is nothing to keep"
+)
+NO_MEMORY_TO_KEEP = Entry(
+    "replica_kept.no_memory",
+    "its shared memory is gone, as after a restart of this machine: there is nothing to keep",
+)
+DISCARDED = Entry("replica_kept.discarded", "its replica was given up (--discard)")
+STAGES_STILL_RUN = Entry(
+    "replica_kept.stages_still_run",
+    "stages of the killed chain still run: {stages}; flowcheck down --run {run} ends them",
+)
+
+# Shared memory that killed chains left.
+
+LEFT_REMOVABLE = Entry(
+    "leftovers.removable",
+    "a killed chain left {mib} MiB of shared memory in {memory}: flowcheck down removes it",
+)
+LEFT_BY_CHAIN = Entry(
+    "leftovers.by_chain",
+    "the chain in {run} was killed and left {mib} MiB of shared memory: flowcheck down --run {run}",
+)
+LEFT_WITH_REPLICA = Entry(
+    "leftovers.with_replica",
+    "the chain in {run} was killed and left {mib} MiB of shared memory with its replica: "
+    "flowcheck down --run {run}",
+    section="processes",
+    cause="A supervisor was killed (kill -9, out of memory); its replica is still in memory.",
+    remedy="`flowcheck restore --run …` gives the step back at once; `flowcheck up` or `down` "
+    "write it as a checkpoint first.",
+)
+LEFT_BY_SEVERAL = Entry(
+    "leftovers.by_several",
+    "{chains} killed chains left {mib} MiB of shared memory: flowcheck status --leftovers lists "
+    "them",
+)
+LEFT_REMOVED = Entry("leftovers.removed", "removed {path}: its supervisor was killed")

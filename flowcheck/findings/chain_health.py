@@ -1,0 +1,143 @@
+"""Health of a chain and of its jobs: why a replica is exact, behind, tainted or stale."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Of the chain: its processes, its ports, what cannot be read.
+
+NOT_READ = Entry("health.not_read", "it is being read")
+NO_CHAIN = Entry("health.no_chain", "no chain was started there: flowcheck up JOB.toml")
+READ_FAILED = Entry("health.read_failed", "{what} cannot be read just now: {error}")
+PROBLEMS = Entry("health.problems", "{problems}")
+NO_JOB = Entry("health.no_job", "no job can be read")
+OF_JOB = Entry("health.of_job", "{job}: {reason}")
+SUPERVISOR_GONE = Entry(
+    "health.supervisor_gone",
+    "the supervisor is gone: nothing is captured; the replica is still in memory",
+)
+SUPERVISOR_HANGS = Entry(
+    "health.supervisor_hangs",
+    "the supervisor does not respond: its last heartbeat is {seconds} s old",
+)
+HEARTBEAT_BEFORE_BOOT = Entry(
+    "health.heartbeat_before_boot",
+    "the supervisor does not respond: its last heartbeat is from before this machine started",
+)
+CHAIN_STARTS = Entry("health.chain_starts", "the chain is starting")
+CHAIN_ENDS = Entry("health.chain_ends", "the chain is ending: it applies no more steps")
+NO_LINK = Entry(
+    "health.no_link",
+    "no link at {ports} for {seconds} s: no frame arrives there, and what passes meanwhile is "
+    "lost; check the cable, the transceiver and the switch's monitor port",
+)
+NO_LINK_AND = Entry("health.no_link_and", "{no_link}. {reason}")
+NO_LINK_LEFT = Entry("health.no_link_left", "{no_link}. Before that it was {word}: {reason}")
+STAGES_TO_START = Entry("health.stages_to_start", "stage {stages} starts once the others are up")
+STAGES_RESTART = Entry(
+    "health.stages_restart", "stage {stages} died, and the supervisor starts it again"
+)
+STAGES_GONE = Entry(
+    "health.stages_gone",
+    "stage {stages} is not running, and was not started again within {limit_s} s",
+)
+
+# Of a job.
+
+EXACT = Entry("health.exact", "the replica is at step {step}; {notes}")
+RESTS_ON = Entry("health.rests_on", "rests on {count} assumptions")
+AUDITED_AT = Entry("health.audited_at", "audited at step {step}")
+NOT_AUDITED = Entry("health.not_audited", "never audited")
+SOURCES_ENDED = Entry("health.sources_ended", "the sources have ended")
+STATED_LAST_STEP = Entry(
+    "health.stated_last_step", "that is the job's stated last step: it is over"
+)
+NOT_LEARNED = Entry("health.not_learned", "no job is learned yet")
+NOT_LEARNED_BECAUSE = Entry("health.not_learned_because", "no job is learned yet: {reason}")
+NO_STEP_YET = Entry("health.no_step_yet", "the job is learned, and no step of it is applied yet")
+STEPS_WAIT = Entry(
+    "health.steps_wait",
+    "{steps} complete steps wait for the replica, the first of them for {seconds:.1f} s",
+)
+AUDIT_FAILED = Entry("health.audit_failed", "audit FAILED at step {step}")
+AUDIT_FAILED_AT = Entry(
+    "health.audit_failed_at",
+    "audit FAILED at step {step}: {tensor} differs",
+    section="replica",
+    cause="The replica's bits are not those of the trainer's file.",
+    remedy="Compare `[optimizer]` with the script: the first tensor that differs names the group. "
+    "Then `flowcheck base FILE` goes on from the trainer's own bits.",
+)
+NEVER_AUDITED = Entry(
+    "health.never_audited",
+    "never audited: compare the replica with a checkpoint of the trainer, flowcheck audit FILE",
+    section="replica",
+    cause="Nothing contradicts the replica, and nothing proved it either.",
+    remedy="Audit it with the first checkpoint that the trainer writes.",
+)
+OLDER_PARAMETER = Entry("health.older_parameter", "{parameter}: of step {step}")
+OLDER_PARAMETERS = Entry(
+    "health.older_parameters",
+    "{count} parameters are not of the replica's step, the first: {first}",
+)
+BASE_MISSING = Entry(
+    "health.base_missing",
+    "the job began with an unknown state: give it with flowcheck base FILE",
+    section="replica",
+    cause="The trainer resumed from a file FlowCheck never saw.",
+    remedy="Give that file: `flowcheck base FILE`.",
+)
+BASE_MISSING_LOGGED = Entry(
+    "health.base_missing_logged",
+    "the job was joined midstream; its steps {first} to {last} since then are logged: with two "
+    "checkpoints of the trainer, flowcheck base FILE --then LATER makes the replica go on",
+)
+BASE_MISSING_NONE_LOGGED = Entry(
+    "health.base_missing_none_logged",
+    "the job was joined midstream; nothing is logged yet: with two checkpoints of the trainer, "
+    "flowcheck base FILE --then LATER makes the replica go on",
+)
+STAYS_FOR_BASE = Entry("health.stays_for_base", "the replica stays at step {step}; {base}")
+STAYS_BEFORE_LOST = Entry(
+    "health.stays_before_lost",
+    "the replica stays at step {step}, before step {lost_step}, which was lost: {why}; {base}",
+)
+LOST_STEP = Entry(
+    "health.lost_step",
+    "step {step} was lost: {why}; the replica stays before it, until the job starts again from "
+    "one of its steps, or two checkpoints that the trainer writes from now on are given: flowcheck "
+    "base FILE --then LATER",
+)
+
+# Of what arrives.
+
+STEPS_TOOK = Entry("health.steps_took", ", and its steps took {seconds:,.3g} s")
+SILENT = Entry(
+    "health.silent",
+    "nothing of the job arrived for {seconds} s{pace}: the job ended or stands still, or the "
+    "mirror no longer brings it; frames cannot tell which. Before that it was {word}: {reason}",
+    section="arrival",
+    cause="All was well before (`stale`): the job ended or stands still, or the mirror no longer "
+    "brings it, as after a switch that restarted without the session; the replica keeps the last "
+    "complete step.",
+    remedy="Look at the trainers; if they train, at the session (`flowcheck switch render … --part "
+    "check`) and the link of the monitor port. Steps that pass meanwhile are lost: see below.",
+)
+QUIET = Entry(
+    "health.quiet", "nothing of the job arrived for {seconds} s{pace}; before that {reason}"
+)
+PACKETS_MISSING = Entry(
+    "health.packets_missing",
+    "{packets:,} packets of step {step} are missing so far: the replica waits for them at step "
+    "{replica_step}, {lag} steps behind the wire",
+)
+PACKETS_OF_STEPS_MISSING = Entry(
+    "health.packets_of_steps_missing",
+    "{packets:,} packets of {steps} steps are missing so far: the replica waits for them at step "
+    "{replica_step}, {lag} steps behind the wire",
+)
+NOT_PLACED = Entry(
+    "health.not_placed",
+    "frames arrive that cannot be applied yet: the job started again and is being learned, or "
+    "other jobs write there; the replica stays at step {step} meanwhile",
+)

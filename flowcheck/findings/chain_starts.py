@@ -1,0 +1,83 @@
+"""Starts of chains: what a job file asks of this machine, and what a running one says first."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Ports and devices.
+
+NO_INTERFACE = Entry(
+    "capture_port.no_interface",
+    "there is no such interface where this command runs; there are {there} (ip link shows them; "
+    "one in another network namespace is reached by ip netns exec NAME flowcheck up ...)",
+    section="arrival",
+    cause="The name in `[[source]]` is of no interface in this network namespace.",
+    remedy="Correct the name, or start FlowCheck in the interface's namespace.",
+)
+NO_DEVICE = Entry(
+    "capture_port.no_device",
+    "this machine has no such PCI device; its network devices are {there} (flowcheck doctor tells "
+    "which of them can capture)",
+    section="arrival",
+    cause="The address in `[[source]]` is of another machine, or misspelt.",
+    remedy="State one of those in the sentence.",
+)
+BAD_PCI_ADDRESS = Entry(
+    "capture_port.bad_pci_address",
+    'a PCI address is written as "0000:3b:00.0"; a name such as eth1 is an interface: write '
+    "`interface` instead of `pci`",
+)
+
+# Memory.
+
+RINGS_TOO_LARGE = Entry(
+    "start_memory.rings_too_large",
+    "the rings and their staging need {need_mib} MiB and {free_mib} MiB of memory are free: choose "
+    "fewer slots, smaller ones, or less staging.size_bytes",
+    section="processes",
+    cause="Refused before anything started.",
+    remedy="`flowcheck plan job.toml` shows the sum line by line.",
+)
+JOB_TOO_LARGE = Entry(
+    "start_memory.job_too_large",
+    "{account} = {bytes:,} bytes are needed, and {free_bytes:,} are free: lower [replica] "
+    "keep_bytes, [gradient_log], [ring] slots or [staging] size_bytes, or take a machine with more "
+    "memory; flowcheck plan shows the sum of a job file",
+)
+
+# What it says.
+
+STARTING = Entry("live.starting", "starting in {run}; flowcheck status --run {run}")
+JOB_IS_KNOWN = Entry(
+    "live.job_is_known",
+    "the job that was followed last is known: if it still runs, it is joined midstream",
+)
+CAPTURES = Entry(
+    "live.captures",
+    "every source is being captured: start training now, its start-up comes only once",
+)
+FOLLOWS = Entry("live.follows", "the job is learned; the replica is at step {step} and goes on")
+STARTS_ANEW = Entry("live.starts_anew", "{rescued}; this chain starts anew")
+KEPT_AFTER_FAILURE = Entry(
+    "live.kept_after_failure", "the chain failed; its replica is kept in {folder}"
+)
+CHECKPOINT_WAITS = Entry(
+    "live.checkpoint_waits",
+    "its stages have ended and its checkpoint is being written: waiting for that",
+)
+STALLED = Entry(
+    "replay.stalled",
+    "nothing moved for {seconds} s; stuck in {stage}: {captured} of {frames} frames captured, "
+    "{parsed} parsed, {extracted} extracted, {steps} steps applied",
+    section="processes",
+    cause="A replay stands still in that stage: its process is stopped or gets no processor.",
+    remedy="Read the log of that stage.",
+)
+OPTIMIZER_ASSUMED = Entry(
+    "replay.optimizer_assumed",
+    "optimizer {name}: it never crosses the wire; state it with --optimizer",
+)
+LEARNING_RATE_ASSUMED = Entry(
+    "replay.learning_rate_assumed",
+    "learning rate {rate}: it never crosses the wire; state it with --lr",
+)

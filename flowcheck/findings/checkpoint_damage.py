@@ -1,0 +1,63 @@
+"""What of a checkpoint's files is not as its manifest says."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+_COPY = "Take another copy of the step, or an earlier step."
+
+TENSOR_CHANGED = Entry("damage.tensor_changed", "is not what was written", remedy=_COPY)
+FILE_CHANGED = Entry("damage.file_changed", "is not the file that was written", remedy=_COPY)
+AROUND_CHANGED = Entry(
+    "damage.around_changed",
+    "the bytes around its tensors are not what was written",
+    remedy=_COPY,
+)
+FILE_MISSING = Entry("damage.file_missing", "is missing", remedy=_COPY)
+FILE_SIZE = Entry("damage.file_size", "has {bytes:,} bytes, {written:,} were written", remedy=_COPY)
+FILE_UNREADABLE = Entry("damage.file_unreadable", "cannot be read: {error}")
+NOT_LISTED = Entry("damage.not_listed", "lies in a file that the manifest does not list")
+CUT_OFF = Entry("damage.cut_off", "is cut off: the file ends before the tensor does", remedy=_COPY)
+IN_PART = Entry("damage.in_part", "{part}: {why}")
+IN_TENSOR = Entry("damage.in_tensor", "{tensor}: {why} ({file})")
+NOT_AS_WRITTEN = Entry(
+    "damage.not_as_written",
+    "{checkpoint}: {fault}: not the checkpoint that was written",
+    remedy=_COPY,
+)
+SEVERAL_NOT_AS_WRITTEN = Entry(
+    "damage.several_not_as_written",
+    "{checkpoint}: {fault}, and {more} more: not the checkpoint that was written",
+    remedy=_COPY,
+)
+
+# The manifest.
+
+NO_MANIFEST_FILE = Entry(
+    "manifest.no_file",
+    "{output}: not a complete checkpoint: {manifest} is not a regular file",
+    remedy=_COPY,
+)
+MANIFEST_UNREADABLE = Entry(
+    "manifest.unreadable",
+    "{output}: not a complete checkpoint: cannot read {manifest}: {error}",
+    remedy="Name a finished step-N folder, or a folder whose `latest` names one.",
+)
+MANIFEST_TOO_LONG = Entry(
+    "manifest.too_long", "{manifest}: not a manifest of FlowCheck: longer than {bytes:,} bytes"
+)
+NO_MANIFEST = Entry("manifest.none", "{where}: not a manifest of FlowCheck: {error}")
+FORMAT_UNKNOWN = Entry(
+    "manifest.format_unknown",
+    "{where}: has format {format}, this release reads {known}: update FlowCheck",
+    remedy="Read it with the release of FlowCheck that wrote it, or a newer one.",
+)
+MANIFEST_CHANGED = Entry(
+    "manifest.changed",
+    "{where}: was changed after it was written: its own sha256 differs",
+    remedy=_COPY,
+)
+SEVERAL_FILES = Entry(
+    "manifest.several_files",
+    "{manifest}: lists {files} files, not {file} alone: name the folder that holds them",
+)

@@ -1,0 +1,53 @@
+"""Root's rights: why a command kept them, and what refuses it without them."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+RAN_AS_ROOT = Entry(
+    "privilege.ran_as_root",
+    "this runs with root's rights, for {reason}; code of the user's (factories, schedules) is not "
+    'run so. Mend that, or state [services] user = "NAME", or "root" to run all as root',
+)
+ROOT_STATED = Entry(
+    "privilege.root_stated",
+    'everything runs as root, code of the user\'s as well: [services] user = "root"',
+)
+USER_CODE_REFUSED = Entry(
+    "privilege.user_code_refused",
+    "FlowCheck never runs code of the user's with root's rights, and this command kept them: "
+    "{reason}",
+)
+USER_REFUSED = Entry("privilege.user_refused", "this chain cannot run as that user: {reason}")
+OWNER_REFUSED = Entry(
+    "privilege.owner_refused",
+    "a command runs as the user that its run directory {run} belongs to, and cannot here: {reason}",
+)
+NO_RUN_DIRECTORY = Entry("privilege.no_run_directory", "there is no run directory yet")
+NO_RUN_NAMED = Entry(
+    "privilege.no_run_named", "no run directory of an ordinary user is named (--run DIR)"
+)
+READS_ONLY = Entry("privilege.reads_only", "it only reads")
+RIGHTS_LEFT = Entry(
+    "privilege.rights_left",
+    "rights could not be given up: {left} is left, wanted user {user}",
+)
+NO_ACCESS = Entry("privilege.no_access", "{user} cannot {needs}")
+NO_ACCESS_SHOWN = Entry("privilege.no_access_shown", "{user} cannot {needs} ({error})")
+NEED = Entry("privilege.need", "{use} {path}")
+TOO_MANY_FILES = Entry(
+    "privilege.too_many_files", "{path} holds too many files to show them to the chain's user"
+)
+NO_SCRATCH_FOLDER = Entry(
+    "privilege.no_scratch_folder",
+    "showing private folders to the chain's user needs an unused folder, and none of {folders} "
+    "is usable",
+)
+OUTPUT_NOT_WRITTEN = Entry(
+    "privilege.output_not_written", "{path} was not written by the process that should write it"
+)
+NO_SUCH_USER = Entry(
+    "privilege.no_such_user",
+    "there is no such user: scripts/node/install-node makes flowcheck, and useradd --system "
+    'another one; "root" keeps all rights',
+)

@@ -1,0 +1,84 @@
+"""Why a trainer does not go on from a checkpoint as if nothing had happened, and what of it no
+file and no frame has shown."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+NAMES = Entry("resume.names", "{names}")
+NAMES_AND_MORE = Entry("resume.names_and_more", "{names} and {more} more")
+
+# What is not of the step, or not there.
+
+NO_OPTIMIZER_STATE = Entry(
+    "resume.no_optimizer_state",
+    "parameters of step {step} and no optimizer state",
+    cause="The wire carries no optimizer state of this job.",
+)
+EARLIER_OPTIMIZER_STATE = Entry(
+    "resume.earlier_optimizer_state",
+    "parameters of step {step} beside an optimizer state of step {optimizer_step}",
+    cause="The wire carries no optimizer state of this job; the template's is kept.",
+)
+ROUNDED = Entry(
+    "resume.rounded", "{parameters} parameters are rounded to the type they are sent in"
+)
+EARLIER_PARAMETERS = Entry(
+    "resume.earlier_parameters", "{parameters} parameters are of earlier steps"
+)
+BUFFERS_OF_STEP = Entry("resume.buffers_of_step", "{buffers} buffers are of step {step}")
+TEMPLATE_BUFFERS = Entry(
+    "resume.template_buffers",
+    "{buffers} buffers are the template's own, of step {template_step} and NOT of step {step}: "
+    "{names}",
+    remedy="Use a newer template, or state the model (`[model] factory`).",
+)
+BUFFERS_MISSING = Entry("resume.buffers_missing", "{buffers} buffers are missing: {names}")
+TENSORS_MISSING = Entry(
+    "resume.tensors_missing", "{tensors} tensors without gradients are missing: {names}"
+)
+PARAMETERS_ALONE = Entry(
+    "resume.parameters_alone", "parameters alone: a trainer goes on with a new optimizer"
+)
+NO_MODEL_CONFIG = Entry(
+    "resume.no_model_config", "no config.json (--like FOLDER passes one through)"
+)
+STATES_TO_COME = Entry(
+    "resume.states_to_come",
+    "{parameters} parameters have no optimizer state yet: a loader that makes one before it reads "
+    "must allow it to be missing (DefaultLoadPlanner(allow_partial_load=True))",
+)
+EARLIER_OPTIMIZER = Entry(
+    "resume.earlier_optimizer", "optimizer state and schedule are of step {step}"
+)
+EARLIER_PARTS = Entry("resume.earlier_parts", "{parts} are of step {step}")
+EARLIER_LOSS_SCALE = Entry("resume.earlier_loss_scale", "the loss scale is of step {step}")
+EARLIER_HYSTERESIS = Entry(
+    "resume.earlier_hysteresis", "the hysteresis of the loss scale is of step {step}"
+)
+EARLIER_SAMPLE_COUNTS = Entry(
+    "resume.earlier_sample_counts",
+    "the counts of samples and the schedule are of step {step}: args hold no constant batch size",
+)
+
+# What is assumed.
+
+TENSORS_STAY = Entry(
+    "resume.tensors_stay",
+    "steps never change these tensors without gradients: {names} ({tensors} in all): the "
+    "trainer's files of steps {steps} hold the same values (no model is stated)",
+)
+TENSORS_UNKNOWN = Entry(
+    "resume.tensors_unknown",
+    "steps never change these tensors without gradients: {names} ({tensors} in all): they are "
+    "the template's, of step {step}, and nothing else showed them (no model is stated; flowcheck "
+    "audit of a file of another step tells, or restore --also FILE)",
+    remedy="`flowcheck audit` a file of another step, or `flowcheck restore --also FILE`.",
+)
+COUNTER_FROM_ZERO = Entry(
+    "resume.counter_from_zero",
+    "{counter} counts optimizer steps: it is 0 in the template, as every counter of step 0 is",
+)
+RATE_UNKNOWN = Entry(
+    "resume.rate_unknown", "the learning rate of the next step is not known: {error}"
+)

@@ -1,0 +1,32 @@
+"""Why a folder is not used as a run directory, and which job of it was named."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+NOT_ACCESSIBLE = Entry(
+    "run.not_accessible", "user {user} may not look into the folder that it is in"
+)
+IN_USE = Entry(
+    "run.in_use",
+    "is in use by process {pid}: flowcheck down --run {run}",
+    cause="A chain is running there already.",
+    remedy="Another `run` folder, or stop that one.",
+    section="processes",
+)
+NO_CHAIN_STARTED = Entry(
+    "run.no_chain_started", "no chain was started there: flowcheck up JOB.toml"
+)
+SETTINGS_DAMAGED = Entry(
+    "run.settings_damaged",
+    "is damaged ({error}): keep what you need of {run}, then remove it",
+)
+HOLDS_FOREIGN_FILES = Entry(
+    "run.holds_foreign_files",
+    "holds {names}, and no chain was started there: name a folder of its own",
+)
+HOLDS_SPECIAL_FILE = Entry(
+    "run.holds_special_file",
+    "holds {path}, which is no file or folder of a chain: remove it, then try again",
+)
+NO_SUCH_JOB = Entry("run.no_such_job", "must be one of {jobs}, or a number from 1")

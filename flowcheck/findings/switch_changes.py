@@ -1,0 +1,155 @@
+"""`flowcheck switch apply` and `remove`: what failed, what was undone, what to know."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# How a change ended.
+INTERRUPTED = Entry("switch.interrupted", "interrupted")
+STILL_TO_DO = Entry(
+    "switch.still_to_do", "every command succeeded, but this is still to be done: {steps}"
+)
+NOTHING_CHANGED = Entry("switch.nothing_changed", "nothing was changed; {why}")
+NOT_RESTORED = Entry("switch.not_restored", "the state before the change was not restored")
+UNDO_FAILED = Entry("switch.undo_failed", "{why}; and undoing failed: {undo}")
+
+# Programs that are run.
+PROGRAM_MISSING = Entry(
+    "switch.program_missing", "cannot run {program}: {error}; check that it is installed"
+)
+PROGRAM_KILLED = Entry("switch.program_killed", "{program} did not end within {limit_s} s: {said}")
+PROGRAM_SAYS_TOO_MUCH = Entry("switch.program_says_too_much", "{program} printed over {mib} MiB")
+PROGRAM_TIMED_OUT = Entry(
+    "switch.program_timed_out", "{program} got no answer within its --timeout: {said}"
+)
+PROGRAM_FAILED = Entry("switch.program_failed", "{program} ended with {code}: {said}")
+NO_JSON = Entry("switch.no_json", "{command}: its output is not JSON: {error}")
+
+# The journal and its lock.
+NOT_A_JOURNAL = Entry(
+    "switch.not_a_journal", "{path}: not a journal of FlowCheck's: {error}; move it away"
+)
+LOCKED = Entry(
+    "switch.locked",
+    "{folder}: another apply or remove is running, or a command of one that was killed: its lock "
+    "was not free within {limit_s} s; try again later",
+)
+
+# Open vSwitch.
+OVSDB_UNEXPECTED = Entry(
+    "switch.ovsdb_unexpected", "ovsdb-client: unexpected reply of the database: {reply}"
+)
+OVS_NO_SOCKET = Entry(
+    "switch.ovs_no_socket", "no ovs-vswitchd*.ctl in {folder}: check that ovs-vswitchd runs"
+)
+OVS_SILENT = Entry(
+    "switch.ovs_silent",
+    "ovs-vswitchd does not answer: its database has the change, but nothing acted on it within "
+    "{limit_s} s; check that it runs (ovs-appctl version)",
+)
+OVS_NOT_COPYING = Entry(
+    "switch.ovs_not_copying",
+    "the mirror is in the database, but ovs-vswitchd has counted no copy within {limit_s} s: it "
+    "did not set it up; see its log",
+)
+OVS_MIRRORS_CHANGED = Entry(
+    "switch.ovs_mirrors_changed",
+    "somebody changed the mirrors of {bridge} while this ran: run it again",
+)
+OVS_PORT_GONE = Entry(
+    "switch.ovs_port_gone", "a port of the mirror has been removed while this ran"
+)
+OVS_PORT_NOT_OPEN = Entry("switch.ovs_port_not_open", "ovs-vswitchd has not opened {port}: {error}")
+OVS_ON_ANOTHER_MACHINE = Entry(
+    "switch.ovs_on_another_machine", "the daemon runs on another machine"
+)
+BRIDGE_OWN_PORT = Entry(
+    "switch.bridge_own_port",
+    "{port} is the bridge's own port: rx is only what this host itself sends through it, tx only "
+    "what this host gets; frames from one port to another are in neither. For a server, take the "
+    "port it is connected to",
+)
+FLOWS_IN_USE = Entry(
+    "switch.flows_in_use",
+    "flows in use are copied only when the daemon looks at them again: on its machine, adding and "
+    "deleting any flow does it (ovs-ofctl add-flow and del-flows {bridge})",
+)
+CONTROLLED_BRIDGE = Entry(
+    "switch.controlled_bridge",
+    "a controller manages {bridge} and may change or remove mirrors: check again later",
+)
+TRAFFIC_UNCHECKED = Entry(
+    "switch.traffic_unchecked",
+    "whether anybody is reached through {port} was not checked: {why}",
+)
+
+# Linux tc.
+TC_UNREADABLE = Entry(
+    "switch.tc_unreadable", "{device} {way}: tc shows a filter that cannot be read: {filter}"
+)
+NO_PREF_LEFT = Entry(
+    "switch.no_pref_left", "{device} {way}: no pref is free for a filter of FlowCheck's"
+)
+COOKIE_CHANGED = Entry(
+    "switch.cookie_changed",
+    "{device} {way} pref {pref}: the filter was FlowCheck's a moment ago and has another cookie "
+    "now; it is left as it is",
+)
+SOURCE_DOWN = Entry("switch.source_down", "{device} is down: nothing is copied until it is up")
+MONITOR_QDISC = Entry(
+    "switch.monitor_qdisc", "{device} has the qdisc {qdisc}, which may drop or delay copies"
+)
+MONITOR_FILTERED = Entry(
+    "switch.monitor_filtered",
+    "{device} has filters of its own on egress, which copies pass through",
+)
+MONITOR_CARRIES_FRAMES = Entry(
+    "switch.monitor_carries_frames",
+    "{device} received {received} and sent {sent} frames in {seconds} s, and no mirror of "
+    "FlowCheck's was there: check what else uses it",
+)
+
+# SONiC.
+SONIC_NO_ECHO = Entry(
+    "switch.sonic_no_echo",
+    "{host}: its shell did not run `echo`: check that this is a SONiC switch",
+)
+SONIC_NO_JSON = Entry("switch.sonic_no_json", "{host}: unexpected output of sonic-db-dump: {error}")
+SONIC_SESSION_TAKEN = Entry(
+    "switch.sonic_session_taken", "session {session} is no longer FlowCheck's; it is left as it is"
+)
+SONIC_UNHEARD = Entry(
+    "switch.sonic_unheard",
+    "{why}; {host} may still run the command: check it, and `flowcheck switch remove` takes away "
+    "what came later",
+)
+SONIC_NOT_ACTIVE = Entry(
+    "switch.sonic_not_active",
+    "{host} has the session, but does not mirror: its status is {status} after {limit_s} s",
+)
+SONIC_SAVED_UNCHECKED = Entry(
+    "switch.sonic_saved_unchecked", "whether the switch saved its configuration is unknown: {why}"
+)
+SONIC_SESSION_CAME = Entry(
+    "switch.sonic_session_came", "somebody else made session {session} while this ran"
+)
+SONIC_SESSION_CHANGED = Entry(
+    "switch.sonic_session_changed", "somebody else changed session {session} while this ran"
+)
+PORT_NAME_BEGINS_ALIKE = Entry(
+    "switch.port_name_begins_alike",
+    "{port} is how {other} of session {session} begins: older releases compare port names so and "
+    "would refuse; then put both into one session",
+)
+
+# Templates of the package.
+NO_TEMPLATES = Entry(
+    "switch.no_templates", "no switch templates in {folders}: install FlowCheck again"
+)
+BAD_TEMPLATE = Entry(
+    "switch.bad_template", "{path}: does not begin with a comment that states the platform"
+)
+BAD_TEMPLATE_LINE = Entry(
+    "switch.bad_template_line",
+    "{os}.j2: {part}: a line has no evidence, or characters other than words: {line}",
+)
