@@ -97,7 +97,7 @@ class Entry:
         where the code is another entry's already."""
         if code in _ENTRIES:
             raise ValueError(f"two entries of the catalogue have the code {code}")
-        self.code, self.sentence = code, sentence.removesuffix(UNTIL_AUDIT)
+        self.code, self.sentence = code, sentence
         self.cause, self.remedy, self.until_audit = cause, remedy, until_audit
         self.section = section
         fields = (name for _, name, _, _ in string.Formatter().parse(sentence) if name)

@@ -13,16 +13,29 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
 READS_ENGLISH = {
-    "findings/earlier_files.py": "files of earlier versions hold sentences, which become codes here",
+    "findings/earlier_files.py": "sentences of earlier versions become codes here",
+    "findings/finding.py": "a finding carries its sentence, for people",
 }
 """Files that may look at sentences, and why."""
-FOREIGN = {
-    "did not match C++ builtin", "Tried to step", "Weights only load failed",
-}
+OF_EARLIER_FILES = "_Sentences"
+"""Begins the names of records of earlier versions, whose reasons were text."""
+FOREIGN = {"Tried to step"}
 """Texts of torch's and the kernel's own that tell what went wrong where no type does."""
 SEARCHES = {
-    "startswith", "endswith", "removeprefix", "removesuffix", "find", "index", "replace",
-    "partition", "rpartition", "split", "count", "search", "fullmatch", "match",
+    "startswith",
+    "endswith",
+    "removeprefix",
+    "removesuffix",
+    "find",
+    "index",
+    "replace",
+    "partition",
+    "rpartition",
+    "split",
+    "count",
+    "search",
+    "fullmatch",
+    "match",
 }
 STORED = {"why", "reason", "sentence", "assumed", "evidence", "why_not", "refused", "note", "notes"}
 """Fields that hold facts: their type is Finding, not text."""
@@ -92,7 +105,7 @@ class Reader:
                         yield node.lineno, f"searches a sentence: {text[:60]!r}"
             elif isinstance(node, ast.MatchValue) and (text := self._sentence(node.value)):
                 yield node.value.lineno, f"matches a sentence: {text[:60]!r}"
-            elif isinstance(node, ast.ClassDef):
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith(OF_EARLIER_FILES):
                 yield from self._stored(node)
 
     def _stored(self, node: ast.ClassDef) -> Iterator[tuple[int, str]]:

@@ -18,7 +18,7 @@ COMPRESSED_BYTES = 2
 """Of an element in a bucket under torch's fp16_compress_hook and bf16_compress_hook."""
 COUNT, SHAPES, WEIGHTS = "parameter count", "parameter shapes", "initial weights"
 ORDER, SIZES, BUCKET = "bucket order", "bucket sizes", "gradient bucket"
-PART = "part of the gradient"
+PART = "gradient part"
 """As large as parameters next to each other: a bucket, if a map of used parameters follows."""
 USED = "used parameters"
 BUFFERS = "buffers"
