@@ -24,26 +24,28 @@ from flowcheck.stages.privilege import drop_privileges
 from flowcheck.stages.stage_table import launchable_stages
 
 MOST_GIB = 1 << 20
-"""A petabyte is a slip of the pen."""
+"""A petabyte is a typing error."""
 
 
 def stage(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(launchable_stages())}.")],
     run: Run = DEFAULT_RUN,
-    number: Annotated[int, typer.Option(help="Of the source (capture) or the ring (parse).")] = 0,
+    number: Annotated[
+        int, typer.Option(help="Number of the source (capture) or ring (parse).")
+    ] = 0,
     parent: Annotated[
-        int | None, typer.Option(help="End when this process does; set by the supervisor.")
+        int | None, typer.Option(help="Process ID: end when it ends; set by the supervisor.")
     ] = None,
     lend: Annotated[
         int | None,
         typer.Option(
-            help="A socket whose other end may ask this process for checkpoints once its stage "
-            "has ended; set by the supervisor."
+            help="File descriptor of a socket: after its stage has ended, this process writes the "
+            "checkpoints that are requested there; set by the supervisor."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one stage of a chain in the foreground, as the supervisor does; for a debugger."""
+    """Run one stage of a chain in the foreground, as the supervisor does; for debugging."""
     from flowcheck.stages.privilege.drop_privileges import for_stage
     from flowcheck.stages.supervisor import stage_launch
 
@@ -62,11 +64,11 @@ def doctor(
     need_gib: Annotated[float, typer.Option(help="Memory the job needs, in GiB.")] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Look at this machine: DPDK, hugepages, IOMMU, drivers and engines, CPU, memory."""
+    """Check this machine: DPDK, huge pages, IOMMU, drivers, DMA engines, CPU, memory."""
     from flowcheck.ops.node import doctor_command as verb
 
     if not 0 <= need_gib < MOST_GIB:
-        raise ConfigError("--need-gib", need_gib, f"is 0 or more, below {MOST_GIB:,}")
+        raise ConfigError("--need-gib", need_gib, f"must be 0 or more, and below {MOST_GIB:,}")
     raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
 
 
@@ -111,23 +113,28 @@ def analyze(
     files: Files,
     model: Annotated[
         str | None,
-        typer.Option(help="file.py:function that makes the module, where no DDP tells it."),
+        typer.Option(
+            help="file.py:function that returns the torch module; for jobs without DDP's start-up."
+        ),
     ] = None,
     nccl_log: Annotated[
         Path | None,
-        typer.Option(help="Rank 0's output with NCCL_DEBUG=INFO: it tells the order of rings."),
+        typer.Option(
+            help="Log of rank 0 with NCCL_DEBUG=INFO: it has the order of ranks in rings."
+        ),
     ] = None,
     job: Annotated[
-        Path | None, typer.Option(help="A job file: what it states is taken in place of these.")
+        Path | None,
+        typer.Option(help="A job file: what it states is used instead of these options."),
     ] = None,
     svg: Svg = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what captures hold: frames, flows, collectives in order, initial weights.
+    """List what captures hold: frames, flows, collectives in order, initial weights.
 
     Each communicator is explained: its ring, protocols, what the mirrors cover of it and what
-    another mirrored port or direction would add; --svg draws that. No job file is needed; what
-    could not be contradicted by any frame is marked `assumed`.
+    another mirrored port or direction would add; --svg draws that. No job file is needed. What no
+    frame could have contradicted is marked `assumed`.
     """
     from flowcheck.ops.analysis import analyze_command as verb
 
@@ -142,7 +149,8 @@ def analyze(
 def replay(
     files: Files,
     optimizer: Annotated[
-        str | None, typer.Option(help="A class of torch.optim, the trainer's: adamw.")
+        str | None,
+        typer.Option(help="The trainer's optimizer, a class of torch.optim, such as adamw."),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the trainer.")] = None,
     job: Annotated[
@@ -154,19 +162,29 @@ def replay(
     ] = None,
     speed: Annotated[
         float | None,
-        typer.Option(help="Pace by the time stamps: 1 as recorded, 10 ten times faster."),
+        typer.Option(
+            help="Replay by the time stamps: 1 as recorded, 10 ten times faster; by default as "
+            "fast as possible."
+        ),
     ] = None,
     source: Annotated[
-        str, typer.Option(help="dpdk: through net_pcap and a real EAL; file: our own reader; auto.")
+        str,
+        typer.Option(
+            help="dpdk: read through DPDK's net_pcap; file: read without DPDK; auto: dpdk where it "
+            "is built."
+        ),
     ] = "auto",
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Data-parallel jobs to follow, a replica for each (by default 1).", min=1
+            help="Number of data-parallel jobs to follow, each with a replica; default 1.", min=1
         ),
     ] = None,
     digests: Annotated[
-        bool, typer.Option("--digests", help="sha256 of every gradient and parameters after it.")
+        bool,
+        typer.Option(
+            "--digests", help="Print the sha256 of each step's gradient and of its parameters."
+        ),
     ] = False,
     keep: Annotated[
         Path | None,
@@ -176,7 +194,7 @@ def replay(
 ) -> None:
     """Send captures through the whole multi-process chain, to a replica and a checkpoint.
 
-    Exit code 0: every step of the captures was taken; 1: none, or not all, and a sentence says why.
+    Exit code 0: every step of the captures was applied; 1: none, or not all, with the reason.
 
     Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
     """
@@ -209,8 +227,8 @@ def up(
 ) -> None:
     """Start the chain of a job file and stay in the foreground until SIGTERM or Ctrl-C.
 
-    Exit code 0: the replica followed to the end; 1: it took no step, or stopped before the end, and
-    a sentence says why; 2: the chain could not run, or failed.
+    Exit code 0: the replica followed to the end; 1: it applied no step, or stopped before the end,
+    with the reason; 2: the chain could not run, or failed.
     """
     from flowcheck.ops.lifecycle import up_command as verb
 
@@ -226,12 +244,12 @@ def status(
     previous: Previous = False,
     as_json: Json = False,
 ) -> None:
-    """Tell how far a chain is: stages, ring lags, frames by verdict, steps, loss.
+    """Show how far a chain is: stages, ring lags, frames by verdict, steps, losses.
 
-    Of one that has ended: why, when, who asked, what it had come to, and what to do next. --svg
+    After its end: why and when it ended, who stopped it, its last step, and what to do next. --svg
     draws the job that was learned: its rings, the mirrored links, what they cover.
 
-    Exit code 0: every stage runs; 1: one is gone, or the chain has ended; 2: none was started.
+    Exit code 0: every stage runs; 1: a stage is gone, or the chain has ended; 2: none was started.
     """
     from flowcheck.ops.lifecycle import status_command as verb
 

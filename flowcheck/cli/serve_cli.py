@@ -10,32 +10,39 @@ import typer
 from flowcheck.cli.shared_options import Json
 
 TokenFile = Annotated[
-    Path | None, typer.Option(help="A file with the word that clients send as bearer token.")
+    Path | None, typer.Option(help="File that holds the bearer token that clients send.")
 ]
 
 
 def serve(
     checkpoints: Annotated[
-        Path | None, typer.Argument(help="A folder of step-N folders; or --run.")
+        Path | None, typer.Argument(help="Folder that holds step-N folders; or state --run.")
     ] = None,
     run: Annotated[
-        Path | None, typer.Option("--run", help="A run directory: its steps in memory as well.")
+        Path | None,
+        typer.Option("--run", help="Run directory: serves its steps in memory as well."),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: one that is free.", min=0, max=65535)] = 7377,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)
+    ] = 7377,
     token_file: TokenFile = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="PEM: https instead of http; read again when renewed.")
+        Path | None,
+        typer.Option(
+            help="Certificate (PEM): serve https instead of http; read again when it is renewed."
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="PEM of its key, where that is not in the same file.")
+        Path | None, typer.Option(help="Private key (PEM), if it is not in the certificate's file.")
     ] = None,
-    connections: Annotated[int, typer.Option(help="At once.", min=1)] = 256,
+    connections: Annotated[int, typer.Option(help="Most connections at a time.", min=1)] = 256,
     as_json: Json = False,
 ) -> None:
     """Serve steps over HTTP, with ranges and checksums, to any number of trainers.
 
-    Beyond this machine --token-file is needed; the traffic is encrypted with --tls-certificate.
+    An address beyond this machine needs --token-file. Without --tls-certificate the token and the
+    checkpoints are sent in plain text.
 
     Example: `flowcheck serve --run /run/flowcheck/job --host 10.0.0.5 --token-file /etc/fc.token`,
     then on a trainer `flowcheck restore --from http://10.0.0.5:7377 --token-file fc.token

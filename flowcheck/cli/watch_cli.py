@@ -14,29 +14,38 @@ from flowcheck.config.watch_log_config import LISTEN
 def watch(
     run: Run = DEFAULT_RUN,
     listen: Annotated[
-        str | None, typer.Option(help=f"Address and port; by default the job file's, or {LISTEN}.")
+        str | None,
+        typer.Option(
+            help=f"Address and port to listen on; by default the job file's, else {LISTEN}."
+        ),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="A file with one word of 16 characters or more; or the job file's."),
+        typer.Option(
+            help="File that holds the bearer token, 16 characters or more; by default the job "
+            "file's."
+        ),
     ] = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="PEM: https instead of http; or the job file's.")
+        Path | None,
+        typer.Option(
+            help="Certificate (PEM): serve https instead of http; by default the job file's."
+        ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="PEM of its key, where that is not in the same file.")
+        Path | None, typer.Option(help="Private key (PEM), if it is not in the certificate's file.")
     ] = None,
     parent: Annotated[
-        int | None, typer.Option(help="End when this process does; set by the supervisor.")
+        int | None, typer.Option(help="Process ID: end when it ends; set by the supervisor.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a chain over HTTP: /metrics for Prometheus, /healthz, /state.json, a page at /.
+    """Serve a chain's state over HTTP: /metrics for Prometheus, /healthz, /state.json, a page at /.
 
-    It reads shared memory and files, as status does: the chain does not notice it, and it may begin
-    before the chain and outlive it. Beyond this machine a token is needed: a browser asks for it as
-    a password, with any name; programs send `Authorization: Bearer WORD`. With --tls-certificate
-    nobody on the way reads it.
+    It reads shared memory and files, as status does, and does not disturb the chain; it may start
+    before the chain and run on after it. An address beyond this machine needs a token: browsers ask
+    for it as a password, with any user name; programs send `Authorization: Bearer TOKEN`. Without
+    --tls-certificate the token and the state are sent in plain text.
 
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """
@@ -52,9 +61,9 @@ def watch(
 
 
 def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
-    """Show a chain in the terminal until Ctrl-C: rates, lag, ring fill, loss, the last steps.
+    """Show a chain in the terminal until Ctrl-C: rates, lag, ring fill, losses, the last steps.
 
-    Where stdout is no terminal, one frame. The chain may begin later, and end meanwhile.
+    Where stdout is not a terminal, it prints once. The chain may start later, and end meanwhile.
     """
     from flowcheck.ops.watch import top_command as verb
     from flowcheck.stages.privilege.drop_privileges import keep_root_to_read

@@ -22,6 +22,21 @@ NO_DEVICE = Entry(
     cause="The address in `[[source]]` is of another machine, or misspelt.",
     remedy="State one of those in the sentence.",
 )
+NO_PACKET_SOCKETS = Entry(
+    "capture_port.no_packet_sockets",
+    "may not open packet sockets (CAP_NET_RAW)",
+    section="arrival",
+    cause="FlowCheck does not run as root.",
+    remedy="Start it as root, or by the unit `flowcheck@.service`.",
+)
+DPDK_NOT_BUILT = Entry(
+    "capture_port.dpdk_not_built",
+    "captures through DPDK are not possible here ({error}): install libdpdk-dev and build again, "
+    "or read the capture file without DPDK (flowcheck doctor says more)",
+    section="arrival",
+    cause="The C code of the capture was built without DPDK.",
+    remedy="Install libdpdk-dev and build again.",
+)
 BAD_PCI_ADDRESS = Entry(
     "capture_port.bad_pci_address",
     'a PCI address is written as "0000:3b:00.0"; a name such as eth1 is an interface: write '

@@ -79,7 +79,7 @@ NO_JOB_SO_FAR = Entry(
     "no job is learned so far: {reasons}",
     cause="Frames are read, and do not prove a job yet; the rest of the sentence says which part "
     "is missing.",
-    remedy="See the next lines; with a stated model (`[model] factory`) less must be seen.",
+    remedy="See the other rows; with a stated model (`[model] factory`) less must be seen.",
     section="learning",
 )
 STAGING_FULL = Entry("following.staging_full", "staging is full and no job is proved: {reasons}")

@@ -127,8 +127,8 @@ STEP_LOST_JOINS_AGAIN = Entry(
     "loss.step_lost_joins_again",
     "step {step} was not seen whole: the replica stays before it; gradients of later steps are "
     "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)",
-    cause="The same of a job that was joined amid its run.",
-    remedy="The same.",
+    cause="A part of a step did not come, of a job that was joined amid its run.",
+    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints.",
     section="loss",
 )
 REPLICA_GOES_ON = Entry(

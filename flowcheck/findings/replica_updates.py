@@ -11,7 +11,7 @@ OPTIMIZER_NOT_STATED = Entry(
     "the job reduces whole gradients, and the job file states no optimizer: it never crosses the "
     "wire, state the trainer's in [optimizer]",
     cause="Nothing on the wire tells the optimizer.",
-    remedy="State it.",
+    remedy="State the trainer's optimizer in `[optimizer]`.",
     section="learning",
 )
 CLIP_TOGETHER_TYPE = Entry(

@@ -29,5 +29,7 @@ DPDK_WITHOUT_HUGE_PAGES = Entry(
     "memory.dpdk_without_huge_pages",
     "DPDK runs without huge pages ({need_mib} MiB of them are needed, {free_mib} MiB are free): "
     "correct but slower (scripts/hugepages reserve N)",
-    remedy="Reserve them right after boot, while memory is whole.",
+    cause="DPDK takes its memory from ordinary pages.",
+    remedy="Reserve huge pages right after boot, while memory is not fragmented.",
+    section="processes",
 )

@@ -76,7 +76,7 @@ def test_a_replay_takes_the_same_steps_beside_it(
     request.getfixturevalue("registered")
     told = replayed(made, tmp_path / "run")
     assert told["steps"] == STEPS and digests(told) == digests(without)
-    assert "tally-0: frames are tallied" in told["notes"]
+    assert "tally-0: frames are tallied" in [note["sentence"] for note in told["notes"]]
     assert (tmp_path / "run/tally-0.txt").read_text() == str(told["frames"])
     up = [event["stage"] for event in events(RunDir(tmp_path / "run")) if event["kind"] == "up"]
     assert sorted(up) == sorted(NEEDED)

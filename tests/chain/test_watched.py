@@ -18,6 +18,9 @@ from support.chain import Command, flowcheck, signal_stage, wait_until
 from support.free import free_port
 from support.watched import MONITORING, Prometheus, expressions, paced, prometheus
 
+from flowcheck.findings.chain_ends import KILLED
+from flowcheck.findings.chain_health import LOST_STEP as STEP_LOST_HEALTH
+from flowcheck.findings.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 LOST_STEP = 10
@@ -37,6 +40,12 @@ def asked(url: str) -> tuple[int, Any]:
         return error.code, json.load(error)
     except OSError:
         return 0, None
+
+
+def reason(url: str) -> str:
+    """The code of why a chain is as healthy as it is; "" without an answer."""
+    told = asked(url)[1]
+    return str(told["reason"]["code"]) if told else ""
 
 
 def alike(run: RunDir, base: str) -> bool:
@@ -103,7 +112,7 @@ def test_prometheus_shows_a_loss_with_its_next_scrape_and_a_killed_watcher_costs
         wait_until(lambda: asked(f"{base}/healthz")[0] != 0, 120, "the watcher")
         assert signal_stage(run, "watch") is not None  # it may be killed: nothing waits for it
         stale = f"{base}/healthz"
-        wait_until(lambda: asked(stale)[1] and "lost" in asked(stale)[1]["reason"], 90, "a loss")
+        wait_until(lambda: reason(stale) == STEP_LOST_HEALTH.code, 90, "a loss")
         assert asked(stale)[0] == 503
         assert asked(stale.replace("https:", "http:"))[0] == 0, "nothing is told in clear"
         wait_until(lambda: 1 in watching.samples("flowcheck_lost_steps_total").values(), 60, "it")
@@ -147,17 +156,17 @@ def test_a_watcher_that_outlives_its_chain_says_so(tmp_path: Path) -> None:
     health = f"http://{address}/healthz"
     with Command("watch", "--run", run.root, "--listen", address):
         wait_until(lambda: asked(health)[0] == 503, 120, "a watcher without a chain")
-        assert "no chain was started" in asked(health)[1]["reason"]
+        assert reason(health) == NO_CHAIN.code
         with Command("up", tmp_path / "job.toml") as up:
             wait_until(lambda: asked(health)[1]["word"] == "exact", 90, "a chain that is well")
             os.kill(up.process.pid, signal.SIGSTOP)
-            wait_until(lambda: "stands still" in asked(health)[1]["reason"], 60, "no heart beat")
+            wait_until(lambda: reason(health) == SUPERVISOR_HANGS.code, 60, "no heart beat")
             os.kill(up.process.pid, signal.SIGCONT)
             wait_until(lambda: asked(health)[0] == 200, 60, "its return")
             os.kill(up.process.pid, signal.SIGKILL)
-            wait_until(lambda: "supervisor is gone" in asked(health)[1]["reason"], 60, "its end")
+            wait_until(lambda: reason(health) == SUPERVISOR_GONE.code, 60, "its end")
             assert asked(health)[0] == 503
         with Command("down", "--run", run.root) as down:
             assert down.result()[0] == 0
-        wait_until(lambda: "was killed" in asked(health)[1]["reason"], 60, "that it is no more")
+        wait_until(lambda: reason(health) == KILLED.code, 60, "that it is no more")
         assert time.time_ns() > asked(f"http://{address}/state.json")[1]["time_ns"]

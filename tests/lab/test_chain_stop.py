@@ -91,7 +91,7 @@ def test_a_killed_supervisor_takes_its_stages_with_it_and_down_takes_the_rest(
     code, out, _ = flowcheck("down", "--run", run.root, "--json")
     assert code == 0
     assert json.loads(out)["removed"] is True
-    assert f"its replica is kept in {tmp_path}/out/step-" in json.loads(out)["rescued"]
+    assert f"its replica is kept in {tmp_path}/out/step-" in json.loads(out)["rescued"]["sentence"]
     assert not memory.exists()
     assert not run.sockets.exists()
 
@@ -130,7 +130,7 @@ def test_down_ends_a_running_chain_and_frees_its_memory(captures: Path, tmp_path
         code, out, err = command.result(10)
     told = json.loads(out)
     assert (code == 0) == (told["steps"] > 0), "no step was taken: that is said by the code"
-    assert told["steps"] or told["why"] in err
+    assert told["steps"] or told["why"]["sentence"] in err
     assert not memory.exists()
     left = {path.name for path in run.root.iterdir()}
     assert {"supervisor.log", "events.jsonl"} & left, "what tells how it went"

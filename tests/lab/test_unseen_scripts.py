@@ -67,7 +67,12 @@ def replay(capture: Path, optimizer: str, more: str = "") -> dict[str, Any]:
     )
     if not done.stdout:
         assert done.returncode != 0
-        return {"digests": [], "lost": None, "why": done.stderr.strip(), "assumed": []}
+        return {
+            "digests": [],
+            "lost": None,
+            "why": {"sentence": done.stderr.strip()},
+            "assumed": [],
+        }
     told: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode == 0) == (not told["why"] and not told["lost"])
     return told
@@ -86,7 +91,7 @@ def run(
         for line in told["digests"]
     }
     why = told["lost"]["why"] if told["lost"] else told["why"]
-    outcome = Outcome(trainer_digests(digests), replica, why)
+    outcome = Outcome(trainer_digests(digests), replica, why and why["sentence"])
     outcome.check()
     return outcome
 

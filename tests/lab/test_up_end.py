@@ -146,7 +146,7 @@ def test_a_replica_there_is_no_room_for_stays_in_memory_until_it_is_asked_for(jo
     told = json.loads(out)
     assert (code, told["removed"]) == (0, True), err
     kept = job.parent / "out" / f"step-{STEPS}"
-    assert str(kept) in told["rescued"]
+    assert str(kept) in told["rescued"]["sentence"]
     assert checkpoint_load.load(kept).manifest.step == STEPS
     assert not memory.exists()
     after = " ".join(flowcheck("status", "--run", run.root)[1].split())

@@ -109,6 +109,6 @@ def test_an_optimizer_that_keeps_nothing_tells_no_step(
     Replica.create(run.replica, layout, settings, values).close()
     monkeypatch.setattr(RunDir, "settings", lambda _: None)
     monkeypatch.setattr(verb, "optimizer_in", lambda _: settings)
-    with pytest.raises(StateError, match=r"keeps no state.*--step N states it"):
+    with pytest.raises(StateError, match=r"keeps no state.*state it with --step N"):
         verb.template_of(run, tmp_path / "a.pt")
     assert verb.template_of(run, tmp_path / "a.pt", 0).step == 0

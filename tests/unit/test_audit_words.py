@@ -44,7 +44,7 @@ def test_buffers_are_not_among_what_is_equal(
     kinds = "parameters and optimizer tensors" if keeps_optimizer else "parameters"
     assert said.startswith(f"step 1: all {count} {kinds} of a.pt equal, bit for bit")
     buffers = sum(1 for _ in net.buffers())
-    told = f"{buffers} tensors of the file (buffers) are no part of the replica"
+    told = f"{buffers} tensors of the file (buffers) are not in the replica"
     assert (told in said) == bool(buffers)
     assert ("holds no optimizer state" in said) != keeps_optimizer
 

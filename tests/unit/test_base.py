@@ -114,7 +114,7 @@ def lines(both: Both) -> list[dict[str, Any]]:
 
 
 def notes(both: Both) -> str:
-    return "\n".join(m.sentence for m in both.chain.heard.of(Note))
+    return "\n".join(str(m.finding) for m in both.chain.heard.of(Note))
 
 
 @pytest.mark.parametrize("log_bytes", [1 << 20, 1 << 14])
@@ -191,7 +191,7 @@ def test_another_step_and_other_settings_are_no_base(
     both = play(frames)
     both.drive()
     later = trainer.save(tmp_path / "later.pt", BASE + JOB.steps)
-    with pytest.raises(StateError, match=r"is not what the job began with: param\.0 of step 45"):
+    with pytest.raises(StateError, match=r"not the state the job began with: param\.0 of step 45"):
         verb.submit_base(both.chain.run, both.config, later)
     trainer.optimizer.param_groups[0]["eps"] = 1e-6
     with pytest.raises(StateError, match=r"group 0: eps = 1e-06, stated is 1e-08"):

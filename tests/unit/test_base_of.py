@@ -20,7 +20,7 @@ FILE = Path("step-4.pt")
     [
         ([2], ""),
         ([], "job 1: no place in the log leads to it; job 2: no place in the log leads to it"),
-        ([1, 2], "it is that of several of them"),
+        ([1, 2], "it is the base of several of them"),
     ],
 )
 def test_only_one_job_may_be_proved_to_be_it(
@@ -46,5 +46,5 @@ def test_only_one_job_may_be_proved_to_be_it(
 
 def test_a_place_that_is_only_stated_tells_no_job(tmp_path: Path) -> None:
     runs = [RunDir(tmp_path), RunDir(tmp_path).beside(2)]
-    with pytest.raises(ConfigError, match=r"a later checkpoint tells which .*jobs/N names one"):
+    with pytest.raises(ConfigError, match=r"later checkpoint .*name the job: --run .*jobs/N"):
         verb._of(runs, FILE, LogPosition(after=3))

@@ -92,7 +92,7 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     first = 3 if not into else 4
     both.drive(until=lambda: both.applied_iteration() >= 7 - first)
     assert incarnation_of(both.chain.run).step is None
-    with pytest.raises(StateError, match="no frame tells"):
+    with pytest.raises(StateError, match="no frame shows"):
         verb.submit_base(both.chain.run, both.config, files[4])
     verb.submit_base(both.chain.run, both.config, files[4], LogPosition(then=files[6]))
     both.drive()
@@ -176,7 +176,7 @@ def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
         verb.submit_base(both.chain.run, both.config, files[3], LogPosition(then=files[5]))
     with pytest.raises(StateError, match="steps 4 to 6 since"):
         verb.submit_base(both.chain.run, both.config, files[5])
-    with pytest.raises(StateError, match="follows --after 1 is not"):
+    with pytest.raises(StateError, match="not the one that follows --after 1"):
         verb.submit_base(both.chain.run, both.config, files[5], LogPosition(after=1))
     verb.submit_base(both.chain.run, both.config, files[5], LogPosition(then=files[7], after=4))
     both.drive()

@@ -23,6 +23,7 @@ from test_base import Trainer, lines, notes
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
+from flowcheck.findings.base_checkpoints import NOTHING_TO_REPLACE
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
 from flowcheck.findings.replica_updates import EMPTY_STATE
@@ -160,7 +161,7 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     both.drive(until=lambda: both.applied_iteration() >= GIVEN)
     monkeypatch.setattr(type(both.chain.run), "stage_pids", lambda self: {"update": 1})
     step, told = replica_reset.replace_with_checkpoint(both.chain.run, file)
-    assert step == SAVED and "there is nothing to replace" in told
+    assert step == SAVED and told.of(NOTHING_TO_REPLACE)
     assert EMPTY_STATE() not in assumptions_of(both.chain.run)
     tree = torch.load(file, weights_only=True)
     tree["optimizer"]["param_groups"][0]["betas"] = (0.8, 0.9)

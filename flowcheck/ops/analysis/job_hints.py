@@ -55,7 +55,9 @@ class JobHints:
         told: list[Finding] = []
         if self.factory is not None and reading.job is not None:
             unlike = stated_model_mismatch(reading.job, stated.parameters)
-            told += [OTHER_MODEL(self.factory, unlike)] if unlike is not None else []
+            told += (
+                [OTHER_MODEL(factory=self.factory, mismatch=unlike)] if unlike is not None else []
+            )
         ranks = [collective.ranks for collective in reading.collectives if collective.ring]
         other = other_job_sentence(stated.rings, ranks)
         told += [other] if other is not None else []

@@ -88,7 +88,9 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     told = [_told(*of) for of in zip(runs, ended, saved, watched, strict=True)]
     for number, one in enumerate(ended, 1):
         if one.why is not None:
-            print_message(OF_JOB(f"job {number}", one.why) if len(runs) > 1 else one.why, ERROR)
+            print_message(
+                OF_JOB(job=f"job {number}", reason=one.why) if len(runs) > 1 else one.why, ERROR
+            )
     if as_json:
         beside = {"beside": told[1:]} if told[1:] else {}
         print(msgspec.json.encode(told[0] | beside).decode())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flowcheck.findings.chain_starts import NO_PACKET_SOCKETS
 from flowcheck.plane.shared_memory.hugepage_memory import (
     HUGE_PAGE_BYTES,
     SHM_HUGE,
@@ -132,7 +133,7 @@ def cores(root: Path) -> MachineCheck:
 def rights(root: Path) -> MachineCheck:
     if _may(root, CAP_NET_RAW):
         return MachineCheck("rights", "ok", "may open packet sockets")
-    found = "may not open packet sockets (CAP_NET_RAW)"
+    found = str(NO_PACKET_SOCKETS())
     advice = "run as root to capture; capture files need no rights"
     return MachineCheck("rights", "warn", found, advice)
 

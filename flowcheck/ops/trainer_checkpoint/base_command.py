@@ -8,10 +8,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.base_checkpoints import (
+    AS_STATED,
+    BASE_REFUSED,
+    BEING_JOINED,
+    LEADS_TO_LATER_FILE,
+    NO_JOB_YET,
+    NO_UPDATER,
+    NOT_WHAT_IT_BEGAN_WITH,
+    OF_JOB,
+    OF_SEVERAL_JOBS,
+    OF_WHICH_JOB_OPEN,
+    PLACE_NOT_LOGGED,
+    PLACE_UNKNOWN,
+    SAME_PARAMETERS,
+    START_WAS_SEEN,
+    STATE_KNOWN,
+    STATED_ELSEWHERE,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
 from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
@@ -37,12 +57,12 @@ TAKEN_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Where in the log of a job joined amid its run a base belongs, as far as it is said."""
+    """Where a base belongs in the log of a job that was joined midstream, as the user states."""
 
     then: Path | None = None
-    """A later checkpoint of the trainer's: only the right place leads to it."""
+    """A later checkpoint of the trainer's: only the right place in the log leads to it."""
     after: int | None = None
-    """Steps the job took since it was joined until the base, its own included."""
+    """Steps from the joining of the job to the base, the base's own included."""
 
 
 NO_POSITION = LogPosition()
@@ -55,10 +75,10 @@ class BaseCheckpoint:
     template: CheckpointTemplate
     sections: dict[str, np.ndarray]
     file: Path
-    why: str
+    why: Finding
     """How that is known."""
     after: int = 0
-    """Steps of the job that were logged before it, of one joined amid its run."""
+    """Steps of a job joined midstream that were logged before it."""
 
 
 def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bool) -> int:
@@ -72,7 +92,8 @@ def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bo
     if _followed(where, place):
         step, told = replace_with_checkpoint(where, file)
         if as_json:
-            print(json.dumps({"step": step, "file": str(file), "run": str(root), "told": told}))
+            result = {"step": step, "file": str(file), "run": str(root), "told": told}
+            print(json.dumps(msgspec.to_builtins(result)))
         else:
             print_line(f"{file}: {told}")
         return 0
@@ -83,8 +104,8 @@ def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bo
     else:
         of = "" if where.root == root else f" of {where.root}"
         print_line(
-            f"step {step} of {file} is the base{of}: {found.why}; what was logged since is being "
-            "taken"
+            f"step {step} of {file} is the base{of}: {found.why}; the steps logged since are being "
+            "applied"
         )
     return 0
 
@@ -110,35 +131,38 @@ def apply_base(
 def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir, BaseCheckpoint]:
     """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
     if place.then is None and place.after is not None:
-        right = "of several jobs a later checkpoint tells which it is of (--then FILE); --run "
-        raise ConfigError("--after", place.after, right + f"{runs[0].root}/jobs/N names one")
+        right = (
+            "with several jobs, give a later checkpoint (--then FILE), which shows the job it is "
+            f"of; or name the job: --run {runs[0].root}/jobs/N"
+        )
+        raise ConfigError("--after", place.after, right)
     found: list[tuple[RunDir, BaseCheckpoint]] = []
-    why = []
+    why: list[Finding] = []
     for number, own in enumerate(runs, 1):
         try:
             found.append((own, _of_one(own, file, place)))
         except StateError as error:
-            why.append(f"job {number}: {error}")
+            why.append(OF_JOB(number=number, why=error.finding))
     if len(found) == 1:
         return found[0]
-    told = "; ".join(why) if not found else "it is that of several of them"
-    raise StateError(f"{file}: which of the jobs it is the base of is not told ({told})")
+    reasons = (OF_SEVERAL_JOBS(),) if found else tuple(why)
+    raise StateError(OF_WHICH_JOB_OPEN(file=file, reasons=reasons))
 
 
 def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
     root, config = where.root, where.settings()
     if not where.replica.exists():
-        raise StateError(f"{root}: no job was learned there yet, so nothing waits for a base")
+        raise StateError(NO_JOB_YET(root))
     if incarnation_of(where).step is not None:
-        raise StateError(f"{root}: the replica's state is known: nothing waits for a base")
+        raise StateError(STATE_KNOWN(root))
     if stage_at(Position.STEP).name not in where.stage_pids():
-        raise StateError(f"{root}: no updater runs there to take a base: flowcheck up JOB.toml")
+        raise StateError(NO_UPDATER(root))
     return verified_base(where, config, file, place)
 
 
 def submit_base(
     where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
-) -> tuple[CheckpointTemplate, str]:
+) -> tuple[CheckpointTemplate, Finding]:
     """Puts the state of a checkpoint where the updater takes it, as `proved`; why it is the
     base."""
     found = verified_base(where, config, file, place)
@@ -169,19 +193,16 @@ def verified_base(
         after, why = _placed(where, config, layout, (template.step, sections), place)
         return BaseCheckpoint(template, sections, file, why, after)
     if place != NO_POSITION:
-        raise StateError(f"{where.root}: the job's start was seen: it tells itself where it began")
+        raise StateError(START_WAS_SEEN(where.root))
     if not where.weights.exists():
-        raise StateError(f"{where.root}: the job is being joined again just now")
+        raise StateError(BEING_JOINED(where.root))
     began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
     mine = sections[section_names.PARAMETERS]
     for p in layout.parameters:
         if mine[p.start : p.stop].tobytes() != began[p.start : p.stop].tobytes():
-            raise StateError(
-                f"{file}: is not what the job began with: {p.name} of step {template.step} is "
-                "another than its start-up broadcast sent"
-            )
-    why = "its parameters are those the job began with, bit for bit"
-    return BaseCheckpoint(template, sections, file, why)
+            what = NOT_WHAT_IT_BEGAN_WITH(file=file, tensor=p.name, step=template.step)
+            raise StateError(what)
+    return BaseCheckpoint(template, sections, file, SAME_PARAMETERS())
 
 
 def _placed(
@@ -190,31 +211,25 @@ def _placed(
     layout: Layout,
     base: tuple[Step, gradient_log_position.Sections],
     place: LogPosition,
-) -> tuple[int, str]:
+) -> tuple[int, Finding]:
     """(steps since the job was joined until the base, how that is known)."""
     first, last = logged_step_range(where, config)
     if place.then is not None:
         assert config.optimizer is not None
         later = template_for(place.then, layout, config.optimizer)
         after = gradient_log_position.steps_before(where, config, layout, base, later)
-        how = f"the {later.step - base[0]} steps logged then lead to {place.then}, bit for bit"
+        how = LEADS_TO_LATER_FILE(steps=later.step - base[0], file=place.then)
         if place.after in (None, after):
             return after, how
-        raise StateError(f"{how}: it is the one after {after} logged steps, not {place.after}")
+        raise StateError(STATED_ELSEWHERE(how=how, steps=after, stated=place.after))
     if place.after is None:
-        raise StateError(
-            f"{where.root}: the job was joined amid its run, its steps {first} to {last} since are "
-            "logged, and which of them follows this file no frame tells: give the trainer's next "
-            "checkpoint as well (--then FILE), or state after how many it was written (--after N)"
-        )
+        raise StateError(PLACE_UNKNOWN(run=where.root, first=first, last=last))
     if not first - 1 <= place.after <= last:
-        raise StateError(
-            f"{where.root}: steps {first} to {last} since the job was joined are logged: what "
-            f"follows --after {place.after} is not"
-        )
-    return place.after, f"as stated it was written after {place.after} steps since it was joined"
+        what = PLACE_NOT_LOGGED(run=where.root, first=first, last=last, after=place.after)
+        raise StateError(what)
+    return place.after, AS_STATED(place.after)
 
 
 def _wait(where: RunDir, request: str) -> None:
-    if await_answer(where, request, TAKEN_LIMIT_S, "the base").refused:
-        raise StateError(f"{where.root}: the updater refused the base: see {where.events}")
+    if await_answer(where, request, TAKEN_LIMIT_S, "the base").refused is not None:
+        raise StateError(BASE_REFUSED(run=where.root, events=where.events))

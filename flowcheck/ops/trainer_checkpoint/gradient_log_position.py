@@ -1,6 +1,5 @@
 """Finds the position in the gradient log at which a checkpoint was written, by replaying the
-log up to a later checkpoint.
-ones lead to, bit for bit."""
+log up to a later checkpoint, bit for bit."""
 
 from __future__ import annotations
 
@@ -12,6 +11,12 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.base_checkpoints import (
+    LATER_FILE_NOT_LATER,
+    NO_PLACE,
+    SEVERAL_PLACES,
+    TOO_FEW_STEPS_LOGGED,
+)
 from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.model_replica import Replica
@@ -28,7 +33,7 @@ Sections = Mapping[str, np.ndarray]
 
 
 class _TrialReplica:
-    """A replica that is thrown away, for the very arithmetic of the updater's."""
+    """A temporary replica, which steps as the updater's does."""
 
     def __init__(self, where: RunDir, config: JobConfig, layout: Layout, path: Path) -> None:
         assert config.optimizer is not None
@@ -73,24 +78,20 @@ def steps_before(
     """How many steps the job took since it was joined until `base`, its own included, by the only
     place in the log from which its state becomes that of `later`.
 
-    base: step and sections. Raises StateError where there is none, or more than one.
+    base: step and sections. Raises StateError where no place fits, or more than one.
     """
     step = base[0]
     count = later.step - step
     if count < 1:
-        raise StateError(
-            f"the later checkpoint is of step {later.step}, which is not behind step {step}"
-        )
+        raise StateError(LATER_FILE_NOT_LATER(later=later.step, step=step))
     with GradientShard.open(where.shard) as shard:
         log = open_gradient_log(where, config, shard.gradient_bytes)
     try:
         held = steps_in(where, log)
         starts = [at - 1 for at in held if all(at + more in held for more in range(count))]
         if not starts:
-            raise StateError(
-                f"{len(held)} steps are logged, and {count} lie between steps {step} and "
-                f"{later.step}: wait until they are, or give checkpoints that lie closer"
-            )
+            what = TOO_FEW_STEPS_LOGGED(logged=len(held), needed=count, step=step, later=later.step)
+            raise StateError(what)
         with tempfile.TemporaryDirectory(dir=where.memory) as folder:
             trial = _TrialReplica(where, config, layout, Path(folder) / "trial")
             try:
@@ -108,9 +109,5 @@ def steps_before(
     if len(fits) == 1:
         return fits[0]
     if fits:
-        raise StateError(f"{len(fits)} places in the log lead from step {step} to {later.step}")
-    raise StateError(
-        f"no place in the log leads from step {step} to step {later.step}, bit for bit: the base "
-        "is older than what is logged, or the optimizer's settings are not the trainer's, or the "
-        "job is another"
-    )
+        raise StateError(SEVERAL_PLACES(places=len(fits), step=step, later=later.step))
+    raise StateError(NO_PLACE(step=step, later=later.step))

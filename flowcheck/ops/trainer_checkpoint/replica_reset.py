@@ -9,6 +9,16 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import StateError
+from flowcheck.findings.base_checkpoints import (
+    FILE_REFUSED,
+    NO_UPDATER,
+    NOTHING_TO_REPLACE,
+    RECORD_GONE,
+    STEP_NOT_REACHED,
+    STEP_REPLACED,
+    TENSORS_DIFFERED,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
@@ -26,41 +36,42 @@ from flowcheck.wire.training_job.learned_job import decode_job
 REACHED_LIMIT_S = 60.0
 TAKEN_LIMIT_S = 60.0
 LOOK_S = 0.05
-EQUAL = "all {} tensors of step {} are the replica's, bit for bit: there is nothing to replace"
-SET = (
-    "step {} is the trainer's own now ({}), and the {} steps the replica had taken since are taken "
-    "again"
-)
 
 
-def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, str]:
-    """(step, sentence) of what the updater made of a checkpoint of a step that it has taken.
+def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
+    """(step, what the updater did) with a checkpoint of a step that it has applied.
 
     Raises StateError where the step is not reached in REACHED_LIMIT_S, the file does not hold all
     of the state or tells other settings than are stated, or the updater refused it, with its
     reason, or did not take it in TAKEN_LIMIT_S.
     """
     if stage_at(Position.STEP).name not in where.stage_pids():
-        raise StateError(
-            f"{where.root}: no updater runs there to take a file: flowcheck up JOB.toml"
-        )
+        raise StateError(NO_UPDATER(where.root))
     template = audits.template_of(where, file)
     check_settings(template, optimizer_in(where), peek_versions(where.replica)[0], str(file))
     if not _until(lambda: _at(where) >= template.step, REACHED_LIMIT_S):
-        raise StateError(
-            f"{file}: is of step {template.step}, the replica of {where.root} is at {_at(where)} "
-            f"and did not come there within {REACHED_LIMIT_S:.0f} s"
+        what = STEP_NOT_REACHED(
+            file=file,
+            step=template.step,
+            run=where.root,
+            at=_at(where),
+            limit_s=round(REACHED_LIMIT_S),
         )
-    told = "its record of that step is gone"
+        raise StateError(what)
+    told = RECORD_GONE()
     if (found := _held_against(where, template, file)) is not None:
         audits.append_audit_line(where, found, file, template)
         if found.equal:
-            return template.step, EQUAL.format(found.tensors, found.step)
-        differing = len(found.differences)
-        told = f"{differing} of {found.tensors} tensors differed, {found.differences[0].name} first"
+            return template.step, NOTHING_TO_REPLACE(tensors=found.tensors, step=found.step)
+        told = TENSORS_DIFFERED(
+            differing=len(found.differences),
+            tensors=found.tensors,
+            first=found.differences[0].name,
+        )
     line = submit_and_wait(where, template, file)
     store_checkpoint_buffers(where, template.model, template.step)
-    return template.step, SET.format(template.step, told, line - template.step)
+    steps = line - template.step
+    return template.step, STEP_REPLACED(step=template.step, why=told, steps=steps)
 
 
 def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> int:
@@ -68,8 +79,8 @@ def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> 
     as `reanchor`."""
     request = submit_checkpoint(where, template, file)
     answer = await_answer(where, request, TAKEN_LIMIT_S, "the file")
-    if answer.refused:
-        raise StateError(f"{file}: {answer.refused}")
+    if answer.refused is not None:
+        raise StateError(FILE_REFUSED(file=file, why=answer.refused))
     return answer.at
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
+from flowcheck.findings.chain_starts import DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
 from flowcheck.findings.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
@@ -97,11 +98,7 @@ def dpdk() -> tuple[Any, Any]:
     try:
         from flowcheck._dpdk import ffi, lib
     except ImportError as error:
-        raise CaptureError(
-            errno.ENOENT,
-            f"captures through DPDK are not possible here ({error}): install libdpdk-dev and "
-            "build again, or read the capture file without DPDK (flowcheck doctor says more)",
-        ) from error
+        raise CaptureError(errno.ENOENT, str(DPDK_NOT_BUILT(error))) from error
     private_files.tell(lib)
     return ffi, lib
 

@@ -68,7 +68,7 @@ def worst(jobs: Sequence[JobState]) -> Health:
     """Of a chain that runs: that of the job that is worst, the first of those."""
     found = max(jobs, key=lambda job: ORDER.index(job.health.word))
     many = len(jobs) > 1
-    reason = OF_JOB(found.name, found.health.reason) if many else found.health.reason
+    reason = OF_JOB(job=found.name, reason=found.health.reason) if many else found.health.reason
     return Health(word=found.health.word, reason=reason)
 
 

@@ -1,0 +1,139 @@
+"""`flowcheck base` and `audit`: a trainer's checkpoint and a run, and why it is not taken."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+UP = "Run `flowcheck up JOB.toml`."
+
+# How the base of a job is known.
+SAME_PARAMETERS = Entry(
+    "base.same_parameters", "its parameters are those the job began with, bit for bit"
+)
+LEADS_TO_LATER_FILE = Entry(
+    "base.leads_to_later_file", "the {steps} steps logged then lead to {file}, bit for bit"
+)
+AS_STATED = Entry(
+    "base.as_stated", "as stated, it was written after {steps} steps since the job was joined"
+)
+
+# Why a checkpoint is not the base.
+OF_WHICH_JOB_OPEN = Entry(
+    "base.of_which_job_open",
+    "{file}: which of the jobs it is the base of is unknown ({reasons}); name the job with --run "
+    "RUN/jobs/N",
+)
+OF_SEVERAL_JOBS = Entry("base.of_several_jobs", "it is the base of several of them")
+OF_JOB = Entry("base.of_job", "job {number}: {why}")
+NO_JOB_YET = Entry("base.no_job_yet", "{run}: no job has been learned yet, so no base is awaited")
+STATE_KNOWN = Entry(
+    "base.state_known", "{run}: the replica's state is known, so no base is awaited"
+)
+NO_UPDATER = Entry(
+    "base.no_updater",
+    "{run}: no updater is running that could take a file; start it with flowcheck up JOB.toml",
+    remedy=UP,
+)
+START_WAS_SEEN = Entry(
+    "base.start_was_seen",
+    "{run}: the job's start was captured, so where it began is known: leave out --then and --after",
+)
+BEING_JOINED = Entry(
+    "base.being_joined", "{run}: the job is being joined again at this moment: try again later"
+)
+NOT_WHAT_IT_BEGAN_WITH = Entry(
+    "base.not_what_it_began_with",
+    "{file}: not the state the job began with: {tensor} of step {step} differs from the initial "
+    "weights that were broadcast",
+)
+STATED_ELSEWHERE = Entry(
+    "base.stated_elsewhere", "{how}: that is after {steps} logged steps, not after {stated}"
+)
+PLACE_UNKNOWN = Entry(
+    "base.place_unknown",
+    "{run}: the job was joined midstream; its steps {first} to {last} since then are logged, but "
+    "no frame shows which of them follows this file: give the trainer's next checkpoint too "
+    "(--then FILE), or state after how many logged steps it was written (--after N)",
+)
+PLACE_NOT_LOGGED = Entry(
+    "base.place_not_logged",
+    "{run}: steps {first} to {last} since the job was joined are logged, but not the one that "
+    "follows --after {after}",
+)
+BASE_NOT_TAKEN = Entry(
+    "base.not_taken",
+    "{run}: the updater did not take the base within {limit_s} s; it is withdrawn (see flowcheck "
+    "status)",
+)
+BASE_REFUSED = Entry("base.refused", "{run}: the updater refused the base: see {events}")
+
+# Where in the log a checkpoint was written.
+LATER_FILE_NOT_LATER = Entry(
+    "base.later_file_not_later",
+    "the later checkpoint is of step {later}, which does not come after step {step}",
+)
+TOO_FEW_STEPS_LOGGED = Entry(
+    "base.too_few_steps_logged",
+    "{logged} steps are logged, but {needed} lie between steps {step} and {later}: wait until they "
+    "are logged, or give checkpoints that lie closer together",
+)
+SEVERAL_PLACES = Entry(
+    "base.several_places", "{places} places in the log lead from step {step} to step {later}"
+)
+NO_PLACE = Entry(
+    "base.no_place",
+    "no place in the log leads from step {step} to step {later}, bit for bit: the base is older "
+    "than the log, or the optimizer's settings are not the trainer's, or it is another job",
+)
+
+# A checkpoint that replaces a step of the replica.
+NOTHING_TO_REPLACE = Entry(
+    "base.nothing_to_replace",
+    "all {tensors} tensors of step {step} equal the replica's, bit for bit: there is nothing to "
+    "replace",
+)
+STEP_REPLACED = Entry(
+    "base.step_replaced",
+    "step {step} is now the trainer's own ({why}), and the {steps} steps that the replica had "
+    "applied since are applied again",
+)
+RECORD_GONE = Entry("base.record_gone", "the replica's record of that step is gone")
+TENSORS_DIFFERED = Entry(
+    "base.tensors_differed", "{differing} of {tensors} tensors differed, {first} first"
+)
+STEP_NOT_REACHED = Entry(
+    "base.step_not_reached",
+    "{file}: is of step {step}, but the replica of {run} is at step {at} and did not get there "
+    "within {limit_s} s",
+)
+FILE_NOT_TAKEN = Entry(
+    "base.file_not_taken",
+    "{run}: the updater did not take the file within {limit_s} s; it is withdrawn (see flowcheck "
+    "status)",
+)
+FILE_REFUSED = Entry("base.file_refused", "{file}: {why}")
+ANOTHER_FILE = Entry("base.another_file", "{run}: another file is being taken: try again")
+
+# Audits.
+AUDITED_JOB_OPEN = Entry(
+    "audit.of_which_job_open",
+    "{file}: which of the jobs it belongs to is unknown ({reasons}); --run {run}/jobs/N compares "
+    "it with job N",
+)
+EQUAL_TO_SEVERAL = Entry("audit.equal_to_several", "it equals several of them")
+JOB_DIFFERS = Entry("audit.job_differs", "job {number}: {tensor} differs first")
+NO_REPLICA = Entry(
+    "audit.no_replica",
+    "{run}: no replica is in memory: none was made yet, or the chain has ended and its last step "
+    "is a checkpoint in the folder that checkpoint, or replay --out, named",
+)
+STEP_UNKNOWN = Entry(
+    "audit.step_unknown",
+    "{file}: nothing in it says at which step it was written: its optimizer keeps no state, and it "
+    "holds no step counter; state it with --step N",
+)
+STEP_NOT_RECORDED = Entry(
+    "audit.step_not_recorded",
+    "{file}: is of step {step}; the replica of {run} is at step {at} and has no record of step "
+    "{step}",
+)
