@@ -60,11 +60,6 @@ PLACE_NOT_LOGGED = Entry(
     "{run}: steps {first} to {last} since the job was joined are logged, but not the one that "
     "follows --after {after}",
 )
-BASE_NOT_TAKEN = Entry(
-    "base.not_taken",
-    "{run}: the updater did not take the base within {limit_s} s; it is withdrawn (see flowcheck "
-    "status)",
-)
 BASE_REFUSED = Entry("base.refused", "{run}: the updater refused the base: see {events}")
 
 # Where in the log a checkpoint was written.
@@ -106,13 +101,7 @@ STEP_NOT_REACHED = Entry(
     "{file}: is of step {step}, but the replica of {run} is at step {at} and did not get there "
     "within {limit_s} s",
 )
-FILE_NOT_TAKEN = Entry(
-    "base.file_not_taken",
-    "{run}: the updater did not take the file within {limit_s} s; it is withdrawn (see flowcheck "
-    "status)",
-)
 FILE_REFUSED = Entry("base.file_refused", "{file}: {why}")
-ANOTHER_FILE = Entry("base.another_file", "{run}: another file is being taken: try again")
 
 # Audits.
 AUDITED_JOB_OPEN = Entry(

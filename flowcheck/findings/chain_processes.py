@@ -49,7 +49,6 @@ MIXED_VERSIONS = Entry(
     section="processes",
 )
 BROKE = Entry("process.broke", "{kind}: {text}")
-READING_BROKE = Entry("process.reading_broke", "a reading of the stream failed: {traceback}")
 CAPTURE_STARTER_GONE = Entry(
     "process.capture_starter_gone",
     "the process that starts captures is gone: stop the chain and start it again",
