@@ -14,7 +14,7 @@ from support.chain import wait_until
 from support.mirrored import Switch
 from support.started import launch
 from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME
-from test_rings import steps_taken, taken
+from test_channel_rings import steps_taken, taken
 from test_switch_ovs import held, vsctl
 
 from flowcheck.lab import cluster as lab

@@ -18,7 +18,7 @@ from support.chain import wait_until
 from support.live import greetings
 from support.standing import standing
 from support.started import SCRIPTS, launch
-from test_rings import node
+from test_channel_rings import node
 from test_unseen_scripts import replay
 
 from flowcheck.lab import cluster

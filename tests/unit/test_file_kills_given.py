@@ -17,8 +17,8 @@ from support.file_kills import Explored, explore, lacks
 from support.lifecycle import checkpoints, waiting
 from support.lives import Both
 from support.staged import Chain, Heard
-from test_base import BASE, STEPS, Trainer, first_life, frames_of
-from test_reanchor import GIVEN, SAVED, UNSEEN, given, lines, shown, trained
+from test_base_command import BASE, STEPS, Trainer, first_life, frames_of
+from test_replica_reset import GIVEN, SAVED, UNSEEN, given, lines, shown, trained
 
 from flowcheck.config import encode_config
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap

@@ -26,15 +26,15 @@ def passes(build: Path, words: list[str]) -> None:
 
 
 def test_placement_reads_and_writes_only_what_is_its_own(build: Path) -> None:
-    files = ("test_ll.py", "test_shard.py", "test_extract.py", "test_extract_refusals.py")
+    files = ("test_ll.py", "test_gradient_shard.py", "test_extract.py", "test_extract_refusals.py")
     passes(build, [*(f"tests/unit/{one}" for one in files), "-k", "not left_out_of"])
 
 
 def test_steps_and_scattered_bytes_read_and_write_only_what_is_their_own(build: Path) -> None:
-    steps = ["tests/unit/test_onepass.py", "tests/unit/test_step_kernels.py"]
+    steps = ["tests/unit/test_c_kernel_args.py", "tests/unit/test_step_kernels.py"]
     passes(build, ["tests/property/test_scatter.py", *steps, "-k", "not torchs_own"])
 
 
 def test_what_is_poured_into_files_is_read_and_written_within_its_blocks(build: Path) -> None:
-    files = ["tests/unit/test_poured.py", "tests/unit/test_outfile.py"]
+    files = ["tests/unit/test_direct_io_stress.py", "tests/unit/test_direct_io.py"]
     passes(build, [*files, "tests/property/test_sha256.py"])

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from support.extraction import SIMPLE, bench, packets_of, plan_of
 from support.lifecycle import follow
-from test_loss_steps import FIRST, SIZES, iteration_of, sends
+from test_step_loss_packets import FIRST, SIZES, iteration_of, sends
 from test_watch_reading import CONFIG
 
 from flowcheck.messages import AuditRecord, StepApplied, StepArrived

@@ -196,7 +196,7 @@ def test_a_stage_whose_parent_is_gone_does_not_even_start() -> None:
     # In a process of its own: the kernel's promise to end it with its parent cannot be taken back.
     script = (
         "import sys; sys.path[:0] = ['tests', 'tests/unit']\n"
-        "from test_service import FakeLinks, FakeService, lives\n"
+        "from test_service_loop import FakeLinks, FakeService, lives\n"
         "service, links = FakeService(), FakeLinks()\n"
         "service.start = None\n"
         "sys.exit(10 + lives(service, links, parent=1))\n"
@@ -210,7 +210,7 @@ def test_a_stage_amid_a_long_turn_does_not_outlive_its_parent() -> None:
     stage = (
         "import os, sys, time\n"
         "sys.path[:0] = ['tests', 'tests/unit']\n"
-        "from test_service import FakeLinks, FakeService\n"
+        "from test_service_loop import FakeLinks, FakeService\n"
         "from flowcheck.stages import service_loop\n"
         "service_loop.ORPHAN_S = 0.2\n"
         "def work(self):\n"

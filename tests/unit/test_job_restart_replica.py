@@ -12,8 +12,8 @@ import pytest
 import torch
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Killed
-from test_base import Trainer
-from test_reanchor import given, play, shown  # noqa: F401
+from test_base_command import Trainer
+from test_replica_reset import given, play, shown  # noqa: F401
 
 from flowcheck._core import lib
 from flowcheck.messages import Message, StepApplied

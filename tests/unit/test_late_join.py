@@ -14,7 +14,7 @@ import pytest
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.staged import Chain, played
-from test_base import Trainer, lines, notes
+from test_base_command import Trainer, lines, notes
 
 from flowcheck.errors import StateError
 from flowcheck.findings.replica_updates import BASE_FITS

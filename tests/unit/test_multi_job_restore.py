@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.steps import ADAMW, layout_of, made, trained
-from test_overwriting import held
+from test_overwrite_guard import held
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.ops.restore import multi_job_restore, restore_command

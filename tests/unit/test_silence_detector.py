@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from support.extraction import SIMPLE, Bench, bench, packets_of, plan_of
-from test_loss_steps import FIRST, SIZES, sends
+from test_step_loss_packets import FIRST, SIZES, sends
 from test_watch_server import recorded
 
 from flowcheck.findings.chain_health import EXACT, PACKETS_MISSING, QUIET, SILENT, STEPS_TOOK

@@ -18,7 +18,7 @@ from support.incarnations import JOB, Life, floats
 from support.lifecycle import checkpoints, waiting
 from support.lives import Both, Deaths
 from support.staged import Chain
-from test_base import Trainer, lines, notes
+from test_base_command import Trainer, lines, notes
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
