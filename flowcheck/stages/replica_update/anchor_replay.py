@@ -1,6 +1,5 @@
-"""A trainer checkpoint replaces the replica's state of a step, and the steps since are
-replayed.
-that step's place, and the steps since are taken again, of gradients that are kept.
+"""A trainer checkpoint replaces the replica's state of a step, and the steps since are replayed
+with gradients that are kept.
 
 A kill at any instant costs nothing: the file stays until all that it changes is written, and doing
 it again changes nothing more; a replica that is behind what the shard gave back is one whose steps
