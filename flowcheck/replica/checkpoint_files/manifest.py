@@ -178,7 +178,7 @@ def text_at(path: Path, output: Path) -> bytes:
         if not stat.S_ISREG(found.st_mode):
             raise StateError(NO_MANIFEST_FILE(output=output, manifest=path.name))
         if found.st_size > MOST_BYTES:
-            raise StateError(MANIFEST_TOO_LONG(path, MOST_BYTES))
+            raise StateError(MANIFEST_TOO_LONG(manifest=path, bytes=MOST_BYTES))
         return path.read_bytes()
     except OSError as error:
         unreadable = MANIFEST_UNREADABLE(output=output, manifest=path.name, error=error.strerror)
