@@ -158,7 +158,7 @@ def test_what_is_no_amount_of_memory_is_one_sentence() -> None:
 
 def test_a_job_file_that_nests_without_end_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("a = " + "[" * 5000)
-    assert "is not TOML" in refused("plan", tmp_path / "job.toml")
+    assert "is not valid TOML" in refused("plan", tmp_path / "job.toml")
 
 
 def test_a_job_file_with_a_wrong_key_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ def learned(element_bytes: int) -> LearnedJob:
 
 
 def test_a_dtype_that_is_none_and_a_name_said_twice_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match=r"model\.dtype = 'float8': is one of float32"):
+    with pytest.raises(ConfigError, match=r"model\.dtype = 'float8': must be one of float32"):
         stated(dtype="float8")
-    with pytest.raises(ConfigError, match=r"model\.names = 'b': is the name of two parameters"):
+    with pytest.raises(ConfigError, match=r"model\.names = 'b': two parameters have this name"):
         stated(names=["a", "b", "b"])
 
 
