@@ -5,7 +5,7 @@ The command that gives it writes the state to a file and then the request, which
 (`request.json`); one request waits at a time. The updater notes in its own part of the record that
 it takes it, from when on it cannot be withdrawn, and answers there. Whether it is taken or
 withdrawn is decided under a lock of the folder, which the kernel gives back for whoever is killed.
-Answered, both files go: the state's first, as a request without it is one that was answered.
+Answered, both files go: the state's first, so that no later one is taken away in its place.
 """
 
 from __future__ import annotations
@@ -115,7 +115,8 @@ def withdraw_request(run: RunDir, request: str) -> bool:
             return False
         part = read_part(run.request_record, RequestPart)
         if part is not None and part.request.id == request:
-            _remove(run, part.request)
+            run.request_record.unlink()
+            (run.learned_folder / part.request.file).unlink(missing_ok=True)
         return True
 
 

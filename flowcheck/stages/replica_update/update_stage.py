@@ -243,8 +243,10 @@ class UpdateService:
         if o.waiting.used:
             all_taken = o.waiting.closed and o.waiting.after(at) is None
             return ReplicaState.STOPPED if all_taken else ReplicaState.CATCHING_UP
+        if before.number != followed.number:
+            return ReplicaState.APPLYING  # that a step is lost already is for the next look
         # What stopped an incarnation has gone from the shard before a later one is offered.
-        stopped = before.state is ReplicaState.STOPPED and before.number == followed.number
+        stopped = before.state is ReplicaState.STOPPED
         return ReplicaState.STOPPED if stopped or o.lost else ReplicaState.APPLYING
 
     @property
