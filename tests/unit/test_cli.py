@@ -105,7 +105,7 @@ def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs(
     """Each of them loads before the first frame can be captured."""
     script = (
         "import sys, flowcheck.stages.supervisor.stage_launch\n"
-        "from flowcheck.stages.packet_capture import capture, parse\n"
+        "from flowcheck.stages.packet_capture import capture_stage, parse_stage\n"
         f"print(*sorted({HEAVY | {'numpy', 'typer', 'rich'}!r} & set(sys.modules)))"
     )
     told = subprocess.run(
