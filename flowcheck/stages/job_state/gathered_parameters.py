@@ -25,8 +25,8 @@ from flowcheck.replica.sharding.gather_units import (
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.traffic.observed_messages import Range
-from flowcheck.wire.training_job.learned_job import LearnedJob
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 
 def wrapped_of(run: RunDir) -> ShardedModel | None:
@@ -49,12 +49,12 @@ def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
 
 
 def parameter_placement(
-    run: RunDir, job: LearnedJob, config: JobConfig
+    run: RunDir, job: TrainingFacts, config: JobConfig
 ) -> tuple[UnitSplitter, tuple[Finding, ...]]:
     """Where the parameters lie, and what that rests on. Raises StateError where what the job file
     says of the model does not fit."""
     sizes = [parameter.nbytes for parameter in job.parameters]
-    ranks = job.communicators[0].ranks
+    ranks = job.communicator_ranks[0]
     model = wrapped_of(run)
     if model is not None:
         placing, alike = model_units(sizes, ranks, model)

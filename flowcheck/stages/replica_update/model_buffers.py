@@ -31,14 +31,14 @@ from flowcheck.stages.job_state.model_layout import names_fit
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Iteration, Step
-from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 if TYPE_CHECKING:
     import torch
 
 
 def store_broadcast_buffers(
-    run: RunDir, config: JobConfig, job: LearnedJob, sent: Path, *, step: Step = START
+    run: RunDir, config: JobConfig, job: TrainingFacts, sent: Path, *, step: Step = START
 ) -> None:
     """Of a life that begins with `step`. sent: what was broadcast, where there was anything."""
     model = config.model
@@ -67,7 +67,7 @@ class Buffers:
     """Kept for as long as their steps are."""
 
     def __init__(
-        self, run: RunDir, job: LearnedJob, replica: Replica, source: GradientSource, each: int
+        self, run: RunDir, job: TrainingFacts, replica: Replica, source: GradientSource, each: int
     ) -> None:
         """each: iterations per step."""
         self._path, self._replica, self._source, self._each = run.replica, replica, source, each

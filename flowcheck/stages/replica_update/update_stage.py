@@ -35,6 +35,7 @@ from flowcheck.stages.job_state.lifecycle_record import (
 from flowcheck.stages.job_state.lifecycle_states import ReplicaState
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import (
     UnusedParameterMap,
     UsedMask,
@@ -57,7 +58,6 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
-from flowcheck.wire.training_job.learned_job import decode_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +119,23 @@ class UpdateService:
     def _opened(self) -> UpdaterState | None:
         """Opens or creates the replica once the job is learned; None until then."""
         run = self._run
-        kind = source_kind_of(run) if self._open is None else None
-        if kind is None:
+        if self._open is not None or (kind := source_kind_of(run)) is None:
             return self._open
-        job = decode_job(run.learned_job.read_bytes())
+        job = training_of(run)
+        assert job is not None, "no kind of source is there without it"
         self._each = optimizer_of(job, self._config).synced_backwards
         known = UnusedParameterMap(job, self._each)
-        replica, placing = open_replica(
-            run, self._config, job, leaves_out=known.leaves_out, say=self._say
-        )
+        source = kind.open(run, job, self._each)  # first: of one that is refused no replica is made
+        try:
+            replica, placing = open_replica(
+                run, self._config, job, leaves_out=known.leaves_out, say=self._say
+            )
+        except BaseException:
+            source.close()
+            raise
         followed = self._lifecycle.record().incarnation
         if placing is not None and followed.step is None:  # it needs no base
             self._lifecycle.state_known(msgspec.structs.replace(followed, step=Step(0)))
-        source = kind.open(run, job)
         records = StepLog(run, self._config, replica)
         waiting = BaseWait(run, self._config, source.gradient_bytes)
         alone, behind = placing is None and not known.leaves_out, int(bool(self._config.together))
@@ -176,6 +180,7 @@ class UpdateService:
             request = take_request(self._lifecycle)
             if request is not None:
                 return self._take(o, request, followed)
+        self._say(o.source.news())
         o.buffers.look(followed)
         arrived = self._whole(o, record)
         if waits:
