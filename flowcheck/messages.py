@@ -70,7 +70,7 @@ class StepArrived(Message, frozen=True, kw_only=True):
 
 
 class StepApplied(Message, frozen=True, kw_only=True):
-    """The replica took `step`; its generation is free again."""
+    """The replica applied `step`; its generation is free again."""
 
     step: Step
     seconds: float
@@ -86,7 +86,8 @@ class StepLost(Message, frozen=True, kw_only=True):
 
 
 class StepShort(Message, frozen=True, kw_only=True):
-    """So much of `step`, of a job followed by its parameters, never came; the rest is taken."""
+    """`missing_bytes` of `step` never came, of a job followed by its parameters; the rest is
+    applied."""
 
     step: Step
     missing_bytes: int
@@ -94,7 +95,7 @@ class StepShort(Message, frozen=True, kw_only=True):
 
 
 class StepDoubtful(Message, frozen=True, kw_only=True):
-    """`step` was taken, and then copies came that differ within so many bytes of it."""
+    """`step` was applied, and then copies came that differ within `conflict_bytes` of it."""
 
     step: Step
     conflict_bytes: int
@@ -105,7 +106,7 @@ class StepSaved(Message, frozen=True, kw_only=True):
 
     step: Step
     name: str
-    """Of it at the target."""
+    """Of the checkpoint, at the target."""
     bytes: int
     seconds: float
     time_ns: int
@@ -113,16 +114,17 @@ class StepSaved(Message, frozen=True, kw_only=True):
 
 
 class SaveFailed(Message, frozen=True, kw_only=True):
-    """An attempt at a checkpoint that came to nothing, the how many-th since one did not."""
+    """A checkpoint could not be saved."""
 
     step: Step | None
-    """None: not even the target could be asked what it holds."""
+    """None: the target could not even be read for what it holds."""
     why: Finding
     attempts: int
+    """That failed since one was saved."""
 
 
 class Drained(Message, frozen=True, kw_only=True):
-    """A stage has nothing left to do, and nothing more can come to it."""
+    """A stage has nothing left to do, and nothing more can reach it."""
 
     stage: str
     steps: int = 0
@@ -146,7 +148,8 @@ class Note(Message, frozen=True, kw_only=True):
 
 
 class Unwritten(Message, frozen=True, kw_only=True):
-    """Lines of a file of records found no room, or do again; steps are taken all the same."""
+    """Lines of a file of records found no room, or there is room again; steps are applied all the
+    same."""
 
     stage: str
     file: str
@@ -157,7 +160,7 @@ class Unwritten(Message, frozen=True, kw_only=True):
 
 
 class Stop(Message, frozen=True, kw_only=True):
-    """Leave; after what is in hand if `drain`."""
+    """The stage must end; where `drain`, after what it has already received."""
 
     reason: Finding
     drain: bool = False

@@ -33,9 +33,9 @@ TEMPLATE_BUFFERS = Entry(
     "{names}",
     remedy="Use a newer template, or state the model (`[model] factory`).",
 )
-BUFFERS_MISSING = Entry("resume.buffers_missing", "{buffers} buffers are missing: {names}")
+BUFFERS_MISSING = Entry("resume.buffers_missing", "{count} buffers are missing: {names}")
 TENSORS_MISSING = Entry(
-    "resume.tensors_missing", "{tensors} tensors without gradients are missing: {names}"
+    "resume.tensors_missing", "{count} tensors without gradients are missing: {names}"
 )
 PARAMETERS_ALONE = Entry(
     "resume.parameters_alone", "parameters alone: a trainer goes on with a new optimizer"

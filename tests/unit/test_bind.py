@@ -221,7 +221,7 @@ def test_the_scripts_say_that_a_root_is_made_up(kernel: Kernel) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes there")
 def test_a_real_sysfs_file_that_is_only_written_to_is_reached() -> None:
     """The kernel looks for such a device and says that there is none: nothing changes."""
-    with pytest.raises(StateError, match=r"drivers_probe does not take .*(No such|Read-only)"):
+    with pytest.raises(StateError, match=r"refuses .* in .*drivers_probe: (No such|Read-only)"):
         MachineSettings(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")
 
 

@@ -39,10 +39,10 @@ def test_an_accelerator_of_somebody_else_s_or_in_use_is_left_alone(tmp_path: Pat
         dsa_queues.reserve(kernel, "dsa0", 3)
     dsa_queues.reserve(kernel, "dsa0", 1)
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/clients", "1")
-    with pytest.raises(ConfigError, match=r"wq0\.0 of it is in use"):
+    with pytest.raises(ConfigError, match=r"queue wq0\.0 is in use"):
         dsa_queues.undo(kernel, "dsa0")
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/name", "storage")
-    with pytest.raises(ConfigError, match="enabled for something else"):
+    with pytest.raises(ConfigError, match="in use for something else"):
         dsa_queues.reserve(kernel, "dsa0", 1)
 
 

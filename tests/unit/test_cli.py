@@ -13,6 +13,7 @@ import pytest
 
 from flowcheck import cli
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.run_directories import NO_CHAIN_STARTED
 
 VERBS = (
     *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
@@ -152,7 +153,7 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
 
 
 def test_what_is_no_amount_of_memory_is_one_sentence() -> None:
-    assert "--need-gib = nan: is 0 or more" in refused("doctor", "--need-gib", "nan")
+    assert "--need-gib = nan: must be 0 or more" in refused("doctor", "--need-gib", "nan")
 
 
 def test_a_job_file_that_nests_without_end_is_one_sentence(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_a_run_directory_too_deep_for_sockets_is_one_sentence(tmp_path: Path) ->
     command = [sys.executable, "-m", "flowcheck", "up", str(job), "--run", str(deep)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "a socket path may have 107 bytes" in done.stderr
+    assert "a socket in it is longer than 107 bytes" in done.stderr
 
 
 def test_all_our_errors_are_of_one_family() -> None:
@@ -253,4 +254,4 @@ def test_a_folder_for_a_capture_is_one_sentence(tmp_path: Path) -> None:
 def test_status_of_nothing_is_json_for_programs(tmp_path: Path) -> None:
     code, out, _ = flowcheck("status", "--run", tmp_path / "nowhere", "--json")
     assert code == 2
-    assert "no chain was started there" in json.loads(out)["error"]
+    assert json.loads(out)["error"]["code"] == NO_CHAIN_STARTED.code

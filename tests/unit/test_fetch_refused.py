@@ -22,7 +22,7 @@ OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha2
     ("body", "sentence"),
     [
         (json.dumps(OUTSIDE), r"names '\.\./x', which is no file"),
-        ("[" * 200_000, "does not answer as"),
+        ("[" * 200_000, "unexpected reply"),
     ],
 )
 def test_nothing_is_written_outside_the_folder_whatever_a_server_says(

@@ -44,7 +44,9 @@ def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_kille
         assert other.stdout.readline() == "held\n"
         for _ in range(2):
             error = CliRunner().invoke(app, words).exception
-            assert f"cluster '{name}' is of a run that goes on, process {other.pid}: " in str(error)
+            assert f"cluster {name} is used by a run that is not over (process {other.pid})" in str(
+                error
+            )
         assert not taken
         assert not list(tmp_path.iterdir()), "nothing is made"
         other.kill()

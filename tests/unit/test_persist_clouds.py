@@ -114,7 +114,7 @@ def test_what_is_wrong_is_told_in_words(
     with pytest.raises(StateError, match="there is no such bucket"):
         saver(config(cloud, "x", target=f"{nowhere}/x"), tmp_path / "a", shm).save(1)
     if cloud.wrong:
-        with pytest.raises(StateError, match="lets nobody in with these credentials"):
+        with pytest.raises(StateError, match="access denied"):
             saver(config(cloud, "x", options=cloud.wrong), tmp_path / "b", shm).save(1)
 
 

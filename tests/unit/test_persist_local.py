@@ -192,7 +192,7 @@ def test_a_list_of_checkpoints_that_is_none_stops_everything(
 ) -> None:
     (tmp_path / "checkpoints.json").write_text("{")
     take(replica)
-    with pytest.raises(StateError, match="nothing is written or taken away there"):
+    with pytest.raises(StateError, match="nothing is written or removed there"):
         saver_for(config(tmp_path), tmp_path, shm / "state").save(1)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints.json"]
 

@@ -125,7 +125,7 @@ def test_what_became_another_at_the_store_is_found_and_sent_again(
         store.client().put_object(Bucket=BUCKET, Key=key, Body=b"x" * size)
 
     monkeypatch.setattr(ObjectStore, "send", send)
-    with pytest.raises(StateError, match=r"model\.safetensors: what is there is not what was sent"):
+    with pytest.raises(StateError, match=r"model\.safetensors: the stored bytes are not"):
         saver.save(1)
     assert "latest" not in keys(store, "torn")
     monkeypatch.undo()
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_store_is_told_in_words(
     absent = PersistConfig(
         target="s3://nobody-made-this/x", every_steps=1, options=absent.options, timeout_s=5
     )
-    with pytest.raises(StateError, match="no such bucket or container: make it first"):
+    with pytest.raises(StateError, match="no such bucket or container: create it first"):
         saver_for(absent, tmp_path / "staging", shm / "state").save(1)
     nowhere = store.options | {"endpoint_url": f"http://127.0.0.1:{free_port()}"}
     limits = {"retries": {"max_attempts": 1}}

@@ -82,5 +82,5 @@ def test_wrong_credentials_are_told_in_words(
     port: int, replica: Replica, shm: Path, tmp_path: Path, wrong: dict[str, str]
 ) -> None:
     own = config(port, options=swift.options(port) | wrong)
-    with pytest.raises(StateError, match="lets nobody in with these credentials"):
+    with pytest.raises(StateError, match="access denied"):
         saver_for(own, tmp_path / "staging", shm / "state").save(1)

@@ -12,6 +12,7 @@ import pytest
 from support.supervised import Clock
 
 from flowcheck.errors import StateError
+from flowcheck.findings.chain_processes import LOG_EMPTY, STAGE_NOT_UP
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor import process_progress, stage_process
 
@@ -65,6 +66,8 @@ def test_a_start_that_a_busy_machine_makes_slow_is_waited_for_but_not_for_ever(
         clock.now_s += stage_process.STILL_LIMIT_S - 10
         stage.check_start(run)
     clock.now_s += stage_process.HELLO_LIMIT_S
-    with pytest.raises(StateError, match=r"update did not come up within \d{4} s; it said nothing"):
+    with pytest.raises(StateError, match=r"update did not come up within \d{4} s; ") as found:
         stage.check_start(run)
+    assert found.value.finding.of(STAGE_NOT_UP)
+    assert found.value.finding.arguments["log"] == LOG_EMPTY(run.log("update"))
     run.remove()

@@ -151,15 +151,15 @@ def test_what_is_not_to_be_had_is_told_in_words(
     monkeypatch.setattr(retry_backoff, "TRIES", 2)
     (tmp_path / "word").write_text(WORD)
     with served(kept, token_file=str(tmp_path / "word")) as url:
-        with pytest.raises(StateError, match="--token-file names the file with it"):
+        with pytest.raises(StateError, match="--token-file names the file that holds"):
             fetched(url, 2, tmp_path / "got", "another word of letters")
         with pytest.raises(StateError, match="there is no step 9; there are 2"):
             fetched(url, 9, tmp_path / "got", WORD)
-    with pytest.raises(StateError, match="cannot be fetched from, 2 times: ConnectionRefused"):
+    with pytest.raises(StateError, match="2 tries failed: ConnectionRefused"):
         said: list[str] = []
         fetched(url, 2, tmp_path / "got", WORD, said=said.append)
     (told,) = said
-    assert told.startswith(f"{url}: ConnectionRefusedError") and "tried 1 times more" in told
+    assert told.startswith(f"{url}: ConnectionRefusedError") and "1 more tries within" in told
     with pytest.raises(ConfigError, match="pip install gcsfs"):
         fetched("gs://box/job", 2, tmp_path / "got")
 
@@ -220,7 +220,7 @@ def test_the_target_of_a_chain_is_fetched_from_as_well(
         assert sums(got) == sums(read_by_boto(store, tmp_path))
         with pytest.raises(StateError, match="there is no step 7"):
             fetched(target, 7, tmp_path / "got", options=store.options)
-        with pytest.raises(StateError, match="nothing durable lies there"):
+        with pytest.raises(StateError, match="holds no finished checkpoint"):
             fetched(target + "x", "latest", tmp_path / "got", options=store.options)
 
 

@@ -121,7 +121,7 @@ def test_nobody_gets_in_without_the_word_and_nobody_gets_out_of_the_folder(
     with pytest.raises(ConfigError, match="beyond this machine clients need a word"):
         ServeConfig(host="0.0.0.0")
     (tmp_path / "short").write_text("guess")
-    with pytest.raises(ConfigError, match="one word of 16 characters or more"):
+    with pytest.raises(ConfigError, match="one token of at least 16 ASCII characters"):
         serving(StepCatalog([kept]), token_file=str(tmp_path / "short"))
 
 

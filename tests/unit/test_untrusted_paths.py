@@ -109,7 +109,7 @@ def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -
     with pytest.raises(StateError, match="holds step 9"):
         StoreOrigin(f"file://{tmp_path}", fsspec.filesystem("file")).find("latest")
     entry = LedgerEntry(name="step-5", step=9, digest="", bytes=1, saved=0.0, run="r")
-    with pytest.raises(StateError, match="says that step-5 is step 9"):
+    with pytest.raises(StateError, match="lists step-5 as step 9"):
         checkpoint_ledger.decode(checkpoint_ledger.encode(Ledger(entries=(entry,))), "x")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import CLUSTER_IN_USE
 
 ADDRESS = "\0flowcheck-lab-{}"
 """An abstract name (unix(7)): no file stays of it, and a killed process has none."""
@@ -29,10 +30,7 @@ def reserved(name: str) -> Iterator[None]:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise FlowCheckError(
-                f"cluster {name!r} is of a run that goes on, {_owner(name)}: wait for its end, end "
-                f"it, or give this one a --name of its own (and an --out)"
-            ) from error
+            raise FlowCheckError(CLUSTER_IN_USE(name=name, owner=_owner(name))) from error
         own.listen(ASKED)
         yield
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import CLUSTER_EXISTS, CLUSTER_LEFT, NEEDS_ROOT
 from flowcheck.lab.cluster import (
     cluster_state_file,
     linux_bridge,
@@ -44,10 +45,8 @@ def up(cluster: Cluster) -> Cluster:
     with cluster_state_file.locked():
         taken = cluster_state_file.load(cluster.name)
         if taken is not None or network_namespaces.existing(prefix(cluster.name)):
-            was = "is up" if taken is not None and taken.whole else "was left by a crash"
-            raise FlowCheckError(
-                f"cluster {cluster.name!r} {was}: flowcheck lab down --name {cluster.name}"
-            )
+            is_up = taken is not None and taken.whole
+            raise FlowCheckError((CLUSTER_EXISTS if is_up else CLUSTER_LEFT)(cluster.name))
         try:
             _make(cluster)
         except BaseException:
@@ -67,7 +66,7 @@ def down(name: str) -> Removed:
 def require_root() -> None:
     """Raises FlowCheckError for anybody else."""
     if os.geteuid() != 0:
-        raise FlowCheckError("the lab makes network namespaces and needs root: run it with sudo")
+        raise FlowCheckError(NEEDS_ROOT())
 
 
 def _make(cluster: Cluster) -> None:

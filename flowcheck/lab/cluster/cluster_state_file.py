@@ -15,6 +15,7 @@ import msgspec
 
 from flowcheck.atomic_write import temporary_path, write_atomically
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import LAB_LOCKED, NOT_A_CLUSTER_STATE
 from flowcheck.lab.cluster.cluster_spec import Cluster
 from flowcheck.lab.cluster.namespace_processes import ProcessIdentity
 
@@ -54,7 +55,7 @@ def load(name: str) -> ClusterState | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise FlowCheckError(f"{path_of(name)} is not a cluster's state: {error}") from error
+        raise FlowCheckError(NOT_A_CLUSTER_STATE(path=path_of(name), error=error)) from error
 
 
 def names() -> list[str]:
@@ -100,7 +101,7 @@ def _lock(deadline_s: float) -> int:
             return descriptor
         os.close(descriptor)
         if time.monotonic() > deadline_s:
-            raise FlowCheckError(f"another `flowcheck lab` has held {FOLDER} for {LOCK_LIMIT_S} s")
+            raise FlowCheckError(LAB_LOCKED(folder=FOLDER, limit_s=LOCK_LIMIT_S))
         Event().wait(LOOK_S)
 
 

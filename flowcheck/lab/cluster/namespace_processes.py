@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import NOT_KILLED, PROCESSES_KEEP_STARTING
 from flowcheck.lab.cluster.network_namespaces import FOLDER
 
 TERM_LIMIT_S = 3.0
@@ -80,7 +81,7 @@ def end_members(
         end(todo)
         ended += todo
         todo = []
-    raise FlowCheckError(f"processes in {', '.join(namespaces)} keep starting new ones")
+    raise FlowCheckError(PROCESSES_KEEP_STARTING(list(namespaces)))
 
 
 def end(processes: Iterable[ProcessIdentity]) -> None:
@@ -101,7 +102,7 @@ def end(processes: Iterable[ProcessIdentity]) -> None:
         left = _signal(left, signal.SIGKILL, KILL_LIMIT_S)
         if left:
             names = ", ".join(f"{held[one].what} ({held[one].pid})" for one in left)
-            raise FlowCheckError(f"SIGKILL did not end {names}")
+            raise FlowCheckError(NOT_KILLED(names))
     finally:
         for descriptor in held:
             os.close(descriptor)

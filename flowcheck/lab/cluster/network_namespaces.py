@@ -18,6 +18,7 @@ from typing import Any
 from pyroute2 import IPRoute, NetlinkError, netns
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import KERNEL_REFUSED
 
 FOLDER = Path("/run/netns")
 CLONE_NEWNET = 0x40000000  # linux/sched.h
@@ -42,7 +43,7 @@ def needs(what: str, feature: str) -> Iterator[None]:
         reason = error.strerror or str(error)
     else:
         return
-    raise FlowCheckError(f"cannot make {what}: {reason}; it needs {feature}")
+    raise FlowCheckError(KERNEL_REFUSED(what=what, error=reason, feature=feature))
 
 
 @contextmanager

@@ -14,6 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import (
+    OVS_ENDED,
+    OVS_FAILED,
+    OVS_NO_SCHEMA,
+    OVS_NOT_INSTALLED,
+    OVS_PORT_NOT_OPEN,
+)
 from flowcheck.lab.cluster.cluster_spec import BRIDGE, MONITOR, Cluster, port_name
 from flowcheck.lab.cluster.namespace_processes import ProcessIdentity, look
 from flowcheck.lab.cluster.network_namespaces import inside, netlink
@@ -73,7 +80,8 @@ class LabOpenVSwitch:
             )
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise FlowCheckError(f"{command[0]} failed with {done.returncode}: {said}")
+            what = OVS_FAILED(program=command[0], code=done.returncode, said=said)
+            raise FlowCheckError(what)
         return done.stdout
 
     def _daemon(self, program: str, *words: str, born: Callable[[ProcessIdentity], None]) -> None:
@@ -89,7 +97,7 @@ class LabOpenVSwitch:
         )
         process = look(int(pid_file.read_text()))
         if process is None:
-            raise FlowCheckError(f"{program} ended at once; see {self._folder}/{program}.log")
+            raise FlowCheckError(OVS_ENDED(program=program, log=self._folder / f"{program}.log"))
         born(process)
 
 
@@ -97,10 +105,7 @@ def require() -> None:
     """Raises FlowCheckError where Open vSwitch is not installed."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
-        raise FlowCheckError(
-            f"Open vSwitch is not installed ({', '.join(missing)} missing): "
-            "apt-get install openvswitch-switch, or take --switch bridge"
-        )
+        raise FlowCheckError(OVS_NOT_INSTALLED(missing))
     _schema()
 
 
@@ -167,11 +172,11 @@ def _check(switch: LabOpenVSwitch) -> None:
     for line in lines:
         name, number, error = line.split(",", 2)
         if not number.strip('"').isdigit():
-            raise FlowCheckError(f"Open vSwitch cannot open {name}: {error}")
+            raise FlowCheckError(OVS_PORT_NOT_OPEN(port=name, error=error))
 
 
 def _schema() -> Path:
     for path in SCHEMAS:
         if path.is_file():
             return path
-    raise FlowCheckError(f"Open vSwitch's database schema is missing: {SCHEMAS[0]}")
+    raise FlowCheckError(OVS_NO_SCHEMA(SCHEMAS[0]))

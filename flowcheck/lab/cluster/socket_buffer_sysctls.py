@@ -8,6 +8,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import NOT_A_SYSCTL_RECORD, SYSCTL_REFUSED
 from flowcheck.lab.cluster import cluster_state_file
 
 WANTED = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}
@@ -66,7 +67,7 @@ def _load() -> RaisedSysctls | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise FlowCheckError(f"{RECORD} is not ours: {error}") from error
+        raise FlowCheckError(NOT_A_SYSCTL_RECORD(path=RECORD, error=error)) from error
 
 
 def _file(key: str) -> Path:
@@ -81,4 +82,5 @@ def _write(key: str, value: int) -> None:
     try:
         _file(key).write_text(str(value))
     except OSError as error:
-        raise FlowCheckError(f"cannot set {key} = {value}: {error.strerror}") from error
+        what = SYSCTL_REFUSED(key=key, value=value, error=error.strerror)
+        raise FlowCheckError(what) from error

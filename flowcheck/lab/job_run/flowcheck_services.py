@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import SERVICES_ENDED, SERVICES_NOT_UP
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.stages.chain_events.event_log import EventKind
@@ -50,9 +51,10 @@ class FlowCheckServices:
         while not self._captures():
             self.check()
             if time.monotonic() > deadline_s:
-                said = self.said().strip() or "they said nothing"
-                within = f"within {START_LIMIT_S:.0f} s ({self.log})"
-                raise FlowCheckError(f"the services did not come up {within}:\n{said}")
+                said = self.said().strip() or "they printed nothing"
+                limit_s = round(START_LIMIT_S)
+                what = SERVICES_NOT_UP(limit_s=limit_s, log=self.log, said=said)
+                raise FlowCheckError(what)
             Event().wait(LOOK_S)
         for pid in self.run.stage_pids().values():
             with suppress(OSError):  # a kernel without autogroups
@@ -80,8 +82,8 @@ class FlowCheckServices:
         """Raises FlowCheckError once they have ended: nothing would follow the job any more."""
         code = self._process.poll()
         if code is not None:
-            said = "\n".join(self.said().strip().splitlines()[-5:]) or "they said nothing"
-            raise FlowCheckError(f"the services ended with {code} ({self.log}):\n{said}")
+            said = "\n".join(self.said().strip().splitlines()[-5:]) or "they printed nothing"
+            raise FlowCheckError(SERVICES_ENDED(code=code, log=self.log, said=said))
 
     def state(self) -> ChainState | None:
         """What `flowcheck status` tells; None while nothing of it can be read."""

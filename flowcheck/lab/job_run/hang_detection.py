@@ -12,6 +12,8 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.finding import Finding
+from flowcheck.findings.lab_runs import TRAINERS_HANG
 from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
 
 STEP_LIMIT_S = 120.0
@@ -53,15 +55,17 @@ class HangDetector:
         self._looked_s, self._delays = now, delays
         all_s = now - self._moved_s
         if all_s - self._starved_s > STEP_LIMIT_S or all_s > STARVED_LIMIT_S:
-            raise FlowCheckError(self._sentence(all_s))
+            raise FlowCheckError(self._hang(all_s))
 
-    def _sentence(self, all_s: float) -> str:
-        stand = "\n".join(line for one in self._trainers for line in stacks(one))
-        busy = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
-        return (
-            f"{self._what}: no new step for {all_s:.0f} s after {self._seen}, "
-            f"{self._starved_s:.0f} of them spent waiting for a processor ({busy}). "
-            f"Where the ranks stood:\n{stand}"
+    def _hang(self, all_s: float) -> Finding:
+        return TRAINERS_HANG(
+            what=self._what,
+            seconds=round(all_s),
+            step=str(self._seen),
+            starved_s=round(self._starved_s),
+            load=f"{os.getloadavg()[0]:.1f}",
+            processors=os.cpu_count(),
+            stacks="\n".join(line for one in self._trainers for line in stacks(one)),
         )
 
 

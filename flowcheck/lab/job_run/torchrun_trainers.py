@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import TRAINER_ENDED
 from flowcheck.lab.cluster import Cluster, enter
 
 END_LIMIT_S = 20.0
@@ -76,7 +77,7 @@ class Trainers:
         codes = [process.poll() for process in self._processes]
         for code, log in zip(codes, self.logs, strict=True):
             if code:
-                raise FlowCheckError(f"a trainer ended with {code}:\n{_tail(log)}")
+                raise FlowCheckError(TRAINER_ENDED(code=code, log=_tail(log)))
         return all(code == 0 for code in codes)
 
     def lines(self) -> list[dict[str, object]]:

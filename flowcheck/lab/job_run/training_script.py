@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.lab_runs import OPTION_DECIDED
 from flowcheck.lab.job_run.run_plan import script_module
 
 PROBE_VALUES = {
@@ -60,9 +61,7 @@ def check_arguments(verb: str, arguments: Sequence[str]) -> None:
     given = _values(arguments)
     for option, instead in LAB_DECIDES[verb].items():
         if given[option] != before[option]:
-            raise FlowCheckError(
-                f"--{option} behind `--`: `flowcheck lab {verb}` decides that; {instead}"
-            )
+            raise FlowCheckError(OPTION_DECIDED(option=option, verb=verb, instead=instead))
 
 
 def _values(arguments: Sequence[str]) -> dict[str, Any]:

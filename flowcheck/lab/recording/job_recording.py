@@ -13,6 +13,7 @@ from typing import Any
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.lab_runs import ACCOUNTS_DIFFER
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster import UPLINK
 from flowcheck.lab.job_run.digest_comparison import trainer_digests
@@ -148,7 +149,7 @@ def condensed(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """Collectives of all groups in rank 0's order: kind, bytes, protocol and the sha256 of what
     they made; a list of one per rank where ranks made different things.
 
-    Raises FlowCheckError where the ranks do not tell of the same collectives.
+    Raises FlowCheckError where the ranks report different collectives.
     """
     told = [_lines(folder / f"rank{rank}.jsonl") for rank in range(ranks)]
     found = []
@@ -158,7 +159,7 @@ def condensed(folder: Path, ranks: int) -> list[dict[str, Any]]:
         if first["kind"] not in ("send", "recv") and any(
             [other[name] for name in SAME] != [first[name] for name in SAME] for other in alike
         ):
-            raise FlowCheckError(f"the ranks' accounts of collective {position} differ: {alike}")
+            raise FlowCheckError(ACCOUNTS_DIFFER(number=position, accounts=str(alike)))
         hashes = [one.get("sha256") for one in alike]
         found.append(
             {name: first[name] for name in ("group", *SAME)}

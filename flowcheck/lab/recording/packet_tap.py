@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import FRAMES_DROPPED
 from flowcheck.lab.cluster.network_namespaces import inside
 from flowcheck.lab.recording.pcapng_writer import PcapngWriter
 
@@ -109,10 +110,8 @@ class PacketTap:
             writer.statistics(received=frames, dropped=dropped, at_ns=time.time_ns())
         self.seen = TapCounts(frames, size)
         if dropped:
-            raise FlowCheckError(
-                f"{dropped} frames were dropped between {self._interface} and {self._path}: "
-                "the recording is not whole; a smaller or slower job may be"
-            )
+            what = FRAMES_DROPPED(frames=dropped, interface=self._interface, path=self._path)
+            raise FlowCheckError(what)
 
 
 def _stamp_ns(told: list[tuple[int, int, bytes]]) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.lab_runs import NO_BASE, NOTHING_LOGGED, TRAINERS_WROTE_TOO_FEW
 from flowcheck.lab.job_run.digest_comparison import Digests, replica_digests, trainer_digests
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import LabPlan
@@ -31,11 +32,6 @@ GAP_S = 3.0
 """How long a capture that is killed stays so: many steps of a small model."""
 LOGGED_LIMIT_S = 120.0
 """For the steps between two checkpoints to be logged."""
-
-ENDED = (
-    "the trainers had ended, and no two of their files (one every {every} steps) came behind step "
-    "{behind}: give them more --steps, or a model that takes longer for a step"
-)
 
 
 class LateJoinDrill(KillRestoreDrill):
@@ -91,22 +87,23 @@ class LateJoinDrill(KillRestoreDrill):
     def _give_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
         """Of the trainer's checkpoints behind what is seen now the first that will do."""
         deadline_s = time.monotonic() + LOGGED_LIMIT_S
-        run, behind, why = RunDir(self._plan.run), trainers.step(), "nothing was logged"
+        run, behind = RunDir(self._plan.run), trainers.step()
+        why = NOTHING_LOGGED()
         while time.monotonic() < deadline_s:
             for step, one, other in self._pairs(behind):
                 try:
                     base_command.apply_base(run, one, LogPosition(then=other))
                 except StateError as error:
-                    why = str(error)
+                    why = error.finding
                     continue
                 outcome.bases.append(step)
                 self._display.say(f"{one.name} is the base: {other.name} tells its place")
                 return
             if trainers.ended() and not self._pairs(behind):
-                why += f"; {ENDED.format(behind=behind, every=self._late.save_every)}"
+                why = TRAINERS_WROTE_TOO_FEW(why=why, every=self._late.save_every, step=behind)
                 break
             Event().wait(LOOK_S)
-        raise FlowCheckError(f"no base could be given: {why}")
+        raise FlowCheckError(NO_BASE(why))
 
     def _pairs(self, behind: int) -> list[tuple[int, Path, Path]]:
         """(step of the first, its file, the next file) of checkpoints of later steps, in order."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import ROUND_WITHOUT_BASE, TOO_FEW_STEPS
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -95,7 +96,7 @@ def cpu_per_step(samples: Sequence[CpuSample], warm_up: int) -> tuple[float, flo
     """
     used = [sample for sample in samples if sample.step >= warm_up]
     if len(used) < 2:
-        raise FlowCheckError("too few steps were seen to tell CPU time: give it more steps")
+        raise FlowCheckError(TOO_FEW_STEPS())
     first, last = used[0], used[-1]
     steps = last.step - first.step
     return (
@@ -119,7 +120,7 @@ def figures(measured: Sequence[CaseMeasurement]) -> list[CostFigures]:
         if not rounds:
             continue
         if any(one.round not in base for one in rounds):
-            raise FlowCheckError(f"{case.key}: a round lacks the case it is compared with")
+            raise FlowCheckError(ROUND_WITHOUT_BASE(case.key))
         ratios = [
             (
                 statistics.median(one.seconds) / statistics.median(base[one.round].seconds),

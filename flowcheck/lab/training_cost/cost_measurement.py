@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.lab_runs import MIRRORED_UNEXPECTEDLY
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster.linux_bridge import remove_mirrors
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
@@ -46,7 +47,9 @@ def measure(plan: LabPlan, *, rounds: int, warm_up: int, display: Display) -> li
     job failed or hung, or another run has the cluster.
     """
     if plan.cluster.switch != "bridge":
-        raise ConfigError("switch", plan.cluster.switch, "bridge: its mirror alone is taken off")
+        raise ConfigError(
+            "switch", plan.cluster.switch, "must be bridge: only its mirror can be switched off"
+        )
     if plan.steps < warm_up + 2 or warm_up < 1:
         raise ConfigError("steps", plan.steps, "two more than --warm-up, which is at least 1")
     if rounds < 1:
@@ -89,7 +92,7 @@ def _one(
         trainers_s, services_s = cpu_per_step(samples, warm_up)
         copies = (cluster.status(plan.cluster.name) or {})["monitor"]["frames"]
         if bool(copies) != case.mirror:
-            raise FlowCheckError(f"{case.words}: {copies} frames were mirrored")
+            raise FlowCheckError(MIRRORED_UNEXPECTEDLY(case=case.words, frames=copies))
         made = CaseMeasurement(
             number, case.key, seconds, trainers_s, services_s, load, plan.steps, copies
         )

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.lab_runs import NO_MATPLOTLIB
 from flowcheck.lab.training_cost.cost_figures import CASES, CaseMeasurement, CostFigures, figures
 
 WORDS = {case.key: case.words for case in CASES}
@@ -90,9 +91,7 @@ def need_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise FlowCheckError(
-            "--plot needs matplotlib: pip install 'flowcheck[plot]', or 'matplotlib>=3.8,<4'"
-        ) from error
+        raise FlowCheckError(NO_MATPLOTLIB()) from error
 
 
 def plot(measured: Sequence[CaseMeasurement], path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.machine_settings import QUEUE_NOT_ENABLED
 from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 
 DEVICES = "sys/bus/dsa/devices"
@@ -40,16 +41,18 @@ def dsa_lines(sysfs: MachineSettings, name: str) -> list[str]:
 
 
 def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
-    """Raises ConfigError where somebody has the device, StateError where the kernel refuses; what
-    was done is taken back then."""
+    """Raises ConfigError where the device is in use, StateError where the kernel refuses; what was
+    changed is then undone."""
     device, number = f"{DEVICES}/{name}", _number(sysfs, name)
     if sysfs.look(f"{device}/state") == "enabled":
         if _ours(sysfs, device):
             sysfs.say(f"    {name} is ready for DPDK already")
             return
-        raise ConfigError("device", name, "is enabled for something else: accel-config list says")
+        raise ConfigError(
+            "device", name, "is in use for something else: `accel-config list` shows what"
+        )
     if sysfs.look(f"{device}/configurable") == "0":
-        raise ConfigError("device", name, "has a fixed configuration (configurable is 0)")
+        raise ConfigError("device", name, "its configuration is fixed (configurable is 0)")
     most = int(sysfs.look(f"{device}/max_work_queues") or "0")
     if not 1 <= queues <= most:
         raise ConfigError("queues", queues, f"{name} has {most} work queues")
@@ -66,7 +69,9 @@ def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
 def _number(sysfs: MachineSettings, name: str) -> str:
     matched = NAME.fullmatch(name)
     if matched is None or not sysfs.path(f"{DEVICES}/{name}").exists():
-        raise ConfigError("device", name, "is no accelerator here: `show` lists what is")
+        raise ConfigError(
+            "device", name, "this machine has no such accelerator: `show` lists those it has"
+        )
     return matched[1]
 
 
@@ -116,7 +121,7 @@ def _enable(sysfs: MachineSettings, notes: UndoLog, device: str, number: str, qu
         state = (f"{device}/{own}/state", "enabled")
         notes.tell(f"{single}/bind", own, (f"{single}/unbind", own), state)
         if sysfs.look(state[0]) != "enabled":
-            raise StateError(f"{own} was not enabled: {device}/cmd_status has the reason")
+            raise StateError(QUEUE_NOT_ENABLED(queue=own, device=device))
 
 
 def undo(sysfs: MachineSettings, name: str) -> bool:
@@ -125,5 +130,9 @@ def undo(sysfs: MachineSettings, name: str) -> bool:
     for path in sysfs.names(f"{DEVICES}/{name}/wq*/clients"):
         if sysfs.look(path) not in ("", "0"):
             queue = path.split("/")[-2]
-            raise ConfigError("device", name, f"{queue} of it is in use: end the chain first")
+            raise ConfigError(
+                "device",
+                name,
+                f"its queue {queue} is in use: stop FlowCheck first (flowcheck down)",
+            )
     return UndoLog(sysfs, name).undo()

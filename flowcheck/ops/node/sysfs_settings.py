@@ -1,10 +1,7 @@
 """Writes to a machine's settings in /sys, each printed first and logged with how to undo it.
 
-What was found is kept in /run, for a restart forgets both it and the settings. `root` stands for
-the file system; below any other than / no command is run, and that is said.
-
-What was found is kept in /run, for a restart forgets both it and the settings. `root` stands for
-the file system; below any other than / no command is run, and that is said.
+What was found is kept in /run, because a restart forgets both it and the settings. `root` stands
+for the file system; below a root other than / no command is run, and a line says so.
 """
 
 from __future__ import annotations
@@ -18,6 +15,13 @@ from typing import Any
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import StateError
+from flowcheck.findings.machine_settings import (
+    COMMAND_FAILED,
+    NOT_A_NOTE,
+    NOT_ALL_UNDONE,
+    SETTING_CHANGED,
+    SETTING_NOT_TAKEN,
+)
 
 NOTES = "run/flowcheck-node"
 COMMAND_LIMIT_S = 30
@@ -32,9 +36,10 @@ def run_command(words: Sequence[str]) -> str:
             words, capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StateError(f"{' '.join(words)}: {error}") from error
+        raise StateError(COMMAND_FAILED(command=" ".join(words), error=str(error))) from error
     if done.returncode:
-        raise StateError(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+        said = done.stderr.strip() or str(done.returncode)
+        raise StateError(COMMAND_FAILED(command=" ".join(words), error=said))
     return done.stdout
 
 
@@ -78,7 +83,8 @@ class MachineSettings:
             finally:
                 os.close(file)
         except OSError as error:
-            raise StateError(f"/{name} does not take {value!r}: {error.strerror}") from error
+            what = SETTING_NOT_TAKEN(value=repr(value), file=f"/{name}", error=error.strerror)
+            raise StateError(what) from error
 
     def run(self, words: Sequence[str]) -> str:
         """Says and runs a command, but below a made-up root."""
@@ -103,7 +109,7 @@ class UndoLog:
             try:
                 self._entries = json.loads(self.path.read_text())
             except ValueError as error:
-                raise StateError(f"{self.path} is no note of ours: look, and remove it") from error
+                raise StateError(NOT_A_NOTE(self.path)) from error
 
     def note(self, entry: dict[str, Any]) -> None:
         """The first of one target stays: it tells what was there before we came."""
@@ -148,9 +154,9 @@ class UndoLog:
                 self._take_back(entry)
             except StateError as error:
                 self.sysfs.say(f"    {error}")
-                failed.append(str(error))
+                failed.append(error.finding)
         if failed:
-            raise StateError(f"not all could be undone ({failed[0]}): {self.path} has what is left")
+            raise StateError(NOT_ALL_UNDONE(first=failed[0], path=self.path))
         self.path.unlink()
         self._entries = []
         return True
@@ -162,7 +168,8 @@ class UndoLog:
         if "expect" in entry:
             name, value = entry["expect"]
             if self.sysfs.look(name) != value:
-                raise StateError(f"/{name} is {self.sysfs.look(name) or 'none'}, it was {value}")
+                now = self.sysfs.look(name) or "nothing"
+                raise StateError(SETTING_CHANGED(file=f"/{name}", wanted=value, value=now))
             return
         name, value = entry["write"], entry["value"]
         if "when" in entry:

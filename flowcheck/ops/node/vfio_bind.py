@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.machine_settings import DRIVER_NOT_BOUND
 from flowcheck.ops.node.device_in_use import BRIDGE, PCI_DEVICES, base_class, users_of
 from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 
@@ -78,7 +79,7 @@ def bind(sysfs: MachineSettings, address: str, *, no_iommu: bool) -> None:
         undo = (f"{DRIVERS}/{driver}/unbind", address)
         notes.tell(PROBE, address, undo, (f"{device}/driver", driver))
         if driver_of(sysfs, address) != driver:
-            raise StateError(f"{address} was not taken by {driver}: dmesg has the reason")
+            raise StateError(DRIVER_NOT_BOUND(driver=driver, device=address))
     except StateError:
         sysfs.say("    taking back what was done:")
         notes.undo()

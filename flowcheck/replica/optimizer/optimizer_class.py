@@ -30,7 +30,7 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
     name = config.name
     if refused := rule_named(name).refused:
-        raise ConfigError("optimizer.name", config.name, str(refused))
+        raise ConfigError("optimizer.name", config.name, refused)
     made = torchs_classes()
     if name not in made:
         known = ", ".join(sorted(key for key in made if not rule_named(key).refused))

@@ -67,9 +67,8 @@ LOOK_S = 0.5
 
 
 class EventRecorder:
-    """The only writer of a run's events.jsonl and beat.json. Lines that cannot be written for
-    another reason than that there is no room raise OSError; everything else here may fail, and is
-    looked at again."""
+    """The only writer of a run's events.jsonl and beat.json. A line that cannot be written raises
+    OSError, unless the file system is full; everything else here may fail, and is tried again."""
 
     def __init__(
         self, run: RunDir, config: JobConfig, say: Callable[[Finding], None] = lambda _: None
@@ -100,7 +99,8 @@ class EventRecorder:
         self._beat()
 
     def end(self, *, in_order: bool) -> None:
-        """Its stages are being told to leave. in_order: somebody wanted that, or none is left."""
+        """Its stages are being asked to leave. in_order: somebody wanted that, or all sources
+        ended."""
         self._ending, self._in_order = True, in_order
         self._beat()
 
@@ -119,7 +119,8 @@ class EventRecorder:
             self._lack(message)
             return
         if isinstance(message, JobLearned | StepArrived | StepApplied):
-            self._look_at_files()  # a later life is told before its steps, which it counts anew
+            # A later incarnation is reported before its steps, which it counts anew.
+            self._look_at_files()
         event = event_of(message, job=self._job, now_ns=time.time_ns())
         self._write(event, message_fields(message))
         if isinstance(message, StepLost):
@@ -161,7 +162,7 @@ class EventRecorder:
         self._beat()
 
     def _look_at_frames(self, rings: Sequence[FrameRing]) -> None:
-        """Each frame is told once: the counters only grow."""
+        """Each frame is reported once: the counters only grow."""
         captured = [ring.counters()["capture"] for ring in rings]
         lost = Counter({name: sum(one[name] for one in captured) for name in LOSS_COUNTERS})
         new = lost - self._frames
@@ -175,7 +176,7 @@ class EventRecorder:
             self._write(Event(kind=EventKind.LOSS, what=FRAMES, count=new.total(), why=why))
 
     def _look_at_tables(self, rings: Sequence[FrameRing]) -> None:
-        """A full table is told at once, then each time that twice as many packets missed it."""
+        """A full table is reported at once, then each time that twice as many packets missed it."""
         packets = sum(ring.counters()["parse"][FLOW_TABLE_FULL] for ring in rings)
         if packets > 2 * self._unfollowed:
             new, self._unfollowed = packets - self._unfollowed, packets

@@ -1,6 +1,6 @@
 """The supervisor's heartbeat file: that it is alive, and what it has counted.
 
-Whoever watches a chain goes by it: a process that stands still lives, and its heart does not beat.
+Whoever watches a chain goes by it: a process that stands still is alive, but writes no heartbeat.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     beat_ns: int
     """CLOCK_MONOTONIC, which is one for all processes of this machine."""
     ending: bool = False
-    """It was told to end: no step more is taken."""
+    """It was asked to end: no further step is applied."""
     in_order: bool = False
-    """And that because somebody wanted it, or its sources ended: nothing failed."""
+    """It ends because somebody wanted it, or its sources ended: nothing failed."""
     events: dict[str, int] = {}
     """By kind."""
     restarts: dict[str, int] = {}
@@ -41,7 +41,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     frame_ns: tuple[int, ...] = ()
     """[ring] CLOCK_MONOTONIC of the last frame captured, to half a second; 0: none came."""
     dark_ns: tuple[int, ...] = ()
-    """[source] CLOCK_MONOTONIC since when its interface has no link; 0: it has, or is none."""
+    """[source] CLOCK_MONOTONIC since when its interface has no link; 0: it has one, or the source
+    is no interface."""
     came_ns: int | None = None
     """CLOCK_MONOTONIC of the last packet of the job's; None: it is not asked (no job is learned,
     or the sources have ended)."""
@@ -70,8 +71,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_beat(path: Path, beat: Heartbeat) -> None:
-    """A heart that cannot be written is no reason to end a chain. On a full disk it is written over
-    in place, which takes no room: for an instant it may be read torn, which is as none."""
+    """A heartbeat that cannot be written does not end a chain. On a full disk it is overwritten in
+    place, which takes no room: for an instant a reader may find it torn, and ignores it."""
     encoded = msgspec.json.encode(beat)
     try:
         write_atomically(path, encoded, durable=False)

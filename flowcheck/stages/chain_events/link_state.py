@@ -1,6 +1,6 @@
 """Link state (carrier) of the network interfaces that frames are captured from.
 
-A port that DPDK has taken from the kernel has no interface, and nothing is said of it.
+A port that DPDK has taken from the kernel has no interface: its link state is not known here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _IFACE = re.compile(r"\biface=([^,]+)")
 
 
 def interface_of(source: SourceConfig) -> str | None:
-    """The kernel's name of a source; None of one that has none."""
+    """The name of a source's kernel interface; None for a source without one."""
     if source.interface is not None:
         return source.interface
     found = _IFACE.search(source.vdev or "")
@@ -36,7 +36,7 @@ def has_link(interface: str) -> bool | None:
 
 
 class LinkMonitor:
-    """Of all sources; looked at every half second or so. Times are CLOCK_MONOTONIC."""
+    """Link state of all sources, polled every half second or so. Times are CLOCK_MONOTONIC."""
 
     def __init__(self, sources: Sequence[SourceConfig]) -> None:
         self._interfaces = [interface_of(source) for source in sources]

@@ -41,7 +41,8 @@ def _each(records: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 PIECES_MAX = 32
-"""Iterations that one hole is told by; what is left of a longer one is of none that is known."""
+"""Iterations that one hole is split into; the iteration of what is left of a longer hole is not
+known."""
 PsnSpan = tuple[int, int]
 """Unwrapped PSNs, half open."""
 
@@ -88,7 +89,7 @@ class LostPackets:
         first: bool = True,
     ) -> None:
         """tables, own: [ring]; others: [job][ring] of those behind the same ports. first: packets
-        of connections that are of no job are told with this one."""
+        of connections that belong to no job are reported with this one."""
         self._tables, self._own, self._others, self._first = tables, own, others, first
         self._flows: dict[tuple[int, int], _Flow] = {}
 
@@ -162,7 +163,8 @@ class LostPackets:
     def _confirmed(
         self, ring: int, flow: int, hole: PsnHole, span: PsnSpan, change: LossChange
     ) -> list[PsnHole]:
-        """What is missing at a second look is told; of which step may be known by now."""
+        """Packets missing at a second look are reported; which step they belong to may be known by
+        now."""
         if hole.told:
             return [PsnHole(*span, hole.iteration, told=True)]
         pieces = [(*span, hole.iteration)]

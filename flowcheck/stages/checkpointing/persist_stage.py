@@ -1,7 +1,7 @@
 """Stage: makes steps of the replica durable at a target, while the updater goes on.
 
-The save runs in a thread of this process, so that the stage hears and tells meanwhile. Nothing here
-is needed by any other stage: it may fail, hang, be killed and be started again at any instant.
+The save runs in a thread of this process, so that the stage handles messages meanwhile. Nothing
+here is needed by any other stage: it may fail, hang, be killed and be started again at any instant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOK_S = 0.2
 TELL_S = 1.0
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 JOIN_S = 2.0
-"""A save that is told to stop ends within so long, or with its process."""
+"""A save that is asked to stop ends within so long, or with its process."""
 NICENESS = 10
 HUNG = 3
 """Exit code of a process whose save stands still: it is started again."""
@@ -58,7 +58,7 @@ class PersistService:
         self._began_s = self._looked_s = self._wrote_s = time.monotonic()
         self._next_s = 0.0
         self._asked = False
-        """Whether the target was asked what is durable there."""
+        """Whether the target was read for what is durable there."""
 
     def start(self, links: StageSockets) -> None:
         self._links = links
@@ -119,7 +119,7 @@ class PersistService:
         self._told.phase, self._told.step, self._told.total_bytes = phase, step, total_bytes
 
     def _watch(self, now: float) -> None:
-        """Tells how far it is; ends this process where nothing moves at the target any more."""
+        """Reports its progress; ends this process where nothing moves at the target any more."""
         saver = self._saver
         if now - self._wrote_s >= TELL_S:
             if saver is not None:

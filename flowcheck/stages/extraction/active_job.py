@@ -176,7 +176,7 @@ class ActiveJob:
         return len(passed) + self.place() if passed else 0
 
     def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
-        """Flows that left their plan: what lies between the steps is told and left out."""
+        """Flows that left their plan: what lies between the steps is identified and left out."""
         self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
         if self._broken is not None:
             return 0
@@ -220,7 +220,7 @@ class ActiveJob:
         return done + place_staged(self._extractors, self._apart.numbers)
 
     def _tell_doubtful(self, iteration: Iteration, conflict_bytes: int) -> None:
-        """It cannot be taken back: it is told, and every step since rests on it."""
+        """It cannot be undone: it is reported, and every step since rests on it."""
         message = StepDoubtful(step=self._name(iteration), conflict_bytes=conflict_bytes)
         self._links.report(message)
         found = APPLIED_IN_DOUBT(step=message.step, bytes=conflict_bytes)
@@ -238,9 +238,9 @@ class ActiveJob:
             shard.lose(short.generation)
         named = self._name(short.iteration)
         if self._alone and not broken:
-            lacks = sum(b - a for a, b in missing)
-            self._note(STEP_SHORT(step=named, bytes=lacks, reason=why))
-            self._links.report(StepShort(step=named, missing_bytes=lacks, why=why))
+            absent = sum(b - a for a, b in missing)
+            self._note(STEP_SHORT(step=named, bytes=absent, reason=why))
+            self._links.report(StepShort(step=named, missing_bytes=absent, why=why))
             self._links.send(
                 "update", ShardReady(iteration=short.iteration, generation=short.generation)
             )
@@ -278,8 +278,8 @@ class ActiveJob:
         return 0, short.iteration - 1
 
     def _end_alone(self, short: IncompleteStep) -> tuple[int, int | None]:
-        """What the last step made is gathered no more; a step before it that lacks something is
-        taken as far as it came."""
+        """What the last step made is gathered no more; an incomplete step before it is
+        applied as far as it came."""
         if self._stopped or not (short.covered_bytes or short.conflict_bytes):
             return 0, short.iteration - 1
         if done := self._explain():

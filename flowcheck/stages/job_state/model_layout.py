@@ -62,7 +62,7 @@ def layout_of(job: TrainingFacts, config: JobConfig) -> Layout:
     optimizer = optimizer_of(job, config)
     for part in optimizer.parts:
         if why := part.rule.unreproducible(part, sizes):
-            raise StateError(str(why))
+            raise StateError(why)
     if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:
         raise StateError(CLIP_TOGETHER_TYPE())
     shapes = [(parameter.sizes, parameter.strides) for parameter in job.parameters]

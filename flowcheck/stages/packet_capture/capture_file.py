@@ -80,7 +80,7 @@ class FileCapture:
         return limit
 
     def on_message(self, message: Message) -> None:
-        """Nothing is sent to a source of frames but Stop, and the loop takes that."""
+        """Only Stop is sent to a source of frames, and the loop handles it."""
 
     def drained(self) -> bool:
         return self._ended

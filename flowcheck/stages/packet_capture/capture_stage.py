@@ -143,10 +143,10 @@ class DpdkCapture:
                 report_source_end(ring, number, self._links)
 
     def on_message(self, message: Message) -> None:
-        """Nothing is sent to a source of frames but Stop, and the loop takes that."""
+        """Only Stop is sent to a source of frames, and the loop handles it."""
 
     def drained(self) -> bool:
-        """A live source has no end but the one we make: the loops are told to finish."""
+        """A live source never ends by itself: the loops are asked to finish."""
         if self._source.live:
             self._halt()
         return len(self._ended) == len(self._numbers)
@@ -182,7 +182,7 @@ def raise_thread_priority() -> None:
 
 
 def device_of(source: SourceConfig) -> dpdk_eal.Device:
-    """The port a source names, as DPDK is told of it."""
+    """The port a source names, as DPDK takes it."""
     if source.interface is not None:
         text = f"net_af_packet0,iface={source.interface}"
         return dpdk_eal.parse_device(

@@ -1,7 +1,7 @@
 """The process that starts captures, which is all that it does: python -m ... FD RUN SUPERVISOR.
 
 It has the chain's user and the capabilities of its captures, which the supervisor and every other
-stage lack. What a capture reads from where is told by who started the chain, not by files that the
+stage lack. What a capture reads comes from whoever started the chain, not from files that the
 chain's user writes. It ends with its supervisor, whose children the captures become.
 """
 

@@ -175,7 +175,7 @@ def for_code(
 
 def _written_in_place(who: Account, out: Path) -> bool:
     """The account may write it itself, or it is a terminal, a pipe, /dev/stdout; or there is no
-    such folder, which is told by who writes."""
+    such folder, which the writer reports."""
     special = out.exists() and not (out.is_file() or out.is_dir())
     folder = out.absolute().parent
     return special or not folder.is_dir() or _is_for(who, folder)
@@ -319,7 +319,7 @@ def _descend(
     rights: frozenset[int] = frozenset(),
     outbox: OutputDelivery | None = None,
 ) -> None:
-    """Does not return, unless rights have to be kept: that is told then. run: somebody's, whose
+    """Does not return, unless rights have to be kept: then notes say why. run: somebody's, whose
     chain may be running. Raises ConfigError where the job file states a user, StateError where a
     `run` is given, and it cannot be that one."""
     who = who_of(stated) if os.geteuid() == 0 else _same()

@@ -1,5 +1,5 @@
-"""A trainer checkpoint replaces the replica's state of a step, and the steps since are replayed, of
-gradients that are kept.
+"""A trainer checkpoint replaces the replica's state of a step, and the steps since are replayed
+with gradients that are kept.
 
 A kill at any instant costs nothing: the request counts as taken until all that it changes is
 written, and doing it again changes nothing more; a replica that is behind what was released

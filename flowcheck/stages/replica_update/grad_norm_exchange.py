@@ -1,7 +1,7 @@
 """Exchange of squared gradient norms between rings of one job that clip by a common norm. Each
 updater leaves its own for the others, in a file beside what was learned, and waits for theirs.
 
-A square is told by the step and by which life of the job it is of. It is on file before the step
+A square is named by its step and the incarnation of the job. It is on file before the step
 is taken, so that a kill of any side costs nothing: none is more than a step ahead of another. Of a
 step that another ring lost, or did not see whole before its next life, no square comes any more:
 what is whole of it here is given up, and all replicas stay before it. So they do once one of them

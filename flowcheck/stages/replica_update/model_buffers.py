@@ -1,7 +1,5 @@
-"""Buffers and frozen parameters of the model: from start-up, from each forward, or from a
-trainer file.
-
-job's life, or by a file of the trainer's.
+"""Buffers and frozen parameters of the model: from the start-up of the job's incarnation, from each
+forward, or from a file of the trainer.
 
 torch/nn/parallel/distributed.py (_sync_buffers): rank 0's, as the iteration before left them. A
 step is published without waiting for them; until they come its buffers are of a step before.

@@ -72,12 +72,12 @@ class RecordFiles:
 
     @property
     def events(self) -> Path:
-        """One JSON line per event (chain/events.py)."""
+        """One JSON line per event (chain_events/event_log.py)."""
         return self.root / "events.jsonl"
 
     @property
     def beat(self) -> Path:
-        """That the supervisor is alive (chain/beat.py)."""
+        """That the supervisor is alive (chain_events/heartbeat.py)."""
         return self.root / "beat.json"
 
     @property
@@ -97,12 +97,12 @@ class RecordFiles:
 
     @property
     def ended(self) -> Path:
-        """Why the chain ended, and what it had come to (ops/watch/state/shutdown_record.py)."""
+        """Why the chain ended, and its last step (ops/watch/state/shutdown_record.py)."""
         return self.root / "ended.json"
 
     @property
     def asked(self) -> Path:
-        """Who asked it to end, in words; there from the question to the end."""
+        """Who asked it to end; exists from the request to the end."""
         return self.root / "asked"
 
     @property
@@ -132,7 +132,7 @@ class LearnedFiles:
 
     @property
     def learned_job(self) -> Path:
-        """JSON of wire.job.Job; appears whole, after the weights and the shard."""
+        """JSON of a LearnedJob; appears whole, after the weights and the shard."""
         return self.learned_folder / "job.json"
 
     @property

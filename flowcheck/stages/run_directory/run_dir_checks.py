@@ -24,7 +24,7 @@ ALWAYS = {"source", "optimizer", "ring"}
 
 
 def is_run(root: Path) -> bool:
-    """A chain was started there, or is: its settings, or the link to its shared memory, tell."""
+    """Whether a chain was started there, by its settings or the link to its shared memory."""
     memory = root / "memory"
     if memory.is_symlink() and memory.readlink().name.startswith(MEMORY_PREFIX):
         return True
@@ -32,7 +32,7 @@ def is_run(root: Path) -> bool:
 
 
 def refuse_foreign_folder(root: Path) -> None:
-    """Raises ConfigError where a chain that starts there would take away what none put there."""
+    """Raises ConfigError where a chain that starts there would remove files of somebody else."""
     if is_run(root):
         return
     # A job that was learned elsewhere may be put where it is to be followed ([learned]).
@@ -44,9 +44,9 @@ def refuse_foreign_folder(root: Path) -> None:
 
 
 def refuse_special_files(root: Path) -> None:
-    """Raises ConfigError where a run directory holds other than files, folders, and the two links
-    that a chain makes there: a pipe in place of a record waits for ever, a link leads to a device
-    without an end."""
+    """Raises ConfigError where a run directory holds anything but files, folders, and the two links
+    that a chain makes there: reading a pipe would wait for ever, and a link may lead to an endless
+    device."""
     for where in (root, *(root / name for name in FOLDERS), *root.glob("jobs/*")):
         with suppress(OSError), os.scandir(where) as entries:
             for entry in entries:

@@ -29,7 +29,7 @@ class CrossRingReassembly:
     """Carries packets and message numbers from ring to ring.
 
     A ring that sees every second packet of a flow holds packets without their message, and
-    messages without their number. Both are told by the rings that saw what was sent before.
+    messages without their number. The rings that saw what was sent before know both.
     """
 
     def __init__(self, file: Path) -> None:
@@ -139,7 +139,7 @@ class CrossRingReassembly:
 
 _Numbers = list[tuple[FlowKey, int, int]]
 _Instance = tuple[Extractor, int, int]
-"""An extractor, the flow's index there, and what its PSNs lack of the joined ones."""
+"""An extractor, the flow's index there, and what is added to its PSNs to have the joined ones."""
 
 
 def _where(extractors: Sequence[Extractor]) -> dict[FlowKey, list[_Instance]]:

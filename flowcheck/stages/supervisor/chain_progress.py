@@ -38,13 +38,13 @@ class OperatorNotes:
 
 @dataclass
 class ChainProgress:
-    """What the chain has done so far, as its events told."""
+    """What the chain has done so far, as its messages report."""
 
     steps: int = 0
     digest: str = ""
     lost: StepLost | None = None
     in_flight: StepLost | None = None
-    """A step that was not whole when the chain was told to end: no loss."""
+    """A step that was incomplete when the chain was asked to end: not a loss."""
     ended_sources: set[int] = field(default_factory=set)
     """Numbers of sources that have ended."""
     complete_steps: int | None = None
@@ -62,7 +62,7 @@ class ChainProgress:
         self.restarts += 1
 
     def hear(self, message: Message, *, ending: bool, sources: Sequence[int]) -> None:
-        """ending: the chain was told to end; sources: [ring] the number of its source."""
+        """ending: the chain was asked to end; sources: [ring] the number of its source."""
         match message:
             case Hello(stage=stage):
                 self.up.add(stage)

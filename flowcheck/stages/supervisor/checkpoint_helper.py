@@ -49,7 +49,7 @@ class CheckpointReply(msgspec.Struct, frozen=True):
 
 
 class HelperGone(Exception):
-    """The process that was lent has ended, or stands still."""
+    """The helper process has ended, or stands still."""
 
 
 class CheckpointHelper:
@@ -62,7 +62,7 @@ class CheckpointHelper:
 
     @property
     def lent(self) -> bool:
-        """Whether its stage has ended and it waits to be asked; never waits itself."""
+        """Whether its stage has ended and it waits for requests. Never blocks."""
         if not self._lent and select.select([self._channel], [], [], 0)[0]:
             with suppress(OSError):
                 self._lent = self._lines.readline() == b"\n"
@@ -70,7 +70,7 @@ class CheckpointHelper:
 
     def save(self, run: Path, directory: Path, step: Step | None) -> Path | None:
         """The folder of the checkpoint; None where there is no replica. Raises StateError and
-        OSError as who writes it, Gone where the process is no help any more."""
+        OSError as the helper reports them, HelperGone where it has ended or stands still."""
         wanted = CheckpointRequest(str(run.resolve()), str(directory.resolve()), step)
         try:
             self._channel.sendall(msgspec.json.encode(wanted) + b"\n")
@@ -92,8 +92,8 @@ class CheckpointHelper:
         return self._lines.readline()
 
     def _end(self) -> None:
-        """The kernel closes the socket of a killed process before it lets go of what that has
-        locked."""
+        """Kills it and waits: the kernel closes the socket of a killed process before it releases
+        the files that the process has locked."""
         self.process.kill()
         with suppress(subprocess.TimeoutExpired):  # a disk that stands still
             self.process.wait(END_LIMIT_S)
@@ -110,10 +110,10 @@ class CheckpointHelper:
 
 
 def serve_checkpoints(descriptor: int, save: Callable[[CheckpointRequest], Path | None]) -> None:
-    """The process's end, until it is let go. What `save` raises beside StateError and OSError ends
-    it, and is found in its log. A signal does not, be it for a whole group of processes, as long as
-    who asks lives: a supervisor that has to write by itself loads torch first. One that was killed
-    is let go without a word."""
+    """The helper's end, until the supervisor closes the socket. Errors of `save` other than
+    StateError and OSError end it, and stand in its log. Signals do not end it as long as the
+    supervisor lives, also those for a whole group of processes: a supervisor without a helper loads
+    torch first. Where the supervisor was killed it ends without an error."""
     from flowcheck.stages.service_loop import Signals
 
     with (

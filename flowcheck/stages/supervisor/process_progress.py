@@ -1,5 +1,5 @@
-"""Whether a process makes progress, by bytes moved and processor time in /proc.
-one that computes or reads is not one that stands still."""
+"""Whether a process makes progress, by bytes moved and processor time in /proc: a process that
+computes or reads does not stand still."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LEAST_BYTES, LEAST_CPU_S = 64 << 10, 0.2
-"""Within seconds, less than what looking around takes: whoever reads, writes or computes does more.
-"""
+"""Less than a process moves or computes within seconds that reads, writes or computes at all."""
 LOOK_S = 1.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -30,7 +29,7 @@ def process_work(pid: int) -> tuple[int, float]:
 
 
 class ProgressTimeout:
-    """With one process: it ends where that stands still, or at a limit whatever it does."""
+    """Waits for one process until it stands still, or a time limit whatever it does."""
 
     def __init__(self, pid: int, *, still_s: float, limit_s: float) -> None:
         """still_s: without LEAST_BYTES and LEAST_CPU_S for so long it stands still."""
@@ -40,7 +39,7 @@ class ProgressTimeout:
         self._done = process_work(pid)
 
     def over(self) -> bool:
-        """Cheap enough for every turn of a loop: it looks every LOOK_S."""
+        """Whether the wait is over. Cheap enough for each turn of a loop: it looks every LOOK_S."""
         now = time.monotonic()
         if now - self._looked_s < LOOK_S:
             return False

@@ -1,6 +1,7 @@
 """sd_notify(3): tells systemd that a chain is up, alive, still writing or stopping.
 
-Without NOTIFY_SOCKET in the environment nothing happens: a chain in a terminal is told nothing of.
+Without NOTIFY_SOCKET in the environment nothing happens: a chain in a terminal has no service
+manager.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ LOOK_S = 5.0
 
 
 class SdNotifier:
-    """One process's words to its service manager. None of them ever fails or waits: a manager
-    that does not listen must not end a chain."""
+    """Messages of one process to its service manager. Sending never fails or waits: a manager that
+    does not listen must not end a chain."""
 
     def __init__(
         self,

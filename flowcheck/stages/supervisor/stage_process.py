@@ -67,7 +67,7 @@ class StageProcess:
     """In a row, of an optional stage."""
     rests_until_s: float = 0.0
     lends: bool = False
-    """Whether its process writes checkpoints once the stage has ended."""
+    """Whether its process writes checkpoints once the stage has ended (checkpoint_helper.py)."""
     lender: CheckpointHelper | None = None
     spec: StageSpec = field(init=False)
     number: int = field(init=False)
@@ -143,7 +143,7 @@ class StageProcess:
         return lent or self.process.poll() is not None
 
     def end(self, run: RunDir) -> None:
-        """At once, but for a process that is lent: it is no stage of the run any more."""
+        """At once, except a process that writes checkpoints now: it is no longer a stage."""
         assert self.process is not None
         if self.process.poll() is None and self.lender is not None and self.lender.lent:
             (run.pids / self.stage).unlink(missing_ok=True)
@@ -155,7 +155,7 @@ class StageProcess:
             self.lender = None
 
     def check_start(self, run: RunDir) -> None:
-        """Raises StateError where it lives and does not come up."""
+        """Raises StateError where it runs and does not come up in time."""
         if self.is_up or self.patience is None or not self.patience.over():
             return
         waited_s = round(time.monotonic() - self.started_s)
@@ -167,7 +167,7 @@ class StageProcess:
     def note_death(self, run: RunDir, code: int, reached: int) -> Finding:
         """How it ended; reached: slots, or steps, it has finished so far.
 
-        Raises StateError when it keeps dying without getting on: it would for ever.
+        Raises StateError when it keeps dying without progress: it would for ever.
         """
         now, ended = time.monotonic(), _ended(code)
         if reached != self.reached:

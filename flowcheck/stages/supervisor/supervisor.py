@@ -51,8 +51,8 @@ class Supervisor:
         lends: bool = False,
     ) -> None:
         """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
-        run directories of further jobs on the same ports; lends: the process that serves
-        checkpoints after its end may be asked for them, by who closes `lender`."""
+        run directories of further jobs on the same ports; lends: the updater's process may write
+        checkpoints after its stage has ended, until the caller closes `lender`."""
         self.run, self.config = run, config
         self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
         self.progress = ChainProgress()
@@ -109,7 +109,7 @@ class Supervisor:
         return 0
 
     def _pass_on(self, own: Supervisor) -> None:
-        """What a further job's stages said, for whoever watches this chain."""
+        """Notes of a further job's stages, for whoever watches this chain."""
         notes, own._passed_on = own.progress.notes.since(own._passed_on), own.progress.notes.count
         if own.progress.lost is not None and not own._lost_told:
             own._lost_told = True
@@ -230,7 +230,7 @@ class Supervisor:
 
     @property
     def lender(self) -> CheckpointHelper | None:
-        """Once it has stopped, who writes checkpoints."""
+        """The process that writes checkpoints once the chain has stopped."""
         return next((c.lender for c in self._children if c.lender is not None), None)
 
     def _close(self) -> None:

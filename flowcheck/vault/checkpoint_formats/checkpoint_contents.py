@@ -183,7 +183,7 @@ def _untold(beside: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[Finding
         return of_steps(older)
     only_buffers = set(missing) <= set(beside.buffers)
     entry = gaps.BUFFERS_MISSING if only_buffers else gaps.TENSORS_MISSING
-    return (*of_steps(older), entry(len(missing), first_of(missing)))
+    return (*of_steps(older), entry(count=len(missing), names=first_of(missing)))
 
 
 def _renamed_in(

@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings import checkpoint_downloads as downloads
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files as check_tensors
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.digest import sha256_file
@@ -73,9 +74,7 @@ def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> P
     total = offer.listing.size_bytes
     if final.exists():
         if verify_checkpoint(final) != offer.listing:
-            raise StateError(
-                f"{final}: another checkpoint is already here; fetch into another folder"
-            )
+            raise StateError(downloads.OTHER_CHECKPOINT_HERE(final))
         forget_notes(final)
         how.moved(total, total)
         return final
@@ -86,10 +85,11 @@ def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> P
         if _damaged(part):
             _fetch(origin, offer, part, how)
         if wrong := _damaged(part):
-            raise StateError(f"{origin.url}: {wrong[0]} came twice without its sha256")
+            raise StateError(downloads.CHECKSUM_MISMATCH(url=origin.url, file=wrong[0]))
         manifest = load_manifest(part.folder)
         if faults := check_tensors(part.folder, manifest, whole_files=False):
-            raise StateError(f"{origin.url}: step {offer.listing.step}: {faults[0]}")
+            fault, of = faults[0].finding, offer.listing.step
+            raise StateError(downloads.DAMAGED_STEP(url=origin.url, step=of, fault=fault))
         part.finish(final)
     return final
 

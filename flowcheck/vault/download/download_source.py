@@ -20,6 +20,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
+from flowcheck.findings import checkpoint_downloads as downloads
+from flowcheck.findings import checkpoint_stores as stores
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -40,7 +42,7 @@ from flowcheck.vault.persist.checkpoint_listing import (
     checked,
     listing_of_manifest,
 )
-from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, sentence
+from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, refusal_of
 from flowcheck.vault.persist.storage_target import opened
 
 WRITING_S = 600.0
@@ -139,7 +141,7 @@ class HttpOrigin:
         self._own = threading.local()
         self._made: list[http.client.HTTPConnection] = []
         if not self._parts.hostname:
-            raise ConfigError("--from", url, "names no host")
+            raise ConfigError("--from", url, downloads.NO_HOST())
 
     def find(self, step: Step | str) -> AvailableStep:
         until_s, asked = time.monotonic() + WRITING_S, step
@@ -154,29 +156,34 @@ class HttpOrigin:
             files = tuple(ListedFile(one.name, one.bytes, one.sha256) for one in told.files)
             found = checked(told.step, told.digest, files, self.url)
             if MANIFEST not in [file.name for file in files]:
-                raise StateError(f"{self.url}: step {found.step} has no {MANIFEST} there")
+                raise StateError(
+                    downloads.NO_MANIFEST_THERE(url=self.url, step=found.step, manifest=MANIFEST)
+                )
             if asked not in (LATEST, found.step):
-                raise StateError(f"{self.url}: answers step {found.step} to step {asked}")
+                raise StateError(downloads.OTHER_STEP(url=self.url, step=found.step, asked=asked))
             return AvailableStep(checked_checkpoint_name(f"step-{found.step}", self.url), found)
-        raise StateError(f"{self.url}: step {step} is not written within {WRITING_S:.0f} s")
+        raise StateError(
+            downloads.NOT_WRITTEN_IN_TIME(url=self.url, step=step, seconds=round(WRITING_S))
+        )
 
     def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
         path = f"/steps/{offer.listing.step}/files/{quote(file.name)}"
         asked = {"Range": f"bytes={begin}-{begin + size - 1}", "If-Range": f'"{file.sha256}"'}
         status, headers, body = self._get(path, asked if size else {}, size)
         if status == 206 and body is None:
-            raise StateError(f"{self.url}: {file.name}: more than the {size} bytes asked for come")
+            raise StateError(downloads.MORE_THAN_ASKED(url=self.url, file=file.name, bytes=size))
         if body is not None and (status == 206 or (status == 200 and size == file.size_bytes)):
             place = headers.get("Content-Range") if status == 206 else None
             if place not in (None, content_range((begin, begin + size), file.size_bytes)):
-                raise StateError(f"{self.url}: {file.name}: answers {place!r:.80} to another range")
+                other = f"{place!r:.80}"
+                raise StateError(downloads.OTHER_RANGE(url=self.url, file=file.name, range=other))
             if len(body) != size:
                 raise TransientError(f"{len(body)} bytes came of {size}")
             return body
         if status == 200:
-            raise StateError(f"{self.url}: {file.name} is another file there by now; begin anew")
+            raise StateError(downloads.FILE_REPLACED(url=self.url, file=file.name))
         self._refuse(status, body)
-        raise StateError(f"{self.url}: answers {status} to a range of {file.name}")
+        raise StateError(downloads.UNEXPECTED_STATUS(url=self.url, status=status, file=file.name))
 
     def close(self) -> None:
         for connection in self._made:
@@ -184,28 +191,26 @@ class HttpOrigin:
 
     def _told(self, body: bytes | None, kind: type[Told]) -> Told:
         if body is None:
-            what = f"tells of a step in more than {LISTING_BYTES_MAX:,} bytes"
-            raise StateError(f"{self.url}: {what}, which is no list of a checkpoint's files")
+            raise StateError(downloads.LISTING_TOO_LONG(url=self.url, bytes=LISTING_BYTES_MAX))
         try:
             return msgspec.json.decode(body, type=kind)
         except DECODE_ERRORS as error:
-            raise StateError(f"{self.url}: does not answer as flowcheck serve does") from error
+            raise StateError(downloads.UNEXPECTED_REPLY(self.url)) from error
 
     def _refuse(self, status: int, body: bytes | None) -> None:
-        """Raises for an answer that is none, with the sentence in it."""
+        """Raises for a status that is an error, with the text of the answer."""
         said = ""
         with suppress(*DECODE_ERRORS):
             said = printable(msgspec.json.decode(body or b"", type=_Refusal).error)[:SAID_MAX]
         if status in (401, 403):
-            raise StateError(
-                f"{self.url}: {said or 'refuses'}: --token-file names the file with it"
-            )
+            denied = said or f"HTTP {status}"
+            raise StateError(downloads.DENIED(url=self.url, said=denied))
         if status in (429, 503):
             raise ServerBusy(f"it answers {status} {said}".rstrip())
         if status >= 500:
             raise TransientError(f"it answers {status} {said}".rstrip())
         if status not in (200, 202, 206):
-            raise StateError(f"{self.url}: {said or f'answers {status}'}")
+            raise StateError(downloads.REFUSED(url=self.url, said=said or f"HTTP {status}"))
 
     def _get(
         self, path: str, more: dict[str, str], most_bytes: int
@@ -228,8 +233,8 @@ class HttpOrigin:
                     self._own.connection = None
                 return answer.status, answer.headers, body
             except ssl.SSLCertVerificationError as error:
-                why = f"is not trusted: {error.verify_message}: --ca names its authority's file"
-                raise StateError(f"{self.url}: {why}") from error
+                untrusted = downloads.UNTRUSTED(url=self.url, error=error.verify_message)
+                raise StateError(untrusted) from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 connection.close()
                 connection = self._own.connection = None
@@ -302,17 +307,22 @@ class StoreOrigin:
         name = self._name(step)
         manifest = self._cat(f"{name}/{MANIFEST}")
         if manifest is None:
-            raise StateError(f"{self.url}: there is no step {step}: {name} has no {MANIFEST}")
+            raise StateError(
+                downloads.NO_STEP_THERE(url=self.url, step=step, name=name, manifest=MANIFEST)
+            )
         found = listing_of_manifest(manifest, f"{self.url}/{name}")
         if found.step != step_in_name(name) or not found.digest.startswith(digest_in_name(name)):
-            raise StateError(f"{self.url}: {name} holds step {found.step} of {found.digest!r:.80}")
+            digest = f"{found.digest!r:.80}"
+            raise StateError(
+                downloads.STEP_OF_NAME(url=self.url, name=name, step=found.step, digest=digest)
+            )
         return AvailableStep(name, found)
 
     def _name(self, step: Step | str) -> str:
         if step == LATEST:
             told = self._cat(LATEST, TEXT_BYTES_MAX)
             if told is None:
-                raise StateError(f"{self.url}: nothing durable lies there: it has no {LATEST!r}")
+                raise StateError(downloads.NOTHING_DURABLE(url=self.url, latest=LATEST))
             return latest_name(told, f"{self.url}/{LATEST}")
         known = checkpoint_ledger.decode(
             self._cat(checkpoint_ledger.LEDGER), f"{self.url}/{checkpoint_ledger.LEDGER}"
@@ -327,9 +337,9 @@ class StoreOrigin:
         try:
             data = bytes(self._fs.cat_file(path, start=begin, end=begin + size))
         except FileNotFoundError as error:
-            raise StateError(f"{self.url}: {offer.name} has gone for newer ones") from error
+            raise StateError(downloads.REMOVED(url=self.url, name=offer.name)) from error
         except Exception as error:
-            raise TransientError(sentence(error)) from error
+            raise TransientError(refusal_of(error)) from error
         if len(data) != size:
             raise TransientError(f"{len(data)} bytes came of {size}")
         return data
@@ -345,4 +355,5 @@ class StoreOrigin:
         except FlowCheckError:
             raise
         except Exception as error:
-            raise StateError(f"{self.url}/{path}: {sentence(error)}") from error
+            why = refusal_of(error)
+            raise StateError(stores.AT_PATH(path=f"{self.url}/{path}", why=why)) from error

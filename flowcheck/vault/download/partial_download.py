@@ -15,6 +15,7 @@ import msgspec
 
 from flowcheck.atomic_write import sync, write_atomically
 from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings import checkpoint_downloads as downloads
 from flowcheck.private_files import open_private_folder
 from flowcheck.untrusted_paths import FETCH_DONE, FETCH_LISTING, checked_checkpoint_name, open_below
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
@@ -75,8 +76,7 @@ class PartialDownload:
         disk = shutil.disk_usage(self.folder)
         if disk.total and lacking > disk.free:
             raise StateError(
-                f"{self.folder}: {lacking:,} bytes are still to come, and {disk.free:,} are free "
-                "there: make room, or fetch to another disk"
+                downloads.DISK_TOO_SMALL(folder=self.folder, missing=lacking, free=disk.free)
             )
 
     def size(self, chunk: Chunk) -> int:
@@ -181,7 +181,7 @@ def partial(into: Path, name: str, listing: CheckpointListing) -> Iterator[Parti
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise StateError(f"{folder}: another process is fetching this step there") from error
+            raise StateError(downloads.DOWNLOAD_RUNNING(folder)) from error
         except OSError:  # NFS locks no folder
             pass
         part = PartialDownload(folder, listing, held)

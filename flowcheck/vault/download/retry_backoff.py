@@ -9,6 +9,7 @@ from threading import Event, Lock
 from typing import TypeVar
 
 from flowcheck.errors import StateError
+from flowcheck.findings import checkpoint_downloads as downloads
 from flowcheck.vault.download.download_source import ServerBusy, TransientError
 
 TRIES = 8
@@ -29,7 +30,7 @@ class RetryPolicy:
         self._told = ""
 
     def ask(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
-        """The answer. Raises StateError when there is none in time, or `stop` is set."""
+        """The answer. Raises StateError when it does not come in time, or `stop` is set."""
         waiting = stop or Event()
         until_s, failed = time.monotonic() + BUSY_S, 0
         while True:
@@ -39,21 +40,24 @@ class RetryPolicy:
                 last: TransientError = error
                 wait_s = random.uniform(0.2, 2.0)  # so that not all come back at once
                 if time.monotonic() > until_s:
-                    raise StateError(f"{self._url}: is busy for {BUSY_S:.0f} s: {last}") from last
-                self._say(last, f"it is asked again for {BUSY_S:.0f} s at most")
+                    raise StateError(
+                        downloads.BUSY(url=self._url, seconds=round(BUSY_S), error=last)
+                    ) from last
+                self._say(last, f"retrying for at most {BUSY_S:.0f} s")
             except TransientError as error:
                 last, wait_s = error, _wait_s(failed)
                 failed += 1
                 if failed >= TRIES:
-                    what = f"cannot be fetched from, {TRIES} times: {last}"
-                    raise StateError(f"{self._url}: {what}") from last
+                    raise StateError(
+                        downloads.TRIED(url=self._url, tries=TRIES, error=last)
+                    ) from last
                 left_s = sum(_wait_s(n) for n in range(failed - 1, TRIES - 1))
-                self._say(last, f"tried {TRIES - failed} times more, waiting {left_s:.0f} s in all")
+                self._say(last, f"{TRIES - failed} more tries within {left_s:.0f} s")
             else:
-                self._say(None, "goes on")
+                self._say(None, "answers again")
                 return answer
             if waiting.wait(wait_s):
-                raise StateError(f"{self._url}: given up: {last}") from last
+                raise StateError(downloads.GIVEN_UP(url=self._url, error=last)) from last
 
     def _say(self, why: TransientError | None, then: str) -> None:
         """Once for each reason; that it is over only where there was one."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings import checkpoint_stores as stores
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import (
     checked_checkpoint_name,
@@ -88,19 +89,13 @@ def decode(text: bytes | None, where: str) -> Ledger:
     try:
         ledger = msgspec.json.decode(text, type=Ledger)
     except DECODE_ERRORS as error:
-        raise StateError(
-            f"{where}: is not a list of checkpoints of ours ({error}): nothing is written or "
-            "taken away there; name another persist.target, or move that file aside"
-        ) from error
+        raise StateError(stores.LEDGER_UNREADABLE(ledger=where, error=error)) from error
     if ledger.format != 1:
-        raise StateError(f"{where}: format {ledger.format}, this program reads 1")
+        raise StateError(stores.LEDGER_FORMAT(ledger=where, format=ledger.format))
     try:
         _check_names(ledger, where)
     except StateError as error:
-        raise StateError(
-            f"{error}: nothing is written or taken away there; name another persist.target, or "
-            "move that file aside"
-        ) from error
+        raise StateError(stores.LEDGER_WRONG(error)) from error
     return ledger
 
 
@@ -112,4 +107,5 @@ def _check_names(ledger: Ledger, where: str) -> None:
     for entry in ledger.entries:
         name, step = checked_checkpoint_name(entry.name, where), step_number(entry.step, where)
         if step_in_name(name) != step or not entry.digest.startswith(digest_in_name(name)):
-            raise StateError(f"{where}: says that {name} is step {step} of digest {entry.digest!r}")
+            told = stores.LEDGER_STEP(ledger=where, name=name, step=step, digest=repr(entry.digest))
+            raise StateError(told)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path_per_process, sync, write_atomically
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings import checkpoint_stores as stores
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, verify_checkpoint
@@ -32,7 +33,7 @@ class LocalFolder:
         except FileNotFoundError:
             return None
         if len(data) > most_bytes:
-            raise StateError(f"{self.root / path}: is longer than {most_bytes:,} bytes")
+            raise StateError(stores.LONGER_THAN(place=self.root / path, limit=most_bytes))
         return data
 
     def write(self, path: str, data: bytes) -> None:
@@ -60,7 +61,7 @@ class LocalFolder:
         pace.living()
         try:
             if verify_checkpoint(self.root / name) != listing:
-                raise StateError(f"{self.root / name}: its {MANIFEST} is not what was written")
+                raise StateError(stores.MANIFEST_DIFFERS(place=self.root / name, manifest=MANIFEST))
         except StateError:
             self.remove(name)
             raise

@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings import checkpoint_stores as stores
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
@@ -47,7 +49,7 @@ class ObjectStore:
         with self._telling(path):
             self._fs.pipe_file(f"{self._base}/{path}", data)
         if self.read(path) != data:
-            raise StateError(f"{self.url}/{path}: does not read back as it was written")
+            raise StateError(stores.NOT_READ_BACK(f"{self.url}/{path}"))
 
     def holds(self, name: str) -> bool:
         with self._telling(name):
@@ -72,9 +74,7 @@ class ObjectStore:
                 same = sent is not None and sent.proved and self._there(path, file, sent)
                 if not same and self._read_back(path, pace) != file.sha256:
                     journal.forget(file)
-                    raise StateError(
-                        f"{self.url}/{path}: what is there is not what was sent; it is sent again"
-                    )
+                    raise StateError(stores.NOT_AS_SENT(f"{self.url}/{path}"))
             pace.living()
 
     def remove(self, name: str) -> bool:
@@ -118,9 +118,8 @@ class ObjectStore:
             wanted = self._stream(where, source, pace)
         info = self._info(path)
         if info.get("size") != file.size_bytes:
-            raise StateError(
-                f"{self.url}/{path}: {info.get('size')} bytes arrived of {file.size_bytes}"
-            )
+            place, stored = f"{self.url}/{path}", info.get("size")
+            raise StateError(stores.SIZE_DIFFERS(place=place, stored=stored, sent=file.size_bytes))
         tag = _tag(info)
         return SentFile(sha256=file.sha256, tag=tag, proved=tag == wanted)
 
@@ -158,13 +157,14 @@ class ObjectStore:
 
     @contextmanager
     def _telling(self, path: str) -> Iterator[None]:
-        """Whatever a library raises is a sentence about the target."""
+        """Whatever a library raises is a StateError that names the target."""
         try:
             yield
         except FlowCheckError:
             raise
         except Exception as error:
-            raise StateError(f"{self.url}/{path}: {sentence(error)}") from error
+            why = refusal_of(error)
+            raise StateError(stores.AT_PATH(path=f"{self.url}/{path}", why=why)) from error
 
 
 def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
@@ -175,29 +175,29 @@ def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
     if info.get("type") == "directory":
         raise FileNotFoundError(path)
     if isinstance(size, int) and size > most_bytes:
-        raise StateError(f"{path}: has {size:,} bytes; {most_bytes:,} are read at most")
+        raise StateError(stores.TOO_LONG(place=path, bytes=size, limit=most_bytes))
     if size == 0:  # a range of nothing is an error to some stores
         return b""
     end = size if isinstance(size, int) else most_bytes + 1
     data = bytes(fs.cat_file(path, start=0, end=end))
-    if len(data) > min(end, most_bytes):
-        raise StateError(f"{path}: {len(data):,} bytes came of {min(end, most_bytes):,} asked for")
+    if len(data) > (asked := min(end, most_bytes)):
+        raise StateError(stores.LONGER_THAN_ASKED(place=path, bytes=len(data), asked=asked))
     return data
 
 
-def sentence(error: Exception) -> str:
-    """What a store, or the library on the way to it, complains of, and what to do."""
+def refusal_of(error: Exception) -> Finding:
+    """Why a store, or the library on the way to it, fails, and what to do."""
     told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     cause = f"{told} {error.__cause__!r}".lower()
     plain = cause.replace(" ", "")
     if isinstance(error, PermissionError) or any(word in plain for word in REFUSED):
-        return f"the store lets nobody in with these credentials, or not there ({told})"
+        return stores.ACCESS_DENIED(told)
     nowhere = any(word in plain for word in ("nosuchbucket", "containernotfound"))
     if nowhere or (isinstance(error, FileNotFoundError) and ("bucket" in plain or "/b/" in plain)):
-        return f"there is no such bucket or container: make it first ({told})"
+        return stores.NO_BUCKET(told)
     if isinstance(error, ConnectionError | TimeoutError) or any(word in cause for word in AWAY):
-        return f"the store cannot be reached, or does not answer ({told})"
-    return f"the store refuses ({told})"
+        return stores.NOT_REACHED(told)
+    return stores.REFUSES(told)
 
 
 def _tag(info: dict[str, Any]) -> str:

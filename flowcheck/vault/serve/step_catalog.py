@@ -17,6 +17,7 @@ from typing import Protocol
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import FlowCheckError, StateError
+from flowcheck.findings.checkpoint_downloads import TOO_MANY_IN_MEMORY
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -135,10 +136,7 @@ class StepCatalog:
                 shutil.rmtree(one.folder, ignore_errors=True)
                 staged.pop()
         if len(staged) >= self._most:
-            raise StateError(
-                f"{len(staged)} steps are being fetched that lie in memory alone, and no more have "
-                "room: ask for one of those, or come back"
-            )
+            raise StateError(TOO_MANY_IN_MEMORY(len(staged)))
 
     def _write(self, step: Step) -> None:
         assert self._memory is not None and self._staging is not None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from flowcheck.errors import StateError
+from flowcheck.findings.checkpoint_stores import DAMAGED_FILE
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below
@@ -232,7 +233,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             return
         with os.fdopen(open_below(folder, file.name), "rb") as opened:
             if os.fstat(opened.fileno()).st_size != file.size_bytes:
-                raise StateError(f"{file.name} is not as its manifest says: it cannot be served")
+                raise StateError(DAMAGED_FILE(file.name))
             if parts is None:
                 own = {"Content-Type": BYTES, "Content-Length": str(file.size_bytes)}
                 self._head(HTTPStatus.OK, told | own)

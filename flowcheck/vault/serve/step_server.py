@@ -10,6 +10,7 @@ from typing import Any
 from flowcheck.config import ServeConfig
 from flowcheck.config.persist_serve_config import LOOPBACK
 from flowcheck.errors import ConfigError
+from flowcheck.findings import checkpoint_downloads as downloads
 from flowcheck.vault.http_support.bounded_http_server import BoundedHttpServer
 from flowcheck.vault.http_support.tls_context import server_tls
 from flowcheck.vault.serve.step_catalog import StepCatalog
@@ -41,9 +42,8 @@ class StepServer(BoundedHttpServer):
         try:
             super().__init__(config.host, config.port, config.connections, StepRequestHandler, tls)
         except OSError as error:
-            raise ConfigError(
-                "serve.port", config.port, f"{config.host} cannot be listened at: {error.strerror}"
-            ) from error
+            right = downloads.CANNOT_LISTEN(host=config.host, error=error.strerror)
+            raise ConfigError("serve.port", config.port, right) from error
 
     def stop(self) -> None:
         super().stop()
@@ -68,15 +68,12 @@ class StepServer(BoundedHttpServer):
 
 
 def read_token(path: str) -> bytes:
-    """The word in a file. Raises ConfigError where there is none, or one that could be guessed."""
+    """The bearer token in a file. Raises ConfigError for a file without one, or with one
+    that could be guessed."""
     try:
-        word = Path(path).read_bytes().strip()
+        token = Path(path).read_bytes().strip()
     except OSError as error:
-        raise ConfigError("token_file", path, f"cannot be read: {error.strerror}") from error
-    if len(word) < TOKEN_BYTES_MIN or b"\n" in word or not word.isascii():
-        right = (
-            f"must hold one word of {TOKEN_BYTES_MIN} characters or more, such as "
-            "`head -c 24 /dev/urandom | base64` makes"
-        )
-        raise ConfigError("token_file", path, right)
-    return word
+        raise ConfigError("token_file", path, downloads.FILE_UNREADABLE(error.strerror)) from error
+    if len(token) < TOKEN_BYTES_MIN or b"\n" in token or not token.isascii():
+        raise ConfigError("token_file", path, downloads.TOKEN_FILE(TOKEN_BYTES_MIN))
+    return token

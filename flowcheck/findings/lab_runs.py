@@ -1,0 +1,94 @@
+"""`flowcheck lab`: why a cluster is not made, and why a run ends early."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Clusters.
+NEEDS_ROOT = Entry(
+    "lab.needs_root", "the lab makes network namespaces, which needs root: run it with sudo"
+)
+CLUSTER_EXISTS = Entry(
+    "lab.cluster_exists",
+    "cluster {name} is up already: remove it with flowcheck lab down --name {name}",
+)
+CLUSTER_LEFT = Entry(
+    "lab.cluster_left",
+    "cluster {name} was left by a crash: remove it with flowcheck lab down --name {name}",
+)
+CLUSTER_IN_USE = Entry(
+    "lab.cluster_in_use",
+    "cluster {name} is used by a run that is not over ({owner}): wait for its end, end it, or give "
+    "this run its own --name (and --out)",
+)
+LAB_LOCKED = Entry(
+    "lab.locked", "another `flowcheck lab` has held {folder} for {limit_s} s: try again later"
+)
+NOT_A_CLUSTER_STATE = Entry(
+    "lab.not_a_cluster_state", "{path} does not hold the state of a cluster: {error}"
+)
+NOT_A_SYSCTL_RECORD = Entry(
+    "lab.not_a_sysctl_record", "{path} is not a record of FlowCheck's: {error}"
+)
+SYSCTL_REFUSED = Entry("lab.sysctl_refused", "cannot set {key} = {value}: {error}")
+KERNEL_REFUSED = Entry("lab.kernel_refused", "cannot make {what}: {error}; it needs {feature}")
+PROCESSES_KEEP_STARTING = Entry(
+    "lab.processes_keep_starting", "processes in {namespaces} keep starting new ones"
+)
+NOT_KILLED = Entry("lab.not_killed", "SIGKILL did not end {processes}")
+
+# Open vSwitch.
+OVS_NOT_INSTALLED = Entry(
+    "lab.ovs_not_installed",
+    "Open vSwitch is not installed ({programs} missing): apt-get install openvswitch-switch, or "
+    "use --switch bridge",
+)
+OVS_NO_SCHEMA = Entry("lab.ovs_no_schema", "Open vSwitch's database schema is missing: {path}")
+OVS_FAILED = Entry("lab.ovs_failed", "{program} failed with {code}: {said}")
+OVS_ENDED = Entry("lab.ovs_ended", "{program} ended right after its start; see {log}")
+OVS_PORT_NOT_OPEN = Entry("lab.ovs_port_not_open", "Open vSwitch cannot open {port}: {error}")
+
+# Runs.
+OPTION_DECIDED = Entry(
+    "lab.option_decided", "--{option} after `--`: `flowcheck lab {verb}` decides it; {instead}"
+)
+TRAINER_ENDED = Entry("lab.trainer_ended", "a trainer ended with {code}:\n{log}")
+TRAINERS_HANG = Entry(
+    "lab.trainers_hang",
+    "{what}: no new step for {seconds} s after {step}, {starved_s} s of them spent waiting for a "
+    "processor (load {load} on {processors} processors). Where the ranks stood:\n{stacks}",
+)
+SERVICES_NOT_UP = Entry(
+    "lab.services_not_up", "the services did not start within {limit_s} s ({log}):\n{said}"
+)
+SERVICES_ENDED = Entry("lab.services_ended", "the services ended with {code} ({log}):\n{said}")
+NO_BASE = Entry("lab.no_base", "no checkpoint could be given as base: {why}")
+NOTHING_LOGGED = Entry("lab.nothing_logged", "nothing was logged")
+TRAINERS_WROTE_TOO_FEW = Entry(
+    "lab.trainers_wrote_too_few",
+    "{why}; the trainers ended, and fewer than two of their files (one every {every} steps) came "
+    "after step {step}: give them more --steps, or a model whose steps take longer",
+)
+
+# Recordings and measurements.
+FRAMES_DROPPED = Entry(
+    "lab.frames_dropped",
+    "{frames} frames were dropped between {interface} and {path}, so the recording is incomplete: "
+    "try a smaller or slower job",
+)
+ACCOUNTS_DIFFER = Entry(
+    "lab.accounts_differ", "the ranks' accounts of collective {number} differ: {accounts}"
+)
+TOO_FEW_STEPS = Entry(
+    "lab.too_few_steps", "too few steps were seen to measure CPU time: give it more --steps"
+)
+ROUND_WITHOUT_BASE = Entry(
+    "lab.round_without_base", "{case}: a round does not have the case it is compared with"
+)
+MIRRORED_UNEXPECTEDLY = Entry(
+    "lab.mirrored_unexpectedly", "{case}: {frames} frames were mirrored, which contradicts the case"
+)
+NO_MATPLOTLIB = Entry(
+    "lab.no_matplotlib",
+    "--plot needs matplotlib: pip install 'flowcheck[plot]', or 'matplotlib>=3.8,<4'",
+)
