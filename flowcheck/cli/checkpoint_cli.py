@@ -21,7 +21,7 @@ FORMS = "; ".join(f"{one.name} ({one.what})" for one in FORMATS.values())
 
 
 def _of(option: str, what: str) -> str:
-    return f"Of {formats_taking(option)}: {what}"
+    return f"For {formats_taking(option)}: {what}"
 
 
 def restore(

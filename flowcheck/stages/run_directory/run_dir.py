@@ -136,6 +136,12 @@ class LearnedFiles:
         return self.learned_folder / "job.json"
 
     @property
+    def training_spec(self) -> Path:
+        """JSON of TrainingSpec (wire/training_job/training_spec.py): what is known of a job whose
+        gradients come without its connections, in the place of `learned_job`."""
+        return self.learned_folder / "training.json"
+
+    @property
     def weights(self) -> Path:
         """Initial parameters off the wire, bytes in index order."""
         return self.learned_folder / "weights.bin"
