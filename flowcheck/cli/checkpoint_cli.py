@@ -233,7 +233,7 @@ def verify(
 
     Exit code 0: all is as written; 1: something differs (it is named); 2: it cannot be checked.
     """
-    from flowcheck.findings.privileges import READS_ONLY
+    from flowcheck.findings.catalog.privileges import READS_ONLY
     from flowcheck.ops.restore import verify_command as verb
     from flowcheck.stages.privilege.drop_privileges import forbid_user_code
 

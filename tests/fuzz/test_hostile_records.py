@@ -23,8 +23,8 @@ from support.hostile import LONG, QUICK, hostile_json, told_or_refused, torn
 from flowcheck import messages
 from flowcheck.config import load_job
 from flowcheck.errors import MessageError
-from flowcheck.findings.chain_processes import STARTED_BY
-from flowcheck.findings.lost_steps import COPIES_DIFFER
+from flowcheck.findings.catalog.chain_processes import STARTED_BY
+from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER
 from flowcheck.messages import Message, decode, encode, parse_audit_record
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import load_layout as load_topology
 from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import read_dump

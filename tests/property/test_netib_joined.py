@@ -18,10 +18,10 @@ from support.netib import Options, generate
 from support.staged import Chain, dealt, played
 from test_netib_followed import SMALL, WIDE
 
+from flowcheck.findings.catalog.late_join import NO_RING_FITS
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.late_join import NO_RING_FITS
 from flowcheck.messages import Drained, StepLost
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
 from flowcheck.stages.job_learning.remembered_job import STATED_MODEL_FILE as EXPECTED_FILE
 from flowcheck.stages.replica_update.gradient_logs import open_gradient_log

@@ -47,7 +47,7 @@ class TallyService:
         self._ring: FrameRing | None = None
 
     def start(self, links: StageSockets) -> None:
-        from flowcheck.findings.earlier_files import earlier_finding
+        from flowcheck.findings.catalog.earlier_files import earlier_finding
         from flowcheck.messages import Note
         from flowcheck.plane.shared_memory.frame_ring import FrameRing
 

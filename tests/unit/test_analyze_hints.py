@@ -9,9 +9,9 @@ import pytest
 
 from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.collectives import END_OPEN
-from flowcheck.findings.following_a_job import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
-from flowcheck.findings.nccl_log import ANOTHER_JOB
+from flowcheck.findings.catalog.collectives import END_OPEN
+from flowcheck.findings.catalog.following_a_job import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
+from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options

@@ -33,7 +33,7 @@ from flowcheck.stages.job_state.checkpoint_request import (
     withdraw_request,
 )
 from flowcheck.stages.job_state.job_incarnation import Incarnation
-from flowcheck.stages.job_state.lifecycle_record import CheckpointRequest, RequestKind
+from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest, RequestKind
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.update_stage import NOT_AWAITED
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -12,7 +12,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.concurrent_reader import pinned

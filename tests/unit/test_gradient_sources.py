@@ -25,21 +25,21 @@ from test_base_command import Trainer
 import flowcheck
 from flowcheck.config import job_from
 from flowcheck.errors import LearnError, StateError
-from flowcheck.findings.gradient_sources import (
+from flowcheck.findings.catalog.gradient_sources import (
     LOG_CHANGED,
     LOG_CLOSED,
     LOG_GAP,
     NOT_A_SOURCE_RECORD,
     OTHER_GRADIENTS,
 )
-from flowcheck.findings.replica_updates import EMPTY_STATE
+from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
 from flowcheck.replica.model_replica import PendingStep, Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog, room_for
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import read_record
-from flowcheck.stages.job_state.lifecycle_states import ReplicaState
+from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.replica_update.gradient_sources import source_registry
 from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
     LogFileSource,

@@ -11,8 +11,8 @@ from torch import nn
 
 from flowcheck.config import JobConfig, OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.job_learning import COMPRESSED
-from flowcheck.findings.refused_trainers import BUCKET_TWIN, GRADIENT_TYPE_OPEN
+from flowcheck.findings.catalog.job_learning import COMPRESSED
+from flowcheck.findings.catalog.refused_trainers import BUCKET_TWIN, GRADIENT_TYPE_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.model_replica import Replica

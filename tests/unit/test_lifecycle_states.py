@@ -29,7 +29,7 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
 from flowcheck.stages.job_state import job_incarnation, lifecycle_writers
 from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     ANSWERS_KEPT,
     RECORD_VERSION,
     CheckpointRequest,
@@ -42,7 +42,7 @@ from flowcheck.stages.job_state.lifecycle_record import (
     UpdatePart,
     read_part,
 )
-from flowcheck.stages.job_state.lifecycle_states import (
+from flowcheck.stages.job_state.lifecycle_state_machines import (
     EXTRACT_TRANSITIONS,
     INCARNATION_TRANSITIONS,
     REPLICA_TRANSITIONS,

@@ -12,11 +12,11 @@ import pytest
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import NAME_COUNT
 from flowcheck.messages import Message, Note
 from flowcheck.ops.restore.step_lookup import newest_step
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.model_layout import layout_of

@@ -11,8 +11,8 @@ import torch
 
 from flowcheck.config.optimizer_config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.resume_gaps import EARLIER_OPTIMIZER_STATE, ROUNDED
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.findings.catalog.resume_gaps import EARLIER_OPTIMIZER_STATE, ROUNDED
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout

@@ -20,7 +20,7 @@ import numpy as np
 import xxhash
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.gradient_sources import OTHER_GRADIENTS
+from flowcheck.findings.catalog.gradient_sources import OTHER_GRADIENTS
 from flowcheck.private_files import make_folder, open_private, user_name
 from flowcheck.step_numbers import Iteration
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.catalog.earlier_files import finding_of
+from flowcheck.findings.catalog.replica_update_notes import BASE_FITS, EMPTY_STATE, UNUSED_LEFT_OUT
+from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import BASE_FITS, EMPTY_STATE, UNUSED_LEFT_OUT
-from flowcheck.findings.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.messages import parse_audit_record
 from flowcheck.replica.optimizer_step.loss_scale_evidence import read_scale_evidence
 from flowcheck.stages.job_state.job_incarnation import incarnation_of

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     GATHERED_FLOAT32,
     GATHERED_SIZE,
     SHARDED_LAYOUT,
     UNITS_IN_MODULE_ORDER,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.sharding.gather_units import (
     ShardedModel,
     UnitSplitter,

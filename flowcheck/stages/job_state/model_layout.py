@@ -6,8 +6,7 @@ import msgspec
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     CLIP_TOGETHER_TYPE,
     GRADIENT_TYPE_OPEN,
     GRADIENT_TYPE_SIZE,
@@ -19,6 +18,7 @@ from flowcheck.findings.replica_updates import (
     TYPE_OPEN,
     TYPES_OPEN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.training_facts import training_of

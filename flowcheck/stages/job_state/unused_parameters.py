@@ -15,8 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.catalog.lost_steps import (
+    NO_USED_MAP,
+    UNUSED_IN_ONE_BACKWARD,
+    UNUSED_NOT_ZERO,
+)
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import NO_USED_MAP, UNUSED_IN_ONE_BACKWARD, UNUSED_NOT_ZERO
 from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import (
+from flowcheck.findings.catalog.job_restarts import (
     GRADIENTS_NOT_KEPT,
     NORMS_NOT_KEPT,
     PARAMETERS_ONLY,
@@ -29,6 +28,7 @@ from flowcheck.findings.job_restarts import (
     STEP_BEFORE_JOB,
     STEP_NOT_REACHED,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
 from flowcheck.stages.job_state.assumptions import add_assumption
@@ -38,12 +38,12 @@ from flowcheck.stages.job_state.checkpoint_request import (
     refuse_request,
 )
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
-from flowcheck.stages.job_state.lifecycle_record import CheckpointRequest
+from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import AppliedGradientLog
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.replica_update.step_log import StepLog
-from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import (
+from flowcheck.findings.catalog.job_restarts import (
     NOT_FOLLOWED,
     OTHER_KIND,
     OTHER_PARAMETERS,
@@ -27,10 +26,11 @@ from flowcheck.findings.job_restarts import (
     WENT_BACK,
     WENT_ON,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
-from flowcheck.stages.job_state.lifecycle_record import RestartVerdict
+from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.stages.replica_update.anchor_replay import AnchorReplay

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT, WHOLE_GRADIENTS
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import NAME_COUNT, WHOLE_GRADIENTS
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.param_layout import Layout

@@ -3,7 +3,7 @@
 The order that makes a kill harmless: the replica commits the step; its line is written to
 steps.jsonl while the gradient is still in its source or the log; only then is that released.
 
-What is done with the replica is one of the states of job_state/lifecycle_states.py. Each turn looks
+What is done with the replica is one of the states of job_state/lifecycle_state_machines.py. Each turn looks
 first which one the facts make it, and tells the lifecycle record.
 """
 
@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.catalog.lifecycle_records import NO_BASE_AWAITED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lifecycle_records import NO_BASE_AWAITED
 from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
@@ -26,13 +26,13 @@ from flowcheck.replica.sharding.gather_units import UnitSplitter
 from flowcheck.replica.torch_startup import load_torch
 from flowcheck.stages.job_state.checkpoint_request import is_asked, refuse_request, take_request
 from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,
     LifecycleRecord,
     RequestKind,
 )
-from flowcheck.stages.job_state.lifecycle_states import ReplicaState
+from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.job_state.training_facts import training_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from flowcheck.atomic_write import temporary_path
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import DECODE_ERRORS, ConfigError, naming_file
-from flowcheck.findings.run_directories import (
+from flowcheck.findings.catalog.run_directories import (
     IN_USE,
     NO_CHAIN_STARTED,
     NOT_ACCESSIBLE,
@@ -154,7 +154,7 @@ class LearnedFiles:
 
     @property
     def extract_record(self) -> Path:
-        """The extractor's part of the lifecycle record (job_state/lifecycle_record.py)."""
+        """The extractor's part of the lifecycle record (job_state/lifecycle_record_schema.py)."""
         return self.learned_folder / "extract.json"
 
     @property

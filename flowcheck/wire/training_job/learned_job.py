@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
-from flowcheck.findings.earlier_files import earlier_finding
-from flowcheck.findings.finding import UNTIL_AUDIT, Finding
-from flowcheck.findings.learned_job_files import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.refused_job_files import (
     ALGORITHM_NOT_FOLLOWED,
     NEVER_BY_ALGORITHM,
     NOT_A_LEARNED_JOB,
     UNKNOWN_FORMAT,
 )
+from flowcheck.findings.finding import UNTIL_AUDIT, Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import link_owner, spec_of
 from flowcheck.wire.collectives.nccl_parameters import (

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.gradient_sources import (
+from flowcheck.findings.catalog.gradient_sources import (
     LOG_CHANGED,
     LOG_CLOSED,
     LOG_GAP,
     NOT_A_SOURCE_RECORD,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import Opening
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range

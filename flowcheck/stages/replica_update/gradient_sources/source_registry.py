@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.replica_update.gradient_sources.log_file_source import (

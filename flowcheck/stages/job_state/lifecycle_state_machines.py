@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lifecycle_records import ILLEGAL_TRANSITION
 
 STRICT_VARIABLE = "FLOWCHECK_STRICT_STATES"
 """Of the environment, where it is set: an illegal transition raises. Tests set it, for themselves
