@@ -15,8 +15,8 @@ import pytest
 from support.incarnations import JOB, Life
 from support.lives import Both
 from support.staged import Chain
-from test_base import STEPS, Trainer, first_life, frames_of, resumed  # noqa: F401
-from test_reanchor import GIVEN, SAVED, given, trained
+from test_base_command import STEPS, Trainer, first_life, frames_of, resumed  # noqa: F401
+from test_replica_reset import GIVEN, SAVED, given, trained
 
 from flowcheck.config import encode_config
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap

@@ -22,7 +22,7 @@ from support.incarnations import floats
 from support.lifecycle import change, follow
 from support.lives import Both
 from support.staged import Chain
-from test_base import first_life
+from test_base_command import first_life
 
 from flowcheck.errors import StateError
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
