@@ -20,10 +20,11 @@ from flowcheck.stages.chain_events.event_log import (
     read_event,
 )
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat, write_beat
-from flowcheck.stages.extraction.job_restart import RestartVerdict, read_verdict
 from flowcheck.stages.extraction.plan_deviation_resolver import SkipDecision, read_decisions
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, parse_anchor_record
 from flowcheck.stages.job_state.assumptions import add_assumption, assumptions_of
+from flowcheck.stages.job_state.earlier_run_directories import parse_verdict
+from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 WHY = COPIES_DIFFER(8)
@@ -104,13 +105,12 @@ def test_anchors_and_verdicts_of_an_earlier_version_are_read() -> None:
     earlier = msgspec.to_builtins(anchor) | {"refused": "it rained"}
     assert parse_anchor_record(json.dumps(earlier).encode()).refused == EARLIER
     verdict = RestartVerdict(number=1, step=None, why=WHY, waits=True)
-    assert read_verdict(msgspec.json.encode(verdict)) == verdict
     written = msgspec.to_builtins(verdict)
     for sentence, found in (("it rained", EARLIER), ("", None)):
         text = json.dumps(written | {"why": sentence}).encode()
-        assert read_verdict(text) == msgspec.structs.replace(verdict, why=found)
+        assert parse_verdict(text) == msgspec.structs.replace(verdict, why=found)
     with pytest.raises(msgspec.ValidationError):
-        read_verdict(b'{"number":"one","why":"it rained"}')
+        parse_verdict(b'{"number":"one","why":"it rained"}')
 
 
 @pytest.mark.parametrize(("sentence", "found"), [("it rained", EARLIER), ("", None)])

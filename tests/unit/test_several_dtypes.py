@@ -12,7 +12,7 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.torch_optimizer_limits import FUSED_MOMENTUM
+from flowcheck.findings.catalog.refused_optimizers import FUSED_MOMENTUM
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout

@@ -104,8 +104,14 @@ def _incarnation(folder: Path) -> Incarnation | None:
 def _verdict(run: RunDir) -> RestartVerdict | None:
     with suppress(FileNotFoundError):
         text = (_offered(run) / VERDICT_FILE).read_bytes()
-        told = msgspec.json.decode(text, type=dict[str, Any])
-        why = msgspec.convert(told.pop("why", ""), str)  # a sentence
-        verdict = msgspec.convert(told, RestartVerdict)
-        return msgspec.structs.replace(verdict, why=earlier_finding(why) if why else None)
+        return parse_verdict(text)
     return None
+
+
+def parse_verdict(text: bytes) -> RestartVerdict:
+    """Of verdict.json, whose reason was a sentence. Raises msgspec.MsgspecError where it is
+    damaged."""
+    told = msgspec.json.decode(text, type=dict[str, Any])
+    why = msgspec.convert(told.pop("why", ""), str)
+    verdict = msgspec.convert(told, RestartVerdict)
+    return msgspec.structs.replace(verdict, why=earlier_finding(why) if why else None)
