@@ -12,7 +12,7 @@ def _stage() -> None:
     from pathlib import Path
 
     from flowcheck.stages.privilege.drop_privileges import for_stage, note_program
-    from flowcheck.stages.supervisor.stage_launch import run_stage
+    from flowcheck.stages.supervisor.stage_main import run_stage
 
     note_program()
     parser = ArgumentParser(prog="flowcheck stage", allow_abbrev=False)

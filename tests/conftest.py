@@ -13,7 +13,7 @@ import pytest
 from support import side_by_side
 from support.real_captures import captures_folder
 
-from flowcheck.stages.job_state.lifecycle_states import STRICT_VARIABLE
+from flowcheck.stages.job_state.lifecycle_state_machines import STRICT_VARIABLE
 
 os.environ.setdefault(STRICT_VARIABLE, "1")
 

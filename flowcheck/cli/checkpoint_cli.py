@@ -21,29 +21,29 @@ FORMS = "; ".join(f"{one.name} ({one.what})" for one in FORMATS.values())
 
 
 def _of(option: str, what: str) -> str:
-    return f"Of {formats_taking(option)}: {what}"
+    return f"For {formats_taking(option)}: {what}"
 
 
 def restore(
     out: Annotated[
         Path,
         typer.Option(
-            help="The file or folder to write; the trainer's resume flag takes it. Of several jobs "
-            "a folder."
+            help="File or folder to write, for the trainer's resume option. A folder if there are "
+            "several jobs."
         ),
     ],
     template: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Any checkpoint the trainer wrote in this job: the form to fill. Of several jobs "
-            "one of each."
+            help="Any checkpoint that the trainer wrote in this job: its form is filled. With "
+            "several jobs, one of each."
         ),
     ] = None,
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Checkpoints of this job of other steps, where no model is stated: buffers that "
-            "are the same in them stay."
+            help="Checkpoints of this job at other steps, if no model is stated: buffers that are "
+            "equal in all of them are kept."
         ),
     ] = None,
     form: Annotated[
@@ -51,7 +51,7 @@ def restore(
     ] = None,
     run: Run = DEFAULT_RUN,
     step: Annotated[
-        str, typer.Option(help="A step that is kept, or latest.", metavar="N|latest")
+        str, typer.Option(help="A step that the replica keeps, or latest.", metavar="N|latest")
     ] = "latest",
     checkpoint: Annotated[
         Path | None,
@@ -62,16 +62,16 @@ def restore(
         typer.Option(
             "--from",
             metavar="URL",
-            help="A step from elsewhere: http://host:port of flowcheck serve, or the target of "
-            "[persist], s3://...",
+            help="Read the step from a server: http://host:port of flowcheck serve, or the target "
+            "of [persist], s3://...",
         ),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="Of --from http://...: the file with its word.")
+        Path | None, typer.Option(help="For --from http://...: file that holds the bearer token.")
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option(help="Of --from https://...: PEM of who vouches for it."),
+        typer.Option(help="For --from https://...: CA bundle (PEM)."),
     ] = None,
     keys: Annotated[
         str,
@@ -85,30 +85,33 @@ def restore(
         ),
     ] = None,
     shard_mb: Annotated[
-        int, typer.Option(help=_of("shard_bytes", "megabytes of a file at most."), min=1)
+        int, typer.Option(help=_of("shard_bytes", "largest size of a file, megabytes."), min=1)
     ] = 5000,
     ranks: Annotated[
-        int, typer.Option(help=_of("ranks", "data-parallel ranks that will load it."), min=1)
+        int, typer.Option(help=_of("ranks", "number of data-parallel ranks that load it."), min=1)
     ] = 1,
-    zero: Annotated[int, typer.Option(help=_of("stage", "ZeRO's stage, 0 to 2."))] = 0,
+    zero: Annotated[int, typer.Option(help=_of("stage", "stage of ZeRO, 0 to 2."))] = 0,
     job: Annotated[
-        str | None, typer.Option(metavar="K", help="Of several jobs one: its number, or name.")
+        str | None, typer.Option(metavar="K", help="With several jobs: the number or name of one.")
     ] = None,
     run_code: Annotated[
         bool,
         typer.Option(
             "--run-code",
-            help="Run the code (factory, schedule, rounding) that the step's manifest names: of a "
-            "--checkpoint or --from of your own.",
+            help="Run the code (factory, schedule, rounding) that the step's manifest names. Only "
+            "for a --checkpoint or --from that you trust.",
         ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
     warm: Annotated[
-        bool, typer.Option("--warm", help="Read it into memory: a trainer here loads it next.")
+        bool,
+        typer.Option(
+            "--warm", help="Read the output into the page cache, for a trainer on this machine."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a step as a checkpoint the trainer resumes from: in the form of its own, or by format.
+    """Write a step as a checkpoint that the trainer resumes from: in its own form, or by format.
 
     Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
 
@@ -155,7 +158,7 @@ def _step(stated: str) -> Step | None:
     if stated == "latest":
         return None
     if not (stated.isascii() and stated.isdigit() and len(stated) < 19):
-        raise ConfigError("--step", stated, "is a number of steps taken, or latest")
+        raise ConfigError("--step", stated, "must be a number of steps, or latest")
     return Step(int(stated))
 
 
@@ -164,18 +167,18 @@ def audit(
         Path,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="The trainer's file, or a folder of DCP's, Hugging Face's, DeepSpeed's ...",
+            help="The trainer's file, or a folder of DCP, Hugging Face, DeepSpeed ...",
         ),
     ],
     run: Run = DEFAULT_RUN,
     step: Annotated[
-        int | None, typer.Option(help="Where nothing in it tells of which step it is.")
+        int | None, typer.Option(help="Step of the checkpoint, if the file does not hold it.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold the replica against a checkpoint the trainer wrote itself, bit for bit.
+    """Compare the replica with a checkpoint that the trainer wrote, bit for bit.
 
-    Exit code 0: equal; 1: something differs, and what differs first is named.
+    Exit code 0: equal; 1: different (the first differences are printed).
     """
     from flowcheck.ops.trainer_checkpoint import audit_command as verb
     from flowcheck.stages.privilege.drop_privileges import for_run
@@ -188,23 +191,26 @@ def audit(
 
 def base(
     checkpoint: Annotated[
-        Path, typer.Argument(help="The trainer's own file: of the step its job began with, or any.")
+        Path,
+        typer.Argument(
+            help="Checkpoint of the trainer: of the step its job began with, or of a logged step."
+        ),
     ],
     run: Run = DEFAULT_RUN,
     then: Annotated[
-        Path | None, typer.Option(help="Of a job joined amid its run: a later file of it.")
+        Path | None, typer.Option(help="If the job was joined midstream: a later checkpoint of it.")
     ] = None,
     after: Annotated[
-        int | None, typer.Option(help="Or how many of the logged steps it had taken by then.")
+        int | None, typer.Option(help="Or: number of logged steps that came before the checkpoint.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Give a job that resumed from a step the replica does not hold its optimizer's state.
+    """Give the replica the optimizer state of a job that resumed from a step it does not hold.
 
-    The file's parameters must be those of the job's start-up broadcast, bit for bit. Of a job that
-    was joined amid its run any step will do whose next ones are logged; the steps between two files
-    tell which these are. Of a replica that is followed, the file of a step it took takes that
-    step's place where the two differ, and the steps since are taken again.
+    The file's parameters must equal the job's start-up broadcast, bit for bit. If the job was
+    joined midstream, any step will do whose next steps are logged: the steps between two files show
+    where it belongs. If the replica is up to date, the file replaces its own step where the two
+    differ, and the steps since are applied again.
     """
     from flowcheck.ops.trainer_checkpoint import base_command as verb
     from flowcheck.stages.privilege.drop_privileges import for_run
@@ -218,16 +224,16 @@ def verify(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A file or folder that restore wrote, a step-N folder, or a folder of these."
+            help="File or folder that restore wrote, a step-N folder, or a folder of these."
         ),
     ],
     as_json: Json = False,
 ) -> None:
     """Check an output against its manifest: sha256 of every file and of every tensor.
 
-    Exit code 0: all as it was written; 1: something is not, and what is named; 2: nothing tells.
+    Exit code 0: all is as written; 1: something differs (it is named); 2: it cannot be checked.
     """
-    from flowcheck.findings.privileges import READS_ONLY
+    from flowcheck.findings.catalog.privileges import READS_ONLY
     from flowcheck.ops.restore import verify_command as verb
     from flowcheck.stages.privilege.drop_privileges import forbid_user_code
 

@@ -47,10 +47,10 @@ def stage(
 ) -> None:
     """Run one stage of a chain in the foreground, as the supervisor does; for debugging."""
     from flowcheck.stages.privilege.drop_privileges import for_stage
-    from flowcheck.stages.supervisor import stage_launch
+    from flowcheck.stages.supervisor import stage_main
 
     for_stage(name, run, number)
-    code = stage_launch.run_stage(name, run, number, parent)
+    code = stage_main.run_stage(name, run, number, parent)
     if lend is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
 

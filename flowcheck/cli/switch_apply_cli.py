@@ -76,7 +76,7 @@ def apply(
 
     Example: `flowcheck switch apply --os openvswitch --bridge br0 --source eth1 --monitor eth9`
     """
-    from flowcheck.ops.switch import session_parser
+    from flowcheck.ops.switch import mirror_session_options
     from flowcheck.ops.switch.apply import switch_backends
 
     where = switch_backends.ApplyOptions(
@@ -89,7 +89,7 @@ def apply(
         oversubscribe=oversubscribe,
     )
     platform = switch_backends.check_supported(os, where)
-    request = session_parser.parse_session(
+    request = mirror_session_options.parse_session(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
     )
     said = _ApplyPrinter(as_json=as_json)

@@ -76,7 +76,7 @@ def render(
     """
     from flowcheck.errors import ConfigError
     from flowcheck.ops.switch import config_rendering as made
-    from flowcheck.ops.switch import session_parser, switch_platforms, switch_report
+    from flowcheck.ops.switch import mirror_session_options, switch_platforms, switch_report
 
     platform = switch_platforms.platform_named(os)
     wanted = []
@@ -84,7 +84,7 @@ def render(
         if word not in tuple(made.CommandPart):
             raise ConfigError("--part", word, f"is one of {', '.join(made.CommandPart)}")
         wanted.append(made.CommandPart(word))
-    request = session_parser.parse_session(
+    request = mirror_session_options.parse_session(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
     )
     lines = made.render(os, request, wanted, form)
@@ -138,15 +138,15 @@ def check(
     """
     from flowcheck.errors import ConfigError
     from flowcheck.ops.switch import (
+        mirror_session_options,
         ports_json_reader,
-        session_parser,
         switch_platforms,
         switch_report,
     )
     from flowcheck.ops.switch import session_check as held
 
     platform = switch_platforms.platform_named(os)
-    request = session_parser.parse_session(
+    request = mirror_session_options.parse_session(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
     )
     figures = held.figures(measured_gbps, gradient_bytes, members, step_s, protocol)

@@ -62,11 +62,13 @@ class ServicesConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.user is not None and not self.user.strip():
-            raise ConfigError("services.user", self.user, 'is a user\'s name, such as "flowcheck"')
+            raise ConfigError(
+                "services.user", self.user, 'must be the name of a user, such as "flowcheck"'
+            )
 
 
 class MirrorConfig(ConfigSection, frozen=True, kw_only=True):
-    """A switch port that is mirrored, as its operator calls it: for those who look on alone."""
+    """A switch port that is mirrored, as its operator calls it. Shown to people only."""
 
     port: str
     """With the switch's name, "leaf0 Ethernet1/1"."""

@@ -58,7 +58,7 @@ WORDS = {
 def _plain(told: str, choices: tuple[str, ...]) -> str:
     """msgspec's sentence about a value, in words of the job file."""
     if choices:
-        return f"is one of {', '.join(choices)}"
+        return f"must be one of {', '.join(choices)}"
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
         return f"{missing[1]} must be stated"
     if wrong := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", told):

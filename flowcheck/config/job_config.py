@@ -106,7 +106,9 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         check_job_tables(self.jobs, self.job)
         msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))
         if self.several and self.sharded is not None and self.sharded.style is ShardingStyle.FSDP:
-            raise ConfigError("sharded", "", "of FSDP is of one job: leave jobs and [[job]] out")
+            raise ConfigError(
+                "sharded", "", "of FSDP supports one job only: leave jobs and [[job]] out"
+            )
         try:
             _ = self.release
         except ValueError as error:
@@ -114,7 +116,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
 
     @property
     def release(self) -> NcclEra | None:
-        """The era of the stated NCCL version; None where none is stated."""
+        """The era of the stated NCCL version; None: no version is stated."""
         return era_of(self.nccl) if self.nccl is not None else None
 
     @property
@@ -157,7 +159,7 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     except OSError as error:
         raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError("job file", str(path), f"is not TOML: {error}") from error
+        raise ConfigError("job file", str(path), f"is not valid TOML: {error}") from error
     if sources is not None:
         tree["source"] = [
             {key: value for key, value in msgspec.to_builtins(source).items() if value is not None}

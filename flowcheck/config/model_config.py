@@ -71,23 +71,29 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.factory_arguments and self.factory is None:
             raise ConfigError(
-                "model.factory_arguments", "", "are of a factory: state model.factory"
+                "model.factory_arguments", "", "are passed to a factory: state model.factory too"
             )
         stated = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
         for key, value in (*stated.items(), *(("dtypes", one) for one in self.dtypes)):
             if value is not None and value not in ELEMENT_BYTES:
-                raise ConfigError(f"model.{key}", value, f"is one of {', '.join(ELEMENT_BYTES)}")
+                raise ConfigError(
+                    f"model.{key}", value, f"must be one of {', '.join(ELEMENT_BYTES)}"
+                )
         if self.dtype is not None and self.dtypes:
-            raise ConfigError("model.dtypes", self.dtypes, "is in place of model.dtype: state one")
+            raise ConfigError(
+                "model.dtypes", self.dtypes, "replaces model.dtype: state only one of them"
+            )
         if len({ELEMENT_BYTES[one] for one in self.dtypes}) < len(self.dtypes):
             right = (
-                "two of one size: which parameter has which, the wire does not tell, "
-                '[model] factory = "file.py:function" does'
+                "two of them have the same size, and the wire does not show which parameter has "
+                'which: state [model] factory = "file.py:function" instead'
             )
             raise ConfigError("model.dtypes", self.dtypes, right)
         twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
         if twice:
-            raise ConfigError("model.names", twice[0], "is the name of two parameters")
+            raise ConfigError(
+                "model.names", twice[0], "two parameters have this name: names must differ"
+            )
 
 
 class ReplicaConfig(ConfigSection, frozen=True, kw_only=True):

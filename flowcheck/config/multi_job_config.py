@@ -16,17 +16,16 @@ from flowcheck.errors import ConfigError
 JOBS_MAX = 64
 """Readers that a ring has room for (fc_ring.h, FC_READERS_MAX)."""
 CLIP = (
-    "is of one job's parameters, but trainers that are parallel in other ways too clip by the norm "
-    "over all of theirs: state clip_alone = true where each job is clipped by its own norm, or "
-    "clip_together = true for the rings of one job where each is by that of all, as Megatron-LM "
-    "does"
+    "with several jobs the norm may be over all of them: state clip_alone = true if each job is "
+    "clipped by its own norm, or clip_together = true if they are rings of one job, clipped by the "
+    "norm over all, as Megatron-LM does"
 )
-CLIP_RINGS = "is for the rings of one job (jobs = N, alike): there are {}"
+CLIP_RINGS = "needs several rings of one job (jobs = N, same settings), but there {}"
 ORDERS_MAX = 12
 """Rings of which every order of a sum is tried in each step (rules/clipping.py, `bounds`)."""
 CLIP_ORDER = (
-    "must have each of the {} jobs once, by number: the order in which the trainers' ranks sum "
-    "their squares, on which the last bit of the norm depends"
+    "must name each of the {} jobs once, by number, in the order in which the trainers' ranks sum "
+    "their squares: the last bit of the norm depends on it"
 )
 
 
@@ -46,21 +45,23 @@ class JobTableConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 def addresses(key: str, hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """As frames are read. Raises ConfigError for what is no address."""
+    """In the form that addresses of frames have. Raises ConfigError for an invalid address."""
     for host in hosts:
         try:
             ip_address(host)
         except ValueError as error:
-            right = "is no address: state those that analyze prints, such as 10.0.0.1"
+            right = (
+                "is not an IP address: state one that flowcheck analyze prints, such as 10.0.0.1"
+            )
             raise ConfigError(key, host, right) from error
     return tuple(str(ip_address(host)) for host in hosts)
 
 
 def check_last(*stated: int | None) -> None:
-    """Raises ConfigError for a step that none is."""
+    """Raises ConfigError for a step below 1."""
     for step in stated:
         if step is not None and step < 1:
-            raise ConfigError("last_step", step, "is the trainer's last step, from 1")
+            raise ConfigError("last_step", step, "must be 1 or more: the trainer's last step")
 
 
 def check_job_tables(jobs: int, own: tuple[JobTableConfig, ...]) -> None:
@@ -68,11 +69,11 @@ def check_job_tables(jobs: int, own: tuple[JobTableConfig, ...]) -> None:
     if not 1 <= jobs <= JOBS_MAX:
         raise ConfigError("jobs", jobs, f"must be from 1 to {JOBS_MAX}")
     if own and jobs not in (1, len(own)):
-        raise ConfigError("jobs", jobs, f"there are {len(own)} tables [[job]]: leave it out")
+        raise ConfigError("jobs", jobs, f"there are {len(own)} [[job]] tables: leave jobs out")
     names = [each.name for each in own if each.name is not None]
     for name in names:
         if names.count(name) > 1 or not name.replace("-", "").replace("_", "").isalnum():
-            right = "must be of letters, digits, - and _, and of one job alone"
+            right = "must be letters, digits, - and _, and no other job may have it"
             raise ConfigError("job.name", name, right)
 
 
@@ -85,7 +86,7 @@ def check_clip_scope(
     if jobs == 1 and not optimizer.clip_together:
         return
     if optimizer.clip_together and (jobs < 2 or any(o.optimizer or o.model for o in own)):
-        told = "1 of them" if jobs < 2 else "some that state settings of their own"
+        told = "is only one" if jobs < 2 else "are some with settings of their own"
         raise ConfigError("optimizer.clip_together", True, CLIP_RINGS.format(told))
     every = list(range(1, jobs + 1))
     wrong = optimizer.clip_order and sorted(optimizer.clip_order) != every
@@ -97,7 +98,7 @@ def check_clip_scope(
 
 
 def check_jobs_distinguishable(own: tuple[JobTableConfig, ...]) -> None:
-    """Raises ConfigError where two tables differ and nothing on the wire tells whose a job is."""
+    """Raises ConfigError where two tables differ and nothing on the wire shows which is which."""
     for one, two in combinations(own, 2):
         hosts = set(one.hosts), set(two.hosts)
         if (one.optimizer, one.model) == (two.optimizer, two.model) and not any(hosts):
@@ -110,8 +111,8 @@ def check_jobs_distinguishable(own: tuple[JobTableConfig, ...]) -> None:
         raise ConfigError(
             "job",
             two.name or str(own.index(two) + 1),
-            "nothing tells on the wire which of the jobs it is: state hosts of both, addresses of "
-            "its own, or a [job.model] of other sizes",
+            "nothing on the wire shows which of the jobs this is: state hosts for both, with "
+            "addresses of its own, or a [job.model] with other sizes",
         )
 
 

@@ -25,17 +25,17 @@ OF_THE_OPTIMIZER = (
     *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "each", "schedule"),
     "schedule_arguments",
 )
-"""What a factory says itself."""
+"""What a factory states by itself."""
 NAME = (
     'the optimizer never crosses the wire: state a class of torch.optim, such as "adamw", or '
     'optimizer.factory = "train.py:make_optimizer"'
 )
 MISSING = (
     "the optimizer never crosses the wire: state the trainer's in [optimizer], such as name = "
-    '"adamw", learning_rate = 1e-4, or [sharded] where it is sharded'
+    '"adamw", learning_rate = 1e-4, or state [sharded] if the training is sharded'
 )
-FACTORY_SAYS = "is what optimizer.factory says: leave it out"
-EACH_SAYS = "is what [[optimizer.each]] says of each: leave it out of [optimizer]"
+FACTORY_SAYS = "optimizer.factory says it already: leave it out"
+EACH_SAYS = "[[optimizer.each]] says it for each optimizer: leave it out of [optimizer]"
 
 
 def validate_optimizer(optimizer: OptimizerConfig) -> None:
@@ -57,7 +57,10 @@ def validate_optimizer(optimizer: OptimizerConfig) -> None:
     _check_clips(optimizer)
     several = optimizer.groups or optimizer.each or optimizer.factory is not None
     if optimizer.takes_frozen and several:
-        right = "is of an optimizer of one group: which frozen parameters several have is not told"
+        right = (
+            "needs an optimizer with one parameter group: of several, nothing shows which has "
+            "the frozen parameters"
+        )
         raise ConfigError("optimizer.takes_frozen", True, right)
     for table, groups in (
         ("optimizer.each", optimizer.each),
@@ -65,7 +68,7 @@ def validate_optimizer(optimizer: OptimizerConfig) -> None:
     ):
         _check_tables(table, groups)
     if optimizer.rounding is not None and optimizer.master_dtype is None:
-        right = "rounds masters to parameters: state optimizer.master_dtype"
+        right = "rounds master weights to parameters: state optimizer.master_dtype too"
         raise ConfigError("optimizer.rounding", optimizer.rounding, right)
     if optimizer.scaler is not None:
         _check_scaler(optimizer.scaler)
@@ -79,16 +82,16 @@ def _check_tables(table: str, groups: Sequence[GroupConfig]) -> None:
         if not group.parameters:
             raise ConfigError(f"{table}.parameters", (), f'name parameters, or "{REST}"')
     if sum(group.parameters == REST for group in groups) > 1:
-        raise ConfigError(f"{table}.parameters", REST, "is of one table alone")
+        raise ConfigError(f"{table}.parameters", REST, "only one table can have the rest")
 
 
 def _check_maker(optimizer: OptimizerConfig) -> None:
-    """A class or a factory says what steps; the other's settings are of no use beside it."""
+    """Either a class or a factory is stated; the settings of the other are refused."""
     if optimizer.factory is not None:
         _refuse_stated(optimizer, ("name", *OF_THE_OPTIMIZER), FACTORY_SAYS)
         return
     if optimizer.factory_arguments:
-        right = "are of a factory: state optimizer.factory"
+        right = "are passed to a factory: state optimizer.factory too"
         raise ConfigError("optimizer.factory_arguments", "", right)
     if optimizer.each:
         own = tuple(key for key in ("name", *OF_THE_OPTIMIZER) if key != "each")
@@ -110,7 +113,7 @@ def _refuse_stated(optimizer: OptimizerConfig, keys: Sequence[str], why: str) ->
 def _check_each(optimizer: OptimizerConfig) -> None:
     keys = [each.key for each in optimizer.each]
     if any(keys) and len(set(keys) - {None, ""}) < len(keys):
-        right = "is of each of them, another one each, or of none"
+        right = "state a different key for each of them, or for none"
         raise ConfigError("optimizer.each.key", next(key for key in keys if key), right)
     for part in optimizer.parts:
         if not part.name or not part.computes_steps:
@@ -153,14 +156,14 @@ def _check_clips(optimizer: OptimizerConfig) -> None:
     if math.isnan(optimizer.clip_norm_type):
         raise ConfigError("optimizer.clip_norm_type", "nan", "must be a number, or inf")
     if optimizer.clip_value_first and None in (optimizer.clip_norm, optimizer.clip_value):
-        right = "is of clip_norm and clip_value together: state both"
+        right = "is the order of clip_norm and clip_value: state both"
         raise ConfigError("optimizer.clip_value_first", True, right)
     if not (math.isfinite(optimizer.clip_wait_s) and optimizer.clip_wait_s > 0):
         right = "must be a number of seconds above 0"
         raise ConfigError("optimizer.clip_wait_s", optimizer.clip_wait_s, right)
     if not optimizer.clip_together:
         if optimizer.clip_order:
-            right = "is of clip_together: state that, or leave it out"
+            right = "needs clip_together: state that too, or leave clip_order out"
             raise ConfigError("optimizer.clip_order", optimizer.clip_order, right)
         return
     others = {
@@ -173,7 +176,7 @@ def _check_clips(optimizer: OptimizerConfig) -> None:
     }
     if any(others.values()):
         other = next(key for key, stated in others.items() if stated)
-        raise ConfigError("optimizer.clip_together", True, f"does not go with {other}")
+        raise ConfigError("optimizer.clip_together", True, f"cannot be combined with {other}")
 
 
 def _check_scaler(scaler: ScalerConfig) -> None:

@@ -98,6 +98,6 @@ class ServeConfig(ConfigSection, frozen=True, kw_only=True):
             raise ConfigError("serve.tls_key", self.tls_key, "needs serve.tls_certificate")
         if self.token_file is None and self.host not in LOOPBACK:
             right = (
-                f"beyond this machine clients need a word: state serve.token_file, or {LOOPBACK[0]}"
+                f"clients on other machines need a token: state serve.token_file, or {LOOPBACK[0]}"
             )
             raise ConfigError("serve.host", self.host, right)

@@ -50,7 +50,7 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         file, _, name = self.factory.rpartition(":")
         if not (file.endswith(".py") and name.isidentifier()):
-            raise ConfigError("sharded.factory", self.factory, 'is written "file.py:function"')
+            raise ConfigError("sharded.factory", self.factory, 'must be written "file.py:function"')
         at_least("sharded.ranks", self.ranks, 2)
         at_least("sharded.sums_per_step", self.sums_per_step, 1)
         if self.bucket_elements is not None:
@@ -61,4 +61,6 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
         for key, styles in OF_STYLE.items():
             if getattr(self, key) not in (None, False, 1) and self.style not in styles:
                 of = " or ".join(f'"{style}"' for style in styles)
-                raise ConfigError(f"sharded.{key}", getattr(self, key), f"is for style = {of}")
+                raise ConfigError(
+                    f"sharded.{key}", getattr(self, key), f"can be used with style = {of} only"
+                )

@@ -9,7 +9,7 @@ from flowcheck.config.persist_serve_config import LOOPBACK
 from flowcheck.errors import ConfigError
 
 LISTEN = "127.0.0.1:9464"
-"""Beyond this machine only where somebody says so."""
+"""On this machine only, unless another address is stated."""
 
 
 class WatchConfig(ConfigSection, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
-            right = f'is an address and a port, such as "{LISTEN}" or "[::1]:9464"'
+            right = f'must be an address and a port, such as "{LISTEN}" or "[::1]:9464"'
             raise ConfigError("watch.listen", self.listen, right)
         at_least("watch.connections", self.connections, 1)
         if not self.timeout_s > 0:
@@ -58,14 +58,14 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
             raise ConfigError("watch.tls_key", self.tls_key, "needs watch.tls_certificate")
         if self.token_file is None and not self.is_loopback:
             right = (
-                "beyond this machine clients need a word: state watch.token_file, or an address "
+                "clients on other machines need a token: state watch.token_file, or an address "
                 f"such as {LISTEN}"
             )
             raise ConfigError("watch.listen", self.listen, right)
 
 
 class LogConfig(ConfigSection, frozen=True, kw_only=True):
-    """What `flowcheck up` says on stderr."""
+    """What `flowcheck up` prints on stderr."""
 
     format: Literal["text", "json"] = "text"
     """json: each line is an object {"time_ns", "level", "message"}. The stages' own logs are what

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-import flowcheck.findings
+import flowcheck.findings.catalog
 
 Scalar = bool | int | float | str | None
 UNTIL_AUDIT = " (no audit has shown it yet)"
@@ -160,7 +160,8 @@ def _entry(code: str) -> Entry | None:
 @cache
 def _load_all() -> None:
     """What a finding is does not depend on which modules a process has imported."""
-    for module in pkgutil.iter_modules(flowcheck.findings.__path__, "flowcheck.findings."):
+    room = flowcheck.findings.catalog
+    for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
         importlib.import_module(module.name)
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from flowcheck._core import lib
+from flowcheck.findings.catalog.step_arithmetic import NO_FIRST_BETA, NO_SECOND_BETA
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.step_arithmetic import NO_FIRST_BETA, NO_SECOND_BETA
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 
 KernelArgs = dict[str, float | int]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.refused_optimizers import (
+from flowcheck.findings.catalog.refused_optimizers import (
     EVALUATES_AGAIN,
     FUSED_MOMENTUM,
     NESTEROV_NEEDS_MOMENTUM,
     SPARSE_GRADIENTS,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.optimizer_rule import (
     CKernel,
     OptimizerRule,

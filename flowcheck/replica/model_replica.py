@@ -12,9 +12,8 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
 from flowcheck.replica.flat_tensors import FlatValues, elements_of
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.gradient_clipping import gradient_as_stepped
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.state_sections import (
@@ -27,7 +26,8 @@ from flowcheck.replica.optimizer.state_sections import (
 from flowcheck.replica.optimizer_step.initial_state import initial_arrays
 from flowcheck.replica.optimizer_step.step_executor import StepExecutor, StepInProgress
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.preflight.determinism_check import check_determinism
+from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
+from flowcheck.replica.state_digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
 from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Description
 from flowcheck.replica.state_file.state_file import StateFile, place_sections
 from flowcheck.replica.torch_startup import load_torch
@@ -78,7 +78,7 @@ class CommittedReplica:
         Good until the `apply` that overwrites the oldest version: if none is kept, the one after
         the next.
         """
-        return self.sections()[section_names.PARAMETERS]
+        return self.sections()[state_section_names.PARAMETERS]
 
     def sections(self) -> dict[str, np.ndarray]:
         """Every flat array of the committed copy by name, read-only and in place."""
@@ -110,7 +110,7 @@ class CommittedReplica:
         """
         values = elements_of(weights, self.layout, "weights").view(np.uint8)
         for commit in reversed(self._open.versions):
-            held = self._open.sections(commit.copy)[section_names.PARAMETERS].view(np.uint8)
+            held = self._open.sections(commit.copy)[state_section_names.PARAMETERS].view(np.uint8)
             if np.array_equal(values, held):
                 return commit.step
         return None
@@ -215,7 +215,7 @@ class Replica(CommittedReplica):
         first = initial_arrays(optimizer, description, elements_of(weights, layout, "weights"))
         named = named_tensors(description, first)
         digest = state_digest(named, tensor_digests(array for _, array in named))
-        commit = Commit(1, Step(0), 0, False, digest, section_names.fingerprint(optimizer))
+        commit = Commit(1, Step(0), 0, False, digest, state_section_names.fingerprint(optimizer))
         each = sum(s.size_bytes for s in sections)
         copies = min(COPIES_MAX, 2 + keep_bytes // max(each, 1))
         workers = workers or WorkerThreads()
@@ -238,8 +238,10 @@ class Replica(CommittedReplica):
         """
         state = StateFile.open(path)
         try:
-            expected = section_names.fingerprint(optimizer)
-            leaves_out = any(s.name == section_names.STEPPED for s in state.description.sections)
+            expected = state_section_names.fingerprint(optimizer)
+            leaves_out = any(
+                s.name == state_section_names.STEPPED for s in state.description.sections
+            )
             layout = state.description.layout
             alike = state.commit.fingerprint == expected
             if not alike or state.description.sections != place_sections(
@@ -297,7 +299,7 @@ class Replica(CommittedReplica):
         }
 
     def apply(
-        self, step: Step, gradient: FlatValues, used: section_names.GradientMask = None
+        self, step: Step, gradient: FlatValues, used: state_section_names.GradientMask = None
     ) -> None:
         """Goes from `step - 1` to `step`. gradient: [layout.gradient_bytes] in registration order,
         the mean as it was reduced, never written; used: [parameters] bool, those that have one.
@@ -308,7 +310,7 @@ class Replica(CommittedReplica):
         self.begin(step, gradient, used).commit()
 
     def begin(
-        self, step: Step, gradient: FlatValues, used: section_names.GradientMask = None
+        self, step: Step, gradient: FlatValues, used: state_section_names.GradientMask = None
     ) -> PendingStep:
         """The step after this one, to be made part by part as `apply` makes it whole; another that
         was begun is given up. Where `applies_early`, `gradient` is read as its parameters are."""

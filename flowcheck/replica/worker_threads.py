@@ -17,8 +17,8 @@ from itertools import count
 import numpy as np
 
 from flowcheck.errors import ConfigError
-from flowcheck.replica.digest import BLOCK_BYTES
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_digest import BLOCK_BYTES
 
 _own = threading.local()
 

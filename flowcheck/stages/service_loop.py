@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.chain_processes import BROKE
+from flowcheck.findings.catalog.chain_processes import BROKE
 from flowcheck.messages import Fault, Hello, Message, Stop
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.zmq_sockets import StageSockets

@@ -8,7 +8,7 @@ from pathlib import Path
 import zmq
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.chain_processes import SOCKET_PATH_TOO_LONG
+from flowcheck.findings.catalog.chain_processes import SOCKET_PATH_TOO_LONG
 from flowcheck.messages import FramesReady, Message, SpanReady, decode, encode
 
 IPC_PATH_BYTES_MAX = 107

@@ -13,7 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
 READS_ENGLISH = {
-    "findings/earlier_files.py": "sentences of earlier versions become codes here",
+    "findings/catalog/earlier_files.py": "sentences of earlier versions become codes here",
     "findings/finding.py": "a finding carries its sentence, for people",
 }
 """Files that may look at sentences, and why."""

@@ -15,7 +15,7 @@ from support.chain import (
     truth_steps,
 )
 
-from flowcheck.findings.replica_updates import EMPTY_STATE
+from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 
 pytestmark = pytest.mark.xdist_group("chain")
 """A replay serves two tests."""

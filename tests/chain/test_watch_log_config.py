@@ -18,9 +18,9 @@ from support.chain import Command, flowcheck, signal_stage, wait_until
 from support.free import free_port
 from support.watched import MONITORING, Prometheus, expressions, paced, prometheus
 
-from flowcheck.findings.chain_ends import KILLED
-from flowcheck.findings.chain_health import LOST_STEP as STEP_LOST_HEALTH
-from flowcheck.findings.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
+from flowcheck.findings.catalog.chain_health import LOST_STEP as STEP_LOST_HEALTH
+from flowcheck.findings.catalog.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
+from flowcheck.findings.catalog.how_chains_end import KILLED
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 LOST_STEP = 10

@@ -23,6 +23,8 @@ from support.hostile import LONG, QUICK, hostile_json, told_or_refused, torn
 from flowcheck import messages
 from flowcheck.config import load_job
 from flowcheck.errors import MessageError
+from flowcheck.findings.catalog.chain_processes import STARTED_BY
+from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER
 from flowcheck.messages import Message, decode, encode, parse_audit_record
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import load_layout as load_topology
 from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import read_dump
@@ -107,9 +109,9 @@ def records(ended: Path, data: st.DataObject) -> None:
 
 EXAMPLES: tuple[Message, ...] = (
     messages.Hello(stage="parse-0", pid=4711, layout_version=1),
-    messages.StepLost(step=4, missing=((0, 8), (64, 128)), why="never came"),
+    messages.StepLost(step=4, missing=((0, 8), (64, 128)), why=COPIES_DIFFER(8)),
     messages.StepSaved(step=3, name="step-3", bytes=9, seconds=0.5, time_ns=7),
-    messages.Stop(reason="SIGTERM", drain=True),
+    messages.Stop(reason=STARTED_BY(15), drain=True),
 )
 
 

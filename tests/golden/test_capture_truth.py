@@ -11,8 +11,8 @@ from support.captured import (
     Truth,
 )
 
-from flowcheck.findings.collectives import END_BY_CONTENT
-from flowcheck.findings.connections import NUMBERED_BY_PSN
+from flowcheck.findings.catalog.collectives import END_BY_CONTENT
+from flowcheck.findings.catalog.connections import NUMBERED_BY_PSN
 from flowcheck.ops.analysis.analyze_command import as_dict, run
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream

@@ -12,8 +12,8 @@ import pytest
 from support.recorded import assert_trainers_bits
 
 from flowcheck.config import ModelConfig
-from flowcheck.findings.job_learning import NO_ORDER_FITS, STATE_A_MODEL
-from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.job_learning import NO_ORDER_FITS, STATE_A_MODEL
+from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.ops.job_setup.job_file_references import with_factory_model
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files

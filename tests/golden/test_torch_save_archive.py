@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.recorded import assert_trainers_bits
 
-from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.analysis.analyze_command import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]

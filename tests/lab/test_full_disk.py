@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.chain import Command, flowcheck, slowed, wait_until
 
-from flowcheck.findings.chain_processes import RECORDS_UNWRITTEN
+from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.replica.state_file.digest_log import digests_at

@@ -34,7 +34,7 @@ import torch
 
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard, GenerationState
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard, GenerationState
 from flowcheck.replica.state_file.file_header import peek
 from flowcheck.replica.torch_startup import load_torch
 from flowcheck.stages.zmq_sockets import StageSockets

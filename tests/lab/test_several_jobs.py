@@ -19,7 +19,7 @@ from support.merged import merged
 from support.netib import Generated, Options, generate
 from support.staged import dealt
 
-from flowcheck.findings.replica_updates import NORM_NEVER_COMES
+from flowcheck.findings.catalog.replica_update_notes import NORM_NEVER_COMES
 
 ONE = Options(shapes=((40, 30), (40,)), version=(2, 30), steps=4, random_qpns=True)
 OWN = """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.config_rendering import CommandPart, render
 
 pytestmark = [
@@ -46,7 +46,7 @@ def shell() -> Iterator[Shell]:
 
 def printed(part: CommandPart, erspan: str | None = None) -> str:
     """Of the form this kernel has; ERSPAN's device is another kind, which any kernel makes."""
-    request = session_parser.parse_session(
+    request = mirror_session_options.parse_session(
         switch_platforms.platform_named("tc"),
         SOURCES,
         monitor=None if erspan else "eth9",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,8 @@ from support.cut import gradient_of
 from support.netib import Options, generate
 from support.staged import Chain, played
 
-from flowcheck.findings.transport_forms import (
+from flowcheck.findings.catalog.collectives import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
+from flowcheck.findings.catalog.transport_forms import (
     ADAPTIVE_ROUTING,
     CLEAR_TO_SEND_LAYOUT,
     GROUPED_RECEIVES,
@@ -26,9 +26,7 @@ from flowcheck.wire.training_job.learned_job import decode_job
 
 SMALL = ((64, 100), (64,), (10, 64), (10,))
 WIDE = ((300, 128), (300,), (64, 300), (64,))
-UNTOLD = re.compile(
-    "where the initial weights end is unknown|nothing shows that they are a model's"
-)
+UNTOLD = (WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE)
 """A model of a few groups of lines: its end lies anywhere in the last one, and a replica is
 refused."""
 
@@ -40,7 +38,11 @@ def follow(options: Options, folder: Path, shm: Path) -> Chain:
     found = played(chain, 32)
     chain.close()
     [end] = chain.heard.of(Drained)
-    if not found and options.protocol == "LL128" and UNTOLD.search(end.why):
+    if (
+        not found
+        and options.protocol == "LL128"
+        and any(why.of(*UNTOLD) for why in end.why.arguments["reasons"])
+    ):
         return chain
     right = {step + 1: gradient_of(made.truth, step) for step in range(options.steps)}
     assert found == right, [

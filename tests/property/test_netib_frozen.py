@@ -12,7 +12,7 @@ import pytest
 from support.netib import Options, generate
 from support.netib.shapes import SMALL, WIDE
 
-from flowcheck.findings.refused_trainers import FROZEN_OPEN
+from flowcheck.findings.catalog.refused_trainers import FROZEN_OPEN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.param_layout import contiguous_stride as contiguous
 from flowcheck.wire.learn import Reading, read_stream

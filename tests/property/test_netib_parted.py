@@ -15,8 +15,8 @@ from support.netib.shapes import SMALL, WIDE
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
-from flowcheck.findings.distributed_optimizers import ORDER_OPEN, STEP_1_UNKNOWN
-from flowcheck.findings.refused_trainers import STEPS_ITS_OWN
+from flowcheck.findings.catalog.distributed_optimizers import ORDER_OPEN, STEP_1_UNKNOWN
+from flowcheck.findings.catalog.refused_trainers import STEPS_ITS_OWN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.sharding.gather_units import ShardedModel, model_units
 from flowcheck.replica.sharding.zero_megatron_layout import NamedParameter, ShardingSettings, laid

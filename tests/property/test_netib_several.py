@@ -10,7 +10,7 @@ import pytest
 from support.merged import merged
 from support.netib import Generated, Options, generate
 
-from flowcheck.findings.connections import MIXED
+from flowcheck.findings.catalog.connections import MIXED
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 

@@ -15,13 +15,13 @@ from support.netib.drawn import drawn, drawn_nodes
 from support.netib.shapes import CASES
 
 from flowcheck import cli
-from flowcheck.findings.collectives import (
+from flowcheck.findings.catalog.collectives import (
     KIND_FROM_SIZES,
     KIND_FROM_SIZES_WITH_LOSS,
     KIND_OF_LOST_SENDS,
     SCATTERED_NOT_GATHERED,
 )
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     BEGINS_AMID_COLLECTIVE,
     NO_ALL_REDUCE,
     SEARCH_BROKEN_OFF,

@@ -11,7 +11,7 @@ from support.netib.shapes import CASES
 from support.staged import Chain, played
 from test_netib_joined import behind, frames_in
 
-from flowcheck.findings.sharded_jobs import STEP_0_UNKNOWN
+from flowcheck.findings.catalog.sharded_jobs import STEP_0_UNKNOWN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job

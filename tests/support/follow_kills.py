@@ -32,7 +32,7 @@ from support.kill_points import reordered
 from flowcheck._core import lib
 from flowcheck.plane.extraction.flow_plan_install import PLAN_SUSPENDED, PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.connection_messages import SendKind

@@ -8,8 +8,8 @@ from support.steps import given_of, layout_of, made, trained
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
+from flowcheck.ops.restore.single_step_restore import fill_template
 from flowcheck.ops.restore.step_lookup import FoundStep
-from flowcheck.ops.restore.step_restore import fill_template
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.overwrite_guard import OutputTarget
 from flowcheck.vault.trainer_checkpoint.template_fill import FillReport

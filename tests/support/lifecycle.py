@@ -8,13 +8,13 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.stages.job_state.job_incarnation import extract_part_of, update_part_of
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,
     OfferedIncarnation,
     RestartVerdict,
 )
-from flowcheck.stages.job_state.lifecycle_states import ExtractState
+from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 

@@ -12,7 +12,7 @@ from support.staged import Chain, rest
 
 from flowcheck.config import job_from
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog
 from flowcheck.stages.extraction.extract_stage import ExtractService

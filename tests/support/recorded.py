@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.replica.optimizer_step.c_kernel_args import root_name
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from flowcheck.config import WatchConfig
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.state.chain_state import ChainState, StepState, decode_state, encode_state
 from flowcheck.ops.watch.state.state_reader import StateReader

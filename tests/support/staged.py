@@ -16,7 +16,7 @@ from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.extraction.extract_stage import ExtractService
 from flowcheck.stages.run_directory.run_dir import RunDir
 

@@ -47,11 +47,12 @@ class TallyService:
         self._ring: FrameRing | None = None
 
     def start(self, links: StageSockets) -> None:
+        from flowcheck.findings.catalog.earlier_files import earlier_finding
         from flowcheck.messages import Note
         from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
         self._ring = FrameRing.open(self._run.ring(self._number))
-        links.report(Note(stage=self.name, sentence="frames are tallied"))
+        links.report(Note(stage=self.name, finding=earlier_finding("frames are tallied")))
 
     def work(self) -> int:
         assert self._ring is not None

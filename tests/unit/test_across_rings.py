@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from support.staged import Chain, dealt, played, steps_of
 
-from flowcheck.findings.lost_steps import FLOWS_WENT_ON, SILENT_MIRROR_POINTS
+from flowcheck.findings.catalog.lost_steps import FLOWS_WENT_ON, SILENT_MIRROR_POINTS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.messages import Drained, StepLost
-from flowcheck.stages.extraction import flow_progress, installed_plans
+from flowcheck.stages.extraction import installed_flow_plans, step_give_up_rule
 
 CAPTURE = "iter_40000_p2p_iter10.pcapng"
 STEPS = 20
@@ -136,7 +136,9 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
     shm: Path, tmp_path: Path, captures: Path, truth: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(installed_plans.InstalledPlans.__init__, "__defaults__", (lambda: now[0],))
+    monkeypatch.setattr(
+        installed_flow_plans.InstalledPlans.__init__, "__defaults__", (lambda: now[0],)
+    )
     torn = dealt(captures / CAPTURE, tmp_path / "torn", 1, lambda n, _: None if n == 700 else 0)
     chain = Chain(tmp_path, shm / "memory", [*torn, captures / CAPTURE], 256)
     service = chain.service()
@@ -152,7 +154,7 @@ def test_ring_that_falls_silent_is_waited_for_only_so_long_and_that_is_said(
             chain.apply()
         assert chain.parts[0][0].drained
         assert chain.heard.of(StepLost) == []
-        now[0] += flow_progress.SILENT_S + 1
+        now[0] += step_give_up_rule.SILENT_S + 1
         for _ in range(2 * 16):
             service.work()
         [lost, *_] = chain.heard.of(StepLost)

@@ -25,8 +25,8 @@ from support.staged import Chain
 
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
-from flowcheck.findings.lost_steps import STEP_LOST
-from flowcheck.findings.replica_updates import EMPTY_STATE
+from flowcheck.findings.catalog.lost_steps import STEP_LOST
+from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops.restore.step_lookup import newest_step
@@ -34,7 +34,7 @@ from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.checkpoint_request import submit_request
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
-from flowcheck.stages.job_state.lifecycle_record import RequestKind
+from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 STEPS = 5

@@ -26,8 +26,8 @@ from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.private_files import append_private
 from flowcheck.replica.state_file import digest_log
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
-from flowcheck.stages.run_directory import log_files
-from flowcheck.stages.run_directory.log_files import (
+from flowcheck.stages.run_directory import bounded_log_files
+from flowcheck.stages.run_directory.bounded_log_files import (
     append_line,
     complete_lines,
     last_complete_line,
@@ -113,10 +113,14 @@ def test_the_supervisor_bounds_its_stages_logs(
         optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
     )
     run = RunDir.create(tmp_path / "run", shm)
-    run.log("extract").write_bytes(b"word\n" * (log_files.LOG_BYTES // 4))
+    run.log("extract").write_bytes(b"word\n" * (bounded_log_files.LOG_BYTES // 4))
     one = supervisor.Supervisor(run, config)
     one.work()
-    assert log_files.LOG_BYTES // 4 < run.log("extract").stat().st_size < log_files.LOG_BYTES
+    assert (
+        bounded_log_files.LOG_BYTES // 4
+        < run.log("extract").stat().st_size
+        < bounded_log_files.LOG_BYTES
+    )
     run.remove()
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from support.lifecycle import follow, give_verdict, offer
 from test_node_ranks import stream_of
 
-from flowcheck.findings.chain_processes import STARTED_BY
+from flowcheck.findings.catalog.chain_processes import STARTED_BY
 from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor
-from flowcheck.stages.job_state.lifecycle_record import Incarnation, RestartVerdict
+from flowcheck.stages.job_state.lifecycle_record_schema import Incarnation, RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_progress import MOST_NOTES, OperatorNotes
+from flowcheck.stages.supervisor.chain_tally import MOST_NOTES, OperatorNotes
 from flowcheck.step_numbers import Step
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.verdict.collect import parcels_left

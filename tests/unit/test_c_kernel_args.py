@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support.onestep import HERE, Follower
 
 from flowcheck._core import ffi, lib
-from flowcheck.findings import step_arithmetic as findings
-from flowcheck.replica import digest
-from flowcheck.replica.digest import tensor_digests
+from flowcheck.findings.catalog import step_arithmetic as findings
+from flowcheck.replica import state_digest
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_digest import tensor_digests
 
 few = settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 
@@ -147,7 +147,7 @@ def test_second_moments_of_every_smallness_have_torchs_roots(size, twin):
 
 @pytest.mark.parametrize("block_bytes", [1024, 4096, 5 * 1024, 16 * 1024 * 1024])
 def test_the_digests_of_a_pass_are_those_of_the_bytes_it_wrote(block_bytes, twin, monkeypatch):
-    monkeypatch.setattr(digest, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(state_digest, "BLOCK_BYTES", block_bytes)
     case = Follower("adam", [{"lr": 1e-2}], [[1, 59, 60, 61, 255, 256, 257, 1024, 7777, 3]])
     rng = np.random.default_rng(9)
     for left_out in (0, 3):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowcheck.findings.connections import (
+from flowcheck.findings.catalog.connections import (
     CHANNEL_ORDER_OPEN,
     CHANNELS_BY_BUFFERS,
     CHANNELS_BY_NUMBER,

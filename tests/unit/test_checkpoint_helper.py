@@ -18,7 +18,7 @@ from support.chain import wait_until
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.lost_steps import STEP_WAS_LOST
+from flowcheck.findings.catalog.lost_steps import STEP_WAS_LOST
 from flowcheck.ops.lifecycle import shutdown_checkpoint
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.checkpoint_helper import (
@@ -32,7 +32,7 @@ WRITER = """
 import errno, os, sys, time
 from pathlib import Path
 from flowcheck.errors import StateError
-from flowcheck.findings.lost_steps import STEP_WAS_LOST
+from flowcheck.findings.catalog.lost_steps import STEP_WAS_LOST
 from flowcheck.stages.supervisor.checkpoint_helper import serve_checkpoints
 def save(wanted):
     folder = Path(wanted.directory)

@@ -12,8 +12,8 @@ from support.room import no_room
 from flowcheck import atomic_write
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.earlier_files import earlier_finding
-from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.model_replica import Replica

@@ -13,7 +13,7 @@ import pytest
 
 from flowcheck import cli
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.run_directories import NO_CHAIN_STARTED
+from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
 
 VERBS = (
     *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
@@ -105,7 +105,7 @@ def test_only_what_steps_a_replica_loads_torch() -> None:
 def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs() -> None:
     """Each of them loads before the first frame can be captured."""
     script = (
-        "import sys, flowcheck.stages.supervisor.stage_launch\n"
+        "import sys, flowcheck.stages.supervisor.stage_main\n"
         "from flowcheck.stages.packet_capture import capture_stage, parse_stage\n"
         f"print(*sorted({HEAVY | {'numpy', 'typer', 'rich'}!r} & set(sys.modules)))"
     )
@@ -158,7 +158,7 @@ def test_what_is_no_amount_of_memory_is_one_sentence() -> None:
 
 def test_a_job_file_that_nests_without_end_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("a = " + "[" * 5000)
-    assert "is not TOML" in refused("plan", tmp_path / "job.toml")
+    assert "is not valid TOML" in refused("plan", tmp_path / "job.toml")
 
 
 def test_a_job_file_with_a_wrong_key_is_refused_before_anything_starts(tmp_path: Path) -> None:

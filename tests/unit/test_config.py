@@ -122,7 +122,7 @@ def test_a_key_like_no_other_is_refused_with_all_that_are_known(tmp_path: Path) 
         (
             "1e-4",
             "1.0\nimplementation = 3",
-            "optimizer.implementation = 3: is one of loop, foreach",
+            "optimizer.implementation = 3: must be one of loop, foreach",
         ),
         ("queues = 2", "queues = 1.5", "source[1].queues = 1.5: must be a whole number, not a num"),
         ('"one.pcapng"', "7", "source[0].file = 7: must be text in quotes, not a whole number"),
@@ -188,11 +188,11 @@ def test_a_job_without_a_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
-    assert "is not TOML" in refused(tmp_path, "a = = b")
+    assert "is not valid TOML" in refused(tmp_path, "a = = b")
     with pytest.raises(ConfigError, match=r"absent\.toml.*cannot be read"):
         load_job(tmp_path / "absent.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="is not TOML"):
+    with pytest.raises(ConfigError, match="is not valid TOML"):
         load_job(tmp_path / "binary.toml")
 
 

@@ -8,8 +8,8 @@ import pytest
 from support.netib import Options, generate
 from support.staged import Chain, played
 
-from flowcheck.findings import foreign_frames
-from flowcheck.findings.foreign_frames import ENCRYPTED
+from flowcheck.findings.catalog import foreign_frames
+from flowcheck.findings.catalog.foreign_frames import ENCRYPTED
 from flowcheck.messages import Drained
 from flowcheck.ops.analysis import analyze_command
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons

@@ -8,13 +8,13 @@ import pytest
 import xxhash
 from support import aes
 
-from flowcheck.replica import digest
-from flowcheck.replica.digest import sha256, sha256_file, state_digest, tensor_digests
+from flowcheck.replica import state_digest as digests
+from flowcheck.replica.state_digest import sha256, sha256_file, state_digest, tensor_digests
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(digest, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(digests, "BLOCK_BYTES", 64)
 
 
 def whole(named):

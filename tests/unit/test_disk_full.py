@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.findings.chain_processes import RECORDS_UNWRITTEN
+from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Unwritten as Told
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.chain_events.event_log import EventKind, EventLogWriter, read_event
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
-from flowcheck.stages.run_directory.log_files import append_line
 
 MOST = 1 << 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.machine import GIB, by_name, driver_file, healthy_server, pci, put
 
-from flowcheck.ops.node import doctor_command, dpdk_drivers, machine_checks
+from flowcheck.ops.node import doctor_command, installed_dpdk_drivers, machine_checks
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path)
     (folder / "librte_net_torn.so").write_bytes(good[: len(good) // 3])
     (folder / "librte_net_text.so").write_text("no shared object")
     driver_file(folder, "net_odd", '{"name": "x", "pci_ids": [[1, 2]]}')
-    assert {driver.library for driver in dpdk_drivers.installed([folder])} == {
+    assert {driver.library for driver in installed_dpdk_drivers.installed([folder])} == {
         "net_ice",
         "dma_idxd",
     }
@@ -132,7 +132,7 @@ def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path)
 
 @pytest.mark.skipif(shutil.which("strings") is None, reason="strings (binutils) is not installed")
 def test_real_drivers_are_read_as_strings_reads_them() -> None:
-    folders = dpdk_drivers.folders(Path("/"))
+    folders = installed_dpdk_drivers.folders(Path("/"))
     if not folders:
         pytest.skip("no DPDK drivers are installed")
     expected = set()
@@ -141,7 +141,9 @@ def test_real_drivers_are_read_as_strings_reads_them() -> None:
         for line in re.findall(r"PMD_INFO_STRING= (\{.*\})", text.stdout):
             told = json.loads(line)
             expected.add((told["name"], tuple(map(tuple, told["pci_ids"]))))
-    found = {(driver.name, driver.pci_ids) for driver in dpdk_drivers.installed(folders[:1])}
+    found = {
+        (driver.name, driver.pci_ids) for driver in installed_dpdk_drivers.installed(folders[:1])
+    }
     assert found == expected
     assert len(found) > 10
 

@@ -14,9 +14,9 @@ from support.netib import Options, generate
 from support.netib import tree as independent
 from support.netib.partition import Shape
 
-from flowcheck.findings.connections import TREES_OPEN
+from flowcheck.findings.catalog.connections import TREES_OPEN
+from flowcheck.findings.catalog.refused_trainers import TREE_PASSES, TREES_BESIDE
 from flowcheck.findings.finding import Entry
-from flowcheck.findings.refused_trainers import TREE_PASSES, TREES_BESIDE
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import connection_sends, spec_of

@@ -15,10 +15,10 @@ from support.lives import Both, Killed
 from support.staged import Chain
 
 from flowcheck._core import lib
-from flowcheck.findings.lost_steps import APPLIED_IN_DOUBT, COPIES_DIFFER
+from flowcheck.findings.catalog.lost_steps import APPLIED_IN_DOUBT, COPIES_DIFFER
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepArrived, StepLost
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
 from flowcheck.stages.replica_update.step_log import StepLog

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowcheck.findings.earlier_files import EARLIER_SENTENCE
-from flowcheck.findings.lost_steps import COPIES_DIFFER, FIRST_MISSING_RANGES
+from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
+from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER, FIRST_MISSING_RANGES
 from flowcheck.messages import Fault, JobLearned, Message, Note, StepLost, StepSaved
 from flowcheck.stages.chain_events.event_log import (
     Event,
@@ -21,7 +21,7 @@ from flowcheck.stages.chain_events.event_log import (
 )
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat, write_beat
 from flowcheck.stages.extraction.job_restart import RestartVerdict, read_verdict
-from flowcheck.stages.extraction.plan_deviations import SkipDecision, read_decisions
+from flowcheck.stages.extraction.plan_deviation_resolver import SkipDecision, read_decisions
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, parse_anchor_record
 from flowcheck.stages.job_state.assumptions import add_assumption, assumptions_of
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -12,11 +12,12 @@ from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.concurrent_reader import pinned
 from flowcheck.stages.replica_update.early_step import EarlyStep
+from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
 
 LAYOUT = Layout.of_shapes([(300, 7), (1,), (5000,), (64,), (3, 3)])
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, amsgrad=True)
@@ -36,7 +37,8 @@ class Arriving:
         self.waiting = Replica.create(folder / "waiting", LAYOUT, config, WEIGHTS)
         own = {"gradient_bytes": LAYOUT.gradient_bytes}
         self.shard = shard or GradientShard.create(folder / "shard", **own)
-        self.ahead = EarlyStep(self.replica, self.shard, **{"alone": True, "least_bytes": 1} | more)
+        coverage = ShardSource(self.shard).partial
+        self.ahead = EarlyStep(self.replica, coverage, **{"alone": True, "least_bytes": 1} | more)
 
     def put(self, generation: int, values: np.ndarray, start: int, stop: int, settled=True):
         """Elements [start, stop) come."""

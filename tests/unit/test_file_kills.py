@@ -20,7 +20,11 @@ from flowcheck.replica.checkpoint_files.latest_pointer import (
     why_latest_is_missing,
 )
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.run_directory.log_files import append_line, complete_lines, last_complete_line
+from flowcheck.stages.run_directory.bounded_log_files import (
+    append_line,
+    complete_lines,
+    last_complete_line,
+)
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.saver import Saver
 

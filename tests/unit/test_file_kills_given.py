@@ -27,7 +27,7 @@ from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.anchor_log import anchor_lines
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.replica_update.update_stage import UpdateService
-from flowcheck.stages.run_directory.log_files import complete_lines
+from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -14,20 +14,16 @@ from support.lifecycle import follow, give_verdict, offer
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, encode_config
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
-from flowcheck.stages.extraction.job_restart import (
-    LIVES_KEPT,
-    promote_successor,
-    put_offers_away,
-)
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
+from flowcheck.stages.extraction.job_restart import LIVES_KEPT, promote_successor, put_offers_away
 from flowcheck.stages.job_state.job_incarnation import (
     Incarnation,
     incarnation_of,
     read_record,
     restart_verdict,
 )
-from flowcheck.stages.job_state.lifecycle_record import RestartVerdict
-from flowcheck.stages.job_state.lifecycle_states import ExtractState, IncarnationState
+from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
+from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState, IncarnationState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.run_directory.process_liveness import stale_memory
 from flowcheck.stages.run_directory.run_dir import RunDir

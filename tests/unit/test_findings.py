@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError, CoreError, StateError
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Entry, Finding, entries
 
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")

@@ -7,17 +7,17 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import flowcheck.findings
+import flowcheck.findings.catalog
 from flowcheck.findings.finding import Entry
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
-ROOM = "flowcheck.findings"
+ROOM = "flowcheck.findings.catalog"
 
 
 def catalogue() -> dict[str, dict[str, Entry]]:
     """{module: {name: entry}}"""
     found = {}
-    for module in pkgutil.iter_modules(flowcheck.findings.__path__, f"{ROOM}."):
+    for module in pkgutil.iter_modules(flowcheck.findings.catalog.__path__, f"{ROOM}."):
         names = vars(importlib.import_module(module.name))
         found[module.name] = {k: v for k, v in names.items() if isinstance(v, Entry)}
     return found

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.resume_gaps import NAMES, TENSORS_UNKNOWN
+from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_UNKNOWN
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write

@@ -7,7 +7,7 @@ import pytest
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError
-from flowcheck.findings import step_arithmetic as findings
+from flowcheck.findings.catalog import step_arithmetic as findings
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 

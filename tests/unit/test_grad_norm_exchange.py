@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from support.lifecycle import follow, offer
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     NORM_AWAITED,
     NORM_NEVER_COMES,
     NORM_WAIT_OVER,
     NORM_WAIT_OVER_ELSEWHERE,
 )
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.optimizer.gradient_clipping import bounds, told_by_all_orders
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.job_incarnation import Incarnation

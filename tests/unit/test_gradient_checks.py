@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from flowcheck.findings.catalog.lost_steps import UNIT_CHANGED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import UNIT_CHANGED
 from flowcheck.stages.extraction.gradient_checks import GatheredUnitCheck
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter

@@ -10,7 +10,7 @@ import pytest
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 
 
 def set_units(shard: GradientShard, generation: int, units: list[int]) -> None:

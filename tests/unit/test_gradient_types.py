@@ -11,8 +11,8 @@ from torch import nn
 
 from flowcheck.config import JobConfig, OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.job_learning import COMPRESSED
-from flowcheck.findings.refused_trainers import BUCKET_TWIN, GRADIENT_TYPE_OPEN
+from flowcheck.findings.catalog.job_learning import COMPRESSED
+from flowcheck.findings.catalog.refused_trainers import BUCKET_TWIN, GRADIENT_TYPE_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.model_replica import Replica
@@ -104,7 +104,7 @@ def test_type_of_a_hook_must_be_stated_and_must_fit(tmp_path: Path) -> None:
         layout_of(learned, stated(gradient_dtype="float32"))
     with pytest.raises(StateError, match="those of the buckets have 4"):
         layout_of(plain, stated(gradient_dtype="bfloat16"))
-    with pytest.raises(ConfigError, match=r"model\.gradient_dtype = 'half': is one of"):
+    with pytest.raises(ConfigError, match=r"model\.gradient_dtype = 'half': must be one of"):
         stated(gradient_dtype="half")
     assert layout_of(learned, stated(gradient_dtype="bfloat16")).gradient_dtype == "bfloat16"
     assert layout_of(plain, stated(gradient_dtype="float32")) == layout_of(plain, stated())

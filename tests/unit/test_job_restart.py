@@ -16,8 +16,8 @@ from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
 from support.staged import Chain
 
-from flowcheck.findings.job_learning import BUCKETS_AS_BEFORE
-from flowcheck.findings.job_restarts import (
+from flowcheck.findings.catalog.job_learning import BUCKETS_AS_BEFORE
+from flowcheck.findings.catalog.job_restarts import (
     NOT_FOLLOWED,
     OTHER_PARAMETERS,
     REPLICA_KEPT,

@@ -17,7 +17,7 @@ from test_replica_reset import given, play, shown  # noqa: F401
 
 from flowcheck._core import lib
 from flowcheck.messages import Message, StepApplied
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog
 from flowcheck.stages.job_state.job_incarnation import Incarnation, restart_verdict

@@ -14,10 +14,10 @@ from support.netib import Generated, Options, generate
 from support.staged import Chain, Heard
 
 from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
-from flowcheck.findings.late_join import MIXED_AMID_RUN
+from flowcheck.findings.catalog.late_join import MIXED_AMID_RUN
 from flowcheck.messages import Drained
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.extraction.extract_stage import ExtractService
 from flowcheck.stages.job_learning.job_selection import claimed_flows
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE, STATED_MODEL_FILE

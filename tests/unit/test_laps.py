@@ -14,7 +14,7 @@ from support.writes import ll_payload, payload
 
 from flowcheck._core import lib
 from flowcheck.plane.shared_memory.flow_table import psn_missing
-from flowcheck.stages.extraction.installed_plans import InstalledPlans
+from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 
 LAP = 1 << 24
 PACKETS = 8

@@ -17,21 +17,17 @@ from support.staged import Chain, played
 from test_base_command import Trainer, lines, notes
 
 from flowcheck.errors import StateError
-from flowcheck.findings.replica_updates import BASE_FITS
+from flowcheck.findings.catalog.replica_update_notes import BASE_FITS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.wire.training_job.learned_job import (
-    LearnedJob,
-    decode_job,
-    encode_job,
-)
+from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job, encode_job
 
 SETTINGS: dict[str, Any] = {"replica": {"keep_bytes": 1 << 22, "joins": True}}
 

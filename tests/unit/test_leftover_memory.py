@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.how_chains_end import (
     LEFT_BY_SEVERAL,
     LEFT_REMOVABLE,
     LEFT_WITH_REPLICA,
 )
-from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle import leftover_memory
 from flowcheck.ops.lifecycle.status_command import print_state, read
 from flowcheck.ops.watch.state.chain_state import StageState

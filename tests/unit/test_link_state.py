@@ -11,7 +11,7 @@ from test_watch_server import recorded
 from flowcheck.config import SourceConfig
 from flowcheck.config.multi_job_config import check_last
 from flowcheck.errors import ConfigError
-from flowcheck.findings.chain_health import EXACT, NO_LINK, NO_LINK_AND, STATED_LAST_STEP
+from flowcheck.findings.catalog.chain_health import EXACT, NO_LINK, NO_LINK_AND, STATED_LAST_STEP
 from flowcheck.ops.watch.monitoring_server import ScrapeInterval
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord
 from flowcheck.ops.watch.state.health_rules import job_health

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.staged import Chain, dealt, played
 
-from flowcheck.findings.lost_steps import MESSAGES_LOST
+from flowcheck.findings.catalog.lost_steps import MESSAGES_LOST
 from flowcheck.lab.synthetic_traffic.queue_pair_frames import WireFrame
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,

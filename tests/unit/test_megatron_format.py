@@ -20,7 +20,7 @@ from support.steps import Net, given_of, layout_of, made, trained
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.resume_gaps import EARLIER_PARTS
+from flowcheck.findings.catalog.resume_gaps import EARLIER_PARTS
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from flowcheck import messages
 from flowcheck.errors import MessageError
-from flowcheck.findings.chain_processes import NO_LINK_YET, STARTED_BY
-from flowcheck.findings.lost_steps import COPIES_DIFFER, STEP_LOST
+from flowcheck.findings.catalog.chain_processes import NO_LINK_YET, STARTED_BY
+from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER, STEP_LOST
 from flowcheck.messages import Message, decode, encode
 
 KINDS = sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)

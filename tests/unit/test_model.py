@@ -12,11 +12,11 @@ import pytest
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import NAME_COUNT
 from flowcheck.messages import Message, Note
 from flowcheck.ops.restore.step_lookup import newest_step
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.model_layout import layout_of
@@ -52,9 +52,9 @@ def learned(element_bytes: int) -> LearnedJob:
 
 
 def test_a_dtype_that_is_none_and_a_name_said_twice_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match=r"model\.dtype = 'float8': is one of float32"):
+    with pytest.raises(ConfigError, match=r"model\.dtype = 'float8': must be one of float32"):
         stated(dtype="float8")
-    with pytest.raises(ConfigError, match=r"model\.names = 'b': is the name of two parameters"):
+    with pytest.raises(ConfigError, match=r"model\.names = 'b': two parameters have this name"):
         stated(names=["a", "b", "b"])
 
 

@@ -43,7 +43,9 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trees:
     monkeypatch.setattr(multi_job_restore, "all_run_dirs", lambda run: runs)
     monkeypatch.setattr(multi_job_restore, "_found", lambda runs: found)
     monkeypatch.setattr(multi_job_restore, "_told_apart", lambda runs, layouts, files: [0, 1])
-    monkeypatch.setattr("flowcheck.ops.lifecycle.common_step.all_run_dirs", lambda run: runs)
+    monkeypatch.setattr(
+        "flowcheck.ops.lifecycle.common_step_of_jobs.all_run_dirs", lambda run: runs
+    )
     return last
 
 

@@ -12,8 +12,8 @@ from support.netib.nodes import log_of
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.findings.connections import PLACES_BY_LOG, RING_PLACE_OPEN
-from flowcheck.findings.nccl_log import ANOTHER_JOB
+from flowcheck.findings.catalog.connections import PLACES_BY_LOG, RING_PLACE_OPEN
+from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
 from flowcheck.ops.job_setup.job_file_references import with_nccl_log
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, other_job_sentence, parse_nccl_log

@@ -12,9 +12,9 @@ from support.found_codes import codes
 from support.netib import Generated, Options, generate
 from support.netib.nodes import log_of, order_of
 
-from flowcheck.findings.connections import FIRST_GPU_OPEN, PLACES_BY_LOG, WRITER_BY_LOG
+from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, PLACES_BY_LOG, WRITER_BY_LOG
+from flowcheck.findings.catalog.late_join import OTHER_NODES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.late_join import OTHER_NODES
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job

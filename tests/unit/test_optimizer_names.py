@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from flowcheck.config import OptimizerConfig, OptimizerPartConfig
-from flowcheck.replica.optimizer.section_names import fingerprint
+from flowcheck.replica.optimizer.state_section_names import fingerprint
 
 
 @pytest.mark.parametrize("name", ["AdamW", "ADAMW", "adamw"])

@@ -23,8 +23,8 @@ EXCEPTIONS = {
     "cli/plan_cli.py": "examples of a name in help texts",
     "config/optimizer_validation.py": "an example of a name in what an error asks for",
     "replica/torch_startup.py": "loads torch by a step of any of its classes",
-    "findings/lost_steps.py": "a sentence; local SGD is a way to train, no optimizer",
-    "findings/refused_trainers.py": "a sentence; local SGD is a way to train, no optimizer",
+    "findings/catalog/lost_steps.py": "a sentence; local SGD is a way to train, no optimizer",
+    "findings/catalog/refused_trainers.py": "a sentence; local SGD is a way to train, no optimizer",
 }
 """Files that name one all the same, and why nothing there depends on which it is."""
 

@@ -14,7 +14,7 @@ from support.netib import Options, Truth, generate
 
 from flowcheck.config import job_from
 from flowcheck.errors import ConfigError
-from flowcheck.findings.refused_trainers import (
+from flowcheck.findings.catalog.refused_trainers import (
     SEVERAL_DTYPES_BROADCAST,
     UNUSED_OPEN,
     WEIGHTS_IN_PARTS,

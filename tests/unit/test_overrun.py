@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowcheck.config import StagingConfig
-from flowcheck.findings.following_a_job import NO_READING_YET
-from flowcheck.findings.lost_steps import STAGING_OVERRUN
+from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.lost_steps import STAGING_OVERRUN
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.frame_sources.pcap_source import PcapSource

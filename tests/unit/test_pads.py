@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.findings.job_learning import NOTHING_FROZEN
-from flowcheck.findings.refused_trainers import FROZEN_OPEN
+from flowcheck.findings.catalog.job_learning import NOTHING_FROZEN
+from flowcheck.findings.catalog.refused_trainers import FROZEN_OPEN
 from flowcheck.lab.synthetic_traffic import synthetic_job
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files

@@ -11,13 +11,14 @@ import torch
 
 from flowcheck.config.optimizer_config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.resume_gaps import EARLIER_OPTIMIZER_STATE, ROUNDED
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.findings.catalog.resume_gaps import EARLIER_OPTIMIZER_STATE, ROUNDED
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.sharding.gather_units import flat_units
-from flowcheck.stages.job_state.gathered_parameters import gathered_parameters, is_lost
+from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
+from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
@@ -152,7 +153,12 @@ def test_what_lacks_something_or_came_in_two_ways_is_not_taken(
     tmp_path: Path, missing: tuple[int, int] | None, conflict: int, came: list[bool]
 ) -> None:
     shard = shard_of(tmp_path, missing, conflict)
-    values, used = gathered_parameters(flat_units([32, 32], 2, "float32"), shard, 0)
+    source = ShardSource(shard, takes_lost=True)
+    arrived = source.arrived(source.next_iteration)
+    assert arrived is not None and arrived.certain()
+    units = flat_units([32, 32], 2, "float32")
+    values, used = gathered_parameters(units, arrived.data, arrived.unbelieved)
     assert values.tobytes() == bytes(range(64)) and used.tolist() == came
-    assert is_lost(shard, 0)
+    assert ShardSource(shard).ended and not source.ended
+    assert ShardSource(shard).arrived(source.next_iteration) is None
     shard.close()

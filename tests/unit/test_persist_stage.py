@@ -14,7 +14,7 @@ from support.persisting import proved, replica_of, run_with_replica, take
 from support.supervised import Clock, FakeProcess
 
 from flowcheck.config import encode_config
-from flowcheck.findings.chain_processes import (
+from flowcheck.findings.catalog.chain_processes import (
     EXITED,
     LOG_EMPTY,
     OPTIONAL_STAGE_RESTARTED,

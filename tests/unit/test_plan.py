@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import LearnError
-from flowcheck.findings.earlier_files import EARLIER_SENTENCE
-from flowcheck.findings.job_learning import ALL_ALIKE, COPIES_DIFFER, EVERY_SEND_FITS, NODES
-from flowcheck.findings.late_join import SAME_JOB
-from flowcheck.findings.sharded_jobs import HYBRID
+from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
+from flowcheck.findings.catalog.job_learning import ALL_ALIKE, COPIES_DIFFER, EVERY_SEND_FITS, NODES
+from flowcheck.findings.catalog.late_join import SAME_JOB
+from flowcheck.findings.catalog.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import all_reduce
 from flowcheck.wire.traffic.observed_messages import FlowKey

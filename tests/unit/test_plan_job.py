@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.job_setup.expected_buckets import expected_buckets_of_jobs
+from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
 from flowcheck.ops.lifecycle import chain_runner, up_command
 from flowcheck.ops.lifecycle import job_file_memory as plan_job
 

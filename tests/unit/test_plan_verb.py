@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from flowcheck.config.optimizer_config import OptimizerConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.planned_traffic import (
+from flowcheck.findings.catalog.planned_traffic import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,
     OTHER_NUMBERS,
     OWN_COLLECTIVE_AS_MAP,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
 from flowcheck.ops.planning.memory_estimate import estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel

@@ -11,7 +11,7 @@ import pytest
 from support.port_layouts import DATA, SIXTEEN, choose, layout, shown, words
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.mirrored_ports import SEVERAL_CABLES
+from flowcheck.findings.catalog.mirrored_ports import SEVERAL_CABLES
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, coverage_of
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan

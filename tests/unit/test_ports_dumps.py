@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.mirrored_ports import (
+from flowcheck.findings.catalog.mirrored_ports import (
     GPUS_BY_NUMBER,
     NICS_AS_DUMPED_NODE,
     NICS_IN_TURN,

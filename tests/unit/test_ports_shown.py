@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
-from flowcheck.findings.mirrored_ports import GPU_AGAINST_DUMP
+from flowcheck.findings.catalog.mirrored_ports import GPU_AGAINST_DUMP
 from flowcheck.ops import mirror_ports
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 from flowcheck.ops.mirror_ports.ports_report import print_mirror_plan

@@ -86,7 +86,7 @@ def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_p
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is one of LL, LL128, Simple"):
+    with pytest.raises(ConfigError, match="must be one of LL, LL128, Simple"):
         choose(tmp_path, layout(protocol="LL256"))
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.supervised import Clock
 
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_processes import LOG_EMPTY, STAGE_NOT_UP
+from flowcheck.findings.catalog.chain_processes import LOG_EMPTY, STAGE_NOT_UP
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor import process_progress, stage_process
 

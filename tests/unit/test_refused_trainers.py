@@ -11,10 +11,9 @@ import torch
 from support.loss import Restless
 from support.used import Static, Told, Unused
 
-from flowcheck.findings.collectives import WEIGHTS_IN_ONE_LINE
-from flowcheck.findings.finding import Entry, Finding
-from flowcheck.findings.job_learning import BUFFERS_OF_TEMPLATE, SAME_TYPE
-from flowcheck.findings.refused_trainers import (
+from flowcheck.findings.catalog.collectives import WEIGHTS_IN_ONE_LINE
+from flowcheck.findings.catalog.job_learning import BUFFERS_OF_TEMPLATE, SAME_TYPE
+from flowcheck.findings.catalog.refused_trainers import (
     BUCKET_TWIN,
     OTHER_HOOK,
     SEVERAL_DTYPES_BROADCAST,
@@ -22,6 +21,7 @@ from flowcheck.findings.refused_trainers import (
     STATIC_GRAPH,
     TWO_MODELS,
 )
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.lab.synthetic_traffic import ring_collectives
 from flowcheck.lab.synthetic_traffic.synthetic_job import (
     SyntheticJob,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.findings.collectives import RELEASE_OPEN
-from flowcheck.findings.job_learning import RELEASE_CONTRADICTED, RELEASE_STATED
+from flowcheck.findings.catalog.collectives import RELEASE_OPEN
+from flowcheck.findings.catalog.job_learning import RELEASE_CONTRADICTED, RELEASE_STATED
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import era_of

@@ -23,11 +23,11 @@ from test_base_command import Trainer, lines, notes
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
 from flowcheck.errors import StateError
-from flowcheck.findings.base_checkpoints import NOTHING_TO_REPLACE
+from flowcheck.findings.catalog.base_checkpoints import NOTHING_TO_REPLACE
+from flowcheck.findings.catalog.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
+from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
-from flowcheck.findings.replica_updates import EMPTY_STATE
-from flowcheck.findings.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.netib import Options, generate
 
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     SCALARS_FIRST,
     SCALARS_LIKELIEST,
     SCALARS_OPEN,

@@ -13,7 +13,7 @@ from support.netib.shapes import SMALL
 
 from flowcheck._core import lib
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.replica.checkpoint.frozen_and_buffers import (
     FrozenAndBuffers,
     forget_sent,

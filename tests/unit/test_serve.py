@@ -118,7 +118,7 @@ def test_nobody_gets_in_without_the_word_and_nobody_gets_out_of_the_folder(
                  "/steps/2/files/"):  # fmt: skip
         assert status(server.url + path, "--path-as-is") == 404, path
     assert status(f"{server.url}/steps", "-X", "POST", "-d", "x") == 501
-    with pytest.raises(ConfigError, match="beyond this machine clients need a word"):
+    with pytest.raises(ConfigError, match="clients on other machines need a token"):
         ServeConfig(host="0.0.0.0")
     (tmp_path / "short").write_text("guess")
     with pytest.raises(ConfigError, match="one token of at least 16 ASCII characters"):

@@ -11,7 +11,7 @@ import pytest
 from support.chain import wait_until
 
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_processes import BROKE
+from flowcheck.findings.catalog.chain_processes import BROKE
 from flowcheck.messages import Fault, Hello, Message, SpanReady, Stop
 from flowcheck.stages.run_directory.process_liveness import process_identity
 from flowcheck.stages.service_loop import IDLE_MAX_MS, Idle, Signals, drive, run_service

@@ -68,24 +68,24 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
         (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_together"),
         (
             f"jobs = 13\n{SOURCE}[optimizer]\n{TOGETHER}",
-            "clip_order = []: must have each of the 13",
+            "clip_order = []: must name each of the 13",
         ),
         (f"jobs = 3\n{SOURCE}[optimizer]\n{TOGETHER}clip_order = [1, 2]\n", "each of the 3 jobs"),
         (f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}clip_alone = true\n", "with clip_alone"),
         (
             f"{SOURCE}[optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.1']\n"
             f"[job.optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.2']\n",
-            "there are some that state settings of their own",
+            "there are some with settings of their own",
         ),
         (f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n", "optimizer"),
         (
             f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n[job.optimizer]\n{ADAM}",
-            "nothing tells on the wire which of the jobs it is",
+            "nothing on the wire shows which of the jobs this is",
         ),
         (
             f'{SOURCE}[[job]]\nhosts = ["10.0.0.1"]\n[job.optimizer]\n{SGD}'
             f'[[job]]\nhosts = ["10.0.0.1", "10.0.0.2"]\n[job.optimizer]\n{ADAM}',
-            "nothing tells on the wire which of the jobs it is",
+            "nothing on the wire shows which of the jobs this is",
         ),
         (f'{SOURCE}[optimizer]\n{SGD}[[job]]\nname = "a/b"\n[[job]]\n', "letters"),
     ],
@@ -98,7 +98,7 @@ def test_rings_that_are_clipped_together_are_not_joined_amid_their_run(tmp_path:
     config = settings(tmp_path, f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}")
     assert config.joins and not may_join(job_settings(config, 2))
     config = settings(tmp_path, f"{SOURCE}[optimizer]\n{TOGETHER}")
-    with pytest.raises(ConfigError, match="there are 1 of them"):
+    with pytest.raises(ConfigError, match="there is only one"):
         create(config, tmp_path / "run")
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.torch_optimizer_limits import FUSED_MOMENTUM
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
@@ -19,7 +20,7 @@ from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
 
@@ -202,9 +203,9 @@ def test_dtypes_are_stated_where_the_wire_leaves_a_choice() -> None:
     assert [wide.dtype_of(p) for p in wide.parameters] == ["float64", "float32"]
     with pytest.raises(StateError, match=r"has elements of 8 bytes, and those .* have 2 and 4"):
         of(mixed, dtypes=["bfloat16", "float64"])
-    with pytest.raises(ConfigError, match="two of one size"):
+    with pytest.raises(ConfigError, match="have the same size"):
         of(mixed, dtypes=["bfloat16", "float16"])
-    with pytest.raises(ConfigError, match=r"in place of model\.dtype"):
+    with pytest.raises(ConfigError, match=r"replaces model\.dtype"):
         of(mixed, dtypes=["bfloat16"], dtype="bfloat16")
 
 
@@ -234,7 +235,8 @@ def test_momentum_that_torch_itself_does_not_repeat_is_refused(
     dtype = "bfloat16" if size == 2 else "float32"
     config = job_from({"source": [{"file": "x"}], "optimizer": sgd, "model": {"dtype": dtype}})
     if refused:
-        with pytest.raises(StateError, match="the same bits twice"):
+        with pytest.raises(StateError) as found:
             layout_of(learned(size), config)
+        assert found.value.finding.of(FUSED_MOMENTUM)
     else:
         assert layout_of(learned(size), config).dtype == dtype

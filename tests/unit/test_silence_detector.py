@@ -11,7 +11,13 @@ from support.extraction import SIMPLE, Bench, bench, packets_of, plan_of
 from test_step_loss_packets import FIRST, SIZES, sends
 from test_watch_server import recorded
 
-from flowcheck.findings.chain_health import EXACT, PACKETS_MISSING, QUIET, SILENT, STEPS_TOOK
+from flowcheck.findings.catalog.chain_health import (
+    EXACT,
+    PACKETS_MISSING,
+    QUIET,
+    SILENT,
+    STEPS_TOOK,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState, TrafficArrival
 from flowcheck.ops.watch.state.health_rules import job_health

@@ -27,9 +27,9 @@ from flowcheck.config import (
     job_from,
 )
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.chain_health import NOT_LEARNED, STAGES_RESTART, STAGES_TO_START
-from flowcheck.findings.chain_processes import KILLED, STAGE_RESTARTED, STARTED_BY
-from flowcheck.findings.chain_starts import CAPTURES
+from flowcheck.findings.catalog.chain_health import NOT_LEARNED, STAGES_RESTART, STAGES_TO_START
+from flowcheck.findings.catalog.chain_processes import KILLED, STAGE_RESTARTED, STARTED_BY
+from flowcheck.findings.catalog.starting_a_chain import CAPTURES
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained
 from flowcheck.ops.lifecycle.chain_runner import create
@@ -53,13 +53,8 @@ from flowcheck.stages.stage_table import (
     stage_named,
     stage_names,
 )
-from flowcheck.stages.supervisor import (
-    process_progress,
-    stage_launch,
-    stage_process,
-    supervisor,
-)
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor import process_progress, stage_main, stage_process, supervisor
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.stages.supervisor.stage_process import StageProcess
 
 PACKAGE = Path(stage_table.__file__).resolve().parents[1]
@@ -187,13 +182,13 @@ def test_only_what_has_a_service_is_run_as_a_stage(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     for name in ("moon", "watch", "supervisor", "persist", "parse-0"):
         with pytest.raises(ConfigError, match="must be one of update, extract, persist, serve,"):
-            stage_launch._service(name, run, CONFIG, 0)
+            stage_main._service(name, run, CONFIG, 0)
     for name, count in (("capture", "2 sources"), ("parse", "3 rings")):
         for number in (-1, 3):
             with pytest.raises(ConfigError, match=f"the chain has {count}, counted from 0"):
-                stage_launch._service(name, run, CONFIG, number)
-    assert stage_launch._service("parse", run, CONFIG, 2).name == "parse-2"
-    assert stage_launch._service("capture", run, CONFIG, 1).name == "capture-1"
+                stage_main._service(name, run, CONFIG, number)
+    assert stage_main._service("parse", run, CONFIG, 2).name == "parse-2"
+    assert stage_main._service("capture", run, CONFIG, 1).name == "capture-1"
 
 
 def test_rights_are_given_to_captures_alone_whatever_the_table_says(

@@ -9,8 +9,8 @@ from support import aes
 from support.onestep import HERE, TWINS
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica.digest import block_digest
 from flowcheck.replica.optimizer_step import c_kernel_args
+from flowcheck.replica.state_digest import block_digest
 
 
 @pytest.fixture(params=TWINS)

@@ -12,8 +12,8 @@ from support.formatted import run
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_STAY
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.resume_gaps import NAMES, TENSORS_STAY
 from flowcheck.replica.checkpoint import checkpoint_save
 
 

@@ -12,7 +12,7 @@ from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.replica_update.step_log import StepLog, StepRecord
-from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 LAYOUT = Layout.of_shapes([(3,)])

@@ -10,12 +10,12 @@ import pytest
 from support.supervised import STAGES, Bench, Clock, FakeProcess
 
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_processes import EXITED, KILLED, NO_LINK_YET, STAGE_RESTARTED
+from flowcheck.findings.catalog.chain_processes import EXITED, KILLED, NO_LINK_YET, STAGE_RESTARTED
+from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.lost_steps import CAPTURE_ENDED, PACKETS_MISSING
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.following_a_job import NO_READING_YET
-from flowcheck.findings.lost_steps import CAPTURE_ENDED, PACKETS_MISSING
 from flowcheck.messages import Drained, Fault, SourceEnded, StepApplied, StepLost
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor import process_progress, stage_process, supervisor
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.switch_changes import INTERRUPTED, PORT_NAME_BEGINS_ALIKE
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_changes import INTERRUPTED, PORT_NAME_BEGINS_ALIKE
-from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import (
     apply_journal,
     command_runner,
@@ -173,12 +173,12 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
         incapable=frozenset(["tx"] if ":tx" in sources else []),
     )
     sonic = SonicSwitch("flowcheck", SshShell("s", None), ApplyJournal(tmp_path, "s"), save=False)
-    wanted = session_parser.parse_session(
+    wanted = mirror_session_options.parse_session(
         switch_platforms.platform_named("sonic"), [sources], monitor=monitor
     )
     with pytest.raises(ConfigError, match=sentence):
         sonic_mirror.sonic_goal(sonic, wanted, state, lambda _: None)
-    other = session_parser.parse_session(
+    other = mirror_session_options.parse_session(
         switch_platforms.platform_named("sonic"), ["Ethernet4"], monitor="Ethernet124"
     )
     told: list[Finding] = []

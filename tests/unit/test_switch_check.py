@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.config_rendering import CommandPart, render
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import EVERY, port, words
@@ -110,7 +110,7 @@ def test_what_a_platform_says_of_itself_is_its_weakest_line_of_any_direction(os:
         for way in ("rx", "tx", "both") if said else ():
             given = words(os, erspan=erspan)
             option = dict(zip(given[::2], given[1::2], strict=True))
-            request = session_parser.parse_session(
+            request = mirror_session_options.parse_session(
                 platform,
                 [f"{port(os, 1)}:{way}"],
                 monitor=option.get("--monitor"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch import monitor_capacity, session_parser, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, monitor_capacity, switch_platforms
 from flowcheck.ops.switch.apply import ovs_state, sonic_state
 from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
 
@@ -15,7 +15,7 @@ SPEEDS = {"eth1": 100.0, "eth2": 100.0, "eth3": 25.0, "eth9": 200.0, "veth1": No
 
 
 def judged(monitor: str, *sources: str) -> None:
-    session = session_parser.parse_session(
+    session = mirror_session_options.parse_session(
         switch_platforms.platform_named("tc"), list(sources), monitor=monitor
     )
     check_monitor_speed(session, SPEEDS.__getitem__)
@@ -48,7 +48,7 @@ def test_line_rates_decide_where_they_are_known(
 
 
 def test_what_another_session_copies_there_already_is_in_the_sum() -> None:
-    session = session_parser.parse_session(
+    session = mirror_session_options.parse_session(
         switch_platforms.platform_named("tc"), ["eth1"], monitor="eth9"
     )
     check_monitor_speed(session, SPEEDS.__getitem__, ["eth2"])

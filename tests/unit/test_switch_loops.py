@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
-from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
 from flowcheck.ops.switch.apply.reconciler import CommandStep
@@ -64,7 +64,7 @@ def goal(
     }
     hooks = {one.device: FilterQdisc(kind="clsact", shared=False, chains=False) for one in there}
     state = TcState(links=links, hooks=hooks, root={}, filters=list(there))
-    wanted = session_parser.parse_session(
+    wanted = mirror_session_options.parse_session(
         switch_platforms.platform_named("tc"), [source], monitor=monitor, session=session
     )
     tc = TcMirrors(session, "", TcJournal(ApplyJournal(tmp_path, "tc")))
@@ -183,7 +183,7 @@ def test_the_own_port_of_a_bridge_of_open_vswitch_is_told_to_be_no_servers(
     told = {}
     for source in ("br0", "eth1", "vm1"):
         said: list[Finding] = []
-        wanted = session_parser.parse_session(
+        wanted = mirror_session_options.parse_session(
             switch_platforms.platform_named("openvswitch"), [source], monitor="eth9", bridge="br0"
         )
         ovs_mirror.ovs_goal(ovs_mirror.OpenVSwitch("flowcheck", None), wanted, state, said.append)

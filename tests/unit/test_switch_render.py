@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from jinja2 import UndefinedError
 
-from flowcheck.ops.switch import session_parser, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.config_rendering import MARKED, CommandPart, _environment, render
 from tests.unit.test_cli import flowcheck, refused
 
@@ -54,7 +54,7 @@ def bare(os: str, *more: str, erspan: bool = False) -> str:
     given = [*words(os, erspan=erspan), *more]
     said = dict(zip(given[::2], given[1::2], strict=True))
     pairs = list(zip(given[::2], given[1::2], strict=True))
-    request = session_parser.parse_session(
+    request = mirror_session_options.parse_session(
         switch_platforms.platform_named(os),
         [word for option, word in pairs if option == "--source"],
         monitor=said.get("--monitor"),
@@ -223,7 +223,7 @@ def test_templates_have_the_same_blocks_in_the_same_order(os: str) -> None:
 
 def test_each_line_has_its_evidence_beside_it_and_never_inside() -> None:
     platform = switch_platforms.platform_named("onyx")
-    request = session_parser.parse_session(
+    request = mirror_session_options.parse_session(
         platform, ["ethernet 1/1"], monitor="ethernet 1/32", session="1"
     )
     lines = {line.command: line.evidence for line in render("onyx", request, list(CommandPart))}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
-from flowcheck.ops.switch import session_parser, session_rules, switch_platforms
+from flowcheck.ops.switch import mirror_session_options, session_rules, switch_platforms
 from flowcheck.ops.switch.config_rendering import CommandPart, paste_order
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import bare, port, words
@@ -115,7 +115,7 @@ def test_what_is_saved_is_what_was_changed_before(given: str, order: str) -> Non
 )
 def test_an_address_no_machine_has_is_refused(erspan: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        session_parser.parse_tunnel(erspan)
+        mirror_session_options.parse_tunnel(erspan)
 
 
 def test_words_the_switch_is_not_told_are_named() -> None:
@@ -138,7 +138,7 @@ def test_the_one_origin_address_of_a_whole_switch_is_looked_at_before_it_is_set(
 def test_a_number_no_switch_has_is_refused(os: str, most: int) -> None:
     platform = switch_platforms.platform_named(os)
     for number in (1, most):
-        request = session_parser.parse_session(
+        request = mirror_session_options.parse_session(
             platform, [port(os, 1)], monitor=port(os, 32), session=str(number)
         )
         assert session_rules.platform_sessions(platform, request)

@@ -17,7 +17,7 @@ from support.formatted import fill
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_command import print_lacks
 from flowcheck.ops.restore.step_lookup import FoundStep
@@ -27,7 +27,7 @@ from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
-from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
+from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)

@@ -19,7 +19,8 @@ import pytest
 from flowcheck.cli import main as cli_main
 from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.how_chains_end import (
     LOST_AND_STAYS,
     NO_FRAME,
     NO_MEMORY_TO_KEEP,
@@ -28,20 +29,19 @@ from flowcheck.findings.chain_ends import (
     RESCUED,
     UNEXPLAINED,
 )
-from flowcheck.findings.chain_starts import STARTING
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.starting_a_chain import STARTING
+from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command, up_command
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message, speak
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_learning.learning_status import LearningStatus
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encode_job
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_ends import NO_CHECKPOINT_THERE
+from flowcheck.findings.catalog.how_chains_end import NO_CHECKPOINT_THERE
 from flowcheck.ops.lifecycle import leftover_memory, shutdown_cleanup
 from flowcheck.stages.run_directory.run_dir import RunDir
 

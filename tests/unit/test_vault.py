@@ -15,7 +15,7 @@ from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.resume_gaps import COUNTER_FROM_ZERO
+from flowcheck.findings.catalog.resume_gaps import COUNTER_FROM_ZERO
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 import flowcheck
 from flowcheck.cli import app
 from flowcheck.errors import StateError
-from flowcheck.findings.checkpoint_damage import FORMAT_UNKNOWN, MANIFEST_CHANGED
-from flowcheck.findings.earlier_files import earlier_finding
-from flowcheck.findings.resume_gaps import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
-from flowcheck.findings.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.checkpoint_damage import FORMAT_UNKNOWN, MANIFEST_CHANGED
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.resume_gaps import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
+from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.ops.restore.step_lookup import from_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import latest_pointer

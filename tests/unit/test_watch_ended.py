@@ -14,7 +14,9 @@ import pytest
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.chain_health import NO_CHAIN, READ_FAILED
+from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE, earlier_finding
+from flowcheck.findings.catalog.how_chains_end import (
     ASKED_BY,
     ENDED,
     FOUND_KILLED,
@@ -23,8 +25,6 @@ from flowcheck.findings.chain_ends import (
     SIGNAL_INT,
     SIGNAL_TERM,
 )
-from flowcheck.findings.chain_health import NO_CHAIN, READ_FAILED
-from flowcheck.findings.earlier_files import EARLIER_SENTENCE, earlier_finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_end, stopped_by
@@ -37,7 +37,7 @@ from flowcheck.ops.watch.terminal_tables import last_frame
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.chain_events.event_log import FRAMES, Event, EventKind, line_of
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, write_beat
-from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 CONFIG = JobConfig(

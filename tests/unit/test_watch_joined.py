@@ -13,8 +13,12 @@ from test_watch_reading import CONFIG
 from test_watch_server import recorded
 from test_watch_top import shown
 
-from flowcheck.findings.chain_health import STAGES_RESTART, STAYS_BEFORE_LOST, STAYS_FOR_BASE
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.chain_health import (
+    STAGES_RESTART,
+    STAYS_BEFORE_LOST,
+    STAYS_FOR_BASE,
+)
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.prometheus_metrics import samples
 from flowcheck.ops.watch.state import job_reader
@@ -26,7 +30,7 @@ from flowcheck.ops.watch.state.step_history import StepHistory
 from flowcheck.stages.chain_events import event_log
 from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of
 from flowcheck.stages.job_state.job_incarnation import Incarnation
-from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 
 HALF = earlier_finding("half of it never came")
 

@@ -22,8 +22,8 @@ from flowcheck.config import (
     SourceConfig,
     StagingConfig,
 )
-from flowcheck.findings.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.chain_health import NO_CHAIN, SUPERVISOR_GONE, SUPERVISOR_HANGS
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.prometheus_metrics import families
 from flowcheck.ops.watch.state.chain_state import (
@@ -40,8 +40,8 @@ from flowcheck.stages.chain_events import event_log
 from flowcheck.stages.chain_events.event_log import Event, EventKind, line_of, read_event
 from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat, write_beat
 from flowcheck.stages.chain_events.lost_packets import missing_packets
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
-from flowcheck.stages.run_directory.log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 NEVER = earlier_finding("it never came")

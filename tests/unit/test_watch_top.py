@@ -18,7 +18,7 @@ from rich.console import Console
 from test_watch_reading import CONFIG, beat
 from test_watch_server import recorded
 
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.top_command import FittedFrame, frame

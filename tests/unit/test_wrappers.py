@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
-from flowcheck.findings.finding import Entry
-from flowcheck.findings.refused_trainers import (
+from flowcheck.findings.catalog.refused_trainers import (
     AVERAGED,
     DELAYED,
     LOW_RANK,
     REDUCED_ONE_BY_ONE,
     TREE_OF_TWO,
 )
+from flowcheck.findings.finding import Entry
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 

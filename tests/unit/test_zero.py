@@ -7,7 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flowcheck.findings.distributed_optimizers import MAY_BE_SHARDED, MAY_BE_ZERO, ONE_ALL_REDUCE
+from flowcheck.findings.catalog.distributed_optimizers import (
+    MAY_BE_SHARDED,
+    MAY_BE_ZERO,
+    ONE_ALL_REDUCE,
+)
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.jobs.sharding.zero import maybe_zero
 from flowcheck.wire.learn.reading import Collective

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import CLUSTER_IN_USE
+from flowcheck.findings.catalog.lab_runs import CLUSTER_IN_USE
 
 ADDRESS = "\0flowcheck-lab-{}"
 """An abstract name (unix(7)): no file stays of it, and a killed process has none."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import CLUSTER_EXISTS, CLUSTER_LEFT, NEEDS_ROOT
+from flowcheck.findings.catalog.lab_runs import CLUSTER_EXISTS, CLUSTER_LEFT, NEEDS_ROOT
 from flowcheck.lab.cluster import (
     cluster_state_file,
     linux_bridge,

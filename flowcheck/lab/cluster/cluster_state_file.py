@@ -15,7 +15,7 @@ import msgspec
 
 from flowcheck.atomic_write import temporary_path, write_atomically
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import LAB_LOCKED, NOT_A_CLUSTER_STATE
+from flowcheck.findings.catalog.lab_runs import LAB_LOCKED, NOT_A_CLUSTER_STATE
 from flowcheck.lab.cluster.cluster_spec import Cluster
 from flowcheck.lab.cluster.namespace_processes import ProcessIdentity
 

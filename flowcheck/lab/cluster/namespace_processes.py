@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import NOT_KILLED, PROCESSES_KEEP_STARTING
+from flowcheck.findings.catalog.lab_runs import NOT_KILLED, PROCESSES_KEEP_STARTING
 from flowcheck.lab.cluster.network_namespaces import FOLDER
 
 TERM_LIMIT_S = 3.0

@@ -18,7 +18,7 @@ from typing import Any
 from pyroute2 import IPRoute, NetlinkError, netns
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import KERNEL_REFUSED
+from flowcheck.findings.catalog.lab_runs import KERNEL_REFUSED
 
 FOLDER = Path("/run/netns")
 CLONE_NEWNET = 0x40000000  # linux/sched.h

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import (
+from flowcheck.findings.catalog.lab_runs import (
     OVS_ENDED,
     OVS_FAILED,
     OVS_NO_SCHEMA,

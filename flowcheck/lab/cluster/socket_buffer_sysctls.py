@@ -8,7 +8,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import NOT_A_SYSCTL_RECORD, SYSCTL_REFUSED
+from flowcheck.findings.catalog.lab_runs import NOT_A_SYSCTL_RECORD, SYSCTL_REFUSED
 from flowcheck.lab.cluster import cluster_state_file
 
 WANTED = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import SERVICES_ENDED, SERVICES_NOT_UP
+from flowcheck.findings.catalog.lab_runs import SERVICES_ENDED, SERVICES_NOT_UP
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.stages.chain_events.event_log import EventKind

@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.lab_runs import TRAINERS_HANG
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lab_runs import TRAINERS_HANG
 from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
 
 STEP_LIMIT_S = 120.0

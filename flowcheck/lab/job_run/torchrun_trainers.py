@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import TRAINER_ENDED
+from flowcheck.findings.catalog.lab_runs import TRAINER_ENDED
 from flowcheck.lab.cluster import Cluster, enter
 
 END_LIMIT_S = 20.0

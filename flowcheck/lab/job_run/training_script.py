@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.findings.lab_runs import OPTION_DECIDED
+from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
 from flowcheck.lab.job_run.run_plan import script_module
 
 PROBE_VALUES = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.findings.lab_runs import ACCOUNTS_DIFFER
+from flowcheck.findings.catalog.lab_runs import ACCOUNTS_DIFFER
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster import UPLINK
 from flowcheck.lab.job_run.digest_comparison import trainer_digests

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import FRAMES_DROPPED
+from flowcheck.findings.catalog.lab_runs import FRAMES_DROPPED
 from flowcheck.lab.cluster.network_namespaces import inside
 from flowcheck.lab.recording.pcapng_writer import PcapngWriter
 

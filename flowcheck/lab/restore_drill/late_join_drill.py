@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.lab_runs import NO_BASE, NOTHING_LOGGED, TRAINERS_WROTE_TOO_FEW
+from flowcheck.findings.catalog.lab_runs import NO_BASE, NOTHING_LOGGED, TRAINERS_WROTE_TOO_FEW
 from flowcheck.lab.job_run.digest_comparison import Digests, replica_digests, trainer_digests
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import LabPlan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import ROUND_WITHOUT_BASE, TOO_FEW_STEPS
+from flowcheck.findings.catalog.lab_runs import ROUND_WITHOUT_BASE, TOO_FEW_STEPS
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 

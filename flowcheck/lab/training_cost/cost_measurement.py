@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.findings.lab_runs import MIRRORED_UNEXPECTEDLY
+from flowcheck.findings.catalog.lab_runs import MIRRORED_UNEXPECTEDLY
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster.linux_bridge import remove_mirrors
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.lab_runs import NO_MATPLOTLIB
+from flowcheck.findings.catalog.lab_runs import NO_MATPLOTLIB
 from flowcheck.lab.training_cost.cost_figures import CASES, CaseMeasurement, CostFigures, figures
 
 WORDS = {case.key: case.words for case in CASES}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings.captured_files import (
+from flowcheck.findings.catalog.refused_captures import (
     BYTES_UNCHECKED,
     COPIES_DIFFER,
     NO_RIGHT_ICRC,
@@ -22,10 +22,7 @@ from flowcheck.findings.captured_files import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
-from flowcheck.ops.analysis.communicator_summary import (
-    communicators_json,
-    summarize_communicators,
-)
+from flowcheck.ops.analysis.communicator_summary import communicators_json, summarize_communicators
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
 from flowcheck.ops.svg_drawing import write_picture

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings import collectives, connections
+from flowcheck.findings.catalog import collectives, connections
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
 from flowcheck.wire.algorithms.algorithm_names import Algorithm

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flowcheck.config import SourceConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.chain_starts import BAD_PCI_ADDRESS, NO_DEVICE, NO_INTERFACE
-from flowcheck.ops.node import dpdk_drivers
+from flowcheck.findings.catalog.starting_a_chain import BAD_PCI_ADDRESS, NO_DEVICE, NO_INTERFACE
+from flowcheck.ops.node import installed_dpdk_drivers
 from flowcheck.ops.node.nic_usage import interfaces_of
 from flowcheck.plane.frame_sources.dpdk_eal import PCI, parse_device
 
@@ -42,14 +42,14 @@ def _check_device(told: str, root: Path) -> None:
     address = parse_device(told).name
     if PCI.fullmatch(address) is None:
         raise ConfigError("source.pci", told, BAD_PCI_ADDRESS())
-    devices = dpdk_drivers.pci_devices(root / "sys")
+    devices = installed_dpdk_drivers.pci_devices(root / "sys")
     if address in (device.address for device in devices):
         return
     ports = [_words(device, root) for device in devices if device.is_network]
     raise ConfigError("source.pci", told, NO_DEVICE(ports or ["none"]))
 
 
-def _words(device: dpdk_drivers.PciDevice, root: Path) -> str:
+def _words(device: installed_dpdk_drivers.PciDevice, root: Path) -> str:
     """`0000:3b:00.0 (eth0, bound to mlx5_core)`."""
     bound = f"bound to {device.bound_to or 'nothing'}"
     return f"{device.address} ({', '.join([*interfaces_of(root, device.address), bound])})"

@@ -15,9 +15,9 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, check_clip_scope, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming_file
-from flowcheck.findings.chain_starts import RINGS_TOO_LARGE
+from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN
+from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.shared_memory_place import HUGE_PAGES_TAKEN
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.ops.job_setup.job_file_references import (
     check_rules,
@@ -37,11 +37,11 @@ from flowcheck.plane.shared_memory.hugepage_memory import (
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import write_private
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
-from flowcheck.stages.run_directory.log_files import last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals, drive
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.stages.supervisor.sd_notify import SdNotifier
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.stages.zmq_sockets import StageSockets

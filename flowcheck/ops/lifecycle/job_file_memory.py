@@ -10,13 +10,13 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.chain_starts import JOB_TOO_LARGE
-from flowcheck.findings.planned_memory import (
+from flowcheck.findings.catalog.planned_memory import (
     COPY_OF_STEP,
     GRADIENTS_BEFORE_BASE,
     GRADIENTS_OF_APPLIED_STEPS,
     RINGS_OF_QUEUES,
 )
+from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.ops.lifecycle.chain_runner import job_to_run, memory_need, ordinary_bytes_free

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.how_chains_end import (
     LEFT_BY_CHAIN,
     LEFT_BY_SEVERAL,
     LEFT_REMOVABLE,

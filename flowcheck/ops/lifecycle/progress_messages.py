@@ -12,19 +12,19 @@ import msgspec
 
 from flowcheck.config import JobConfig, LogConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.how_chains_end import (
     BYTES_NEVER_CAME,
     CANNOT_BE_REBUILT,
     CAUSE_UNKNOWN,
     MORE_BYTES_NEVER_CAME,
 )
-from flowcheck.findings.chain_starts import CAPTURES, FOLLOWS, STALLED
+from flowcheck.findings.catalog.starting_a_chain import CAPTURES, FOLLOWS, STALLED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import StepLost
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.terminal_escape import printable_lines
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from flowcheck.config import (
     check_job_tables,
 )
 from flowcheck.errors import CaptureError, ConfigError
-from flowcheck.findings.chain_starts import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
+from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
 from flowcheck.ops.lifecycle import chain_runner

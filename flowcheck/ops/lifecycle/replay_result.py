@@ -11,18 +11,18 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from flowcheck.findings.chain_ends import INTERRUPTED
+from flowcheck.findings.catalog.how_chains_end import INTERRUPTED
 from flowcheck.messages import StepLost
-from flowcheck.ops.lifecycle.common_step import common_step_to_keep, write_index
+from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, checkpoint_writer
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.job_run_dirs import job_folder_name
-from flowcheck.stages.run_directory.log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.stages.supervisor.supervisor import Supervisor
 from flowcheck.step_numbers import Step
 

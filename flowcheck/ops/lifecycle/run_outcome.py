@@ -9,7 +9,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import LearnError
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.how_chains_end import (
     LOST_AND_STAYS,
     NO_BASE,
     NO_BASE_AFTER_JOIN,
@@ -20,13 +20,17 @@ from flowcheck.findings.chain_ends import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import (
+    GENERATIONS,
+    GenerationState,
+    GradientShard,
+)
 from flowcheck.plane.shared_memory.packet_counters import lost_frames
 from flowcheck.stages.chain_events.heartbeat import read_beat
 from flowcheck.stages.job_state.job_incarnation import read_record
-from flowcheck.stages.run_directory.log_files import last_complete_line
+from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 

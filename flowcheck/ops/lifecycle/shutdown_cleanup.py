@@ -17,7 +17,8 @@ import msgspec
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.how_chains_end import (
     DISCARDED,
     KEPT_NOWHERE,
     NO_CHECKPOINT_THERE,
@@ -29,10 +30,9 @@ from flowcheck.findings.chain_ends import (
     RESCUED,
     STAGES_STILL_RUN,
 )
-from flowcheck.findings.chain_starts import CHECKPOINT_WAITS
-from flowcheck.findings.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.lifecycle.common_step import common_step_to_keep, write_index
+from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.leftover_memory import by_chain, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import print_message
 from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, save_checkpoint

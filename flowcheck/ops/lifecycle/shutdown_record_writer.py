@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.how_chains_end import (
     ASKED_BY,
     FOUND_KILLED,
     SIGNAL_HUP,
@@ -22,7 +23,6 @@ from flowcheck.findings.chain_ends import (
     SIGNAL_TERM,
     TOLD_TO_STOP,
 )
-from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.chain_health import NEVER_AUDITED
+from flowcheck.findings.catalog.chain_health import NEVER_AUDITED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job

@@ -10,18 +10,18 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.chain_ends import FAILED_AND, STAYS_IN_MEMORY
-from flowcheck.findings.chain_health import OF_JOB
-from flowcheck.findings.chain_starts import (
+from flowcheck.findings.catalog.chain_health import OF_JOB
+from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.how_chains_end import FAILED_AND, STAYS_IN_MEMORY
+from flowcheck.findings.catalog.starting_a_chain import (
     JOB_IS_KNOWN,
     KEPT_AFTER_FAILURE,
     STARTING,
     STARTS_ANEW,
 )
-from flowcheck.findings.error_texts import ERROR_TEXT
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
-from flowcheck.ops.job_setup.expected_buckets import expected_buckets_of_jobs
+from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
 from flowcheck.ops.lifecycle.chain_runner import create, job_to_run, supervise
 from flowcheck.ops.lifecycle.job_file_memory import check_memory_fits
 from flowcheck.ops.lifecycle.leftover_memory import in_short, remove_leftovers

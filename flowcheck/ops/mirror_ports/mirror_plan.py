@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.mirrored_ports import (
+from flowcheck.findings.catalog.mirrored_ports import (
     ANY_ORDER,
     ORDER_INDIFFERENT,
     OTHER_TRAFFIC,
     SEVERAL_CABLES,
     SHARDED_TRAINING,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import (
     ORDER_ASSUMPTIONS,
     ChannelRing,
@@ -29,7 +29,6 @@ from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
 )
 from flowcheck.ops.mirror_ports.cluster_layout.nccl_xml_dumps import NcclDump, read_dump
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
-from flowcheck.ops.mirror_ports.load_estimate import LoadEstimate, estimate_load
 from flowcheck.ops.mirror_ports.search.chunk_coverage import (
     CoverageProblem,
     MirroredDirection,
@@ -39,6 +38,7 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
 from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts, monitors_of
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
+from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import LoadEstimate, estimate_load
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from flowcheck.ops.console_output import printable
-from flowcheck.ops.mirror_ports.load_estimate import MirrorLoad
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
+from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import MirrorLoad
 
 DIRECTIONS = "Directions are the switch's: rx is what the switch receives from a server."
 NO_SYSTEM = (

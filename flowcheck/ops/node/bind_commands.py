@@ -8,7 +8,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.ops.node import dpdk_drivers, dsa_queues, kernel_port_setup, nic_usage, vfio_bind
+from flowcheck.ops.node import (
+    dsa_queues,
+    installed_dpdk_drivers,
+    nic_usage,
+    receive_only_port_setup,
+    vfio_bind,
+)
 from flowcheck.ops.node.device_in_use import checked_address, needed_for, refuse_device_in_use
 from flowcheck.ops.node.sysfs_settings import MachineSettings, sysfs_of_environment
 
@@ -18,7 +24,7 @@ IOAT, IDXD = "ioatdma", "idxd"
 
 
 def show_nics(sysfs: MachineSettings) -> None:
-    devices = dpdk_drivers.pci_devices(sysfs.path("sys"))
+    devices = installed_dpdk_drivers.pci_devices(sysfs.path("sys"))
     if not any(device.is_network for device in devices):
         sysfs.say(
             f"    no network device among {len(devices)} PCI devices (/sys/bus/pci/devices): "
@@ -41,16 +47,16 @@ def bind_nics(sysfs: MachineSettings, addresses: Sequence[str], *, no_iommu: boo
     vfio_to_be = []
     for address in addresses:
         refuse_device_in_use(sysfs, checked_address(sysfs, address))
-        if vfio_bind.driver_of(sysfs, address) not in kernel_port_setup.BIFURCATED:
+        if vfio_bind.driver_of(sysfs, address) not in receive_only_port_setup.BIFURCATED:
             vfio_bind.check_group(sysfs, address, addresses, no_iommu=no_iommu)
             vfio_to_be.append(address)
     for address in addresses:
         if address in vfio_to_be:
-            kernel_port_setup.disable_firmware_lldp(sysfs, address)
+            receive_only_port_setup.disable_firmware_lldp(sysfs, address)
             vfio_bind.bind(sysfs, address, no_iommu=no_iommu)
         else:
             sysfs.say(f"    {address} stays with the kernel: DPDK works beside its driver")
-            kernel_port_setup.prepare(sysfs, address)
+            receive_only_port_setup.prepare(sysfs, address)
 
 
 def show_engines(sysfs: MachineSettings) -> None:
@@ -58,7 +64,7 @@ def show_engines(sysfs: MachineSettings) -> None:
     for name in instances:
         for line in dsa_queues.dsa_lines(sysfs, name):
             sysfs.say(f"    {line}")
-    devices = dpdk_drivers.pci_devices(sysfs.path("sys"))
+    devices = installed_dpdk_drivers.pci_devices(sysfs.path("sys"))
     engines = [d for d in devices if d.bound_to in (IOAT, IDXD) or d.class_code >> 8 == 0x0880]
     for device in engines:
         sysfs.say(f"    {device.address}  {device.bound_to or 'no driver'}")

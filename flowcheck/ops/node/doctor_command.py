@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.ops.node import dpdk_drivers, machine_checks, nic_usage
+from flowcheck.ops.node import installed_dpdk_drivers, machine_checks, nic_usage
 from flowcheck.ops.node.machine_checks import Level, MachineCheck
 
 DEFAULT_NEED_BYTES = 1 << 30
@@ -31,10 +31,10 @@ def checks(
     *, root: Path = Path("/"), need_bytes: int = DEFAULT_NEED_BYTES, run_folder: Path | None = None
 ) -> list[MachineCheck]:
     """All checks in the order of the data's way. need_bytes: memory the job will take."""
-    drivers = dpdk_drivers.installed(dpdk_drivers.folders(root))
+    drivers = installed_dpdk_drivers.installed(installed_dpdk_drivers.folders(root))
     if not drivers:
         drivers = built_in_drivers()
-    devices = dpdk_drivers.pci_devices(root / "sys")
+    devices = installed_dpdk_drivers.pci_devices(root / "sys")
     uses = {device.address: nic_usage.use_of(root, device.address) for device in devices}
     return [
         check_dpdk(),
@@ -71,10 +71,14 @@ def run(*, need_bytes: int = 0, as_json: bool = False, run_folder: Path | None =
     return int(any(check.level == "fail" for check in found))
 
 
-def built_in_drivers() -> list[dpdk_drivers.DpdkDriver]:
+def built_in_drivers() -> list[installed_dpdk_drivers.DpdkDriver]:
     """The drivers of a capture module linked statically."""
     folder = Path(__file__).resolve().parents[2]
-    return [driver for path in folder.glob("_dpdk*.so") for driver in dpdk_drivers.drivers_in(path)]
+    return [
+        driver
+        for path in folder.glob("_dpdk*.so")
+        for driver in installed_dpdk_drivers.drivers_in(path)
+    ]
 
 
 def check_dpdk(version: Callable[[], str] | None = None) -> MachineCheck:
@@ -97,7 +101,7 @@ def dpdk_version() -> str:
     return str(ffi.string(lib.fc_eal_version()).decode())
 
 
-def check_drivers(drivers: list[dpdk_drivers.DpdkDriver]) -> list[MachineCheck]:
+def check_drivers(drivers: list[installed_dpdk_drivers.DpdkDriver]) -> list[MachineCheck]:
     found = []
     for kind, what in (("net", "NIC drivers"), ("dma", "copy engines")):
         names = sorted({driver.library for driver in drivers if driver.kind == kind})
@@ -110,8 +114,8 @@ def check_drivers(drivers: list[dpdk_drivers.DpdkDriver]) -> list[MachineCheck]:
 
 
 def check_devices(
-    drivers: list[dpdk_drivers.DpdkDriver],
-    devices: list[dpdk_drivers.PciDevice],
+    drivers: list[installed_dpdk_drivers.DpdkDriver],
+    devices: list[installed_dpdk_drivers.PciDevice],
     uses: dict[str, nic_usage.NicUsage],
 ) -> list[MachineCheck]:
     """One line per device a driver of DPDK knows, and per network device none knows.
@@ -151,8 +155,8 @@ def check_devices(
 
 
 def binding(
-    device: dpdk_drivers.PciDevice,
-    fits: list[dpdk_drivers.DpdkDriver],
+    device: installed_dpdk_drivers.PciDevice,
+    fits: list[installed_dpdk_drivers.DpdkDriver],
     use: nic_usage.NicUsage,
     text: str,
 ) -> tuple[Level, str, str]:
@@ -181,7 +185,9 @@ def binding(
 
 
 def check_iommu(
-    root: Path, drivers: list[dpdk_drivers.DpdkDriver], devices: list[dpdk_drivers.PciDevice]
+    root: Path,
+    drivers: list[installed_dpdk_drivers.DpdkDriver],
+    devices: list[installed_dpdk_drivers.PciDevice],
 ) -> MachineCheck:
     groups = len(list((root / "sys/kernel/iommu_groups").glob("*")))
     vfio = any(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.machine_settings import QUEUE_NOT_ENABLED
+from flowcheck.findings.catalog.machine_settings import QUEUE_NOT_ENABLED
 from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 
 DEVICES = "sys/bus/dsa/devices"

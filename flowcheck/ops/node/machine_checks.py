@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flowcheck.findings.chain_starts import NO_PACKET_SOCKETS
+from flowcheck.findings.catalog.starting_a_chain import NO_PACKET_SOCKETS
 from flowcheck.plane.shared_memory.hugepage_memory import (
     HUGE_PAGE_BYTES,
     SHM_HUGE,

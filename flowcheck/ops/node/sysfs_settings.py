@@ -15,7 +15,7 @@ from typing import Any
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import StateError
-from flowcheck.findings.machine_settings import (
+from flowcheck.findings.catalog.machine_settings import (
     COMMAND_FAILED,
     NOT_A_NOTE,
     NOT_ALL_UNDONE,

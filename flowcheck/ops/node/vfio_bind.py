@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.machine_settings import DRIVER_NOT_BOUND
+from flowcheck.findings.catalog.machine_settings import DRIVER_NOT_BOUND
 from flowcheck.ops.node.device_in_use import BRIDGE, PCI_DEVICES, base_class, users_of
 from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 

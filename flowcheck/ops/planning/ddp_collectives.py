@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.planned_traffic import REVERSE_ORDER
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from flowcheck.config import OptimizerConfig, ReplicaConfig, RingConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.planned_memory import (
+from flowcheck.findings.catalog.planned_memory import (
     EARLIER_STEPS,
     NEWEST_STEP,
     OPTIMIZER_STATES,
@@ -17,7 +16,8 @@ from flowcheck.findings.planned_memory import (
     STAGED,
     STEP_IN_PROGRESS,
 )
-from flowcheck.findings.planned_memory import GENERATIONS as TWO_GENERATIONS
+from flowcheck.findings.catalog.planned_memory import GENERATIONS as TWO_GENERATIONS
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
 from flowcheck.replica.param_layout import Layout
@@ -102,8 +102,8 @@ class ReplicaMemory:
 
 def replica_memory(model: MetaModel, optimizer: OptimizerConfig, keep_bytes: int) -> ReplicaMemory:
     """Of a replica of `model` and of the gradients it is stepped with."""
-    from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS
-    from flowcheck.replica.optimizer.section_names import PARAMETERS
+    from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS
+    from flowcheck.replica.optimizer.state_section_names import PARAMETERS
     from flowcheck.replica.optimizer.state_sections import describe_sections
     from flowcheck.replica.state_file.file_header import COPIES_MAX
 

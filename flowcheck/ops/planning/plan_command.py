@@ -12,8 +12,7 @@ import msgspec
 
 from flowcheck.config import OptimizerConfig, StagingConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.planned_traffic import (
+from flowcheck.findings.catalog.planned_traffic import (
     DEFAULT_OPTIMIZER,
     NEWEST_NCCL,
     ONE_CHANNEL,
@@ -21,6 +20,7 @@ from flowcheck.findings.planned_traffic import (
     PROTOCOL_BY_SIZE,
     STAGING_TOO_SMALL,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning import plan_vs_captures as plan_check
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, DdpTraffic, ddp_traffic
 from flowcheck.ops.planning.memory_estimate import MemoryEstimate, estimate_memory

@@ -9,8 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.planned_traffic import (
+from flowcheck.findings.catalog.planned_traffic import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,
@@ -24,6 +23,7 @@ from flowcheck.findings.planned_traffic import (
     OWN_COLLECTIVE_AS_MAP,
     TOO_MUCH_BETWEEN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.ddp_collectives import ORDER, USED_MAP, DdpTraffic, PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
 from flowcheck.wire.collectives.nccl_parameters import (

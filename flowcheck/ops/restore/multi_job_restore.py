@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.chain_ends import NO_COMMON_STEP, STEPS_OF_JOB
-from flowcheck.ops.lifecycle.common_step import common_step, replica_steps, write_index
+from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, STEPS_OF_JOB
+from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
+from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_template
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
-from flowcheck.ops.restore.step_restore import RestoredStep, fill_template
 from flowcheck.replica.checkpoint import step_snapshot
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit.bitwise_audit import audit_digests
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
 
 def is_multi_job(source: StepSource) -> bool:
@@ -149,7 +149,9 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
     try:
         template = found.template(file)
         if not template.step:
-            parameters = flat_state(template, layout, optimizer_in(own))[section_names.PARAMETERS]
+            parameters = flat_state(template, layout, optimizer_in(own))[
+                state_section_names.PARAMETERS
+            ]
             began = layout.memory_order(np.fromfile(own.weights, layout.stored_as))
             return parameters.tobytes() == began.tobytes()
         digests = digests_at(own.trace, template.step)

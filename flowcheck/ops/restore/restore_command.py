@@ -16,7 +16,7 @@ from flowcheck.ops.restore.multi_job_restore import is_multi_job, restore_all_jo
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
 from flowcheck.ops.restore.restore_output import output_of, protected_paths_of
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
-from flowcheck.ops.restore.step_restore import RestoredStep, restore_step
+from flowcheck.ops.restore.single_step_restore import RestoredStep, restore_step
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
 from flowcheck.vault.checkpoint_formats.format_registry import format_named

@@ -16,7 +16,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -45,7 +45,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     NO_OPTIONS,
     FormatOptions,
 )
-from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, buffer_digests
+from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
     CheckpointTemplate,
     stated_names,

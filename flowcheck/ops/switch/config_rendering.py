@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.switch_changes import BAD_TEMPLATE_LINE
+from flowcheck.findings.catalog.switch_changes import BAD_TEMPLATE_LINE
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
 from flowcheck.ops.switch.session_rules import platform_sessions
 from flowcheck.ops.switch.switch_platforms import Evidence, Platform, folder, platform_named

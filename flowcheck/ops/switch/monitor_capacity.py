@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_rules import (
+from flowcheck.findings.catalog.switch_rules import (
     BURSTS_OVER_MONITOR,
     FITS_MONITOR,
     MEAN_OVER_MONITOR,
@@ -22,6 +21,7 @@ from flowcheck.findings.switch_rules import (
     PATH_MTU_UNCHECKED,
     SUM_OF_SOURCES,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.switch_rules import (
+from flowcheck.findings.catalog.switch_rules import (
     LINES_FROM_MEMORY,
     LINES_READ,
     MORE_LINES_FROM_MEMORY,

@@ -8,8 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_rules import (
+from flowcheck.findings.catalog.switch_rules import (
     ANY_FREE_NAME,
     DIRECTIONS,
     MONITOR_NOT_WATCHED,
@@ -24,6 +23,7 @@ from flowcheck.findings.switch_rules import (
     TUNNEL_NOT_WATCHED,
     TWO_SESSIONS,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 from flowcheck.ops.switch.switch_platforms import Platform
 

@@ -15,7 +15,7 @@ import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.switch_changes import BAD_TEMPLATE, NO_TEMPLATES
+from flowcheck.findings.catalog.switch_changes import BAD_TEMPLATE, NO_TEMPLATES
 from flowcheck.ops.switch.mirror_session import MirrorDirection
 
 PACKAGE = Path(__file__).resolve().parents[2]

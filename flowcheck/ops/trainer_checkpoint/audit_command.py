@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import StateError, naming_file
-from flowcheck.findings.base_checkpoints import (
+from flowcheck.findings.catalog.base_checkpoints import (
     AUDITED_JOB_OPEN,
     EQUAL_TO_SEVERAL,
     JOB_DIFFERS,
@@ -34,7 +34,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.audit.step_settings_check import settings_of
-from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import buffer_digests
+from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
 
 DIFFERENT = 1

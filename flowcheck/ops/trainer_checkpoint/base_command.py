@@ -13,7 +13,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.base_checkpoints import (
+from flowcheck.findings.catalog.base_checkpoints import (
     AS_STATED,
     BASE_REFUSED,
     BEING_JOINED,
@@ -35,12 +35,12 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
 from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoint
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.stages.job_state.lifecycle_record import RequestKind
+from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -49,7 +49,7 @@ from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 from flowcheck.wire.training_job.learned_job import decode_job
 
 TAKEN_LIMIT_S = 60.0
@@ -197,7 +197,7 @@ def verified_base(
     if not where.weights.exists():
         raise StateError(BEING_JOINED(where.root))
     began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
-    mine = sections[section_names.PARAMETERS]
+    mine = sections[state_section_names.PARAMETERS]
     for p in layout.parameters:
         if mine[p.start : p.stop].tobytes() != began[p.start : p.stop].tobytes():
             what = NOT_WHAT_IT_BEGAN_WITH(file=file, tensor=p.name, step=template.step)

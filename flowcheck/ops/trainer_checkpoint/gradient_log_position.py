@@ -11,13 +11,13 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.base_checkpoints import (
+from flowcheck.findings.catalog.base_checkpoints import (
     LATER_FILE_NOT_LATER,
     NO_PLACE,
     SEVERAL_PLACES,
     TOO_FEW_STEPS_LOGGED,
 )
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout

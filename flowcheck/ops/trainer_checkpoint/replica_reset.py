@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 
 from flowcheck.errors import StateError
-from flowcheck.findings.base_checkpoints import (
+from flowcheck.findings.catalog.base_checkpoints import (
     FILE_REFUSED,
     NO_UPDATER,
     NOTHING_TO_REPLACE,
@@ -22,7 +22,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
-from flowcheck.stages.job_state.lifecycle_record import RequestKind
+from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -30,7 +30,7 @@ from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.vault.audit.bitwise_audit import Audit
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 from flowcheck.wire.training_job.learned_job import decode_job
 
 REACHED_LIMIT_S = 60.0

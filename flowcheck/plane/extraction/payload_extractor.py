@@ -23,7 +23,7 @@ from flowcheck.plane.extraction.flow_plan_install import (
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.shared_memory.flow_table import FlowTable, flow_key
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN, Staging
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 from flowcheck.wire.training_job.flow_plan import FlowPlan

@@ -15,9 +15,9 @@ from typing import Any
 from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
-from flowcheck.findings.chain_starts import DPDK_NOT_BUILT
+from flowcheck.findings.catalog.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
+from flowcheck.findings.catalog.starting_a_chain import DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
 
 BLOCK_BYTES = 65536

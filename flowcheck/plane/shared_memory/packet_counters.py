@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowcheck._core import ffi, lib
-from flowcheck.findings import lost_steps
+from flowcheck.findings.catalog import lost_steps
 from flowcheck.findings.finding import Finding
 
 

@@ -15,7 +15,11 @@ import msgspec
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.findings.checkpoint_damage import NO_MANIFEST, NOT_AS_WRITTEN, SEVERAL_NOT_AS_WRITTEN
+from flowcheck.findings.catalog.checkpoint_damage import (
+    NO_MANIFEST,
+    NOT_AS_WRITTEN,
+    SEVERAL_NOT_AS_WRITTEN,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers

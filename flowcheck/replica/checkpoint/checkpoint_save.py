@@ -24,8 +24,8 @@ import torch
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import ConfigError, StateError, naming_file
+from flowcheck.findings.catalog.resume_gaps import RATE_UNKNOWN
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.resume_gaps import RATE_UNKNOWN
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
 from flowcheck.replica.checkpoint.checkpoint_load import (

@@ -23,8 +23,7 @@ from flowcheck.replica.checkpoint.frozen_and_buffers import (
     FrozenAndBuffers,
     read_frozen_and_buffers,
 )
-from flowcheck.replica.digest import state_digest, tensor_digests
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.state_sections import (
     has_state_mask,
     named_tensors,
@@ -33,6 +32,7 @@ from flowcheck.replica.optimizer.state_sections import (
 )
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
 from flowcheck.replica.param_layout import Layout
+from flowcheck.replica.state_digest import state_digest, tensor_digests
 from flowcheck.replica.state_file.concurrent_reader import ATTEMPTS, pinned, read_copy
 from flowcheck.replica.state_file.file_header import Commit, Description
 from flowcheck.step_numbers import Step
@@ -132,7 +132,7 @@ def hold_snapshot(
 
 
 def _check_made_with(path: Path, commit: Commit, optimizer: OptimizerConfig) -> None:
-    if commit.fingerprint != section_names.fingerprint(optimizer):
+    if commit.fingerprint != state_section_names.fingerprint(optimizer):
         raise StateError(f"{path}: this replica was made with other optimizer settings")
 
 
@@ -176,15 +176,17 @@ def _assembled(
         names = (p.name for p in layout.parameters)
         return None if tensors is None else dict(zip(names, tensors, strict=True))
 
-    parameters = by_name(section_names.PARAMETERS)
+    parameters = by_name(state_section_names.PARAMETERS)
     assert parameters is not None
     numbers = zip(
-        section_names.SCALER_NUMBERS, sections.get(section_names.SCALER, ()), strict=False
+        state_section_names.SCALER_NUMBERS,
+        sections.get(state_section_names.SCALER, ()),
+        strict=False,
     )
-    counted = sections.get(section_names.AVERAGED)
+    counted = sections.get(state_section_names.AVERAGED)
     more = OptionalState(
-        masters=by_name(section_names.MASTER),
-        averages=by_name(section_names.AVERAGE),
+        masters=by_name(state_section_names.MASTER),
+        averages=by_name(state_section_names.AVERAGE),
         averaged=0 if counted is None else int(counted[0]),
         scaler={name: float(number) for name, number in numbers},
     )

@@ -62,7 +62,7 @@ class TrainerState:
     step: Step
     """Steps of the stream: the optimizer's, and those that a loss scale skipped."""
     digest: str
-    """Of the replica's state at this step (replica/digest.py)."""
+    """Of the replica's state at this step (replica/state_digest.py)."""
     optimizer_config: OptimizerConfig
     """What took the steps."""
     model: dict[str, torch.Tensor]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowcheck.errors import StateError
-from flowcheck.findings import checkpoint_damage as damage
+from flowcheck.findings.catalog import checkpoint_damage as damage
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, FileSpan, Manifest, TensorSum
 from flowcheck.replica.checkpoint_files.sha256 import (

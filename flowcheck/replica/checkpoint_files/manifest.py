@@ -26,7 +26,7 @@ import msgspec
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import DECODE_ERRORS, StateError
-from flowcheck.findings.checkpoint_damage import (
+from flowcheck.findings.catalog.checkpoint_damage import (
     FORMAT_UNKNOWN,
     MANIFEST_CHANGED,
     MANIFEST_TOO_LONG,
@@ -35,7 +35,7 @@ from flowcheck.findings.checkpoint_damage import (
     NO_MANIFEST_FILE,
     SEVERAL_FILES,
 )
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.user_code_trust import as_told
 from flowcheck.replica.param_layout import Layout
@@ -89,7 +89,7 @@ class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """Which of vault.formats.FORMATS."""
     step: Step
     digest: str
-    """`Replica.digest` of this step, see digest.py; empty where no replica gave it."""
+    """`Replica.digest` of this step, see state_digest.py; empty where no replica gave it."""
     torch_version: str
     """Whose arithmetic took the steps."""
     kind: CheckpointKind = CheckpointKind.FULL

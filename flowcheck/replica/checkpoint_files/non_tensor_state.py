@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.checkpoint_damage import NO_MANIFEST
+from flowcheck.findings.catalog.checkpoint_damage import NO_MANIFEST
 from flowcheck.step_numbers import Step
 
 TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"

@@ -20,7 +20,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.flat_tensors import FlatValues, flat_gradient, parameter_views
-from flowcheck.replica.optimizer.section_names import GradientMask
+from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 
 

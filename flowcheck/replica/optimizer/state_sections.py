@@ -13,7 +13,6 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.optimizer_rules.optimizer_rule import StatePresence
-from flowcheck.replica.digest import NamedArray
 from flowcheck.replica.flat_tensors import flat_tensor, parameter_views
 from flowcheck.replica.optimizer.grad_scaler import check_scaler
 from flowcheck.replica.optimizer.master_weights import stepped_layout
@@ -22,7 +21,7 @@ from flowcheck.replica.optimizer.optimizer_state_shapes import (
     StateShape,
     optimizer_state_shapes,
 )
-from flowcheck.replica.optimizer.section_names import (
+from flowcheck.replica.optimizer.state_section_names import (
     AVERAGE,
     AVERAGED,
     MASTER,
@@ -34,6 +33,7 @@ from flowcheck.replica.optimizer.section_names import (
     STEPPED,
 )
 from flowcheck.replica.param_layout import STORED_AS, Layout
+from flowcheck.replica.state_digest import NamedArray
 from flowcheck.replica.state_file.file_header import Description, EntryPer, Section, TensorPlace
 
 PLACE_ALIGN = 64

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowcheck._core import ffi, lib
-from flowcheck.replica import digest
+from flowcheck.replica import state_digest
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.worker_threads import blocks, owners, thread_number
 
@@ -20,7 +20,7 @@ assert ITEM.itemsize == ffi.sizeof("struct fc_step_item")
 ELEMENT_BYTES = 4
 ALONE_ELEMENTS = 1 << 15
 """So few take no longer than it takes to wake a thread: tens of microseconds."""
-_BYTES = digest.DIGEST_BYTES
+_BYTES = state_digest.DIGEST_BYTES
 
 
 class KernelPlan:
@@ -29,7 +29,7 @@ class KernelPlan:
     def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
         """sections: those of one element per element of the layout, parameters first."""
         self.sections = tuple(sections)
-        cut = blocks(layout, ELEMENT_BYTES, digest.BLOCK_BYTES)
+        cut = blocks(layout, ELEMENT_BYTES, state_digest.BLOCK_BYTES)
         self.items = np.array([(*each, 0) for each in cut], ITEM)
         self.elements = self.items["elements"].copy()
         first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
@@ -52,7 +52,7 @@ class KernelPlan:
         """A pass of which nothing is done yet. table: [parameters] of
         c_kernel_args.STEP_ROW; gradient: [elements] float32, read as its parameters are stepped;
         wide: [parameters] of cuda_arithmetic.STEP_DOUBLES, where rows ask for it."""
-        found = np.zeros((len(self.items), len(self.sections), digest.DIGEST_BYTES), np.uint8)
+        found = np.zeros((len(self.items), len(self.sections), state_digest.DIGEST_BYTES), np.uint8)
         job = ffi.new("struct fc_step_job *")
         job.rows = _at("struct fc_step_row *", table)
         job.wide = ffi.NULL if wide is None else _at("struct fc_step_wide *", wide)
@@ -83,7 +83,7 @@ class KernelPlan:
             own[self._alone] = found[self._of_alone, place]
             for parameter, first, last in self._several:
                 blocks = [found[i, place].tobytes() for i in range(first, last)]
-                own[parameter] = np.frombuffer(digest.joined(blocks), np.uint8)
+                own[parameter] = np.frombuffer(state_digest.joined(blocks), np.uint8)
             flat = own.tobytes()
             made += [flat[at : at + _BYTES] for at in range(0, len(flat), _BYTES)]
         return made

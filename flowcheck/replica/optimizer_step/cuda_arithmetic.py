@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from flowcheck._core import ffi
-from flowcheck.findings import step_arithmetic as findings
+from flowcheck.findings.catalog import step_arithmetic as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic, CKernelRule
 

@@ -8,7 +8,13 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
-from flowcheck.replica.optimizer.section_names import AVERAGE, MASTER, PARAMETERS, SCALER, STEPPED
+from flowcheck.replica.optimizer.state_section_names import (
+    AVERAGE,
+    MASTER,
+    PARAMETERS,
+    SCALER,
+    STEPPED,
+)
 from flowcheck.replica.optimizer.state_sections import stored_states, tensors_of_section
 from flowcheck.replica.state_file.file_header import Description
 

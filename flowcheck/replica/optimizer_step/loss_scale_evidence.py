@@ -15,8 +15,8 @@ from statistics import median
 
 import msgspec
 
+from flowcheck.findings.catalog.step_arithmetic import SCALE_CHANGES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.step_arithmetic import SCALE_CHANGES
 
 SIDE = 8
 """Steps on either side of a change whose levels are compared, by their medians."""

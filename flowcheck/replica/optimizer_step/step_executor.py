@@ -13,15 +13,14 @@ import numpy as np
 import torch
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.findings import step_arithmetic as findings
+from flowcheck.findings.catalog import step_arithmetic as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
-from flowcheck.replica.digest import tensor_digests
 from flowcheck.replica.flat_tensors import Tensors, parameter_views
 from flowcheck.replica.optimizer.gradient_clipping import factor
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
-from flowcheck.replica.optimizer.section_names import (
+from flowcheck.replica.optimizer.state_section_names import (
     SCALER,
     SCALER_NUMBERS,
     STEP_COUNT,
@@ -33,6 +32,7 @@ from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
 from flowcheck.replica.optimizer_step.cuda_arithmetic import arithmetic_of, cuda_assumptions
 from flowcheck.replica.optimizer_step.weights_only_step import WeightsOnlyStepper, stepper_for_copy
+from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import EntryPer
 from flowcheck.replica.state_file.state_file import StateFile
 from flowcheck.replica.worker_threads import WorkerThreads

@@ -21,7 +21,7 @@ from flowcheck.replica.optimizer.grad_scaler import scaled_step
 from flowcheck.replica.optimizer.gradient_clipping import clip_gradients, has_clipping
 from flowcheck.replica.optimizer.master_weights import Rounding, stepped_layout
 from flowcheck.replica.optimizer.optimizer_builder import build
-from flowcheck.replica.optimizer.section_names import (
+from flowcheck.replica.optimizer.state_section_names import (
     AVERAGE,
     AVERAGED,
     MASTER,

@@ -10,7 +10,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.flat_tensors import flat_tensor, parameter_views
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.state_sections import StoredState
 from flowcheck.replica.optimizer_step.torch_step import InPlaceTorchOptimizers
 from flowcheck.replica.param_layout import Layout
@@ -25,19 +25,19 @@ class WeightsOnlyStepper:
         """sections: `parameters`, and `stepped`: the step that each is of."""
         self._layout, self._sections = layout, sections
         self.parameters = parameter_views(
-            flat_tensor(sections[section_names.PARAMETERS], layout), layout
+            flat_tensor(sections[state_section_names.PARAMETERS], layout), layout
         )
         self.states: list[dict[str, StoredState]] = [{} for _ in layout.parameters]
 
     def place(
-        self, step: Step, values: torch.Tensor, used: section_names.GradientMask = None
+        self, step: Step, values: torch.Tensor, used: state_section_names.GradientMask = None
     ) -> None:
         """values: [layout.elements] of that step; used: [parameters] that came, None: all."""
         new = parameter_views(values, self._layout)
         for index, (own, value) in enumerate(zip(self.parameters, new, strict=True)):
             if used is None or used[index]:
                 own.copy_(value)
-                self._sections[section_names.STEPPED][index] = step
+                self._sections[state_section_names.STEPPED][index] = step
 
 
 def stepper_for_copy(
@@ -55,5 +55,5 @@ def parameters_of_other_steps(
     """{parameter: the step it is of} of those that did not come with `step`."""
     if config.computes_steps:
         return {}
-    steps = map(int, sections[section_names.STEPPED])
+    steps = map(int, sections[state_section_names.STEPPED])
     return {p.name: of for p, of in zip(layout.parameters, steps, strict=True) if of != step}

@@ -38,7 +38,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
     )
     from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
     from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
-    from flowcheck.replica.preflight.determinism_check import check_determinism
+    from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
 
     if config.factory is None:
         for part in parts:

@@ -18,7 +18,7 @@ import xxhash
 from flowcheck.atomic_write import atomic_path, put
 from flowcheck.errors import StateError, has_no_room
 from flowcheck.private_files import open_private
-from flowcheck.replica.digest import DIGEST_BYTES
+from flowcheck.replica.state_digest import DIGEST_BYTES
 from flowcheck.step_numbers import Step
 
 MAGIC = b"FCTRACE\n"

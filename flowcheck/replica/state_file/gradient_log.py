@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.gradient_sources import OTHER_GRADIENTS
 from flowcheck.private_files import make_folder, open_private, user_name
 from flowcheck.step_numbers import Iteration
 
@@ -78,6 +79,29 @@ def forget_log(path: Path) -> None:
             path.unlink()
 
 
+def open_log_file(path: Path, gradient_bytes: int) -> GradientLog | None:
+    """What one file holds, for who only reads; another process may still write it. None: there is
+    no log in it yet. Raises StateError where it is something else, or of other gradients."""
+    try:
+        descriptor = open_private(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        found = os.pread(descriptor, _HEADER.size, 0)
+        size_bytes = os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+    expected = _HEADER.pack(MAGIC, VERSION, gradient_bytes)
+    if found != expected:
+        # Its writer may be amid the header: each byte is there or is not.
+        if len(found) <= len(expected) and all(
+            byte in (0, own) for byte, own in zip(found, expected, strict=False)
+        ):
+            return None
+        raise StateError(OTHER_GRADIENTS(file=path, bytes=gradient_bytes))
+    return GradientLog([LogFileSpace(path, size_bytes)], gradient_bytes, writes=False)
+
+
 class GradientLog:
     """Gradients of ascending iterations, oldest first, for their only writer, and for readers."""
 
@@ -94,8 +118,15 @@ class GradientLog:
         self._parts = [_Part(room, gradient_bytes, stride, writes=writes) for room in rooms]
         self._closed = any(part.closed for part in self._parts)
         self._iterations: list[Iteration] = []
+        self.look_again()
+
+    def look_again(self) -> bool:
+        """Finds what its writer has added to the files that are open, for who only reads. Whether
+        there was anything."""
+        self._closed, before = any(part.closed for part in self._parts), len(self._iterations)
         while (found := self._header(len(self._iterations))) is not None:
             self._iterations.append(found[0])
+        return len(self._iterations) > before
 
     @property
     def iterations(self) -> tuple[Iteration, ...]:

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.chain_processes import RECORDS_WRITTEN_AGAIN
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.chain_processes import RECORDS_WRITTEN_AGAIN
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.lost_steps import COPY_DIFFERED_LATE
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import COPY_DIFFERED_LATE
 from flowcheck.messages import (
     Drained,
     Fault,
@@ -37,8 +37,8 @@ from flowcheck.messages import (
     StepShort,
 )
 from flowcheck.messages import Unwritten as Told
+from flowcheck.stages.run_directory.bounded_log_files import EVENTS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
-from flowcheck.stages.run_directory.log_files import EVENTS_BYTES, append_line
 from flowcheck.step_numbers import Step
 
 

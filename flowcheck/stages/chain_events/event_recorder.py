@@ -13,7 +13,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.chain_processes import (
+from flowcheck.findings.catalog.chain_processes import (
     AUDIT_DIFFERS,
     INCARNATION,
     JOB_ARRIVES,
@@ -22,8 +22,8 @@ from flowcheck.findings.chain_processes import (
     LINK_UP,
     STARTED_BY,
 )
+from flowcheck.findings.catalog.lost_steps import FRAMES_DROPPED, FRAMES_OF_COUNTER
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import FRAMES_DROPPED, FRAMES_OF_COUNTER
 from flowcheck.messages import (
     AuditRecord,
     Hello,
@@ -57,7 +57,7 @@ from flowcheck.stages.chain_events.silence_detector import SilenceChange, Silenc
 from flowcheck.stages.chain_events.step_losses import StepLosses
 from flowcheck.stages.job_state.anchor_log import parse_anchor_record
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
-from flowcheck.stages.run_directory.log_files import is_complete_line
+from flowcheck.stages.run_directory.bounded_log_files import is_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets

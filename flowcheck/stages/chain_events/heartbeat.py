@@ -15,7 +15,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.finding import Finding
 
 

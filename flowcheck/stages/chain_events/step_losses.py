@@ -11,13 +11,13 @@ from contextlib import ExitStack
 import msgspec
 
 from flowcheck.errors import RingError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import (
+from flowcheck.findings.catalog.lost_steps import (
     ONLY_DUPLICATES,
     PACKETS_CAME_LATE,
     PACKETS_MISSING,
     REPLICA_GOES_ON,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.chain_events.event_log import PACKETS, STEP, Event, EventKind
 from flowcheck.stages.chain_events.lost_packets import LostPackets, open_lost_packets
 from flowcheck.stages.job_state.job_incarnation import incarnation_of

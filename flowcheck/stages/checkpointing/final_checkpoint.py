@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.chain_processes import (
+from flowcheck.findings.catalog.chain_processes import (
     NO_CHECKPOINT,
     NOTHING_MOVED,
     STEP_IS_SAVED,

@@ -11,7 +11,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, ServeConfig
-from flowcheck.findings.chain_processes import SERVED_AT
+from flowcheck.findings.catalog.chain_processes import SERVED_AT
 from flowcheck.messages import Message, Note
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import (
+from flowcheck.findings.catalog.lost_steps import (
     APPLIED_IN_DOUBT,
     CAPTURE_ENDED,
     COPIES_DIFFER,
@@ -19,6 +18,7 @@ from flowcheck.findings.lost_steps import (
     STEP_SHORT,
     STEP_WAS_LOST,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import (
     JobLearned,
     Note,
@@ -29,9 +29,9 @@ from flowcheck.messages import (
     StepShort,
 )
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
-from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
 from flowcheck.stages.extraction.gradient_checks import GradientCheck
-from flowcheck.stages.extraction.installed_plans import InstalledPlans
+from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 from flowcheck.stages.extraction.job_restart import JobRestart
 from flowcheck.stages.extraction.shard_generations import IncompleteStep, ShardGenerations
 from flowcheck.stages.job_state.assumptions import add_assumption

@@ -1,7 +1,7 @@
 """Stage: stages messages until they prove a job, then places every byte of every step.
 
 Everything it needs after a kill lies in shared memory and in the learned job's files. What it does
-is one of the states of job_state/lifecycle_states.py, which `work` looks up.
+is one of the states of job_state/lifecycle_state_machines.py, which `work` looks up.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.following_a_job import (
+from flowcheck.findings.catalog.following_a_job import (
     FLOWS_OF_NO_JOB,
     FURTHER_JOBS,
     JOINED,
@@ -20,26 +19,23 @@ from flowcheck.findings.following_a_job import (
     STAGING_FULL_BEFORE_TURN,
     STAGING_TOO_SMALL,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained, JobLearned, Message, Note
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.extraction.active_job import ActiveJob
-from flowcheck.stages.extraction.job_restart import (
-    JobRestart,
-    promote_successor,
-    put_offers_away,
-)
+from flowcheck.stages.extraction.job_restart import JobRestart, promote_successor, put_offers_away
 from flowcheck.stages.job_learning import late_join
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import FlowClaims, JobSelector, job_selector_of
 from flowcheck.stages.job_learning.learning_status import LearningStatus, reasons_with_traffic
 from flowcheck.stages.job_learning.remembered_job import may_join, remember
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB
-from flowcheck.stages.job_state.lifecycle_states import ExtractState
+from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.catalog.lost_steps import MODEL_AVERAGING, UNIT_CHANGED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import MODEL_AVERAGING, UNIT_CHANGED
 from flowcheck.replica.param_layout import Layout, numbers, size_of
 from flowcheck.replica.state_file.concurrent_reader import newest_parameters
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap

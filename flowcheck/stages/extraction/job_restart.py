@@ -15,28 +15,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path, write_atomically
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import (
+from flowcheck.findings.catalog.job_restarts import (
     LATE_FLOWS_LEFT_OUT,
     LATE_FLOWS_OF_NO_JOB,
     STAGING_FULL,
     STILL_GOES_ON,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.payload_extractor import Extractor
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
-from flowcheck.stages.extraction.installed_plans import InstalledPlans
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
+from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.job_selection import JobSelector
 from flowcheck.stages.job_learning.late_join import release_staged
 from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob
-from flowcheck.stages.job_state.earlier_records import OFFERED_FOLDER
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.earlier_run_directories import OFFERED_FOLDER
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     Incarnation,
     OfferedIncarnation,
     RestartVerdict,
 )
-from flowcheck.stages.job_state.lifecycle_states import ExtractState
+from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75

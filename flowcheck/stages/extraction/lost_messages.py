@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck._core import lib
+from flowcheck.findings.catalog.lost_steps import MESSAGES_DROPPED, MESSAGES_LOST
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import MESSAGES_DROPPED, MESSAGES_LOST
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN

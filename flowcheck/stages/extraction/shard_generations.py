@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flowcheck.findings.catalog.lost_steps import FIRST_MISSING_RANGES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import FIRST_MISSING_RANGES
-from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import (
+    GENERATIONS,
+    GenerationState,
+    GradientShard,
+)
 from flowcheck.step_numbers import Iteration
 
 MISSING_RANGES_MAX = 1000

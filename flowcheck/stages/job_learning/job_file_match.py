@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcheck.config import JobTableConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.following_a_job import (
+from flowcheck.findings.catalog.following_a_job import (
     HOSTS_NOT_USED,
     JOB_READ,
     NEAREST_JOB,
     ONLY_JOB,
     OTHER_SIZES,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 

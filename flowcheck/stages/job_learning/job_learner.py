@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import msgspec
 
+from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.following_a_job import NO_READING_YET
-from flowcheck.findings.transport_forms import NO_WRITES
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow

@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, JobTableConfig
 from flowcheck.errors import RingError, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.following_a_job import (
+from flowcheck.findings.catalog.following_a_job import (
     SEVERAL_JOBS_FIT,
     WEIGHTS_NEVER_HELD,
     WEIGHTS_OF_ANOTHER,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.shared_memory.flow_table import flow_key
-from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_learning.job_file_match import fits_stated_job, misfit, stated_alike
 from flowcheck.stages.job_state.model_layout import layout_of

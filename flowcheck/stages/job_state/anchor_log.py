@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Finding
-from flowcheck.stages.run_directory.log_files import complete_lines
+from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.catalog.earlier_files import finding_of
+from flowcheck.findings.catalog.replica_update_notes import BASE_FITS, EMPTY_STATE, UNUSED_LEFT_OUT
+from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import BASE_FITS, EMPTY_STATE, UNUSED_LEFT_OUT
-from flowcheck.findings.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
 from flowcheck.messages import parse_audit_record
 from flowcheck.replica.optimizer_step.loss_scale_evidence import read_scale_evidence
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import first_unused_step
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
+from flowcheck.wire.training_job.learned_job import FollowedData
 
 
 def add_assumption(run: RunDir, found: Finding) -> bool:
@@ -28,9 +29,9 @@ def add_assumption(run: RunDir, found: Finding) -> bool:
 
 def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
     """All of it, for the replica as it is now; () before a job is learned."""
-    if not run.learned_job.exists():
+    job, followed = training_of(run), incarnation_of(run)
+    if job is None:
         return ()
-    job, followed = decode_job(run.learned_job.read_bytes()), incarnation_of(run)
     own = job.assumed
     another = (followed.base, followed.anchored) != (None, None)
     audited = _audited(run, followed.audits if another else 0)

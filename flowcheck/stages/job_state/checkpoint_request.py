@@ -5,7 +5,7 @@ The command that gives it writes the state to a file and then the request, which
 (`request.json`); one request waits at a time. The updater notes in its own part of the record that
 it takes it, from when on it cannot be withdrawn, and answers there. Whether it is taken or
 withdrawn is decided under a lock of the folder, which the kernel gives back for whoever is killed.
-Answered, both files go: the state's first, as a request without it is one that was answered.
+Answered, both files go: the state's first, so that no later one is taken away in its place.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from safetensors.numpy import save_file
 
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.errors import StateError, has_no_room
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.lifecycle_records import (
+from flowcheck.findings.catalog.lifecycle_records import (
     ANOTHER_REQUEST,
     FILE_GONE,
     REQUEST_WITHDRAWN,
     STILL_TAKEN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.safetensors_file import safetensors_errors_as_os_errors
-from flowcheck.stages.job_state import earlier_records
+from flowcheck.stages.job_state import earlier_run_directories
 from flowcheck.stages.job_state.job_incarnation import update_part_of
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     RequestAnswer,
     RequestKind,
@@ -115,13 +115,14 @@ def withdraw_request(run: RunDir, request: str) -> bool:
             return False
         part = read_part(run.request_record, RequestPart)
         if part is not None and part.request.id == request:
-            _remove(run, part.request)
+            run.request_record.unlink()
+            (run.learned_folder / part.request.file).unlink(missing_ok=True)
         return True
 
 
 def is_asked(run: RunDir) -> bool:
     """A checkpoint waits for the updater, or is just being taken."""
-    return run.request_record.exists() or earlier_records.is_asked(run)
+    return run.request_record.exists() or earlier_run_directories.is_asked(run)
 
 
 def take_request(lifecycle: UpdateLifecycle) -> CheckpointRequest | None:
@@ -176,7 +177,7 @@ def refuse_request(
 
 def _request(run: RunDir) -> CheckpointRequest | None:
     part = read_part(run.request_record, RequestPart)
-    return earlier_records.request(run) if part is None else part.request
+    return earlier_run_directories.request(run) if part is None else part.request
 
 
 def _remove(run: RunDir, request: CheckpointRequest) -> None:

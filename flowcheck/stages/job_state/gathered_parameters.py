@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     GATHERED_FLOAT32,
     GATHERED_SIZE,
     SHARDED_LAYOUT,
     UNITS_IN_MODULE_ORDER,
 )
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.sharding.gather_units import (
     ShardedModel,
     UnitSplitter,
@@ -25,9 +24,9 @@ from flowcheck.replica.sharding.gather_units import (
     model_units,
 )
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.step_numbers import Iteration
-from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 
 def wrapped_of(run: RunDir) -> ShardedModel | None:
@@ -50,12 +49,12 @@ def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
 
 
 def parameter_placement(
-    run: RunDir, job: LearnedJob, config: JobConfig
+    run: RunDir, job: TrainingFacts, config: JobConfig
 ) -> tuple[UnitSplitter, tuple[Finding, ...]]:
     """Where the parameters lie, and what that rests on. Raises StateError where what the job file
     says of the model does not fit."""
     sizes = [parameter.nbytes for parameter in job.parameters]
-    ranks = job.communicators[0].ranks
+    ranks = job.communicator_ranks[0]
     model = wrapped_of(run)
     if model is not None:
         placing, alike = model_units(sizes, ranks, model)
@@ -66,33 +65,13 @@ def parameter_placement(
     return flat_units(sizes, ranks, dtype or "float32"), () if dtype else (GATHERED_FLOAT32(),)
 
 
-def is_lost(shard: GradientShard, generation: int) -> bool:
-    """Nothing more comes of it: what is whole is taken, the rest stays of the step before."""
-    return shard.state(generation) == GenerationState.LOST
-
-
 def gathered_parameters(
-    placing: UnitSplitter, shard: GradientShard, generation: int
+    placing: UnitSplitter, gathered: NDArray[np.uint8], unbelieved: Sequence[Range]
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """([layout bytes] in registration order, [parameters] those that came whole). Of two copies
-    that differ neither is believed, and nothing tells where they do."""
-    gathered = shard.gradient(generation)
+    """([layout bytes] in registration order, [parameters] those that came whole): the others stay
+    of the step before. unbelieved: byte ranges of `gathered`, ascending, that nothing is taken of.
+    Raises StateError where it is of other units."""
     if gathered.size != placing.gathered_bytes:
         size, expected = gathered.size, placing.gathered_bytes
         raise StateError(GATHERED_SIZE(bytes=size, expected=expected))
-    missing: Sequence[tuple[int, int]] = shard.missing(generation)
-    if shard.conflict_bytes(generation):
-        missing = ((0, gathered.size),)
-    return placing.parameters(gathered), placing.whole(missing)
-
-
-def complete_generation(
-    shard: GradientShard, iteration: Iteration, *, gathered: bool
-) -> int | None:
-    """The generation that holds all of `step`, or, of what is gathered, all that ever comes."""
-    generation = shard.generation_of(iteration)
-    if generation is None:
-        return None
-    if shard.state(generation) == GenerationState.COMPLETE:
-        return generation
-    return generation if gathered and is_lost(shard, generation) else None
+    return placing.parameters(gathered), placing.whole(unbelieved)

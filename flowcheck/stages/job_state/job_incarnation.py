@@ -3,8 +3,8 @@ followed."""
 
 from __future__ import annotations
 
-from flowcheck.stages.job_state import earlier_records
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state import earlier_run_directories
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     ExtractPart,
     Incarnation,
     LifecycleRecord,
@@ -25,11 +25,11 @@ def read_record(run: RunDir) -> LifecycleRecord:
 
 
 def extract_part_of(run: RunDir) -> ExtractPart:
-    return read_part(run.extract_record, ExtractPart) or earlier_records.extract_part(run)
+    return read_part(run.extract_record, ExtractPart) or earlier_run_directories.extract_part(run)
 
 
 def update_part_of(run: RunDir) -> UpdatePart:
-    return read_part(run.update_record, UpdatePart) or earlier_records.update_part(run)
+    return read_part(run.update_record, UpdatePart) or earlier_run_directories.update_part(run)
 
 
 def incarnation_of(run: RunDir) -> Incarnation:

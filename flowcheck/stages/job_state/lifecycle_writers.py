@@ -13,7 +13,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import has_no_room
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.job_state.job_incarnation import extract_part_of, update_part_of
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     ANSWERS_KEPT,
     CheckpointRequest,
     ExtractPart,
@@ -23,7 +23,7 @@ from flowcheck.stages.job_state.lifecycle_record import (
     RestartVerdict,
     UpdatePart,
 )
-from flowcheck.stages.job_state.lifecycle_states import (
+from flowcheck.stages.job_state.lifecycle_state_machines import (
     EXTRACT_TRANSITIONS,
     INCARNATION_TRANSITIONS,
     REPLICA_TRANSITIONS,

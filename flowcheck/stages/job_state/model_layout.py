@@ -6,8 +6,7 @@ import msgspec
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, ModelConfig, OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     CLIP_TOGETHER_TYPE,
     GRADIENT_TYPE_OPEN,
     GRADIENT_TYPE_SIZE,
@@ -19,10 +18,13 @@ from flowcheck.findings.replica_updates import (
     TYPE_OPEN,
     TYPES_OPEN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob, Parameter, decode_job
+from flowcheck.wire.training_job.learned_job import FollowedData, Parameter
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 NO_OPTIMIZER_CONFIG = OptimizerConfig(name=NO_OPTIMIZER.name, learning_rate=0.0)
 """Of a job whose parameters are followed as they are sent."""
@@ -30,7 +32,7 @@ DTYPES = {2: None, 4: "float32", 8: "float64"}
 """What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
 
 
-def optimizer_of(job: LearnedJob, config: JobConfig) -> OptimizerConfig:
+def optimizer_of(job: TrainingFacts, config: JobConfig) -> OptimizerConfig:
     """What takes the replica's steps. Raises StateError where nobody stated it."""
     if job.kind is FollowedData.PARAMETERS:
         return NO_OPTIMIZER_CONFIG
@@ -44,10 +46,13 @@ def optimizer_of(job: LearnedJob, config: JobConfig) -> OptimizerConfig:
 def optimizer_in(run: RunDir) -> OptimizerConfig:
     """Of a run whose job is learned. Raises ConfigError without a run, StateError as
     `optimizer_of`."""
-    return optimizer_of(decode_job(run.learned_job.read_bytes()), run.settings())
+    training = training_of(run)
+    if training is None:
+        raise FileNotFoundError(run.learned_job)
+    return optimizer_of(training, run.settings())
 
 
-def layout_of(job: LearnedJob, config: JobConfig) -> Layout:
+def layout_of(job: TrainingFacts, config: JobConfig) -> Layout:
     """The replica's layout. Raises StateError where a dtype must be stated, or is stated and the
     wire contradicts it."""
     job = msgspec.structs.replace(job, parameters=_typed(job, config.model))
@@ -70,7 +75,7 @@ def layout_of(job: LearnedJob, config: JobConfig) -> Layout:
     )
 
 
-def _typed(job: LearnedJob, model: ModelConfig) -> tuple[Parameter, ...]:
+def _typed(job: TrainingFacts, model: ModelConfig) -> tuple[Parameter, ...]:
     """The job's parameters, in the types of the stated model where that has the same ones."""
     same = [(p.sizes, p.element_bytes) for p in job.parameters] == [
         (p.sizes, p.element_bytes) for p in model.parameters
@@ -103,7 +108,7 @@ def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
     raise StateError(TYPES_OPEN(sizes=told, dtypes=f'["bfloat16"{others}]'))
 
 
-def _gradient_dtype(job: LearnedJob, model: ModelConfig) -> str | None:
+def _gradient_dtype(job: TrainingFacts, model: ModelConfig) -> str | None:
     """Of gradients as they are reduced; None: each has its parameter's."""
     stated, size = model.gradient_dtype, job.gradient_element_bytes
     if stated is None and size:
@@ -117,7 +122,7 @@ def _gradient_dtype(job: LearnedJob, model: ModelConfig) -> str | None:
     return stated
 
 
-def stated_model_mismatch(job: LearnedJob, stated: tuple[Parameter, ...]) -> Finding | None:
+def stated_model_mismatch(job: TrainingFacts, stated: tuple[Parameter, ...]) -> Finding | None:
     """How a factory's parameters differ from those that the trainers sent; None: the same ones."""
     if job.kind is FollowedData.PARAMETERS:
         return SHARDED_TRAINING()
@@ -140,7 +145,7 @@ def _shape(parameter: Parameter) -> str:
     return "x".join(map(str, parameter.sizes)) or "a scalar"
 
 
-def names_fit(job: LearnedJob, config: JobConfig) -> bool:
+def names_fit(job: TrainingFacts, config: JobConfig) -> bool:
     """There is a stated name for every parameter. Names are labels: a list of them that does not
     fit is no reason to lose a start-up broadcast, which comes once."""
     return len(config.model.names) == len(job.parameters)

@@ -15,10 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.atomic_write import write_atomically
+from flowcheck.findings.catalog.lost_steps import (
+    NO_USED_MAP,
+    UNUSED_IN_ONE_BACKWARD,
+    UNUSED_NOT_ZERO,
+)
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import NO_USED_MAP, UNUSED_IN_ONE_BACKWARD, UNUSED_NOT_ZERO
 from flowcheck.step_numbers import Step
-from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 UsedMask = NDArray[np.bool_] | None
 """[parameters]: those that have a gradient; None: all."""
@@ -27,14 +31,14 @@ UsedMask = NDArray[np.bool_] | None
 class UnusedParameterMap:
     """How the bytes of an iteration are told apart, for one job."""
 
-    def __init__(self, job: LearnedJob, backwards: int) -> None:
+    def __init__(self, job: TrainingFacts, backwards: int) -> None:
         """backwards: all-reduced ones per step of the trainer."""
         own = job.reduced[: job.map_index]
         self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
         self._mapped = job.mapped
         self.joined = job.joined
         self._never = np.isin(np.arange(len(own)), job.never_used)
-        self._ranks = max((c.ranks for c in job.communicators), default=0)
+        self._ranks = max(job.communicator_ranks, default=0)
         self._backwards = backwards
         self.gradient_bytes = self._bounds[-1][1]
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from flowcheck.config import JobConfig, SourceConfig
 from flowcheck.errors import FlowCheckError
-from flowcheck.findings.chain_processes import NO_LINK_YET
+from flowcheck.findings.catalog.chain_processes import NO_LINK_YET
 from flowcheck.messages import FramesReady, Message, Note
 from flowcheck.plane.frame_sources import dpdk_eal
 from flowcheck.plane.frame_sources.dpdk_receive_loop import (

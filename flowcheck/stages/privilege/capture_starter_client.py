@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_processes import CAPTURE_STARTER_FAILED, CAPTURE_STARTER_GONE
+from flowcheck.findings.catalog.chain_processes import CAPTURE_STARTER_FAILED, CAPTURE_STARTER_GONE
 from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.capture_starter import CHANNEL, STAGE
 

@@ -20,8 +20,7 @@ import msgspec
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.privileges import (
+from flowcheck.findings.catalog.privileges import (
     NO_RUN_DIRECTORY,
     NO_RUN_NAMED,
     OWNER_REFUSED,
@@ -31,6 +30,7 @@ from flowcheck.findings.privileges import (
     USER_CODE_REFUSED,
     USER_REFUSED,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.private_files import trust
 from flowcheck.replica.user_code import FORBIDDEN
 from flowcheck.stages.privilege import (

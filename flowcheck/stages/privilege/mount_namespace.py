@@ -24,14 +24,14 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.privileges import (
+from flowcheck.findings.catalog.privileges import (
     NEED,
     NO_ACCESS,
     NO_ACCESS_SHOWN,
     NO_SCRATCH_FOLDER,
     TOO_MANY_FILES,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.run_directory.service_account import CACHE, Account
 

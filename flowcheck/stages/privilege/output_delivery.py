@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
-from flowcheck.findings.privileges import OUTPUT_NOT_WRITTEN, TOO_MANY_FILES
+from flowcheck.findings.catalog.privileges import OUTPUT_NOT_WRITTEN, TOO_MANY_FILES
 from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.mount_namespace import ENTRIES_MAX
 from flowcheck.stages.run_directory.service_account import Account

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
-from flowcheck.findings.privileges import RIGHTS_LEFT
+from flowcheck.findings.catalog.privileges import RIGHTS_LEFT
 
 CAP_DAC_OVERRIDE = 1
 CAP_SETGID = 6

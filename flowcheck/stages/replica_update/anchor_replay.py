@@ -2,7 +2,7 @@
 with gradients that are kept.
 
 A kill at any instant costs nothing: the request counts as taken until all that it changes is
-written, and doing it again changes nothing more; a replica that is behind what the shard gave back
+written, and doing it again changes nothing more; a replica that is behind what was released
 is one whose steps are still to be taken again.
 """
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import (
+from flowcheck.findings.catalog.job_restarts import (
     GRADIENTS_NOT_KEPT,
     NORMS_NOT_KEPT,
     PARAMETERS_ONLY,
@@ -29,7 +28,7 @@ from flowcheck.findings.job_restarts import (
     STEP_BEFORE_JOB,
     STEP_NOT_REACHED,
 )
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
 from flowcheck.stages.job_state.assumptions import add_assumption
@@ -39,11 +38,12 @@ from flowcheck.stages.job_state.checkpoint_request import (
     refuse_request,
 )
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
-from flowcheck.stages.job_state.lifecycle_record import CheckpointRequest
+from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import AppliedGradientLog
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.replica_update.step_log import StepLog
-from flowcheck.stages.run_directory.log_files import append_line
+from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 
@@ -53,10 +53,10 @@ LINES_BYTES = 1 << 20
 class AnchorReplay:
     """The updater's part."""
 
-    def __init__(self, run: RunDir, config: JobConfig, shard: GradientShard, each: int) -> None:
+    def __init__(self, run: RunDir, config: JobConfig, source: GradientSource, each: int) -> None:
         """each: all-reduced backward passes per step."""
-        self._run, self._config, self._shard, self._each = run, config, shard, each
-        self._kept = AppliedGradientLog(run, config, shard.gradient_bytes)
+        self._run, self._config, self._source, self._each = run, config, source, each
+        self._kept = AppliedGradientLog(run, config, source.gradient_bytes)
 
     def keep(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
         """A gradient that was taken, or, while earlier ones are taken again, is to be; False: there
@@ -73,7 +73,7 @@ class AnchorReplay:
         if followed.anchored is None or replica.step < followed.anchored:
             return None  # behind for another reason: its job came back from an older step
         iteration = followed.iteration_of(Step(replica.step + 1), self._each)
-        if iteration > self._shard.applied_iteration:
+        if iteration > self._source.applied_iteration:
             return None
         gradient = self._kept.of(iteration)
         return None if gradient is None else (Step(replica.step + 1), gradient)
@@ -125,7 +125,7 @@ class AnchorReplay:
         """The last step that was taken, on whatever state: the replica may be behind it, where a
         file took the place of a step before."""
         followed = incarnation_of(self._run)
-        ahead = self._shard.applied_iteration - followed.iteration_of(replica.step, self._each)
+        ahead = self._source.applied_iteration - followed.iteration_of(replica.step, self._each)
         return replica.step + max(0, ahead // self._each)
 
     def _why_not(self, replica: Replica, step: Step) -> Finding | None:

@@ -16,8 +16,8 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.job_restarts import BASE_TAKEN, LOG_BEGUN_ANEW, LOG_FULL
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import BASE_TAKEN, LOG_BEGUN_ANEW, LOG_FULL
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.checkpoint_request import (
     clear_request,
@@ -25,7 +25,7 @@ from flowcheck.stages.job_state.checkpoint_request import (
     refuse_request,
 )
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
-from flowcheck.stages.job_state.lifecycle_record import CheckpointRequest
+from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.replica_update.gradient_logs import open_gradient_log
 from flowcheck.stages.replica_update.step_log import StepLog

@@ -5,18 +5,18 @@ copies differ until then, is not seen by anybody. Bytes that are covered stay as
 generation is opened anew (dpdk_ext/core/fc_place.c: what comes again must be equal), which its
 number tells.
 
-Covered is not yet there to be read: bytes go past the caches, and the extractor fences them at the
-end of a span, behind which it counts (`Shard.settled`). So coverage is looked at first, the count
-read behind it, and what was seen is read once the count is greater. Whatever the processor: let a
-bit that was seen be of the span that ends with count n. Counts up to n - 1 were stored before the
-bit, in that order (fc_shard_settle: release), and the count was read behind the bit, in that order
-(fc_shard_next_missing: acquire), so that it was n - 1 or more; a greater one is n or more, and the
-bytes of that span were fenced before n was stored. The other way round the count might be of before
-the bit's span had begun, and the next one ends another span than the bit's.
+Covered is not yet there to be read: into a shard bytes go past the caches, and the extractor fences
+them at the end of a span, behind which it counts (`settled`). So coverage is looked at first, the
+count read behind it, and what was seen is read once the count is greater. Whatever the processor:
+let a bit that was seen be of the span that ends with count n. Counts up to n - 1 were stored before
+the bit, in that order (fc_shard_settle: release), and the count was read behind the bit, in that
+order (fc_shard_next_missing: acquire), so that it was n - 1 or more; a greater one is n or more,
+and the bytes of that span were fenced before n was stored. The other way round the count might be
+of before the bit's span had begun, and the next one ends another span than the bit's.
 
 An extractor that is killed leaves a span open, and the next one takes its coverage back: what was
-stepped of it is given up, as other bytes may come in its place (`Shard.undone`, stored behind what
-is taken back and before anything that comes).
+stepped of it is given up, as other bytes may come in its place (`Opening.undone`, stored behind
+what is taken back and before anything that comes).
 
 A step that is made takes the copy of the oldest one. Begun early it takes it early: only where
 nobody reads that copy, and where as many earlier steps stay as others may ask for.
@@ -24,15 +24,19 @@ nobody reads that copy, and where as many earlier steps stay as others may ask f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 from flowcheck.replica.model_replica import PendingStep, Replica
 from flowcheck.stages.job_state.unused_parameters import UsedMask
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
+    Opening,
+    PartialCoverage,
+)
 from flowcheck.step_numbers import Iteration, Step
+from flowcheck.wire.traffic.observed_messages import Range
 
 PART_BYTES_LEAST = 4 << 20
 """Gradients that are worth a call before the rest is there; fewer wait for more."""
@@ -44,11 +48,7 @@ class _StepInProgress:
 
     started: PendingStep
     step: Step
-    generation: int
-    number: int
-    """Of the generation's opening."""
-    undone: int
-    """`Shard.undone` before any of its coverage was looked at."""
+    opening: Opening
     gradient: np.ndarray
     left: np.ndarray
     """[parameters] bool: not taken yet."""
@@ -60,61 +60,59 @@ class EarlyStep:
     def __init__(
         self,
         replica: Replica,
-        shard: GradientShard,
+        coverage: PartialCoverage | None,
         *,
         alone: bool,
         least_bytes: int = PART_BYTES_LEAST,
         earlier_steps: int = 0,
     ) -> None:
-        """alone: what an iteration's other bytes say, changes nothing in a parameter's step;
-        earlier_steps: that must stay meanwhile (other rings of the training job may be behind)."""
+        """coverage: None where no iteration is seen before it is whole; alone: what an iteration's
+        other bytes say, changes nothing in a parameter's step; earlier_steps: that must stay
+        meanwhile (other rings of the training job may be behind)."""
         self._earlier_steps = earlier_steps
-        self._alone = alone and replica.applies_early
-        self._replica, self._shard = replica, shard
+        self._coverage = coverage if alone and replica.applies_early else None
+        self._replica = replica
         size = replica.layout.element_bytes
         self._bounds = np.array([(p.start, p.stop) for p in replica.layout.parameters]) * size
         self._least_bytes = least_bytes
         self._begun: _StepInProgress | None = None
         self._seen: tuple[int, np.ndarray] | None = None
-        """What `Shard.settled` was behind the look that found parameters covered, and which."""
+        """What `settled` was behind the look that found parameters covered, and which."""
 
     def look(self, step: Step | None, iteration: Iteration) -> int:
         """Steps what is there of `iteration`, the one that ends `step`; how many parameters. None:
         the trainer takes no step there."""
-        shard, generation = self._shard, self._shard.generation_of(iteration)
-        if step is None or generation is None or not self._alone:
+        coverage = self._coverage
+        opening = None if step is None or coverage is None else coverage.opening(iteration)
+        if step is None or coverage is None or opening is None:
             return 0
-        if shard.state(generation) != GenerationState.OPEN:
-            return 0
-        if shard.conflict_bytes(generation):
+        if coverage.contradicted(opening):
             self._give_up()
             return 0
-        undone, number = shard.undone, shard.begun(generation)
         b = self._begun
-        now = (step, generation, number, undone)
-        if b is None or not b.started.open or (b.step, b.generation, b.number, b.undone) != now:
+        if b is None or not b.started.open or (b.step, b.opening) != (step, opening):
             if not self._replica.spares(self._earlier_steps):
                 return 0
-            b = self._begin(*now)
-        return self._take(b)
+            b = self._begin(coverage, step, opening)
+        return self._take(coverage, b)
 
-    def _begin(self, step: Step, generation: int, number: int, undone: int) -> _StepInProgress:
+    def _begin(self, coverage: PartialCoverage, step: Step, opening: Opening) -> _StepInProgress:
         self._give_up()
-        gradient = self._shard.gradient(generation)
+        gradient = coverage.gradient(opening)
         started = self._replica.begin(step, gradient)
         left = np.ones(len(self._bounds), np.bool_)
-        self._begun = _StepInProgress(started, step, generation, number, undone, gradient, left)
+        self._begun = _StepInProgress(started, step, opening, gradient, left)
         return self._begun
 
-    def _take(self, b: _StepInProgress) -> int:
+    def _take(self, coverage: PartialCoverage, b: _StepInProgress) -> int:
         if self._seen is None:
-            ready = b.left & self._covered(b.generation)
+            ready = b.left & self._covered(coverage.missing(b.opening))
             sizes = self._bounds[:, 1] - self._bounds[:, 0]
             if int(sizes[ready].sum()) >= self._least_bytes:
-                self._seen = self._shard.settled, ready  # read behind the look, never before it
+                self._seen = coverage.settled, ready  # read behind the look, never before it
             return 0
         behind, ready = self._seen
-        if self._shard.settled <= behind:
+        if coverage.settled <= behind:
             return 0
         self._seen = None
         parameters = np.flatnonzero(ready)
@@ -122,9 +120,9 @@ class EarlyStep:
         b.left[parameters] = False
         return len(parameters)
 
-    def _covered(self, generation: int) -> np.ndarray:
+    def _covered(self, holes: Sequence[Range]) -> np.ndarray:
         """[parameters] bool: nothing of them is missing."""
-        missing = np.array(self._shard.missing(generation), np.int64).reshape(-1, 2)
+        missing = np.array(holes, np.int64).reshape(-1, 2)
         starts, stops = self._bounds[:, 0], self._bounds[:, 1]
         # The first hole that ends behind a parameter's start: does it begin before its end?
         first = np.searchsorted(missing[:, 1], starts, side="right")
@@ -142,11 +140,10 @@ class EarlyStep:
         is done now. certain: as Started.commit takes it. Whether it was made. Raises as
         `Replica.apply`."""
         b, self._begun, self._seen = self._begun, None, None
-        if b is not None and used is None and b.step == step and b.started.open:
+        coverage = self._coverage
+        if b is not None and coverage is not None and used is None and b.step == step:
             same = gradient.ctypes.data == b.gradient.ctypes.data
-            whole = self._shard.state(b.generation) == GenerationState.COMPLETE
-            number, undone = self._shard.begun(b.generation), self._shard.undone
-            if same and whole and (number, undone) == (b.number, b.undone):
+            if b.started.open and same and coverage.stands(b.opening):
                 return b.started.commit(certain)
         return self._replica.begin(step, gradient, used).commit(certain)
 

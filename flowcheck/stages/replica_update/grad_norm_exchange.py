@@ -20,22 +20,26 @@ import numpy as np
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     NORM_AWAITED,
     NORM_NEVER_COMES,
     NORM_WAIT_OVER,
     NORM_WAIT_OVER_ELSEWHERE,
     NORMS_IN_JOB_ORDER,
 )
-from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GenerationState, GradientShard
+from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.gradient_double_buffer import (
+    GENERATIONS,
+    GenerationState,
+    GradientShard,
+)
 from flowcheck.replica.optimizer.gradient_clipping import (
     clipped,
     square,
     summed,
     told_by_all_orders,
 )
-from flowcheck.replica.optimizer.section_names import GradientMask
+from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record

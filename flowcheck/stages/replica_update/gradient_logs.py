@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.state_file.gradient_log import GradientLog, LogFileSpace, room_for
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -13,8 +13,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_restarts import (
+from flowcheck.findings.catalog.job_restarts import (
     NOT_FOLLOWED,
     OTHER_KIND,
     OTHER_PARAMETERS,
@@ -27,14 +26,15 @@ from flowcheck.findings.job_restarts import (
     WENT_BACK,
     WENT_ON,
 )
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.gathered_parameters import parameter_placement
-from flowcheck.stages.job_state.lifecycle_record import RestartVerdict
+from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -64,16 +64,16 @@ class Handover:
     def judge(
         self,
         replica: Replica,
-        shard: GradientShard,
+        source: GradientSource,
         records: StepLog,
         anchors: AnchorReplay,
         iterations: int,
     ) -> Finding:
-        """Writes the verdict; replica, shard and records are where it says. Returns what the
+        """Writes the verdict; replica, source and records are where it says. Returns what the
         operator is to know. iterations: per step of the trainer.
 
         Killed before the replica has gone back, nothing has happened: an updater that starts sets
-        the shard's word by the replica (UpdateService), and the gradients that were forgotten are
+        the source's word by the replica (UpdateService), and the gradients that were forgotten are
         those this judges away again. Behind that one store all of it has.
         """
         followed = self._lifecycle.record().incarnation
@@ -81,10 +81,10 @@ class Handover:
         step, why, waits = self._compared(replica)
         if step is None:
             assert why is not None
-            return self._unknown(replica, shard, anchors, iterations, why, waits=waits)
+            return self._unknown(replica, source, anchors, iterations, why, waits=waits)
         newest = replica.step
         if followed.step is not None:
-            self._hand_over(shard, anchors, followed.iteration_of(step, iterations))
+            self._hand_over(source, anchors, followed.iteration_of(step, iterations))
         replica.go_back(step)
         records.forget_after(step, number)
         records.audited(step, number + 1)
@@ -92,21 +92,23 @@ class Handover:
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
         sent = successor / self._run.beside_weights.name
         store_broadcast_buffers(self._run, self._config, job, sent, step=step)
-        verdict = RestartVerdict(number=number, step=step, iterations=shard.applied_iteration)
+        verdict = RestartVerdict(number=number, step=step, iterations=source.applied_iteration)
         self._lifecycle.judge(verdict)
         if newest > step:
             return WENT_BACK(number=number + 1, step=step, newest=newest)
         return WENT_ON(number=number + 1, step=step)
 
-    def _hand_over(self, shard: GradientShard, anchors: AnchorReplay, iteration: Iteration) -> None:
+    def _hand_over(
+        self, source: GradientSource, anchors: AnchorReplay, iteration: Iteration
+    ) -> None:
         """What comes behind this iteration is of another past than what was kept of it."""
         anchors.forget_after(iteration)
-        shard.apply(iteration)
+        source.rewind(iteration)
 
     def _unknown(
         self,
         replica: Replica,
-        shard: GradientShard,
+        source: GradientSource,
         anchors: AnchorReplay,
         iterations: int,
         why: Finding,
@@ -118,7 +120,7 @@ class Handover:
         # While its state is not known either, it is that of a past which was kept already.
         kept = self._set_aside(replica) if followed.step is not None else None
         if waits and followed.step is not None:
-            self._hand_over(shard, anchors, followed.iteration_of(replica.step, iterations))
+            self._hand_over(source, anchors, followed.iteration_of(replica.step, iterations))
         if waits and why.of(REJOINED_AFTER_GAP):
             what = WAITS_FOR_TWO_CHECKPOINTS(why)
         else:
@@ -128,7 +130,7 @@ class Handover:
         verdict = RestartVerdict(
             number=followed.number,
             step=None,
-            iterations=shard.applied_iteration,
+            iterations=source.applied_iteration,
             why=what,
             waits=waits,
         )

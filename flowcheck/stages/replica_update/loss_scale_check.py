@@ -10,13 +10,13 @@ import numpy as np
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import (
+from flowcheck.findings.catalog.replica_update_notes import (
     LOSS_SCALE_CONTRADICTED,
     LOSS_SCALE_CONTRADICTED_BY,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.optimizer.section_names import SCALER
+from flowcheck.replica.optimizer.state_section_names import SCALER
 from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, read_scale_evidence
 from flowcheck.replica.param_layout import Layout, numbers, size_of
 from flowcheck.stages.job_state.assumptions import add_assumption

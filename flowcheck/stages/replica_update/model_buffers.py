@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from flowcheck.config import JobConfig
-from flowcheck.plane.shared_memory.gradient_shard import GradientShard
 from flowcheck.replica.checkpoint.frozen_and_buffers import (
     forget_sent,
     frozen_and_buffers_of,
@@ -27,16 +26,17 @@ from flowcheck.replica.checkpoint.frozen_and_buffers import (
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.job_incarnation import Incarnation
 from flowcheck.stages.job_state.model_layout import names_fit
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import START, Iteration, Step
-from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 if TYPE_CHECKING:
     import torch
 
 
 def store_broadcast_buffers(
-    run: RunDir, config: JobConfig, job: LearnedJob, sent: Path, *, step: Step = START
+    run: RunDir, config: JobConfig, job: TrainingFacts, sent: Path, *, step: Step = START
 ) -> None:
     """Of a life that begins with `step`. sent: what was broadcast, where there was anything."""
     model = config.model
@@ -65,13 +65,13 @@ class Buffers:
     """Kept for as long as their steps are."""
 
     def __init__(
-        self, run: RunDir, job: LearnedJob, replica: Replica, shard: GradientShard, each: int
+        self, run: RunDir, job: TrainingFacts, replica: Replica, source: GradientSource, each: int
     ) -> None:
         """each: iterations per step."""
-        self._path, self._replica, self._shard, self._each = run.replica, replica, shard, each
+        self._path, self._replica, self._source, self._each = run.replica, replica, source, each
         self._kept: tuple[int, int] | None = None
         known = read_frozen_and_buffers(run.replica)
-        told = job.held and job.held_bytes == shard.held_bytes and bool(known.keys)
+        told = job.held and job.held_bytes == source.held_bytes and bool(known.keys)
         numbers = [n for one in job.held if told for n in one.numbers]
         self._names = [known.buffers[n] for n in numbers]
         self._like = known.tensors
@@ -80,14 +80,13 @@ class Buffers:
 
     def look(self, followed: Incarnation) -> None:
         """Keeps those of the replica's step, if they came by now."""
-        before = self._shard.applied_iteration
+        before = self._source.applied_iteration
         if not self._names or followed.step is None or before <= followed.iterations:
             return  # of what a life begins with, its start-up told them
         step, now = followed.step_of(before, self._each), (followed.number, before)
-        generation = self._shard.generation_of(Iteration(before + 1))
-        if step != self._replica.step or self._kept == now or generation is None:
+        if step != self._replica.step or self._kept == now:
             return
-        sent = self._shard.held(generation)
+        sent = self._source.held(Iteration(before + 1))
         if sent is not None:
             write_sent(self._path, step, self._cut(sent), min(self._replica.versions))
             self._kept = now

@@ -1,5 +1,5 @@
 """The replica of a learned job: memory checked, then opened or created from the initial
-weights. Gradients that arrive meanwhile lie in the extractor's shard already.
+weights. Gradients that arrive meanwhile wait in their source.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from flowcheck.config import JobConfig, OptimizerConfig
+from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT, WHOLE_GRADIENTS
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import NAME_COUNT, WHOLE_GRADIENTS
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.param_layout import Layout
@@ -31,7 +31,8 @@ from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.collectives.nccl_debug_log import other_job_sentence
-from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+from flowcheck.wire.training_job.learned_job import FollowedData
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 COPIES_LEAST = 2
 """The newest step, and the one being made."""
@@ -40,7 +41,7 @@ COPIES_LEAST = 2
 def check_replica_memory(
     run: RunDir,
     config: JobConfig,
-    job: LearnedJob,
+    job: TrainingFacts,
     layout: Layout,
     optimizer: OptimizerConfig,
     *,
@@ -68,7 +69,7 @@ def check_replica_memory(
 def open_replica(
     run: RunDir,
     config: JobConfig,
-    job: LearnedJob,
+    job: TrainingFacts,
     *,
     leaves_out: bool,
     say: Callable[[Finding], None],
@@ -90,9 +91,8 @@ def open_replica(
     if config.model.factory and (unlike := stated_model_mismatch(job, config.model.parameters)):
         say(unlike)
     if config.sharded is not None and job.kind is FollowedData.GRADIENTS:
-        say(WHOLE_GRADIENTS(job.communicators[0].ranks))
-    ranks = [communicator.ranks for communicator in job.communicators]
-    if other := other_job_sentence(config.ring_orders, ranks):
+        say(WHOLE_GRADIENTS(job.communicator_ranks[0]))
+    if other := other_job_sentence(config.ring_orders, job.communicator_ranks):
         say(other)
     if placing is not None:
         layout, leaves_out = placing.layout, True

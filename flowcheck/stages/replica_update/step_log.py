@@ -20,13 +20,13 @@ from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS, has_no_room
 from flowcheck.messages import AuditRecord
 from flowcheck.private_files import append_private
-from flowcheck.replica.digest import sha256
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_sections import named_tensors
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
+from flowcheck.replica.state_digest import sha256
 from flowcheck.replica.state_file.digest_log import DigestLog
+from flowcheck.stages.run_directory.bounded_log_files import STEPS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
-from flowcheck.stages.run_directory.log_files import STEPS_BYTES, append_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
@@ -36,7 +36,7 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step: Step
     digest: str
-    """Of parameters and optimizer state (replica/digest.py)."""
+    """Of parameters and optimizer state (replica/state_digest.py)."""
     seconds: float
     time_ns: int = 0
     """When it was taken, since 1970; 0: a line of before this was written."""

@@ -1,9 +1,9 @@
 """Stage: applies complete steps to the replica, in order, each exactly once.
 
 The order that makes a kill harmless: the replica commits the step; its line is written to
-steps.jsonl while the gradient is still in the shard or the log; only then is that given back.
+steps.jsonl while the gradient is still in its source or the log; only then is that released.
 
-What is done with the replica is one of the states of job_state/lifecycle_states.py. Each turn looks
+What is done with the replica is one of the states of job_state/lifecycle_state_machines.py. Each turn looks
 first which one the facts make it, and tells the lifecycle record.
 """
 
@@ -12,31 +12,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import numpy as np
 
 from flowcheck.config import JobConfig
+from flowcheck.findings.catalog.lifecycle_records import NO_BASE_AWAITED
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lifecycle_records import NO_BASE_AWAITED
 from flowcheck.messages import Message, Note, StepApplied
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import UnitSplitter
 from flowcheck.replica.torch_startup import load_torch
 from flowcheck.stages.job_state.checkpoint_request import is_asked, refuse_request, take_request
-from flowcheck.stages.job_state.gathered_parameters import complete_generation, gathered_parameters
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,
     LifecycleRecord,
     RequestKind,
 )
-from flowcheck.stages.job_state.lifecycle_states import ReplicaState
+from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import optimizer_of
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.job_state.unused_parameters import (
     UnusedParameterMap,
     UsedMask,
@@ -46,6 +45,11 @@ from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
 from flowcheck.stages.replica_update.base_checkpoint import BaseWait
 from flowcheck.stages.replica_update.early_step import EarlyStep
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
+    ArrivedGradient,
+    GradientSource,
+)
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_kind_of
 from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.replica_update.model_buffers import Buffers
@@ -54,7 +58,6 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
-from flowcheck.wire.training_job.learned_job import decode_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class UpdaterState:
     """The replica, where its gradients come from, and what is written down of its steps."""
 
     replica: Replica
-    shard: GradientShard
+    source: GradientSource
     records: StepLog
     waiting: BaseWait
     map: UnusedParameterMap
@@ -71,61 +74,27 @@ class UpdaterState:
     anchors: AnchorReplay
     buffers: Buffers
 
-    def taken(self, generation: int) -> tuple[np.ndarray, UsedMask]:
+    def taken(self, arrived: ArrivedGradient) -> tuple[np.ndarray, UsedMask]:
         """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
         if self.placing is not None:
-            return gathered_parameters(self.placing, self.shard, generation)
-        return self.map.split(self.shard.gradient(generation))
-
-    @property
-    def next_iteration(self) -> Iteration:
-        """The one to be applied next."""
-        return Iteration(self.shard.applied_iteration + 1)
-
-    @property
-    def lost(self) -> bool:
-        """The one to be applied next never becomes whole; of sharded training what came of it is
-        taken."""
-        generation = self.shard.generation_of(self.next_iteration)
-        if generation is None or self.placing is not None:
-            return False
-        return self.shard.state(generation) == GenerationState.LOST
-
-    def whole(self, iteration: Iteration) -> int | None:
-        """The generation that holds all of `iteration`; of sharded training, all that ever comes.
-        None also where two copies differ."""
-        generation = self.holds(iteration)
-        return generation if generation is not None and self.certain(generation) else None
-
-    def holds(self, iteration: Iteration) -> int | None:
-        """As `whole`, whether or not a copy that differs came behind it."""
-        return complete_generation(self.shard, iteration, gathered=self.placing is not None)
-
-    def certain(self, generation: int) -> bool:
-        """No two copies of it differ by now, so that its step may be taken; else it never is, and
-        the extractor is told so in the shard."""
-        shard = self.shard
-        if shard.state(generation) != GenerationState.COMPLETE:
-            return True  # of a lost one nothing is taken where two copies differ (gathered.taken)
-        if shard.conflict_bytes(generation):
-            shard.doubt(generation)
-        return not shard.doubted(generation)
+            return gathered_parameters(self.placing, arrived.data, arrived.unbelieved)
+        return self.map.split(arrived.data)
 
     def iteration(self, followed: Incarnation, each: int) -> Iteration | None:
-        """The shard's number of the iteration that ended the replica's step; None: it waits. each:
+        """The source's number of the iteration that ended the replica's step; None: it waits. each:
         iterations per step."""
         return None if followed.step is None else followed.iteration_of(self.replica.step, each)
 
     def close(self) -> None:
         self.waiting.close()
         self.anchors.close()
-        self.shard.close()
+        self.source.close()
         self.records.close()
         self.replica.close()
 
 
 class UpdateService:
-    """The only writer of the replica and of the shard's applied step."""
+    """The only writer of the replica, and of how far its gradients are released."""
 
     name = "update"
 
@@ -150,46 +119,51 @@ class UpdateService:
     def _opened(self) -> UpdaterState | None:
         """Opens or creates the replica once the job is learned; None until then."""
         run = self._run
-        if self._open is not None or not run.learned_job.exists() or not run.shard.exists():
+        if self._open is not None or (kind := source_kind_of(run)) is None:
             return self._open
-        job = decode_job(run.learned_job.read_bytes())
+        job = training_of(run)
+        assert job is not None, "no kind of source is there without it"
         self._each = optimizer_of(job, self._config).synced_backwards
         known = UnusedParameterMap(job, self._each)
-        replica, placing = open_replica(
-            run, self._config, job, leaves_out=known.leaves_out, say=self._say
-        )
+        source = kind.open(run, job, self._each)  # first: of one that is refused no replica is made
+        try:
+            replica, placing = open_replica(
+                run, self._config, job, leaves_out=known.leaves_out, say=self._say
+            )
+        except BaseException:
+            source.close()
+            raise
         followed = self._lifecycle.record().incarnation
         if placing is not None and followed.step is None:  # it needs no base
             self._lifecycle.state_known(msgspec.structs.replace(followed, step=Step(0)))
-        shard = GradientShard.open(run.shard)
         records = StepLog(run, self._config, replica)
-        waiting = BaseWait(run, self._config, shard.gradient_bytes)
+        waiting = BaseWait(run, self._config, source.gradient_bytes)
         alone, behind = placing is None and not known.leaves_out, int(bool(self._config.together))
-        ahead = EarlyStep(replica, shard, alone=alone, earlier_steps=behind)
-        anchors = AnchorReplay(run, self._config, shard, self._each)
-        buffers = Buffers(run, job, replica, shard, self._each)
+        ahead = EarlyStep(replica, source.partial, alone=alone, earlier_steps=behind)
+        anchors = AnchorReplay(run, self._config, source, self._each)
+        buffers = Buffers(run, job, replica, source, self._each)
         given = waiting, known, placing, ahead, anchors, buffers
-        self._open = UpdaterState(replica, shard, records, *given)
+        self._open = UpdaterState(replica, source, records, *given)
         self._finish_interrupted(self._open)
         return self._open
 
     def _finish_interrupted(self, o: UpdaterState) -> None:
-        """A kill after the commit: the line and the release of the generation are still owed."""
+        """A kill after the commit: the line and the release are still owed."""
         iteration, last = o.iteration(self._followed, self._each), o.records.last_step()
         if iteration is None:
             return
-        generation = o.holds(iteration)  # it was committed: what differs since is told as that
-        own = o.taken(generation)[0] if generation is not None else None
+        arrived = o.source.arrived(iteration)  # committed: what differs since is told as that
+        own = o.taken(arrived)[0] if arrived is not None else None
         if own is None:
             logged = o.waiting.of(iteration)
             logged = o.anchors.of(iteration) if logged is None else logged
             own = None if logged is None else o.map.split(logged)[0]
         if last < o.replica.step:
             o.records.write(o.replica, 0.0, own)
-        if iteration > o.shard.applied_iteration:
-            if generation is not None:
-                o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
-            o.shard.apply(iteration)
+        if iteration > o.source.applied_iteration:
+            if arrived is not None:
+                o.anchors.keep(o.replica, iteration, arrived.data)
+            o.source.release(iteration)
             self._tell(o, 0.0)
 
     def work(self) -> int:
@@ -206,26 +180,27 @@ class UpdateService:
             request = take_request(self._lifecycle)
             if request is not None:
                 return self._take(o, request, followed)
+        self._say(o.source.news())
         o.buffers.look(followed)
-        iteration = o.next_iteration
-        generation = self._whole(o, iteration, record)
+        arrived = self._whole(o, record)
         if waits:
-            return self._wait(o, followed, iteration, generation)
+            return self._wait(o, followed, arrived)
         if again is not None:
-            return self._take_again(o, *again, generation)
+            return self._take_again(o, *again, arrived)
+        iteration = o.source.next_iteration
         step = followed.step_of(iteration, self._each)
-        if generation is None:
+        if arrived is None:
             return self._look_at_successor(o) or o.ahead.look(step, iteration)
         took: float | None = 0.0
         if step is not None:
-            took = self._step(o, step, *o.taken(generation), partial(o.certain, generation))
-            if o.shard.doubted(generation) or (took is None and not self._squares.gone):
+            took = self._step(o, step, *o.taken(arrived), arrived.certain)
+            if arrived.doubted or (took is None and not self._squares.gone):
                 return 0
             if took is None:
                 self._lifecycle.enter(ReplicaState.STOPPED, followed.number)
-            o.anchors.keep(o.replica, iteration, o.shard.gradient(generation))
+            o.anchors.keep(o.replica, iteration, arrived.data)
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
-        o.shard.apply(iteration)
+        o.source.release(iteration)
         if step is not None and took is not None:
             self._tell(o, took)
         return 1
@@ -243,19 +218,25 @@ class UpdateService:
         if o.waiting.used:
             all_taken = o.waiting.closed and o.waiting.after(at) is None
             return ReplicaState.STOPPED if all_taken else ReplicaState.CATCHING_UP
-        # What stopped an incarnation has gone from the shard before a later one is offered.
-        stopped = before.state is ReplicaState.STOPPED and before.number == followed.number
-        return ReplicaState.STOPPED if stopped or o.lost else ReplicaState.APPLYING
+        if before.number != followed.number:
+            return ReplicaState.APPLYING  # that a step is lost already is for the next look
+        # What stopped an incarnation has gone from its source before a later one is offered.
+        stopped = before.state is ReplicaState.STOPPED
+        return ReplicaState.STOPPED if stopped or o.source.ended else ReplicaState.APPLYING
 
     @property
     def _followed(self) -> Incarnation:
         """As it is now."""
         return self._lifecycle.record().incarnation
 
-    def _whole(self, o: UpdaterState, iteration: Iteration, record: LifecycleRecord) -> int | None:
-        """The generation to be taken. Once a later life is offered all whole steps of this one were
-        taken: what an extractor that starts finds of it since is behind what was handed over."""
-        return None if record.extract.offered is not None else o.whole(iteration)
+    def _whole(self, o: UpdaterState, record: LifecycleRecord) -> ArrivedGradient | None:
+        """What is to be taken next, if all of it is there and nothing speaks against it. Once a
+        later life is offered all whole steps of this one were taken: what an extractor that starts
+        finds of it since is behind what was handed over."""
+        if record.extract.offered is not None:
+            return None
+        arrived = o.source.arrived(o.source.next_iteration)
+        return arrived if arrived is not None and arrived.certain() else None
 
     def _step(
         self,
@@ -282,16 +263,14 @@ class UpdateService:
         o.records.write(o.replica, seconds, gradient)
         return seconds
 
-    def _wait(
-        self, o: UpdaterState, followed: Incarnation, iteration: Iteration, generation: int | None
-    ) -> int:
+    def _wait(self, o: UpdaterState, followed: Incarnation, arrived: ArrivedGradient | None) -> int:
         """Logs what is whole; with a base, takes what was logged, before more than finds room."""
         at = o.iteration(followed, self._each)
-        if generation is not None and (at is None or o.waiting.closed or not o.waiting.full):
-            if (iteration - followed.iterations) % self._each == 0:
-                own, any_base = o.shard.gradient(generation), followed.step is None and o.map.joined
-                self._say(o.waiting.keep(iteration, own, any_base=any_base))
-            o.shard.apply(iteration)
+        if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
+            if (arrived.iteration - followed.iterations) % self._each == 0:
+                any_base = followed.step is None and o.map.joined
+                self._say(o.waiting.keep(arrived.iteration, arrived.data, any_base=any_base))
+            o.source.release(arrived.iteration)
         logged = o.waiting.after(at) if at is not None else None
         if logged is not None:
             step = followed.step_of(logged[0], self._each)
@@ -303,7 +282,7 @@ class UpdateService:
             self._tell(o, took)
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
-        elif generation is None:
+        elif arrived is None:
             return self._look_at_successor(o)
         return 1
 
@@ -322,16 +301,13 @@ class UpdateService:
         return 1
 
     def _take_again(
-        self, o: UpdaterState, step: Step, gradient: np.ndarray, generation: int | None
+        self, o: UpdaterState, step: Step, gradient: np.ndarray, arrived: ArrivedGradient | None
     ) -> int:
         """A step behind one that the trainer's file took the place of; new ones are kept until it
-        is their turn, so that no generation waits for it. generation: of the next iteration, where
+        is their turn, so that their source does not wait for it. arrived: the next iteration, where
         that is whole."""
-        iteration = o.next_iteration
-        if generation is not None and o.anchors.keep(
-            o.replica, iteration, o.shard.gradient(generation)
-        ):
-            o.shard.apply(iteration)
+        if arrived is not None and o.anchors.keep(o.replica, arrived.iteration, arrived.data):
+            o.source.release(arrived.iteration)
         if self._step(o, step, *o.map.split(gradient)) is not None:
             self._tell(o, 0.0)
         return 1
@@ -341,7 +317,7 @@ class UpdateService:
         if not self._judge.due:
             return 0
         o.waiting.forget()
-        self._say(self._judge.judge(o.replica, o.shard, o.records, o.anchors, self._each))
+        self._say(self._judge.judge(o.replica, o.source, o.records, o.anchors, self._each))
         return 1
 
     def _tell(self, o: UpdaterState, seconds: float) -> None:
@@ -356,10 +332,10 @@ class UpdateService:
             self._links.report(Note(stage=self.name, finding=found))
 
     def on_message(self, message: Message) -> None:
-        """Every message is a nudge: `work` looks at the shard itself."""
+        """Every message is a nudge: `work` looks at the source itself."""
 
     def drained(self) -> bool:
-        """No finished step waits, in the shard or, where its base is there, in the log."""
+        """No finished step waits, in its source or, where its base is there, in the log."""
         o = self._open
         if o is None:
             return True
@@ -372,7 +348,7 @@ class UpdateService:
             replaying = o.anchors.next(o.replica, record.incarnation) is not None
         if self._judge.due or replaying or is_asked(self._run):
             return False
-        return self._whole(o, o.next_iteration, record) is None
+        return self._whole(o, record) is None
 
     def stop(self) -> None:
         if self._open is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import has_no_room
-from flowcheck.findings.chain_processes import RECORDS_UNWRITTEN
+from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
 from flowcheck.findings.finding import Finding
 
 LEAST_BYTES = 16 << 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.run_directories import NO_SUCH_JOB
+from flowcheck.findings.catalog.run_directories import NO_SUCH_JOB
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from flowcheck.atomic_write import temporary_path
 from flowcheck.config import JobConfig, decode_config
 from flowcheck.errors import DECODE_ERRORS, ConfigError, naming_file
-from flowcheck.findings.run_directories import (
+from flowcheck.findings.catalog.run_directories import (
     IN_USE,
     NO_CHAIN_STARTED,
     NOT_ACCESSIBLE,
@@ -136,6 +136,12 @@ class LearnedFiles:
         return self.learned_folder / "job.json"
 
     @property
+    def training_spec(self) -> Path:
+        """JSON of TrainingSpec (wire/training_job/training_spec.py): what is known of a job whose
+        gradients come without its connections, in the place of `learned_job`."""
+        return self.learned_folder / "training.json"
+
+    @property
     def weights(self) -> Path:
         """Initial parameters off the wire, bytes in index order."""
         return self.learned_folder / "weights.bin"
@@ -148,7 +154,7 @@ class LearnedFiles:
 
     @property
     def extract_record(self) -> Path:
-        """The extractor's part of the lifecycle record (job_state/lifecycle_record.py)."""
+        """The extractor's part of the lifecycle record (job_state/lifecycle_record_schema.py)."""
         return self.learned_folder / "extract.json"
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError
-from flowcheck.findings.run_directories import HOLDS_FOREIGN_FILES, HOLDS_SPECIAL_FILE
+from flowcheck.findings.catalog.run_directories import HOLDS_FOREIGN_FILES, HOLDS_SPECIAL_FILE
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
 
 FOLDERS = ("sockets", "pids", "learned", "previous", ".previous.tmp", "jobs")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.privileges import NO_SUCH_USER
+from flowcheck.findings.catalog.privileges import NO_SUCH_USER
 
 NAME = "flowcheck"
 """The system user that scripts/node/install-node makes."""

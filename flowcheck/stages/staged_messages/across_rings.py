@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.plane.extraction import cross_ring_packets
+from flowcheck.plane.extraction import orphan_packet_exchange
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
@@ -67,13 +67,13 @@ class CrossRingReassembly:
         where = _where(extractors)
         done = 0
         for holder in extractors:
-            for index, flow, psn, payload in list(cross_ring_packets.shared_orphans(holder)):
+            for index, flow, psn, payload in list(orphan_packet_exchange.shared_orphans(holder)):
                 differs = holder.staging.held_differs(index)
                 for other, own, shift in where.get(flow, ()):
-                    if other is not holder and cross_ring_packets.adopt_orphan(
+                    if other is not holder and orphan_packet_exchange.adopt_orphan(
                         other, own, psn - shift, payload, differs=differs
                     ):
-                        cross_ring_packets.forget_orphan(holder, index)
+                        orphan_packet_exchange.forget_orphan(holder, index)
                         done += 1
                         break
         return done
@@ -85,12 +85,14 @@ class CrossRingReassembly:
         """
         if len(extractors) < 2:
             return
-        if not any(map(cross_ring_packets.staged_unnumbered, extractors)):
+        if not any(map(orphan_packet_exchange.staged_unnumbered, extractors)):
             return
         where = _where(extractors)
         staged: dict[FlowKey, set[tuple[int, int, int, bool]]] = defaultdict(set)
         for extractor in extractors:
-            for flow, first, stop, number, closing in cross_ring_packets.staged_spans(extractor):
+            for flow, first, stop, number, closing in orphan_packet_exchange.staged_spans(
+                extractor
+            ):
                 staged[flow].add((first, stop, number, closing))
         before = len(self.numbers)
         for flow, messages in staged.items():
@@ -113,7 +115,7 @@ class CrossRingReassembly:
                 number = ends[first] - closing
             if number == NUMBER_UNKNOWN and unknown < UNKNOWN_MAX:
                 asked = (
-                    cross_ring_packets.number_at(x, own, first - shift, closing)
+                    orphan_packet_exchange.number_at(x, own, first - shift, closing)
                     for x, own, shift in where
                 )
                 number = min(asked)

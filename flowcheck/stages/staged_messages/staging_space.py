@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flowcheck.findings.catalog.lost_steps import STAGING_OVERRUN
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import STAGING_OVERRUN
 from flowcheck.plane.extraction.payload_extractor import Extractor
 
 SPAN_SLOTS = 4096

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_processes import (
+from flowcheck.findings.catalog.chain_processes import (
     EXITED,
     KILLED,
     LOG_EMPTY,

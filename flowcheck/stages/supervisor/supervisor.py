@@ -9,22 +9,22 @@ from collections.abc import Callable, Sequence
 from flowcheck._core import lib
 from flowcheck.config import JobConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.chain_processes import (
+from flowcheck.findings.catalog.chain_processes import (
     JOB_SAYS,
     MIXED_VERSIONS,
     STAGE_GAVE_UP,
     STAGE_SAYS,
 )
+from flowcheck.findings.catalog.lost_steps import STEP_LOST
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import STEP_LOST
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import applied_iteration
+from flowcheck.plane.shared_memory.gradient_double_buffer import applied_iteration
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
-from flowcheck.stages.run_directory.log_files import LogTrimmer
+from flowcheck.stages.run_directory.bounded_log_files import LogTrimmer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_names
-from flowcheck.stages.supervisor.chain_progress import ChainProgress
+from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.stage_process import StageProcess, all_up
 from flowcheck.stages.zmq_sockets import StageSockets

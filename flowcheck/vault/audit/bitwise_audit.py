@@ -13,18 +13,21 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
-from flowcheck.replica.digest import tensor_digests
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.state_sections import describe_sections, named_tensors
 from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.auxiliary_state import averages_in, masters_in, scaler_in
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_sections, in_memory_order
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import (
+    flat_sections,
+    in_memory_order,
+)
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 
@@ -109,7 +112,7 @@ def audit_digests(
     if template.optimizer is not None and optimizer.computes_steps:
         description = _described(layout, optimizer, len(digests))
         named = named_tensors(description, flat_sections(template, description))
-        any_state = any(s.name not in section_names.OURS for s in description.sections)
+        any_state = any(s.name not in state_section_names.OURS for s in description.sections)
         mine = [
             n for n, (name, _) in enumerate(named) if n >= len(own) and any_state and _told(name)
         ]
@@ -156,7 +159,7 @@ def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Desc
 def _told(name: str) -> bool:
     """A tensor of the replica's that torch's own optimizer keeps, or who has a state."""
     kind = name.rpartition("/")[2]
-    return kind == section_names.STEPPED or kind not in section_names.OURS
+    return kind == state_section_names.STEPPED or kind not in state_section_names.OURS
 
 
 def _renamed(name: str, layout: Layout, template: CheckpointTemplate) -> str:
@@ -217,18 +220,22 @@ def _beside(
         inner = stepped_layout(snapshot.optimizer, snapshot.layout)
         theirs = masters_in(template, inner) or ()
         for (name, own), their in zip(more.masters.items(), theirs, strict=bool(theirs)):
-            yield f"{name}/{section_names.MASTER}", their, own
+            yield f"{name}/{state_section_names.MASTER}", their, own
     averages = averages_in(template) if more.averages is not None else None
     if more.averages is not None and averages is not None:
         for (name, own), their in zip(more.averages.items(), averages[0], strict=True):
-            yield f"{name}/{section_names.AVERAGE}", their, own
+            yield f"{name}/{state_section_names.AVERAGE}", their, own
         counts = torch.tensor(float(averages[1])), torch.tensor(float(more.averaged))
-        yield section_names.AVERAGED, *counts
+        yield state_section_names.AVERAGED, *counts
     scaler = scaler_in(template.tree) if more.scaler else None
     if scaler is not None:
         for key, own_key in (("scale", "scale"), ("_growth_tracker", "growth_tracker")):
             own = torch.tensor(more.scaler[own_key], dtype=torch.float64)
-            yield f"{section_names.SCALER}/{key}", torch.tensor(scaler[key], dtype=own.dtype), own
+            yield (
+                f"{state_section_names.SCALER}/{key}",
+                torch.tensor(scaler[key], dtype=own.dtype),
+                own,
+            )
 
 
 def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:

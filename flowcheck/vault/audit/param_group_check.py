@@ -16,7 +16,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings import trainer_settings as settings_findings
+from flowcheck.findings.catalog import trainer_settings as settings_findings
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.optimizer_class import torchs_classes
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events

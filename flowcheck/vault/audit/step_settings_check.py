@@ -14,8 +14,7 @@ from typing import Any
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.trainer_settings import (
+from flowcheck.findings.catalog.trainer_settings import (
     GROUP_COUNT,
     IMPLEMENTATION,
     LAST_BITS,
@@ -25,6 +24,7 @@ from flowcheck.findings.trainer_settings import (
     SCHEDULE_NOT_STATED,
     SCHEDULE_SETTING,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.param_groups import (
     GroupSettings,
     ParamGroupSettings,

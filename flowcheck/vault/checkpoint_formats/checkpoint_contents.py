@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.checkpoint_save import numbers_of
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
@@ -26,7 +26,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
 )
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.format_registry import PARTS
-from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import (
+from flowcheck.vault.trainer_checkpoint.buffer_step_inference import (
     ObservedFile,
     first_of,
     judge_buffers,

@@ -43,7 +43,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
 from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
 from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile
+from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
 DEFAULT_FILE_FORMAT = "torch"

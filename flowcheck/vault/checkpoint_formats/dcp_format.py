@@ -20,14 +20,11 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings.catalog.resume_gaps import STATES_TO_COME
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.resume_gaps import STATES_TO_COME
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    tree_of,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, tree_of
 from flowcheck.vault.checkpoint_formats.dcp_reader import DCP_METADATA, read_tree
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import (

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.resume_gaps import NO_MODEL_CONFIG, PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.resume_gaps import NO_MODEL_CONFIG, PARAMETERS_ALONE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
     FOR_TORCH,

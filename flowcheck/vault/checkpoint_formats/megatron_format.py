@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.untrusted_paths import refuse_special_file

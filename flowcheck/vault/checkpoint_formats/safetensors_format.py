@@ -9,8 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.resume_gaps import PARAMETERS_ALONE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
     FOR_TORCH,

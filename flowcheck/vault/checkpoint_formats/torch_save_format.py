@@ -11,10 +11,7 @@ import torch
 
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
-    CheckpointContents,
-    tree_of,
-)
+from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, tree_of
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import (
     by_address,

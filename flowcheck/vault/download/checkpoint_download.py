@@ -10,10 +10,10 @@ from threading import Event
 from typing import Any
 
 from flowcheck.errors import StateError, naming_file
-from flowcheck.findings import checkpoint_downloads as downloads
+from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files as check_tensors
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.replica.digest import sha256_file
+from flowcheck.replica.state_digest import sha256_file
 from flowcheck.step_numbers import Step
 from flowcheck.vault.download.download_source import AvailableStep, DownloadSource, open_origin
 from flowcheck.vault.download.partial_download import (

@@ -20,8 +20,8 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
-from flowcheck.findings import checkpoint_downloads as downloads
-from flowcheck.findings import checkpoint_stores as stores
+from flowcheck.findings.catalog import checkpoint_downloads as downloads
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step

@@ -15,7 +15,7 @@ import msgspec
 
 from flowcheck.atomic_write import sync, write_atomically
 from flowcheck.errors import DECODE_ERRORS, StateError
-from flowcheck.findings import checkpoint_downloads as downloads
+from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.private_files import open_private_folder
 from flowcheck.untrusted_paths import FETCH_DONE, FETCH_LISTING, checked_checkpoint_name, open_below
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile

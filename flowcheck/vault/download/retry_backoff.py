@@ -9,7 +9,7 @@ from threading import Event, Lock
 from typing import TypeVar
 
 from flowcheck.errors import StateError
-from flowcheck.findings import checkpoint_downloads as downloads
+from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.vault.download.download_source import ServerBusy, TransientError
 
 TRIES = 8

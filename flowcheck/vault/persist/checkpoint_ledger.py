@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, StateError
-from flowcheck.findings import checkpoint_stores as stores
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import (
     checked_checkpoint_name,

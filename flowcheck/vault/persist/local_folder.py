@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flowcheck.atomic_write import atomic_path_per_process, sync, write_atomically
 from flowcheck.errors import StateError, naming_file
-from flowcheck.findings import checkpoint_stores as stores
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, verify_checkpoint

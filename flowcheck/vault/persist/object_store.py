@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings import checkpoint_stores as stores
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
 from flowcheck.vault.persist import s3_multipart

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.checkpoint_downloads import TOO_MANY_IN_MEMORY
+from flowcheck.findings.catalog.checkpoint_downloads import TOO_MANY_IN_MEMORY
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from flowcheck.errors import StateError
-from flowcheck.findings.checkpoint_stores import DAMAGED_FILE
+from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below

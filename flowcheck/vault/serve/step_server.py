@@ -10,7 +10,7 @@ from typing import Any
 from flowcheck.config import ServeConfig
 from flowcheck.config.persist_serve_config import LOOPBACK
 from flowcheck.errors import ConfigError
-from flowcheck.findings import checkpoint_downloads as downloads
+from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.vault.http_support.bounded_http_server import BoundedHttpServer
 from flowcheck.vault.http_support.tls_context import server_tls
 from flowcheck.vault.serve.step_catalog import StepCatalog

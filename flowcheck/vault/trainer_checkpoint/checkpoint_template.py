@@ -21,8 +21,8 @@ from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
+from flowcheck.vault.trainer_checkpoint.optimizer_matching import joined
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, order_of
-from flowcheck.vault.trainer_checkpoint.several_optimizers import joined
 from flowcheck.vault.trainer_checkpoint.step_counters import (
     children,
     counts_differ,

@@ -18,7 +18,7 @@ them, number)."""
 
 def listed(optimizer: dict[str, Any]) -> list[OptimizerNumber]:
     """The numbers of its parameters, group by group; of several that were joined
-    (several_optimizers.py)
+    (optimizer_matching.py)
     one after the other."""
     parts = optimizer.get("parts")
     if parts is None:

@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError
-from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
@@ -25,7 +25,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.auxiliary_state import fill_auxiliary
-from flowcheck.vault.trainer_checkpoint.checkpoint_buffers import ObservedFile, fill_buffers
+from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, fill_buffers
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
     LearningRateAt,

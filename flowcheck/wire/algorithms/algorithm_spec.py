@@ -14,12 +14,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.chunk_partition import RING_THREADS, ThreadRule
 from flowcheck.wire.collectives.double_binary_tree import PerTree, TreeCommunicator, TreeEdge
-from flowcheck.wire.collectives.nccl_parameters import (
-    CollectiveKind,
-    NcclEra,
-    Tuning,
-    WriterRanks,
-)
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Tuning, WriterRanks
 from flowcheck.wire.collectives.ring_schedule import RingSetting, Schedule
 
 SendSizeAt = Callable[[int, int], int | None]

@@ -11,11 +11,7 @@ from flowcheck.wire.algorithms.algorithm_spec import (
     SendSizes,
 )
 from flowcheck.wire.collectives.chunk_partition import Launch
-from flowcheck.wire.collectives.double_binary_tree import (
-    TREE_THREADS,
-    tree_chunks,
-    tree_direction,
-)
+from flowcheck.wire.collectives.double_binary_tree import TREE_THREADS, tree_chunks, tree_direction
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.nccl_algorithms import (
+from flowcheck.findings.catalog.nccl_algorithms import (
     COLLNET_NOT_FOLLOWED,
     NVLS_NOT_FOLLOWED,
     PAT_NOT_FOLLOWED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowcheck.findings.nccl_algorithms import TREES_MIRRORED
+from flowcheck.findings.catalog.nccl_algorithms import TREES_MIRRORED
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import (
     AlgorithmSpec,
@@ -17,11 +17,7 @@ from flowcheck.wire.algorithms.algorithm_spec import (
 )
 from flowcheck.wire.algorithms.extra_tree_all_reduces import ExtraTreeAllReduces
 from flowcheck.wire.collectives.chunk_partition import Launch
-from flowcheck.wire.collectives.double_binary_tree import (
-    TREE_THREADS,
-    tree_chunks,
-    tree_direction,
-)
+from flowcheck.wire.collectives.double_binary_tree import TREE_THREADS, tree_chunks, tree_direction
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, wire_bytes
 from flowcheck.wire.collectives.ring_schedule import Schedule, Send
 

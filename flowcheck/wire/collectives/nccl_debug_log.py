@@ -13,8 +13,8 @@ from itertools import pairwise
 import msgspec
 
 from flowcheck.errors import LearnError
+from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB, NO_RINGS
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.nccl_log import ANOTHER_JOB, NO_RINGS
 
 _RING = re.compile(
     r"^(?P<who>.*)NCCL INFO Channel (?P<n>\d+)/(?P<of>\d+) ?:(?P<ranks>( +\d+)+)\s*$"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowcheck.findings import foreign_frames
+from flowcheck.findings.catalog import foreign_frames
 from flowcheck.findings.finding import Finding
 
 ENOUGH = 0.01

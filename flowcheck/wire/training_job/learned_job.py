@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, LearnError
-from flowcheck.findings.earlier_files import earlier_finding
-from flowcheck.findings.finding import UNTIL_AUDIT, Finding
-from flowcheck.findings.learned_job_files import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.refused_job_files import (
     ALGORITHM_NOT_FOLLOWED,
     NEVER_BY_ALGORITHM,
     NOT_A_LEARNED_JOB,
     UNKNOWN_FORMAT,
 )
+from flowcheck.findings.finding import UNTIL_AUDIT, Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import link_owner, spec_of
 from flowcheck.wire.collectives.nccl_parameters import (
@@ -186,8 +186,47 @@ class BufferBroadcast(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int
 
 
-class LearnedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the extractor and the updater need to know about a training job."""
+class HasGradientSizes:
+    """Of a training job: its flat gradient, and what lies behind it."""
+
+    __slots__ = ()
+    parameters: tuple[Parameter, ...]
+    gradient_element_bytes: int
+    mapped: bool
+    held: tuple[BufferBroadcast, ...]
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all parameters, flat in registration order."""
+        return sum(parameter.nbytes for parameter in self.parameters)
+
+    @property
+    def reduced(self) -> tuple[Parameter, ...]:
+        """The parameters as gradient buckets hold them, and behind them the map, if there is."""
+        own = as_reduced(self.parameters, self.gradient_element_bytes)
+        used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
+        return (*own, used) if self.mapped else own
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients as they are reduced, flat in registration order, and of the map
+        behind them."""
+        return sum(parameter.nbytes for parameter in self.reduced)
+
+    @property
+    def held_bytes(self) -> int:
+        """What lies behind the gradients; no step waits for it."""
+        return sum(held.nbytes for held in self.held)
+
+    @property
+    def map_index(self) -> int:
+        """Of the map among `reduced`."""
+        return len(self.parameters)
+
+
+class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the extractor needs to know about a training job, and the updater
+    (training_spec.py: of that what has nothing to do with connections)."""
 
     rule: NcclEra
     kind: FollowedData = FollowedData.GRADIENTS
@@ -224,27 +263,9 @@ class LearnedJob(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
     @property
-    def state_bytes(self) -> int:
-        """Bytes of all parameters, flat in registration order."""
-        return sum(parameter.nbytes for parameter in self.parameters)
-
-    @property
-    def reduced(self) -> tuple[Parameter, ...]:
-        """The parameters as gradient buckets hold them, and behind them the map, if there is."""
-        own = as_reduced(self.parameters, self.gradient_element_bytes)
-        used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
-        return (*own, used) if self.mapped else own
-
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of all gradients as they are reduced, flat in registration order, and of the map
-        behind them."""
-        return sum(parameter.nbytes for parameter in self.reduced)
-
-    @property
-    def held_bytes(self) -> int:
-        """What lies behind the gradients; no step waits for it."""
-        return sum(held.nbytes for held in self.held)
+    def communicator_ranks(self) -> tuple[int, ...]:
+        """Ranks of each communicator."""
+        return tuple(communicator.ranks for communicator in self.communicators)
 
     @property
     def amid(self) -> bool:
@@ -271,11 +292,6 @@ class LearnedJob(msgspec.Struct, frozen=True, kw_only=True):
             return True
         units = [op.bucket for op in self.each if op.role is Role.BUCKET]
         return min(map(units.count, units)) > 1
-
-    @property
-    def map_index(self) -> int:
-        """Of the map among `reduced`."""
-        return len(self.parameters)
 
     @property
     def first_iterations(self) -> tuple[tuple[CollectiveOp, ...], ...]:

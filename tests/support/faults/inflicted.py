@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from support.faults.schedule import ENDS_AFTER, ProcessFault
 
-from flowcheck.plane.shared_memory.gradient_shard import applied_iteration
+from flowcheck.plane.shared_memory.gradient_double_buffer import applied_iteration
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0  # linux/time.h, asm-generic/siginfo.h
@@ -116,18 +116,18 @@ def afflict(plan: Plan) -> None:
     """From now on stages of this process are inflicted, and their turns as short as planned."""
     from flowcheck.stages.packet_capture import capture_file, parse_stage
     from flowcheck.stages.staged_messages import staging_space
-    from flowcheck.stages.supervisor import stage_launch
+    from flowcheck.stages.supervisor import stage_main
 
     capture_file.SPAN_FRAMES, parse_stage.SPAN_SLOTS, staging_space.SPAN_SLOTS = plan.spans
     staging_space.SPAN_SLOTS_LEAST = min(staging_space.SPAN_SLOTS_LEAST, plan.spans[2])
-    made = stage_launch._service
+    made = stage_main._service
 
     def inflicted(name: str, where: RunDir, config: Any, number: int) -> Any:
         service = made(name, where, config, number)
         inflictor = Inflictor(plan, service.name)
         return Inflicted(service, inflictor, _position(service, where))
 
-    stage_launch._service = inflicted
+    stage_main._service = inflicted
 
 
 def _position(service: Any, where: RunDir) -> Callable[[], float]:

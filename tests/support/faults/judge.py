@@ -77,7 +77,7 @@ def _reason(told: dict[str, Any]) -> str:
     if told["lost"]:
         why = told["lost"]["why"]
         return f"step {told['lost']['step']} lost: {why and why['sentence']}"
-    return str(told["why"] and told["why"]["sentence"])
+    return str(told["why"]["sentence"]) if told["why"] else ""
 
 
 def _may_end_early(schedule: Schedule) -> bool:

@@ -34,7 +34,7 @@ from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor, place_staged
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.wire.traffic.observed_messages import FlowKey

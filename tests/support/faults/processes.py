@@ -40,8 +40,8 @@ def load() -> None:
     import flowcheck.stages.packet_capture.capture_stage
     import flowcheck.stages.packet_capture.parse_stage
     import flowcheck.stages.replica_update.update_stage
-    import flowcheck.stages.supervisor.stage_launch
-    import flowcheck.vault.trainer_checkpoint.flat_state  # noqa: F401
+    import flowcheck.stages.supervisor.stage_main
+    import flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint  # noqa: F401
     from flowcheck.replica.torch_startup import load_torch
 
     torch.set_num_threads(1)  # a fork of a process with threads of torch's own waits for them

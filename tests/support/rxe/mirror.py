@@ -83,7 +83,7 @@ class Mirror:
 
     def _listen(self) -> None:
         for message in self._links.inbox.drain(limit=64, wait_ms=0):
-            assert not isinstance(message, Fault), message.sentence
+            assert not isinstance(message, Fault), str(message.finding)
             if isinstance(message, Hello):
                 self._greeted.add(message.stage)
 

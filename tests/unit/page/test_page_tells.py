@@ -9,7 +9,7 @@ import pytest
 from support.chromium import Tab
 from support.shown import AT_ONCE, DRAWN, Told, recorded, serving, with_job
 
-from flowcheck.findings.earlier_files import earlier_finding
+from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, StepState
 from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S

@@ -82,7 +82,7 @@ def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> N
             "Muon only supports 2D",
         ),
         ('factory = "{}/none.py:make"\n', "there is no file"),
-        ('factory = "{}/train.py:optimizer"\nlearning_rate = 0.1\n', "is what optimizer.factory"),
+        ('factory = "{}/train.py:optimizer"\nlearning_rate = 0.1\n', "factory says it already"),
         (
             'factory = "{}/train.py:optimizer"\nfactory_arguments = {{ rate = -1.0 }}\n',
             "Invalid learning rate",

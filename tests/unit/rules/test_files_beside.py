@@ -22,7 +22,7 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, read_template
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
 STEPS, BASE = 24, 9
 OVERFLOWS = (1, 6, 14)

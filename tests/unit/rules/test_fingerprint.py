@@ -6,7 +6,7 @@ import itertools
 
 from flowcheck.config import GroupConfig, OptimizerConfig, OptimizerPartConfig
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
-from flowcheck.replica.optimizer.section_names import fingerprint
+from flowcheck.replica.optimizer.state_section_names import fingerprint
 
 
 def test_the_fingerprint_changes_with_every_setting() -> None:

@@ -14,9 +14,12 @@ from support.scripted import Script, flat, replica_of
 
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.config.optimizer_config import ScalerConfig
+from flowcheck.findings.catalog.replica_update_notes import (
+    LOSS_SCALE_CONTRADICTED,
+    LOSS_SCALE_CONTRADICTED_BY,
+)
+from flowcheck.findings.catalog.step_arithmetic import SCALE_CHANGES
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.replica_updates import LOSS_SCALE_CONTRADICTED, LOSS_SCALE_CONTRADICTED_BY
-from flowcheck.findings.step_arithmetic import SCALE_CHANGES
 from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, Tally
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.run_directory.run_dir import RunDir

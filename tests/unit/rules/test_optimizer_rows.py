@@ -28,7 +28,7 @@ from flowcheck.optimizer_rules.torch_optimizers import (
     rule_named,
 )
 from flowcheck.replica.optimizer.optimizer_class import rule_of_class, torchs_classes
-from flowcheck.replica.optimizer.section_names import writes_gradient
+from flowcheck.replica.optimizer.state_section_names import writes_gradient
 
 CLASSES = torchs_classes()
 FOLLOWED = sorted(CLASSES.keys() - {"lbfgs", "sparseadam"})

@@ -14,7 +14,7 @@ from torch import nn
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_config import ScalerConfig
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.step_arithmetic import LOSS_SCALE
+from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.model_replica import Replica

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, StepLR
 
 from flowcheck.config import JobConfig, OptimizerConfig, encode_config
 from flowcheck.config.capture_config import SourceConfig
-from flowcheck.findings.trainer_settings import SCHEDULE_NOT_STATED
+from flowcheck.findings.catalog.trainer_settings import SCHEDULE_NOT_STATED
 from flowcheck.ops.restore.step_lookup import seen_in
 from flowcheck.ops.trainer_checkpoint import audit_command as verb
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -28,7 +28,7 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
-from flowcheck.vault.trainer_checkpoint.flat_state import flat_state
+from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
 STEPS, KEPT = 200, 73
 OVERFLOWS = (3, 40, 41)

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.mirrored_ports import (
+from flowcheck.findings.catalog.mirrored_ports import (
     NICS_AS_DUMPED_NODE,
     NICS_IN_TURN,
     ORDER_AS_LOGGED_GROUP,
     ORDER_BY_RANK,
     ORDER_CUT_IN_LOG,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import DataParallelGroup
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.wire.collectives.nccl_debug_log import MAX_PRINTED_RANKS, RingOrder

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.mirrored_ports import GPU_AGAINST_DUMP, GPUS_BY_NUMBER
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.mirrored_ports import GPU_AGAINST_DUMP, GPUS_BY_NUMBER
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,
     expand_numbers,

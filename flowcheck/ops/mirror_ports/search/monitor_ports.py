@@ -11,14 +11,14 @@ from ipaddress import IPv4Address
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.mirrored_ports import MONITOR_TOO_SLOW
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.mirrored_ports import MONITOR_TOO_SLOW
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import ClusterLayout, Monitor, Switch
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
 from flowcheck.ops.switch import existing_sessions, monitor_capacity, session_rules
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
-from flowcheck.ops.switch.session_parser import parse_session, parse_tunnel
+from flowcheck.ops.switch.mirror_session_options import parse_session, parse_tunnel
 from flowcheck.ops.switch.session_rules import RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform, platform_named
 

@@ -16,7 +16,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
-from flowcheck.findings.switch_changes import LOCKED, NOT_A_JOURNAL
+from flowcheck.findings.catalog.switch_changes import LOCKED, NOT_A_JOURNAL
 from flowcheck.private_files import make_folder
 
 LOCK_S = 15.0

@@ -15,7 +15,7 @@ from threading import Timer
 from typing import Any
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.switch_changes import (
+from flowcheck.findings.catalog.switch_changes import (
     NO_JSON,
     PROGRAM_FAILED,
     PROGRAM_KILLED,

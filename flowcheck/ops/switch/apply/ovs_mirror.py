@@ -12,8 +12,7 @@ from threading import Event
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_changes import (
+from flowcheck.findings.catalog.switch_changes import (
     BRIDGE_OWN_PORT,
     CONTROLLED_BRIDGE,
     FLOWS_IN_USE,
@@ -25,6 +24,7 @@ from flowcheck.findings.switch_changes import (
     OVS_SILENT,
     TRAFFIC_UNCHECKED,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_state
 from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run
 from flowcheck.ops.switch.apply.ovs_state import (

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.switch_changes import OVS_NO_SOCKET, OVSDB_UNEXPECTED
+from flowcheck.findings.catalog.switch_changes import OVS_NO_SOCKET, OVSDB_UNEXPECTED
 from flowcheck.ops.switch.apply.command_runner import run, run_json
 
 TIMEOUT_S = 10

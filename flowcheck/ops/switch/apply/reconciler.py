@@ -11,15 +11,15 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.error_texts import ERROR_TEXT
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_changes import (
+from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.switch_changes import (
     INTERRUPTED,
     NOT_RESTORED,
     NOTHING_CHANGED,
     STILL_TO_DO,
     UNDO_FAILED,
 )
+from flowcheck.findings.finding import Finding
 
 State = TypeVar("State")
 Goal = TypeVar("Goal")

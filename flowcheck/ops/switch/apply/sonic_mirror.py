@@ -8,8 +8,7 @@ from collections.abc import Callable
 from threading import Event
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_changes import (
+from flowcheck.findings.catalog.switch_changes import (
     PORT_NAME_BEGINS_ALIKE,
     SONIC_NOT_ACTIVE,
     SONIC_SAVED_UNCHECKED,
@@ -18,6 +17,7 @@ from flowcheck.findings.switch_changes import (
     SONIC_SESSION_TAKEN,
     SONIC_UNHEARD,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
 from flowcheck.ops.switch.apply.command_runner import (

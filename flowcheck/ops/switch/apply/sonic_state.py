@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.switch_changes import SONIC_NO_ECHO, SONIC_NO_JSON
+from flowcheck.findings.catalog.switch_changes import SONIC_NO_ECHO, SONIC_NO_JSON
 from flowcheck.ops.switch.apply.command_runner import SshShell
 
 READ = (("CONFIG_DB", "[IMPV][ILNO][ART]*|*"), ("STATE_DB", "[MS][IW][IR][RT][CO][HR]_*|*"))

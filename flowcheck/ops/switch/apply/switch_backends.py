@@ -23,8 +23,8 @@ from flowcheck.ops.switch.apply.sonic_mirror import SonicSwitch
 from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
 from flowcheck.ops.switch.apply.tc_state import TcJournal
 from flowcheck.ops.switch.mirror_session import MirrorSession
+from flowcheck.ops.switch.mirror_session_options import SESSION_NAME_PATTERN
 from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
-from flowcheck.ops.switch.session_parser import SESSION_NAME_PATTERN
 from flowcheck.ops.switch.session_rules import platform_sessions
 from flowcheck.ops.switch.switch_platforms import Platform, platform_named
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from threading import Event
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.switch_changes import (
+from flowcheck.findings.catalog.switch_changes import (
     COOKIE_CHANGED,
     MONITOR_CARRIES_FRAMES,
     MONITOR_FILTERED,
@@ -17,13 +16,14 @@ from flowcheck.findings.switch_changes import (
     NO_PREF_LEFT,
     SOURCE_DOWN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import tc_commands, tc_state
 from flowcheck.ops.switch.apply.command_runner import run
 from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.apply.tc_commands import MirrorFilter, mirror_filter_of
 from flowcheck.ops.switch.apply.tc_state import NetDevice, TcFilter, TcJournal, TcState
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
-from flowcheck.ops.switch.session_parser import SESSION_NAME_PATTERN
+from flowcheck.ops.switch.mirror_session_options import SESSION_NAME_PATTERN
 
 USUAL_PREF = 1000
 """Ours, where nobody has a lower one. Room is left below: the kernel gives filters added without a

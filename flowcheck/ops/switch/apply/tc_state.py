@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.switch_changes import TC_UNREADABLE
+from flowcheck.findings.catalog.switch_changes import TC_UNREADABLE
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
 from flowcheck.ops.switch.apply.command_runner import run_json
 

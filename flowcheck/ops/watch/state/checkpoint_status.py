@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.earlier_files import finding_of
+from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import ChainEnd, DurableCheckpoint, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flowcheck.findings.chain_ends import CAUSE_UNKNOWN
-from flowcheck.findings.chain_health import (
+from flowcheck.findings.catalog.chain_health import (
     AUDIT_FAILED,
     AUDIT_FAILED_AT,
     AUDITED_AT,
@@ -42,6 +41,7 @@ from flowcheck.findings.chain_health import (
     SUPERVISOR_GONE,
     SUPERVISOR_HANGS,
 )
+from flowcheck.findings.catalog.how_chains_end import CAUSE_UNKNOWN
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     Health,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.findings.chain_health import NOT_READ, OLDER_PARAMETER
+from flowcheck.findings.catalog.chain_health import NOT_READ, OLDER_PARAMETER
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.watch.state import checkpoint_status
@@ -25,14 +25,14 @@ from flowcheck.ops.watch.state.chain_state import JobState as State
 from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.step_history import StepHistory
-from flowcheck.plane.shared_memory.gradient_shard import GENERATIONS, GradientShard
-from flowcheck.plane.shared_memory.gradient_shard import GenerationState as Generation
+from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState as Generation
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.anchor_log import anchor_lines
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
-from flowcheck.stages.run_directory.log_files import is_complete_line, last_complete_line
+from flowcheck.stages.run_directory.bounded_log_files import is_complete_line, last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 

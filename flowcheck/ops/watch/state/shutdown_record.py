@@ -12,7 +12,8 @@ from contextlib import suppress
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.findings.chain_ends import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.how_chains_end import (
     ENDED,
     GAVE_UP,
     KILLED,
@@ -21,7 +22,6 @@ from flowcheck.findings.chain_ends import (
     STAGES_LEFT,
     UNEXPLAINED,
 )
-from flowcheck.findings.earlier_files import earlier_finding
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import ChainEnd, ChainState, EndKind, JobEnd, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir

@@ -20,7 +20,7 @@ import msgspec
 
 from flowcheck.config import JobConfig
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
-from flowcheck.findings.chain_health import NO_CHAIN, NO_JOB, PROBLEMS, READ_FAILED
+from flowcheck.findings.catalog.chain_health import NO_CHAIN, NO_JOB, PROBLEMS, READ_FAILED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     EVENTS_MAX,

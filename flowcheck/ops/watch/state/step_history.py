@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.chain_ends import CAUSE_UNKNOWN
+from flowcheck.findings.catalog.how_chains_end import CAUSE_UNKNOWN
 from flowcheck.ops.watch.state.chain_state import EVENTS_MAX, TIMELINE_STEPS, StepState
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.stages.chain_events.event_log import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.findings.chain_health import (
+from flowcheck.findings.catalog.chain_health import (
     NOT_PLACED,
     PACKETS_MISSING,
     PACKETS_OF_STEPS_MISSING,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from flowcheck.findings.connections import (
+from flowcheck.findings.catalog.connections import (
     CHANNEL_ORDER_OPEN,
     CHANNELS_BY_BUFFERS,
     CHANNELS_BY_NUMBER,

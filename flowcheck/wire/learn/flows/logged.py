@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowcheck.findings.connections import PLACES_BY_LOG
+from flowcheck.findings.catalog.connections import PLACES_BY_LOG
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of

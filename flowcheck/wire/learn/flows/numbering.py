@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowcheck.findings.connections import (
+from flowcheck.findings.catalog.connections import (
     GAPS_GUESSED,
     NUMBERED_BY_FLAG,
     NUMBERED_BY_GRANT,

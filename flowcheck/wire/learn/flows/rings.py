@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowcheck.findings.connections import CHANNELS_BY_NUMBER
+from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import HasWriters, NcclEra, Protocol
 from flowcheck.wire.learn.flows.groups import Group, Link, path_of

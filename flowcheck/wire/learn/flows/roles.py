@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowcheck.findings.connections import NUMBERED_BY_GRANT
+from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows import striped

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowcheck.findings import refused_trainers as refused
+from flowcheck.findings.catalog import refused_trainers as refused
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut

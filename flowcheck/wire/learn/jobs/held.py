@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from flowcheck.findings.catalog.job_learning import BUFFERS_FOLLOWED, BUFFERS_OF_START
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import BUFFERS_FOLLOWED, BUFFERS_OF_START
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     LL_LINE_DATA_BYTES,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
     NO_ALL_REDUCE,
     NO_BUCKET_PLAN,
@@ -16,6 +15,7 @@ from flowcheck.findings.job_learning import (
     START_UP_NOT_SEEN,
     UNKNOWN_ITERATION_0,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, lacking

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
     NO_ORDER_FITS,
     NO_WHOLE_ITERATION,
     START_UP_NOT_SEEN,
     STATE_A_MODEL,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.jobs.begun import Begun
 from flowcheck.wire.learn.jobs.causes import forbidding
 from flowcheck.wire.learn.jobs.job import Plan, assembled, ring_op

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from flowcheck.findings.connections import MIXED
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.connections import MIXED
+from flowcheck.findings.catalog.job_learning import (
     BUFFERS_NEVER_CHANGE,
     NOTHING_FROZEN,
     RELEASE_CONTRADICTED,
     RELEASE_STATED,
     START_UP_NOT_SEEN,
 )
-from flowcheck.findings.refused_trainers import FROZEN_OPEN
+from flowcheck.findings.catalog.refused_trainers import FROZEN_OPEN
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.flows.channels import ORDERS
 from flowcheck.wire.learn.flows.streams import Stream

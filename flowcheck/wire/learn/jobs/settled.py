@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     COPIES_DIFFER,
     FIRST_ITERATIONS_OPEN,
     RELEASE_OPEN,
     TURNS_OPEN,
     WRITERS_OPEN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.jobs.tree import contradicted
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open

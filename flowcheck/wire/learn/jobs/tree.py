@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.refused_trainers import (
+from flowcheck.findings.catalog.refused_trainers import (
     MAY_BE_BESIDE_TREES,
     MAY_BE_TWO_TREES,
     TREES_BESIDE,
@@ -20,6 +19,7 @@ from flowcheck.findings.refused_trainers import (
     TREES_UNREAD,
     TREES_UPSIDE_DOWN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.echo import upside_down

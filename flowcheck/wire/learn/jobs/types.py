@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flowcheck.findings.catalog.refused_trainers import COMPRESSION_OPEN, GRADIENT_TYPE_OPEN
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.refused_trainers import COMPRESSION_OPEN, GRADIENT_TYPE_OPEN
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, round_up
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring

@@ -12,8 +12,8 @@ from math import prod
 
 import numpy as np
 
+from flowcheck.findings.catalog.refused_trainers import REDUCED_ONE_BY_ONE
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.refused_trainers import REDUCED_ONE_BY_ONE
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Cut

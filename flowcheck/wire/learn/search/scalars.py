@@ -16,7 +16,11 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.collectives import STANDS_BY_BEFORE, STANDS_BY_MODEL, STANDS_BY_NUMBERS
+from flowcheck.findings.catalog.collectives import (
+    STANDS_BY_BEFORE,
+    STANDS_BY_MODEL,
+    STANDS_BY_NUMBERS,
+)
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.ddp_startup.parameter_shapes import ParsedShapes, with_scalars_at

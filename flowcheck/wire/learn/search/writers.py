@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flowcheck.findings.connections import WRITER_AS_COPY, WRITER_BY_LOG, WRITER_BY_NODES
+from flowcheck.findings.catalog.connections import WRITER_AS_COPY, WRITER_BY_LOG, WRITER_BY_NODES
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra

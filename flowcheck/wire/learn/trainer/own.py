@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     EACH_ALONE,
     EACH_ALONE_ANY_ORDER,
     IN_REGISTRATION_ORDER,
     REVERSED,
     STATED_ORDER,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.candidates import Op

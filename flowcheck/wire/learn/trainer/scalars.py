@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import (
+from flowcheck.findings.catalog.job_learning import (
     BUCKET_SIZES,
     SCALARS_FIRST,
     SCALARS_LIKELIEST,
     SCALARS_OPEN,
     SCALARS_PLACED,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.trainer.habits import Habits
 
 

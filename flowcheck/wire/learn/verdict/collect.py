@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowcheck.findings.collectives import (
+from flowcheck.findings.catalog.collectives import (
     BEGINNING_UNTOLD,
     CHUNK_PLACES_OPEN,
     COPIES_DIFFER,
@@ -19,8 +19,8 @@ from flowcheck.findings.collectives import (
     SIZE_BESIDE_LOST_RING,
     WIDER_ELEMENTS,
 )
+from flowcheck.findings.catalog.job_learning import BUCKET_BY_ORDER
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import BUCKET_BY_ORDER
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel

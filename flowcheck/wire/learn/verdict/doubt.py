@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.collectives import (
+from flowcheck.findings.catalog.collectives import (
     END_OPEN,
     FEWEST_RANKS,
     KIND_FROM_SIZES,
@@ -17,7 +17,7 @@ from flowcheck.findings.collectives import (
     SIZE_BESIDE_UNREAD,
     SIZE_OF_LOST_SENDS,
 )
-from flowcheck.findings.connections import CHANNEL_ORDER_OPEN
+from flowcheck.findings.catalog.connections import CHANNEL_ORDER_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import LL_LINE_DATA_BYTES as LINE_BYTES
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.transport_forms import (
+from flowcheck.findings.catalog.transport_forms import (
     ADAPTIVE_ROUTING,
     BIG_ENDIAN_SIZES,
     CLEAR_TO_SEND_LAYOUT,
@@ -15,6 +14,7 @@ from flowcheck.findings.transport_forms import (
     REGISTERED_BUFFERS,
     WHOLE_MESSAGES_IN_TURN,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.learn.flows.roles import Grants, Sorted
 from flowcheck.wire.learn.flows.streams import Stream

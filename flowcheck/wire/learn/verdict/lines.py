@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
+from flowcheck.findings.catalog.transport_forms import LL128_ORDER_OPEN
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.transport_forms import LL128_ORDER_OPEN
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.ddp_startup import ddp_messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.connections import TREE_CONNECTIONS_OPEN, TREES_OPEN
+from flowcheck.findings.catalog.connections import TREE_CONNECTIONS_OPEN, TREES_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.double_binary_tree import is_second
 from flowcheck.wire.learn.cuts.cut import Cut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.connections import FIRST_GPU_OPEN, RING_PLACE_OPEN, SENDERS_OPEN
+from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, RING_PLACE_OPEN, SENDERS_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut

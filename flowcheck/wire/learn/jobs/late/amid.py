@@ -12,11 +12,11 @@ from itertools import combinations_with_replacement
 
 import msgspec
 
-from flowcheck.findings import late_join
-from flowcheck.findings.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
+from flowcheck.findings.catalog import late_join
+from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
+from flowcheck.findings.catalog.job_learning import ALL_ALIKE
+from flowcheck.findings.catalog.transport_forms import LL128_ORDER_OPEN_MIDSTREAM
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import ALL_ALIKE
-from flowcheck.findings.transport_forms import LL128_ORDER_OPEN_MIDSTREAM
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,

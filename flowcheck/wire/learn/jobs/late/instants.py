@@ -12,8 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.late_join import (
+from flowcheck.findings.catalog.late_join import (
     BEGIN_BETWEEN_OTHERS,
     BEGIN_BY_PAUSES,
     BEGIN_CONTRADICTORY,
@@ -21,6 +20,7 @@ from flowcheck.findings.late_join import (
     NO_WHOLE_ITERATION,
     OTHER_SIZES,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 LONGER = 2.0

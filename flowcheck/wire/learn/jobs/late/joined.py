@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.late_join import (
+from flowcheck.findings.catalog.late_join import (
     CONNECTION_SILENT,
     JOINED,
     NO_MESSAGE,
     NO_WHOLE_ITERATION,
     SAME_JOB,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.jobs.edges import FIRST_AMID
 from flowcheck.wire.learn.jobs.late.instants import Lane, first_iteration
 from flowcheck.wire.learn.jobs.late.turns import in_turn

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from flowcheck.findings.catalog.late_join import TURNS_BY_TIMES, TURNS_OPEN
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.late_join import TURNS_BY_TIMES, TURNS_OPEN
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 MOST_UNTIMELY = 0.05

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from flowcheck.findings import sharded_jobs as sharded
+from flowcheck.findings.catalog import sharded_jobs as sharded
+from flowcheck.findings.catalog.job_learning import EVERY_SEND_FITS
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import EVERY_SEND_FITS
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowcheck.findings.sharded_jobs import HYBRID
+from flowcheck.findings.catalog.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.reading import Collective
 from flowcheck.wire.learn.search.communicators import Communicator

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings import sharded_jobs as sharded
+from flowcheck.findings.catalog import sharded_jobs as sharded
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import schedules_of

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from flowcheck.findings import distributed_optimizers as optimizer
-from flowcheck.findings import sharded_jobs as sharded
+from flowcheck.findings.catalog import distributed_optimizers as optimizer
+from flowcheck.findings.catalog import sharded_jobs as sharded
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut

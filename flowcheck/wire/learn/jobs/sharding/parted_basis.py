@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flowcheck.findings import distributed_optimizers as optimizer
+from flowcheck.findings.catalog import distributed_optimizers as optimizer
+from flowcheck.findings.catalog.job_learning import EVERY_SEND_FITS
+from flowcheck.findings.catalog.sharded_jobs import RANKS_IN_ORDER
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.job_learning import EVERY_SEND_FITS
-from flowcheck.findings.sharded_jobs import RANKS_IN_ORDER
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.training_job.operator_statements import ShardedTraining, ShardingStyle
 

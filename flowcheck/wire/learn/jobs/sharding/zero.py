@@ -14,7 +14,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.distributed_optimizers import MAY_BE_SHARDED, MAY_BE_ZERO, ONE_ALL_REDUCE
+from flowcheck.findings.catalog.distributed_optimizers import (
+    MAY_BE_SHARDED,
+    MAY_BE_ZERO,
+    ONE_ALL_REDUCE,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut

@@ -10,7 +10,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.chain_processes import NUMBER_UNKNOWN, STAGE_UNKNOWN
+from flowcheck.findings.catalog.chain_processes import NUMBER_UNKNOWN, STAGE_UNKNOWN
 from flowcheck.stages.privilege.capture_starter import stated_sources
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Service, run_service

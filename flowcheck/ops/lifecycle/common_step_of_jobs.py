@@ -13,7 +13,7 @@ import msgspec
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig
 from flowcheck.errors import RingError
-from flowcheck.findings.chain_ends import NO_COMMON_STEP, NO_STEPS_OF_JOB, STEPS_OF_JOB
+from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, NO_STEPS_OF_JOB, STEPS_OF_JOB
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_learning.job_file_match import addresses_of

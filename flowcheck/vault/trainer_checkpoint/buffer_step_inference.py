@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from flowcheck.findings import resume_gaps as gaps
+from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
-from flowcheck.replica.digest import tensor_digests
+from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.step_numbers import Step
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate

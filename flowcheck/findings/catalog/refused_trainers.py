@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from flowcheck.findings.catalog.job_learning import STATE_MODEL
 from flowcheck.findings.finding import Entry
-from flowcheck.findings.job_learning import STATE_MODEL
 
 # All-reduces beside the gradients, and their types.
 

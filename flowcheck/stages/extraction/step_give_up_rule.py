@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import (
+from flowcheck.findings.catalog.lost_steps import (
     FLOWS_WENT_ON,
     FLOWS_WENT_ON_AFTER_OVERRUN,
     SILENT_MIRROR_POINTS,
 )
-from flowcheck.plane.extraction.cross_ring_packets import staged_unnumbered
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
+from flowcheck.plane.extraction.orphan_packet_exchange import staged_unnumbered
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
 from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
-from flowcheck.findings.earlier_files import earlier_finding
-from flowcheck.findings.finding import Finding
-from flowcheck.findings.lost_steps import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.lost_steps import (
     NEW_MESSAGES,
     PLACE_OF_STEP,
     PLACE_OF_STEP_ASSUMED,
     STEP_REFUSED,
     STEP_UNEXPLAINED,
 )
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE, PLAN_SUSPENDED
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.stages.extraction.communicator_messages import CommunicatorMessages, MirroredFlow

@@ -10,7 +10,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
-from flowcheck.replica.optimizer import section_names
+from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.state_sections import (
     StoredState,
@@ -49,7 +49,7 @@ def flat_sections(template: CheckpointTemplate, description: Description) -> dic
     """As `flat_state`, of a description that is at hand."""
     layout = description.layout
     flat = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
-    flat[section_names.PARAMETERS] = layout.assembled(
+    flat[state_section_names.PARAMETERS] = layout.assembled(
         [
             in_memory_order(value, p, layout)
             for value, p in zip(template.parameters, layout.parameters, strict=True)
@@ -61,10 +61,10 @@ def flat_sections(template: CheckpointTemplate, description: Description) -> dic
             value = state_of(template, index, kind, states)
             if value is not None:
                 put(f"{template.names[index]}/{kind}", held, value)
-        if section_names.STEPPED in flat:
+        if state_section_names.STEPPED in flat:
             # Without a state nothing tells, nor matters.
             kept = all(own.get(kind) is not None for kind in states)
-            flat[section_names.STEPPED][index] = kept
+            flat[state_section_names.STEPPED][index] = kept
     return flat
 
 
@@ -78,21 +78,21 @@ def _put_beside(
     them: nothing else tells of them once steps were taken."""
     begun = template.step == 0
     inner = stepped_layout(config, description.layout)
-    masters = tensors_of_section(description, flat, section_names.MASTER)
+    masters = tensors_of_section(description, flat, state_section_names.MASTER)
     if masters is not None:
         _fill(masters, masters_in(template, inner) or _first(template, begun, "masters"))
-    averages = tensors_of_section(description, flat, section_names.AVERAGE)
+    averages = tensors_of_section(description, flat, state_section_names.AVERAGE)
     if averages is not None:
         own = averages_in(template)
         _fill(averages, own[0] if own else _first(template, begun, "averages"))
-        flat[section_names.AVERAGED][0] = own[1] if own else 0
+        flat[state_section_names.AVERAGED][0] = own[1] if own else 0
     if config.scaler is not None:
         told = scaler_in(template.tree)
         if told is None and not begun:
             raise StateError(LACKS.format("loss scale (scaler.state_dict())"))
         scale = config.scaler.init_scale if told is None else told["scale"]
         tracker = 0 if told is None else told["_growth_tracker"]
-        flat[section_names.SCALER][:] = scale, tracker, template.skipped
+        flat[state_section_names.SCALER][:] = scale, tracker, template.skipped
 
 
 def _first(template: CheckpointTemplate, begun: bool, what: str) -> Sequence[torch.Tensor]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings.earlier_files import earlier_finding
-from flowcheck.stages.job_state.lifecycle_record import (
+from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     ExtractPart,
     Incarnation,
@@ -25,7 +25,7 @@ from flowcheck.stages.job_state.lifecycle_record import (
     RestartVerdict,
     UpdatePart,
 )
-from flowcheck.stages.job_state.lifecycle_states import ExtractState
+from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 

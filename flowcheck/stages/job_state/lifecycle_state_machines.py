@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lifecycle_records import ILLEGAL_TRANSITION
 
 STRICT_VARIABLE = "FLOWCHECK_STRICT_STATES"
 """Of the environment, where it is set: an illegal transition raises. Tests set it, for themselves
@@ -122,16 +122,16 @@ REPLICA_TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, str]] = {
     ReplicaState.AWAITING_BASE: {
         ReplicaState.CATCHING_UP: "a base is given",
         ReplicaState.APPLYING: "a base is given and nothing was logged",
-        ReplicaState.STOPPED: "a base is given behind which nothing could be logged",
+        ReplicaState.STOPPED: "nothing was logged behind its base or a later one is turned down",
         ReplicaState.HANDED_OVER: "a later incarnation is accepted",
     },
     ReplicaState.CATCHING_UP: {
         ReplicaState.APPLYING: "all that was logged is applied",
-        ReplicaState.STOPPED: "all is applied that the full log had room for",
+        ReplicaState.STOPPED: "all is and the next step is lost or had no room in the log",
     },
     ReplicaState.REPLAYING: {
         ReplicaState.APPLYING: "all steps since are applied again",
-        ReplicaState.STOPPED: "all are, and the next step is lost",
+        ReplicaState.STOPPED: "all are and the next step is lost",
     },
     ReplicaState.STOPPED: {
         ReplicaState.REPLAYING: "a trainer's checkpoint replaces an earlier step",
@@ -140,7 +140,6 @@ REPLICA_TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, str]] = {
     ReplicaState.HANDED_OVER: {
         ReplicaState.APPLYING: "it is followed and its state is known",
         ReplicaState.AWAITING_BASE: "it is followed and its state is not known",
-        ReplicaState.STOPPED: "it is followed and a step of it is lost already",
     },
 }
 

@@ -10,7 +10,7 @@ process that read, changed and wrote a common file would undo what another wrote
 
 A part is replaced whole. What it names lies on disk before it does: the folder of the incarnation
 that is offered, the file of the checkpoint. A run directory of before these files is read as the
-record it stands for (earlier_records.py).
+record it stands for (earlier_run_directories.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TypeVar
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.lifecycle_records import LATER_VERSION
 from flowcheck.findings.finding import Finding
-from flowcheck.findings.lifecycle_records import LATER_VERSION
-from flowcheck.stages.job_state.lifecycle_states import (
+from flowcheck.stages.job_state.lifecycle_state_machines import (
     ExtractState,
     IncarnationState,
     ReplicaState,

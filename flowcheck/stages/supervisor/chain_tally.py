@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowcheck.findings.chain_processes import STAGE_SAYS
+from flowcheck.findings.catalog.chain_processes import STAGE_SAYS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained, Hello, Message, Note, SourceEnded, StepApplied, StepLost
 from flowcheck.stages.stage_table import stage_named

@@ -17,9 +17,9 @@ from flowcheck.plane.extraction.flow_plan_install import (
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
 from flowcheck.plane.shared_memory.flow_table import flow_key
-from flowcheck.stages.extraction.flow_progress import FlowProgress
 from flowcheck.stages.extraction.lost_messages import pass_lost_messages
-from flowcheck.stages.extraction.plan_deviations import DeviationResolver
+from flowcheck.stages.extraction.plan_deviation_resolver import DeviationResolver
+from flowcheck.stages.extraction.step_give_up_rule import FlowProgress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import staging_fuller_than
 from flowcheck.step_numbers import Iteration, Step

@@ -1,0 +1,1 @@
+"""The catalogue: one entry for each fact, by subject."""

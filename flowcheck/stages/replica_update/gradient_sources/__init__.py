@@ -1,0 +1,1 @@
+"""Where finished gradients come from (README.md)."""

@@ -1,0 +1,246 @@
+"""Gradients that lie in files, as a chain's `[gradient_log]` writes them: of a run that follows no
+connections, and of a peer that still writes.
+
+A record in the run directory names the files; they are only read. How far the replica is lies in
+shared memory beside it, so that both are there or neither.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.atomic_write import write_atomically
+from flowcheck.errors import DECODE_ERRORS, StateError
+from flowcheck.findings.catalog.gradient_sources import (
+    LOG_CHANGED,
+    LOG_CLOSED,
+    LOG_GAP,
+    NOT_A_SOURCE_RECORD,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
+from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration
+from flowcheck.wire.traffic.observed_messages import Range
+from flowcheck.wire.training_job.training_spec import TrainingFacts
+
+RECORD_FORMAT = 1
+
+
+class LogFilesRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Which gradient logs a run's replica is stepped from."""
+
+    files: tuple[str, ...]
+    """In any order; each holds ascending iterations."""
+    format: int = RECORD_FORMAT
+
+
+def _record_of(run: RunDir) -> Path:
+    return run.learned_folder / "gradient_logs.json"
+
+
+def has_log_record(run: RunDir) -> bool:
+    """Its gradients come from files."""
+    return _record_of(run).exists()
+
+
+def write_log_record(run: RunDir, files: Sequence[Path]) -> None:
+    """The updater takes a run's gradients from these from now on. Written behind what is known of
+    the job (RunDir.learned_job or .training_spec) and behind its weights."""
+    record = LogFilesRecord(files=tuple(str(file.absolute()) for file in files))
+    write_atomically(_record_of(run), msgspec.json.encode(record))
+
+
+def open_logs(run: RunDir, training: TrainingFacts, each: int) -> LogFileSource:
+    """The source of a run that has a record. Raises StateError where that cannot be read."""
+    path = _record_of(run)
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=LogFilesRecord)
+        if record.format != RECORD_FORMAT:
+            raise msgspec.ValidationError(f"format {record.format}")
+    except DECODE_ERRORS as error:
+        raise StateError(NOT_A_SOURCE_RECORD(file=path, error=error)) from error
+    files = [Path(file) for file in record.files]
+    began = incarnation_of(run).iterations
+    released = ReleasedIteration(run.memory / "released", began)
+    return LogFileSource(files, training.gradient_bytes, released, each)
+
+
+class ReleasedIteration:
+    """A number in a file of shared memory, changed by one store: there whole after a kill."""
+
+    def __init__(self, path: Path, began: Iteration) -> None:
+        """began: what it is where there is no file yet."""
+        if not path.exists():
+            write_atomically(path, int(began).to_bytes(8, "little"), durable=False)
+        self._word = np.memmap(path, "<u8", "r+", shape=(1,))
+
+    @property
+    def value(self) -> Iteration:
+        return Iteration(int(self._word[0]))
+
+    @value.setter
+    def value(self, iteration: Iteration) -> None:
+        self._word[0] = iteration
+
+    def close(self) -> None:
+        del self._word
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedGradient:
+    """One record of a log, whose checksum was right when it was read."""
+
+    iteration: Iteration
+    data: NDArray[np.uint8]
+
+    @property
+    def unbelieved(self) -> Sequence[Range]:
+        return ()
+
+    def certain(self) -> bool:
+        """Who wrote it took it only once nothing spoke against it."""
+        return True
+
+    @property
+    def doubted(self) -> bool:
+        return False
+
+
+class LogFileSource:
+    """Iterations of one or several logs, ascending."""
+
+    def __init__(
+        self, files: Sequence[Path], gradient_bytes: int, released: ReleasedIteration, each: int
+    ) -> None:
+        """each: iterations per step; a log holds those that end one, or all."""
+        self._bytes, self._released, self._each = gradient_bytes, released, each
+        self._logs: dict[Path, GradientLog | None] = dict.fromkeys(files)
+        self._places: dict[Iteration, list[tuple[Path, GradientLog, int]]] = {}
+        """Where an iteration is logged: file, log, index."""
+        self._ascending: list[Iteration] = []
+        self._found: LoggedGradient | None = None  # whose checksum need not be made again
+        self._changed: dict[Iteration, Path] = {}
+        self._told: Finding | None = None
+        self._look()
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def held_bytes(self) -> int:
+        return 0
+
+    @property
+    def applied_iteration(self) -> Iteration:
+        return self._released.value
+
+    @property
+    def next_iteration(self) -> Iteration:
+        """The first that a log holds behind what was released."""
+        logged = self._behind()
+        return logged if logged is not None else Iteration(self.applied_iteration + 1)
+
+    def arrived(self, iteration: Iteration) -> LoggedGradient | None:
+        if iteration > self.applied_iteration + self._each:
+            return None  # behind a gap
+        if self._found is None or self._found.iteration != iteration:
+            self._found = self._read(iteration)
+        return self._found
+
+    def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
+        return None
+
+    @property
+    def partial(self) -> None:
+        """A record is there as a whole."""
+        return None
+
+    @property
+    def ended(self) -> bool:
+        return self._why_ended() is not None
+
+    def news(self) -> Finding | None:
+        why = self._why_ended()
+        if why is None or why == self._told:
+            return None
+        self._told = why
+        return why
+
+    def release(self, iteration: Iteration) -> None:
+        self._released.value = iteration
+
+    def rewind(self, iteration: Iteration) -> None:
+        self._found = None
+        self._released.value = iteration
+
+    def close(self) -> None:
+        self._found = None
+        for log in self._open:
+            log.close()
+        self._released.close()
+
+    @property
+    def _open(self) -> list[GradientLog]:
+        return [log for log in self._logs.values() if log is not None]
+
+    def _look(self) -> None:
+        """For what came since. Raises StateError where a file is no log of these gradients."""
+        more = False
+        for file, log in self._logs.items():
+            if log is None:
+                self._logs[file] = open_log_file(file, self._bytes)
+                more = more or self._logs[file] is not None
+            else:
+                more = log.look_again() or more
+        if not more:
+            return
+        self._places = {}
+        for file, log in self._logs.items():
+            if log is None:
+                continue
+            for index, iteration in enumerate(log.iterations):
+                self._places.setdefault(iteration, []).append((file, log, index))
+        self._ascending = sorted(self._places)
+
+    def _behind(self) -> Iteration | None:
+        """The first that is logged behind what was released; None: none is, also not by now."""
+        last = self.applied_iteration
+        if not self._ascending or self._ascending[-1] <= last:
+            self._look()
+        at = bisect_right(self._ascending, last)
+        return self._ascending[at] if at < len(self._ascending) else None
+
+    def _read(self, iteration: Iteration) -> LoggedGradient | None:
+        """Of the first file that has it as it was written; None: none has."""
+        if iteration in self._changed:
+            return None
+        for file, log, index in self._places.get(iteration, ()):
+            try:
+                data = log.read(index)
+            except StateError:
+                self._changed[iteration] = file
+                continue
+            self._changed.pop(iteration, None)
+            return LoggedGradient(iteration, data)
+        return None
+
+    def _why_ended(self) -> Finding | None:
+        """None: the next iteration is there, or may still come."""
+        last, logged = self.applied_iteration, self._behind()
+        if logged is None:
+            return LOG_CLOSED(last=last) if any(log.closed for log in self._open) else None
+        if logged > last + self._each:
+            return LOG_GAP(iteration=logged, last=last)
+        if logged in self._changed:
+            return LOG_CHANGED(iteration=logged, file=self._changed[logged])
+        return None

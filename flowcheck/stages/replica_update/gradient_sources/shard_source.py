@@ -1,0 +1,145 @@
+"""Gradients that the extractor places in shared memory, of a job whose connections it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.findings.finding import Finding
+from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import Opening
+from flowcheck.step_numbers import Iteration
+from flowcheck.wire.traffic.observed_messages import Range
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGradient:
+    """One generation of the shard, COMPLETE, or LOST where the rest is not needed."""
+
+    shard: GradientShard
+    generation: int
+    iteration: Iteration
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        return self.shard.gradient(self.generation)
+
+    @property
+    def unbelieved(self) -> Sequence[Range]:
+        """What is missing. Of two copies that differ neither is believed, and nothing tells where
+        they do."""
+        if self.shard.conflict_bytes(self.generation):
+            return ((0, self.shard.gradient_bytes),)
+        return self.shard.missing(self.generation)
+
+    def certain(self) -> bool:
+        """No two copies of it differ by now; else the extractor is told so in the shard."""
+        shard, generation = self.shard, self.generation
+        if shard.state(generation) != GenerationState.COMPLETE:
+            return True  # of a lost one nothing is taken where two copies differ (`unbelieved`)
+        if shard.conflict_bytes(generation):
+            shard.doubt(generation)
+        return not shard.doubted(generation)
+
+    @property
+    def doubted(self) -> bool:
+        return self.shard.doubted(self.generation)
+
+
+class ShardCoverage:
+    """Which bytes of an OPEN generation the extractor has placed. Its counters and their order:
+    early_step.py."""
+
+    def __init__(self, shard: GradientShard) -> None:
+        self._shard = shard
+
+    def opening(self, iteration: Iteration) -> Opening | None:
+        shard, generation = self._shard, self._shard.generation_of(iteration)
+        if generation is None or shard.state(generation) != GenerationState.OPEN:
+            return None
+        undone = shard.undone  # before any look at coverage
+        return Opening(generation, shard.begun(generation), undone)
+
+    def contradicted(self, opening: Opening) -> bool:
+        return self._shard.conflict_bytes(opening.place) > 0
+
+    def gradient(self, opening: Opening) -> NDArray[np.uint8]:
+        return self._shard.gradient(opening.place)
+
+    def missing(self, opening: Opening) -> Sequence[Range]:
+        return self._shard.missing(opening.place)
+
+    @property
+    def settled(self) -> int:
+        return self._shard.settled
+
+    def stands(self, opening: Opening) -> bool:
+        shard, place = self._shard, opening.place
+        whole = shard.state(place) == GenerationState.COMPLETE
+        return whole and (shard.begun(place), shard.undone) == (opening.number, opening.undone)
+
+
+class ShardSource:
+    """The updater's side of the shard: the only writer of its applied iteration."""
+
+    def __init__(self, shard: GradientShard, *, takes_lost: bool = False) -> None:
+        """takes_lost: what came of an iteration that never becomes whole is taken, as of sharded
+        training, whose parameters then stay of the step before."""
+        self._shard, self._takes_lost = shard, takes_lost
+        self._coverage = ShardCoverage(shard)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return self._shard.gradient_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        return self._shard.held_bytes
+
+    @property
+    def applied_iteration(self) -> Iteration:
+        return self._shard.applied_iteration
+
+    @property
+    def next_iteration(self) -> Iteration:
+        return Iteration(self._shard.applied_iteration + 1)
+
+    def arrived(self, iteration: Iteration) -> ShardGradient | None:
+        generation = self._shard.generation_of(iteration)
+        if generation is None:
+            return None
+        state = self._shard.state(generation)
+        lost = self._takes_lost and state == GenerationState.LOST
+        whole = state == GenerationState.COMPLETE or lost
+        return ShardGradient(self._shard, generation, iteration) if whole else None
+
+    def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
+        generation = self._shard.generation_of(iteration)
+        return None if generation is None else self._shard.held(generation)
+
+    @property
+    def partial(self) -> ShardCoverage:
+        return self._coverage
+
+    @property
+    def ended(self) -> bool:
+        generation = self._shard.generation_of(self.next_iteration)
+        if generation is None or self._takes_lost:
+            return False
+        return self._shard.state(generation) == GenerationState.LOST
+
+    def news(self) -> Finding | None:
+        """The extractor tells what becomes of an iteration."""
+        return None
+
+    def release(self, iteration: Iteration) -> None:
+        self._shard.apply(iteration)
+
+    def rewind(self, iteration: Iteration) -> None:
+        self._shard.apply(iteration)
+
+    def close(self) -> None:
+        self._shard.close()

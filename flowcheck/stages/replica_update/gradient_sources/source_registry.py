@@ -1,0 +1,55 @@
+"""The kinds of gradient sources, and which one a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
+from flowcheck.stages.job_state.training_facts import training_of
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
+from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
+    has_log_record,
+    open_logs,
+)
+from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.training_job.learned_job import FollowedData
+from flowcheck.wire.training_job.training_spec import TrainingFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceKind:
+    """All that the updater knows of one kind. README.md says how one is added."""
+
+    name: str
+    is_there: Callable[[RunDir], bool]
+    """Whether a run has one by now, and what must be known of its training job, so that it can
+    be opened."""
+    open: Callable[[RunDir, TrainingFacts, int], GradientSource]
+    """With what is known of the training job, and its iterations per step."""
+
+
+def _open_shard(run: RunDir, training: TrainingFacts, _: int) -> GradientSource:
+    shard = GradientShard.open(run.shard)
+    return ShardSource(shard, takes_lost=training.kind is FollowedData.PARAMETERS)
+
+
+SOURCE_KINDS = (
+    SourceKind(
+        name="gradient_log",
+        is_there=lambda run: has_log_record(run) and training_of(run) is not None,
+        open=open_logs,
+    ),
+    SourceKind(
+        name="shard",
+        is_there=lambda run: run.learned_job.exists() and run.shard.exists(),
+        open=_open_shard,
+    ),
+)
+"""A run has the first that is there."""
+
+
+def source_kind_of(run: RunDir) -> SourceKind | None:
+    """None: there is nothing that gradients come from, not yet."""
+    return next((kind for kind in SOURCE_KINDS if kind.is_there(run)), None)

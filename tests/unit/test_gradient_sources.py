@@ -1,0 +1,323 @@
+"""A replica that is stepped from recorded gradients, in a run without a shard and connections.
+
+Judged by torch's own optimizer, which takes the gradients of the made-up job as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from support.incarnations import JOB, Life, floats
+from support.lives import Both, Killed
+from support.staged import Chain, Heard
+from test_base_command import Trainer
+
+import flowcheck
+from flowcheck.config import job_from
+from flowcheck.errors import LearnError, StateError
+from flowcheck.findings.catalog.gradient_sources import (
+    LOG_CHANGED,
+    LOG_CLOSED,
+    LOG_GAP,
+    NOT_A_SOURCE_RECORD,
+    OTHER_GRADIENTS,
+)
+from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
+from flowcheck.messages import Note
+from flowcheck.replica.model_replica import PendingStep, Replica
+from flowcheck.replica.state_file.gradient_log import GradientLog, room_for
+from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.job_incarnation import read_record
+from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
+from flowcheck.stages.replica_update.gradient_sources import source_registry
+from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
+    LogFileSource,
+    write_log_record,
+)
+from flowcheck.stages.replica_update.step_log import StepLog
+from flowcheck.stages.replica_update.update_stage import UpdateService
+from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.wire.training_job.learned_job import decode_job
+from flowcheck.wire.training_job.training_spec import decode_spec, encode_spec, spec_of
+
+SETTINGS = {
+    "source": [{"file": "0"}],
+    "optimizer": {"name": "adamw", "learning_rate": 1e-3},
+    "replica": {"keep_bytes": 1 << 22},
+    "digests": True,
+}
+
+
+@dataclass
+class Recorded:
+    """What a chain left that followed the job, and waited for a base until its end."""
+
+    folder: Path
+    logs: list[Path]
+    spec: Path
+    weights: Path
+    gradients: list[np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("recorded")
+    life = Life(JOB, Trainer().flat())
+    gradients = [floats(raw).copy() for raw in life.all().gradients]
+    write_pcap(folder / "life.pcap", life.frames_of())
+    log = {"memory_bytes": room_for(Path(), 3, gradients[0].nbytes).size_bytes}
+    log |= {"file": str(folder / "log-1"), "file_bytes": 1 << 20}
+    replica = {"keep_bytes": 1 << 22, "awaits_base": True}
+    chain = Chain(folder, folder / "memory", [folder / "life.pcap"], 256)
+    both = Both(chain, replica=replica, gradient_log=log)
+    both.drive()
+    shutil.copy(chain.run.gradients, folder / "log-0")
+    shutil.copy(chain.run.weights, folder / "weights.bin")
+    job = decode_job(chain.run.learned_job.read_bytes())
+    (folder / "spec.json").write_bytes(encode_spec(spec_of(job)))
+    both.close()
+    logs = [folder / "log-1", folder / "log-0"]  # whatever their order
+    return Recorded(folder, logs, folder / "spec.json", folder / "weights.bin", gradients)
+
+
+@dataclass
+class Stepped:
+    """A run directory with what was recorded, and its updater."""
+
+    run: RunDir
+    heard: Heard
+
+    def service(self) -> UpdateService:
+        service = UpdateService(self.run, job_from(SETTINGS))
+        try:
+            service.start(self.heard)  # type: ignore[arg-type]
+        except Killed:
+            service.stop()
+            raise
+        return service
+
+    def drive(self) -> None:
+        """To the end of what is logged, by updaters that may be killed."""
+        service: UpdateService | None = None
+        for _ in range(1000):
+            try:
+                service = service or self.service()
+                if not service.work() and service.drained():
+                    service.stop()
+                    return
+            except Killed:
+                if service is not None:
+                    service.stop()  # what the kernel does for a process that is gone
+                service = None
+        raise AssertionError("the updater never came to an end")
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.run.steps.read_text() if self.run.steps.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    def told(self) -> list[Any]:
+        return [note.finding for note in self.heard.of(Note)]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def stepped(recorded: Recorded, shm: Path, tmp_path: Path) -> Callable[[list[Path]], Stepped]:
+    def make(logs: list[Path]) -> Stepped:
+        run = RunDir.create(tmp_path / "stepped", shm)
+        shutil.copy(recorded.weights, run.weights)
+        shutil.copy(recorded.spec, run.training_spec)
+        write_log_record(run, logs)
+        return Stepped(run, Heard())
+
+    return make
+
+
+def assert_as_torch(stepped: Stepped, gradients: list[np.ndarray]) -> None:
+    """Every step once, in order, and all of the state of the last one."""
+    trainer = Trainer()
+    wanted = [trainer.step(gradient) for gradient in gradients]
+    lines = stepped.lines()
+    assert [line["step"] for line in lines] == list(range(1, len(gradients) + 1))
+    assert [line["parameters_sha256"] for line in lines] == wanted
+    optimizer = job_from(SETTINGS).optimizer
+    assert optimizer is not None
+    replica = Replica.open(stepped.run.replica, optimizer)
+    try:
+        for own, states in zip(trainer.parameters, replica.states(), strict=True):
+            theirs = trainer.optimizer.state[own]
+            assert states.keys() >= {"exp_avg", "exp_avg_sq"}
+            for name in ("exp_avg", "exp_avg_sq"):
+                assert torch.equal(states[name].tensor.reshape(-1), theirs[name].reshape(-1))
+    finally:
+        replica.close()
+
+
+def test_a_replica_is_stepped_from_recorded_gradients_alone(
+    recorded: Recorded, stepped: Callable[..., Stepped]
+) -> None:
+    made = stepped(recorded.logs)
+    made.drive()
+    assert not made.run.learned_job.exists() and not made.run.shard.exists()
+    assert_as_torch(made, recorded.gradients)
+    assert read_record(made.run).update.state is ReplicaState.APPLYING
+    assert EMPTY_STATE() in assumptions_of(made.run)
+    before = [log.read_bytes() for log in recorded.logs]
+    made.drive()  # once more, by an updater that finds all of it taken
+    assert len(made.lines()) == JOB.steps
+    assert [log.read_bytes() for log in recorded.logs] == before
+
+
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(PendingStep, "commit"), (StepLog, "write"), (LogFileSource, "release")],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+def test_an_updater_killed_at_any_store_takes_every_step_once(
+    owner: Any,
+    name: str,
+    behind: bool,
+    recorded: Recorded,
+    stepped: Callable[..., Stepped],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, calls = getattr(owner, name), [0]
+
+    def changed(*words: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] % 2 and not behind:
+            raise Killed
+        done = real(*words, **named)
+        if calls[0] % 2 and behind:
+            raise Killed
+        return done
+
+    monkeypatch.setattr(owner, name, changed)
+    made = stepped(recorded.logs)
+    made.drive()
+    assert calls[0] >= JOB.steps
+    assert_as_torch(made, recorded.gradients)
+
+
+def log_of(path: Path, gradients: dict[int, np.ndarray], steps: int = JOB.steps) -> GradientLog:
+    """A log of a peer's that has room for so many steps."""
+    size = next(iter(gradients.values())).nbytes
+    log = GradientLog([room_for(path, steps, size)], size)
+    for iteration, gradient in gradients.items():
+        log.append(iteration, gradient)  # type: ignore[arg-type]
+    return log
+
+
+def test_a_log_that_its_writer_goes_on_with_is_followed(
+    recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    path = tmp_path / "peer"
+    made = stepped([path])
+    service = made.service()
+    assert service.work() == 0 and service.drained()
+    log = log_of(path, {1: recorded.gradients[0]})
+    for number, gradient in enumerate(recorded.gradients, 1):
+        if number > 1:
+            assert log.append(number, gradient)  # type: ignore[arg-type]
+        assert not service.drained()
+        assert service.work() == 1
+        assert service.work() == 0 and service.drained()
+        assert made.lines()[-1]["step"] == number
+    service.stop()
+    log.close()
+    assert_as_torch(made, recorded.gradients)
+    assert made.told() == []
+
+
+def spoilt(kind: str, path: Path, gradients: list[np.ndarray]) -> Any:
+    """A log of two steps that may be taken, and what is told of it."""
+    first = {1: gradients[0], 2: gradients[1]}
+    if kind == "gap":
+        log_of(path, first | {4: gradients[3]}).close()
+        return LOG_GAP(iteration=4, last=2)
+    if kind == "closed":
+        log_of(path, first | {3: gradients[2]}, steps=2).close()
+        return LOG_CLOSED(last=2)
+    log_of(path, first | {3: gradients[2]}).close()
+    raw = bytearray(path.read_bytes())
+    at = raw.find(gradients[2].tobytes())
+    assert at > 0
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    return LOG_CHANGED(iteration=3, file=path)
+
+
+@pytest.mark.parametrize("kind", ["gap", "closed", "changed"])
+def test_where_a_log_ends_the_replica_stops_and_says_why_once(
+    kind: str, recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    wanted = spoilt(kind, tmp_path / "peer", recorded.gradients)
+    made = stepped([tmp_path / "peer"])
+    service = made.service()
+    for _ in range(6):
+        service.work()
+    assert service.drained()
+    service.stop()
+    assert_as_torch(made, recorded.gradients[:2])
+    assert made.told() == [wanted]
+    assert read_record(made.run).update.state is ReplicaState.STOPPED
+
+
+def test_a_changed_copy_is_no_loss_where_another_log_has_the_iteration(
+    recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    spoilt("changed", tmp_path / "peer", recorded.gradients)
+    made = stepped([tmp_path / "peer", *recorded.logs])
+    made.drive()
+    assert_as_torch(made, recorded.gradients)
+
+
+def test_files_of_something_else_are_refused(
+    recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    log_of(tmp_path / "other", {1: recorded.gradients[0][:-1]}).close()
+    made = stepped([tmp_path / "other"])
+    with pytest.raises(StateError) as refused:
+        made.service()
+    assert refused.value.finding.of(OTHER_GRADIENTS)
+    (made.run.learned_folder / "gradient_logs.json").write_bytes(b'{"files": [], "format": 9}')
+    with pytest.raises(StateError) as refused:
+        made.service()
+    assert refused.value.finding.of(NOT_A_SOURCE_RECORD)
+
+
+def test_what_a_spec_tells_is_what_the_job_tells(recorded: Recorded) -> None:
+    spec = decode_spec(recorded.spec.read_bytes())
+    assert spec.gradient_bytes == spec.state_bytes == recorded.gradients[0].nbytes
+    assert [parameter.sizes for parameter in spec.parameters] == list(JOB.shapes)
+    assert spec.communicator_ranks == (JOB.ranks,)
+    mapped = msgspec.structs.replace(spec, mapped=True)
+    assert mapped.gradient_bytes == spec.gradient_bytes + 4 * len(JOB.shapes)
+    assert {"edges", "communicators", "each"}.isdisjoint(json.loads(recorded.spec.read_bytes()))
+    for wrong in (b"{", b"{}", encode_spec(msgspec.structs.replace(spec, format=9))):
+        with pytest.raises(LearnError):
+            decode_spec(wrong)
+
+
+def test_of_the_updater_only_the_sources_know_how_gradients_arrive() -> None:
+    """Two look at a shard that is not the replica's source: of another ring of the training, and
+    for who reads a log from outside."""
+    room = Path(flowcheck.__file__).parent / "stages/replica_update"
+    know = {path.name for path in room.glob("*.py") if "gradient_shard" in path.read_text()}
+    assert know == {"grad_norm_exchange.py", "gradient_logs.py"}
+
+
+def test_each_kind_of_source_is_in_the_table_of_the_page() -> None:
+    page = Path(source_registry.__file__).with_name("README.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert rows == [kind.name for kind in source_registry.SOURCE_KINDS]
