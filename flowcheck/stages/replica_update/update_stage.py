@@ -3,8 +3,8 @@
 The order that makes a kill harmless: the replica commits the step; its line is written to
 steps.jsonl while the gradient is still in its source or the log; only then is that released.
 
-What is done with the replica is one of the states of job_state/lifecycle_state_machines.py. Each turn looks
-first which one the facts make it, and tells the lifecycle record.
+What is done with the replica is one of the states of job_state/lifecycle_state_machines.py. Each
+turn looks first which one the facts make it, and tells the lifecycle record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reads the new lines of a JSON-lines file, each once, also after rotation or truncation.
 
-append_line (bounded_log_files.py) replaces a file that is full by its newer half, and a start sets the
-file of the run before aside: a reader that goes by its place in the file would take old lines for
-new ones, or miss some. This one goes by the last line it has seen.
+append_line (bounded_log_files.py) replaces a file that is full by its newer half, and a start sets
+the file of the run before aside: a reader that goes by its place in the file would take old lines
+for new ones, or miss some. This one goes by the last line it has seen.
 """
 
 from __future__ import annotations
