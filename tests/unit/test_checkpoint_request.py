@@ -15,7 +15,7 @@ import pytest
 from support.file_kills import explore, lacks
 from support.lifecycle import checkpoints, follow, waiting
 from support.lives import Both
-from test_base import STEPS, Trainer, first_life, frames_of, play, resumed  # noqa: F401
+from test_base_command import STEPS, Trainer, first_life, frames_of, play, resumed  # noqa: F401
 
 from flowcheck.errors import StateError
 from flowcheck.messages import Note

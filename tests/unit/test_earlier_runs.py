@@ -34,8 +34,8 @@ from support.incarnations import JOB, Life, floats
 from support.lifecycle import checkpoints
 from support.lives import Deaths, Killed
 from support.staged import Chain
-from test_base import BASE, STEPS, Trainer, first_life, frames_of, resumed  # noqa: F401
-from test_reanchor import GIVEN, SAVED, UNSEEN, given, shown, trained
+from test_base_command import BASE, STEPS, Trainer, first_life, frames_of, resumed  # noqa: F401
+from test_replica_reset import GIVEN, SAVED, UNSEEN, given, shown, trained
 
 from flowcheck.config import encode_config
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
