@@ -6,6 +6,7 @@ Written once it is proved, because the start-up messages it came from never come
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import pairwise
 from math import prod
@@ -343,6 +344,8 @@ def decode_job(text: bytes) -> LearnedJob:
     try:
         number = msgspec.json.decode(text, type=_Format).format
         if number == FORMAT:
+            if b'"tree"' in text and any("tree" in op for op in _ops(msgspec.json.decode(text))):
+                raise msgspec.ValidationError("a collective has `tree`, a key of format 2")
             return _checked(msgspec.json.decode(text, type=LearnedJob))
         if number == SENTENCES_FORMAT:
             return _checked(_of_sentences(text))
@@ -362,17 +365,22 @@ def _checked(job: LearnedJob) -> LearnedJob:
     return job
 
 
+def _ops(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of what was decoded without its types."""
+    for ops in (job.get("first"), job.get("each")):
+        yield from (op for op in (ops if isinstance(ops, list) else ()) if isinstance(op, dict))
+
+
 def _of_sentences(text: bytes) -> LearnedJob:
     """Of format 2: evidence and assumptions were sentences, and before algorithms had names a
     collective said `"tree": true` or false in their place."""
     told = msgspec.json.decode(text, type=_Sentences)
     rest: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-    for ops in (rest.get("first"), rest.get("each")):
-        for op in filter(lambda one: isinstance(one, dict), ops if isinstance(ops, list) else ()):
-            by_tree = op.pop("tree", False)
-            if not isinstance(by_tree, bool):
-                raise msgspec.ValidationError("a collective's `tree` is neither true nor false")
-            op.setdefault("algorithm", Algorithm.TREE if by_tree else Algorithm.RING)
+    for op in _ops(rest):
+        by_tree = op.pop("tree", False)
+        if not isinstance(by_tree, bool):
+            raise msgspec.ValidationError("a collective's `tree` is neither true nor false")
+        op.setdefault("algorithm", Algorithm.TREE if by_tree else Algorithm.RING)
     found = msgspec.convert(
         rest | {"evidence": (), "assumed": (), "format": FORMAT}, type=LearnedJob
     )
