@@ -18,6 +18,7 @@ from support.lives import Both
 from test_base_command import STEPS, Trainer, first_life, frames_of, play, resumed  # noqa: F401
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.lifecycle_records import FILE_GONE, NO_BASE_AWAITED
 from flowcheck.messages import Note
 from flowcheck.ops.trainer_checkpoint import base_command
 from flowcheck.stages.job_state import checkpoint_request, lifecycle_writers
@@ -35,7 +36,6 @@ from flowcheck.stages.job_state.checkpoint_request import (
 from flowcheck.stages.job_state.job_incarnation import Incarnation
 from flowcheck.stages.job_state.lifecycle_record_schema import CheckpointRequest, RequestKind
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
-from flowcheck.stages.replica_update.update_stage import NOT_AWAITED
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
@@ -90,12 +90,12 @@ def test_what_is_given_is_taken_answered_and_cleared_away(run: RunDir) -> None:
 
 def test_one_waits_at_a_time(run: RunDir) -> None:
     first = submitted(run)
-    with pytest.raises(StateError, match="another file is just being taken: try again"):
+    with pytest.raises(StateError, match="another file is being taken right now: try again"):
         submitted(run, 8)
     assert taken(run).step == 7
-    with pytest.raises(StateError, match="another file is just being taken"):
+    with pytest.raises(StateError, match="another file is being taken right now"):
         submitted(run, 8)
-    refuse_request(lifecycle := updater(run), taken(run), Step(7), "no")
+    refuse_request(lifecycle := updater(run), taken(run), Step(7), NO_BASE_AWAITED())
     second = submitted(run, 8)
     assert taken(run).step == 8
     assert [one.id for one in lifecycle.part.answers] == [first] != [second]
@@ -174,7 +174,7 @@ def test_what_is_withdrawn_while_it_is_taken_is_one_of_both(run: RunDir) -> None
         assert told["withdrawn"] == (request is None), turn
         found.add(told["withdrawn"])
         if request is not None:
-            refuse_request(lifecycle, request, Step(0), "no")
+            refuse_request(lifecycle, request, Step(0), NO_BASE_AWAITED())
         assert not is_asked(run) and not checkpoints(run)
     assert found, "either may win"
 
@@ -201,15 +201,15 @@ def test_a_full_disk_keeps_a_request_waiting_and_a_refusal_makes_its_own_room(
     request = take_request(lifecycle)
     assert request is not None
     monkeypatch.setattr(lifecycle_writers, "write_atomically", no_space(1))
-    refuse_request(lifecycle, request, Step(3), "no")
+    refuse_request(lifecycle, request, Step(3), NO_BASE_AWAITED())
     answer = request_answer(run, asked)
-    assert answer is not None and answer.refused == "no" and not checkpoints(run)
+    assert answer is not None and answer.refused == NO_BASE_AWAITED() and not checkpoints(run)
     submitted(run)
     request = take_request(lifecycle)
     assert request is not None
     monkeypatch.setattr(lifecycle_writers, "write_atomically", no_space(2))
     with pytest.raises(OSError, match="No space"):
-        refuse_request(lifecycle, request, Step(3), "no")
+        refuse_request(lifecycle, request, Step(3), NO_BASE_AWAITED())
     monkeypatch.undo()
     with pytest.raises(StateError, match="is gone: give it again"):
         read_sections(run, taken(run))
@@ -230,14 +230,15 @@ def test_a_file_that_is_gone_or_that_nothing_waits_for_is_refused_and_the_update
     (run.learned_folder / asked.file).unlink()
     both.drive()
     answer = request_answer(run, asked.id)
-    assert answer is not None and answer.refused.endswith("is gone: give it again")
-    assert any("is gone" in m.sentence for m in both.chain.heard.of(Note))  # type: ignore[attr-defined]
+    assert answer is not None and answer.refused is not None
+    assert answer.refused.code == FILE_GONE.code
+    assert answer.refused in [m.finding for m in both.chain.heard.of(Note)]
     base_command.submit_base(run, both.config, file)
     both.drive()
     late = submit_request(run, RequestKind.BASE, Step(3), SECTIONS, "s.pt")
     both.drive()
     answer = request_answer(run, late)
-    assert answer is not None and answer.refused == NOT_AWAITED and not checkpoints(run)
+    assert answer is not None and answer.refused == NO_BASE_AWAITED() and not checkpoints(run)
 
 
 @pytest.fixture
@@ -261,7 +262,7 @@ def test_a_request_is_there_whole_with_its_file_or_not_at_all(folder: Path) -> N
         run = RunDir(place)
         if is_asked(run):
             read_sections(run, taken(run))
-            refuse_request(updater(run), taken(run), Step(0), "no")
+            refuse_request(updater(run), taken(run), Step(0), NO_BASE_AWAITED())
         submitted(run, 8)
         assert taken(run).step == 8, when
         read_sections(run, taken(run))
