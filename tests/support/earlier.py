@@ -24,6 +24,7 @@ from support.lifecycle import waiting
 from support.lives import Both, Deaths, Killed
 
 from flowcheck.atomic_write import atomic_path, write_atomically
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.job_state.job_incarnation import read_record, update_part_of
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
@@ -139,7 +140,8 @@ def as_before(run: RunDir) -> None:
             continue
         path.rename(folder / "next")
         if verdict is not None:
-            (folder / "next/verdict.json").write_bytes(msgspec.json.encode(verdict))
+            told = msgspec.to_builtins(verdict) | {"why": str(verdict.why or "")}  # a sentence
+            (folder / "next/verdict.json").write_bytes(msgspec.json.encode(told))
     if record.incarnation != Incarnation():
         (folder / "incarnation.json").write_bytes(msgspec.json.encode(record.incarnation))
     if request is not None:
@@ -191,4 +193,7 @@ class Upgraded(Both):
 
 def verdict_of(facts: dict[str, Any]) -> RestartVerdict | None:
     told = facts["verdict"]
-    return None if told is None else msgspec.convert(told, RestartVerdict)
+    if told is None:
+        return None
+    why = Finding("earlier.sentence", {"sentence": told["why"]}) if told["why"] else None
+    return msgspec.structs.replace(msgspec.convert(told | {"why": None}, RestartVerdict), why=why)

@@ -90,10 +90,10 @@ def test_what_is_given_is_taken_answered_and_cleared_away(run: RunDir) -> None:
 
 def test_one_waits_at_a_time(run: RunDir) -> None:
     first = submitted(run)
-    with pytest.raises(StateError, match="another file is just being taken: try again"):
+    with pytest.raises(StateError, match="another file is being taken right now: try again"):
         submitted(run, 8)
     assert taken(run).step == 7
-    with pytest.raises(StateError, match="another file is just being taken"):
+    with pytest.raises(StateError, match="another file is being taken right now"):
         submitted(run, 8)
     refuse_request(lifecycle := updater(run), taken(run), Step(7), NO_BASE_AWAITED())
     second = submitted(run, 8)
@@ -230,8 +230,9 @@ def test_a_file_that_is_gone_or_that_nothing_waits_for_is_refused_and_the_update
     (run.learned_folder / asked.file).unlink()
     both.drive()
     answer = request_answer(run, asked.id)
-    assert answer is not None and answer.refused.of(FILE_GONE)
-    assert any(m.finding.of(FILE_GONE) for m in both.chain.heard.of(Note))  # type: ignore[attr-defined]
+    assert answer is not None and answer.refused is not None
+    assert answer.refused.code == FILE_GONE.code
+    assert answer.refused in [m.finding for m in both.chain.heard.of(Note)]
     base_command.submit_base(run, both.config, file)
     both.drive()
     late = submit_request(run, RequestKind.BASE, Step(3), SECTIONS, "s.pt")

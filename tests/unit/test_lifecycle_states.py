@@ -25,6 +25,7 @@ from support.staged import Chain
 from test_base_command import first_life
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
 from flowcheck.stages.job_state import job_incarnation, lifecycle_writers
@@ -164,7 +165,8 @@ def test_stages_whose_tables_have_nothing_take_every_step_and_say_so(
         wanted = torch_steps(floats(life.truth.weights), gradients, "adamw", lr=1e-3)
         told = [line["parameters_sha256"] for line in lines]
         assert told == [hashlib.sha256(one.tobytes()).hexdigest() for one in wanted]
-        notes = [m.sentence for m in both.chain.heard.of(Note) if "mistake in" in m.sentence]  # type: ignore[attr-defined]
+        found = [m.finding for m in both.chain.heard.of(Note)]
+        notes = [str(one) for one in found if one.code == ILLEGAL_TRANSITION.code]
         assert [note.partition(",")[0] for note in notes] == [
             "extraction went from 'staging' to 'following'",
             "incarnation 1 of the job went from 'unlearned' to 'followed'",
