@@ -118,4 +118,4 @@ def test_a_model_that_is_not_the_trainers_is_said_where_they_tell_theirs(
     capture = DATA.parent / "two-ranks-ll.pcapng"
     assert analyze_command.run([capture], model=FACTORY, as_json=True) == 0
     notes = json.loads(capfd.readouterr().out)["notes"]
-    assert any("theirs are followed" in note for note in notes)
+    assert any("theirs are followed" in note["sentence"] for note in notes)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.moved import sums_passing
 
 from flowcheck.errors import ConfigError
-from flowcheck.lab.cluster import Mirror, ring_mirror_coverage
+from flowcheck.lab.cluster import Mirror, coverage
 
 Seen = dict[tuple[int, str], list[int]]
 """Per port and direction, the chunks whose complete sum passed it, in order."""
@@ -55,7 +55,7 @@ def test_against_a_ring_that_runs(choice: tuple[list[int], list[Mirror]]) -> Non
         from_ = at if mirror.direction == "rx" else (at - 1) % len(ring)
         links.setdefault(from_, seen[mirror.port, mirror.direction])
     counts = [sum(chunks.count(c) for chunks in links.values()) for c in range(len(ring))]
-    found = ring_mirror_coverage(ring, mirrors)
+    found = coverage(ring, mirrors)
     assert list(found.sightings) == counts
     assert list(found.missing) == [c for c, count in enumerate(counts) if count == 0]
     points = {(mirror.port, mirror.direction) for mirror in mirrors}
@@ -74,24 +74,24 @@ def test_against_a_ring_that_runs(choice: tuple[list[int], list[Mirror]]) -> Non
 def test_the_rules_of_thumb(size: int) -> None:
     ring = range(size)
     for port in ring:
-        assert len(ring_mirror_coverage(ring, [Mirror(port, "rx")]).missing) == 1
-        assert len(ring_mirror_coverage(ring, [Mirror(port, "tx")]).missing) == 1
-        assert ring_mirror_coverage(ring, [Mirror(port, "rx"), Mirror(port, "tx")]).complete
-    assert ring_mirror_coverage(ring, [Mirror(0, "rx"), Mirror(1, "rx")]).complete
+        assert len(coverage(ring, [Mirror(port, "rx")]).missing) == 1
+        assert len(coverage(ring, [Mirror(port, "tx")]).missing) == 1
+        assert coverage(ring, [Mirror(port, "rx"), Mirror(port, "tx")]).complete
+    assert coverage(ring, [Mirror(0, "rx"), Mirror(1, "rx")]).complete
     # Both ends of one link: two ports, two directions, and still one chunk short.
-    same = ring_mirror_coverage(ring, [Mirror(0, "rx"), Mirror(1, "tx")])
+    same = coverage(ring, [Mirror(0, "rx"), Mirror(1, "tx")])
     assert len(same.missing) == 1
     assert same.twice == (0,)
     assert "never seen" in str(same)
 
 
 def test_one_link_into_the_first_host_never_carries_the_weights() -> None:
-    assert not ring_mirror_coverage(range(4), [Mirror(0, "tx")]).start
-    assert "initial weights are NOT seen" in str(ring_mirror_coverage(range(4), [Mirror(3, "rx")]))
-    assert ring_mirror_coverage(range(4), [Mirror(0, "rx")]).start
+    assert not coverage(range(4), [Mirror(0, "tx")]).start
+    assert "initial weights are NOT seen" in str(coverage(range(4), [Mirror(3, "rx")]))
+    assert coverage(range(4), [Mirror(0, "rx")]).start
 
 
 @pytest.mark.parametrize("ring", [[], [1], [0, 1, 0]])
 def test_no_ring(ring: list[int]) -> None:
     with pytest.raises(ConfigError, match="each once"):
-        ring_mirror_coverage(ring, [Mirror(0, "rx")])
+        coverage(ring, [Mirror(0, "rx")])

@@ -313,7 +313,7 @@ def test_of_the_updater_only_the_sources_know_how_gradients_arrive() -> None:
     """Two look at a shard that is not the replica's source: of another ring of the training, and
     for who reads a log from outside."""
     room = Path(flowcheck.__file__).parent / "stages/replica_update"
-    know = {path.name for path in room.glob("*.py") if "gradient_shard" in path.read_text()}
+    know = {path.name for path in room.glob("*.py") if "gradient_double_buffer" in path.read_text()}
     assert know == {"grad_norm_exchange.py", "gradient_logs.py"}
 
 

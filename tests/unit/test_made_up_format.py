@@ -18,6 +18,8 @@ from support.persisting import replica_in, saver_for, take
 import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
@@ -38,13 +40,13 @@ FILE = CheckpointFormat(
 
 def write(
     contents: CheckpointContents, place: Path, options: FormatOptions, sums: ChecksummedWriter
-) -> str:
+) -> tuple[Finding, ...]:
     path = place / NUMBERS if place.is_dir() else place
     model = {name: tensor.tolist() for name, tensor in contents.model.items()}
     tree = {"model": model, "step": contents.given.step, "ranks": options.ranks}
     path.write_text(json.dumps(tree))
     sums.file(path.name, path)
-    return "parameters alone"
+    return (PARAMETERS_ALONE(),)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -88,7 +90,8 @@ def test_a_step_is_restored_verified_and_loaded_in_it(
         words += ["--like", tmp_path / "early.pt"]
     code, said = run(*words, "--json")
     told = json.loads(said)
-    assert (code, told["format"], told["not_full"]) == (0, form.name, "parameters alone")
+    assert (code, told["format"]) == (0, form.name)
+    assert [one["code"] for one in told["not_full"]] == [PARAMETERS_ALONE.code]
     assert run("verify", out)[0] == 0
     tree = flowcheck.load(out)
     assert (tree["step"], tree["ranks"]) == (BEFORE, 2)

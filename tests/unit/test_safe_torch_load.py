@@ -46,7 +46,10 @@ def cut(file: Path, left_out: int) -> None:
         (lambda file: file.write_text("hello\n" * 9), "is not a file that torch.save wrote"),
         (lambda file: file.write_bytes(bytes(range(256))), "is not a file that torch.save wrote"),
         (lambda file: file.write_bytes(pickle.dumps([1])), "is not a file that torch.save wrote"),
-        (lambda file: torch.save({"s": Settings()}, file), "plain values (test_foreign.Settings)"),
+        (
+            lambda file: torch.save({"s": Settings()}, file),
+            "plain values (test_safe_torch_load.Settings)",
+        ),
         (lambda file: torch.save({"s": Hostile()}, file), "plain values (posix.system)"),
         (lambda file: torch.save([Hostile()], file, **OLD), "plain values (posix.system)"),
         (lambda file: zipfile.ZipFile(file, "w").close(), "is not a file that torch.save wrote"),

@@ -40,7 +40,7 @@ def test_a_ratio_is_of_one_round_before_rounds_are_joined() -> None:
 
 
 def test_a_round_without_its_base_is_refused() -> None:
-    with pytest.raises(FlowCheckError, match="lacks the case"):
+    with pytest.raises(FlowCheckError, match="does not have the case"):
         sums.figures([run(1, "none", [1.0]), run(2, "torch.save", [1.0])])
 
 
@@ -65,7 +65,7 @@ def test_cpu_time_counts_from_the_end_of_the_warm_up() -> None:
 
 
 def test_cpu_time_of_too_few_steps_is_refused() -> None:
-    with pytest.raises(FlowCheckError, match="more steps"):
+    with pytest.raises(FlowCheckError, match="give it more --steps"):
         sums.cpu_per_step([CpuSample(1, 1.0, 0.0), CpuSample(5, 2.0, 0.0)], 2)
 
 
