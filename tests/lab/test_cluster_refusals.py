@@ -111,8 +111,10 @@ def test_missing_kernel_feature(
         def tc(self, *_: object) -> None:
             raise NetlinkError(95)
 
+    mirrors = linux_bridge.copy_to
+
     def copy_to(_: object, *words: object) -> None:
-        linux_bridge.copy_to(Refusing(), *words)  # type: ignore[arg-type]
+        mirrors(Refusing(), *words)  # type: ignore[arg-type]
 
     monkeypatch.setattr(linux_bridge, "copy_to", copy_to)
     assert "CONFIG_NET_SCH_INGRESS" in said(monkeypatch, capsys, "up", "--name", NAME)
@@ -144,7 +146,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_state_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_state_file, "FOLDER", tmp_path)
     (tmp_path / "lab.json").write_text("{")
-    with pytest.raises(FlowCheckError, match="not a cluster's state"):
+    with pytest.raises(FlowCheckError, match="does not hold the state of a cluster"):
         lab.status("lab")
     with pytest.raises(ConfigError):
         lab.down("no/name")

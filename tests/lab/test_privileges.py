@@ -145,7 +145,7 @@ def test_root_waits_for_nothing_that_a_chains_user_put_among_its_records(
     for verb in ("status", "top"):
         with Command(verb, "--run", run, "--json") as command:
             code, _, said = command.result(30)
-        assert code == 2 and "which no chain put there" in said, said
+        assert code == 2 and "which is no file or folder of a chain" in said, said
 
 
 @pytest.mark.parametrize("folder", ["made", "there"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError, MessageError
+from flowcheck.findings.catalog.how_chains_end import SIGNAL_TERM
 from flowcheck.messages import Hello, Message, ShardReady, SpanReady, StepApplied, Stop
 from flowcheck.stages.zmq_sockets import INBOX_MESSAGES, StageSockets, ipc_address
 
@@ -55,7 +56,7 @@ def test_what_the_supervisor_broadcasts_reaches_every_stage(
     until_s = time.monotonic() + LIMIT_S
     while not all(heard):  # a subscriber that just connected may miss the first
         assert time.monotonic() < until_s
-        supervisor.broadcast.send(Stop(reason="test"))
+        supervisor.broadcast.send(Stop(reason=SIGNAL_TERM()))
         for stage, messages in zip(stages, heard, strict=True):
             messages.extend(stage.inbox.drain(limit=8, wait_ms=20))
     assert {type(m) for messages in heard for m in messages} == {Stop}
