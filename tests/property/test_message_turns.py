@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcheck.findings.catalog.late_join import TURNS_OPEN
+from flowcheck.findings.catalog.midstream_jobs import TURNS_OPEN
 from flowcheck.wire.learn.jobs.late.turns import in_turn
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 

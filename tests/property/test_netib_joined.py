@@ -18,7 +18,7 @@ from support.netib import Options, generate
 from support.staged import Chain, dealt, played
 from test_netib_followed import SMALL, WIDE
 
-from flowcheck.findings.catalog.late_join import NO_RING_FITS
+from flowcheck.findings.catalog.midstream_jobs import NO_RING_FITS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained, StepLost
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard

@@ -14,7 +14,7 @@ from support.netib import Generated, Options, generate
 from support.staged import Chain, Heard
 
 from flowcheck.config import JobConfig, OptimizerConfig, ReplicaConfig, RingConfig, SourceConfig
-from flowcheck.findings.catalog.late_join import MIXED_AMID_RUN
+from flowcheck.findings.catalog.midstream_jobs import MIXED_AMID_RUN
 from flowcheck.messages import Drained
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard

@@ -13,7 +13,7 @@ from support.netib import Generated, Options, generate
 from support.netib.nodes import log_of, order_of
 
 from flowcheck.findings.catalog.connections import FIRST_GPU_OPEN, PLACES_BY_LOG, WRITER_BY_LOG
-from flowcheck.findings.catalog.late_join import OTHER_NODES
+from flowcheck.findings.catalog.midstream_jobs import OTHER_NODES
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain

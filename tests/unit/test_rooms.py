@@ -1,6 +1,7 @@
 """The house rule on imports, read from the source: arrows point downward only."""
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +154,25 @@ def test_rooms_of_learning_import_only_what_lies_below_them() -> None:
         if f"{name}.".startswith(f"flowcheck.wire.learn.{above}.")
     ]
     assert wrong == []
+
+
+def test_a_base_name_stands_once_in_the_package() -> None:
+    """wire/learn keeps its names until it is replaced."""
+    same_role = {"__init__", "__main__"}
+    where: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        if path.stem not in same_role and "learn" not in path.relative_to(PACKAGE).parts:
+            where.setdefault(path.stem, []).append(str(path.relative_to(PACKAGE)))
+    assert [paths for paths in where.values() if len(paths) > 1] == []
+
+
+def test_rooms_of_the_stages_import_one_another_one_way_only() -> None:
+    stages, uses = PACKAGE / "stages", dict[str, set[str]]()
+    for path in stages.rglob("*.py"):
+        own = path.relative_to(stages).with_suffix("").parts[0]
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[:2] == ["flowcheck", "stages"] and len(parts) > 2 and parts[2] != own:
+                uses.setdefault(own, set()).add(parts[2])
+    order = [*graphlib.TopologicalSorter(uses).static_order()]
+    assert order.index("run_directory") < order.index("job_state") < order.index("supervisor")

@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 
 import msgspec
 
-from flowcheck.findings.catalog import late_join
+from flowcheck.findings.catalog import midstream_jobs
 from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER, PLACES_BY_LOG
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE
 from flowcheck.findings.catalog.transport_forms import LL128_ORDER_OPEN_MIDSTREAM
@@ -82,9 +82,9 @@ def join_expected(
     told = sort_flows(flows, messages)
     streams, _ = ring_and_p2p(told.streams)
     if not streams:
-        return None, late_join.NO_RINGS()
+        return None, midstream_jobs.NO_RINGS()
     rules = rules_told(told, release)
-    why: Finding | None = late_join.NO_RING_FITS(late_join.NO_CLOSED_RING())
+    why: Finding | None = midstream_jobs.NO_RING_FITS(midstream_jobs.NO_CLOSED_RING())
     for row in rows(streams):
         own = [grant for grant in told.grants if grant.rings]
         group = alone(row, own)
@@ -95,14 +95,14 @@ def join_expected(
             if found is not None and (why := unlike(found)):
                 continue
             if found is not None and mixable(found, streams, laps=LAPS):
-                return None, late_join.MIXED_AMID_RUN()
+                return None, midstream_jobs.MIXED_AMID_RUN()
             if found is not None and lines.uses_ll128(found) and lines.may_be_linear(told):
                 return None, LL128_ORDER_OPEN_MIDSTREAM()
             return found, why
         if short and not ended:
-            why = late_join.NO_WHOLE_ITERATION()
+            why = midstream_jobs.NO_WHOLE_ITERATION()
         else:
-            why = late_join.NO_RING_FITS(late_join.NO_RING_OF_CONNECTIONS(len(row)))
+            why = midstream_jobs.NO_RING_FITS(midstream_jobs.NO_RING_OF_CONNECTIONS(len(row)))
     return None, why
 
 
@@ -118,7 +118,7 @@ def _fits(
     seen = [protocol for s in row for send in s.sends.values() if (protocol := send.protocol)]
     used = [protocol for protocol in ORDER if protocol in {*seen, *(s.protocol for s in row)}]
     fits: list[_Fit] = []
-    short, rests_on = False, late_join.AS_STATED()
+    short, rests_on = False, midstream_jobs.AS_STATED()
     # Each bucket goes around a ring twice, on some channel at least.
     most = max(len(stream.sends) for stream in row) // (2 * LAPS * len(stated.buckets)) + 1
     for ring in guesses:
@@ -129,7 +129,7 @@ def _fits(
             continue
         for guess in _guesses(stated, ring, used):
             found, why = join_job(guess, messages, ended=ended, laps=LAPS, assumed=rests_on)
-            short = short or (why is not None and why.of(late_join.NO_WHOLE_ITERATION))
+            short = short or (why is not None and why.of(midstream_jobs.NO_WHOLE_ITERATION))
             if found is not None and not any(_same(found, fit.joined) for fit in fits):
                 fits.append(_Fit(found, ring.penalty))
     return fits, short
@@ -226,17 +226,17 @@ def _told(
     """The one that hints speak for, where sizes fit several."""
     least = min(fit.penalty for fit in fits)
     if least >= HINT:
-        return None, late_join.OTHER_NODES()
+        return None, midstream_jobs.OTHER_NODES()
     best = [fit.joined for fit in fits if fit.penalty == least]
     if len(best) > 1:
-        return None, late_join.PLACE_OPEN(len(best))
+        return None, midstream_jobs.PLACE_OPEN(len(best))
     found = best[0]
     sums = {(op.work_bytes, op.protocol) for op in found.each if op.role is learned_job.Role.BUCKET}
     if all(size <= GRAIN_BYTES[protocol] for size, protocol in sums):
-        return None, late_join.IN_ONE_LINE()
+        return None, midstream_jobs.IN_ONE_LINE()
     alike = (ALL_ALIKE(),) if len(sums) == 1 else ()
     nodes = any(communicator.gpus > 1 for communicator in found.communicators)
-    by_tags = [late_join.PLACE_BY_TAGS()] if len(fits) > 1 else []
+    by_tags = [midstream_jobs.PLACE_BY_TAGS()] if len(fits) > 1 else []
     assumed = [PLACES_BY_LOG()] if nodes else by_tags
     if max(communicator.channels for communicator in found.communicators) > 1:
         assumed.append(CHANNELS_BY_NUMBER())

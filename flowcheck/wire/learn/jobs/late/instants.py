@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.catalog.late_join import (
+from flowcheck.findings.catalog.midstream_jobs import (
     BEGIN_BETWEEN_OTHERS,
     BEGIN_BY_PAUSES,
     BEGIN_CONTRADICTORY,

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.catalog.late_join import (
+from flowcheck.findings.catalog.midstream_jobs import (
     CONNECTION_SILENT,
     JOINED,
     NO_MESSAGE,

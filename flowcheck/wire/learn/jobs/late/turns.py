@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from flowcheck.findings.catalog.late_join import TURNS_BY_TIMES, TURNS_OPEN
+from flowcheck.findings.catalog.midstream_jobs import TURNS_BY_TIMES, TURNS_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
