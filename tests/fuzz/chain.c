@@ -69,7 +69,7 @@ static void clear_files(void)
 	memset(&h->sends_used, 0, sizeof *h - offsetof(struct fc_staging_header, sends_used));
 	fc_shard_clear(&shard);
 	memset(shard.header->generations, 0, sizeof shard.header->generations);
-	shard.header->applied_iteration = 0;
+	shard.header->applied_step = 0;
 }
 
 void chain_start(uint64_t gradient_bytes)
