@@ -112,6 +112,14 @@ def test_a_taking_over_that_it_was_killed_in_is_ended(
     assert taken_over(run).part == lifecycle.part and own(run) == own(wanted)
 
 
+def test_an_offer_that_it_had_half_written_goes(tmp_path: Path) -> None:
+    frozen("goes-on", "06", tmp_path)
+    run = RunDir(tmp_path)
+    assert (run.learned_folder / ".next.tmp").is_dir()
+    assert taken_over(run).state is ExtractState.FOLLOWING
+    assert not any(path.is_dir() for path in run.learned_folder.iterdir())
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     if why := lacks():

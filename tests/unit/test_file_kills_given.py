@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.chain import torch_steps
 from support.file_kills import Explored, explore, lacks
+from support.incarnations import JOB, Life, floats
 from support.lifecycle import checkpoints, waiting
 from support.lives import Both
 from support.staged import Chain, Heard
@@ -25,7 +29,9 @@ from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.ops.trainer_checkpoint import base_command as verb
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.anchor_log import anchor_lines
-from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
+from flowcheck.stages.replica_update.handover import Handover
 from flowcheck.stages.replica_update.update_stage import UpdateService
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -140,5 +146,46 @@ def test_a_base_is_taken_once_wherever_the_updater_is_killed(folder: Path, every
         assert waiting(run) is None and not checkpoints(run), when
         assert not run.gradients.exists(), when
         assert incarnation_of(run).base == BASE, when
+
+    kept(explore(folder, make, updated, judge, every=every), 20 // every)
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_verdict_is_given_once_wherever_the_updater_is_killed(folder: Path, every: int) -> None:
+    """Of a job that comes back from an older step than the replica's."""
+    back = 2
+
+    def make(place: Path) -> None:
+        life, weights = first_life(), floats(first_life().truth.weights)
+        gradients = [floats(one) for one in life.truth.gradients][:STEPS]
+        steps = torch_steps(weights, gradients, "adamw", lr=1e-3)
+        second = Life(replace(JOB, seed=1), steps[back - 1], number=1)
+        second.all()
+        frames = life.frames_of(stop=life.starts[STEPS] + 9) + second.frames_of()
+        both = both_in(place, frames)
+        Handover.due = property(lambda self: False)  # type: ignore[method-assign, assignment]
+        offered = partial(read_record, both.chain.run)
+        both.drive(until=lambda: offered().extract.offered is not None)
+        assert offered().verdict is None and len(told(place)) == STEPS
+        both.close()
+
+    def judge(place: Path, when: str) -> None:
+        readable(place)
+        run = RunDir(place / "run")
+        before, newest = read_record(run), max(peek_versions(run.replica)[1])
+        assert before.update.state in (ReplicaState.APPLYING, ReplicaState.HANDED_OVER), when
+        judged = before.verdict is not None
+        assert (before.update.state is ReplicaState.HANDED_OVER) == judged, when
+        assert newest == back if judged else newest in (back, STEPS), when
+        updated(place)
+        verdict = read_record(run).verdict
+        assert verdict is not None and (verdict.step, verdict.iterations) == (back, back), when
+        assert not judged or verdict == before.verdict, when
+        assert max(peek_versions(run.replica)[1]) == back, when
+        assert [step for step, _ in told(place)] == list(range(1, back + 1)), when
+        [past] = run.root.glob("steps-1.jsonl")
+        assert len(past.read_text().splitlines()) == STEPS, when
+        [audit] = map(json.loads, complete_lines(run.audits))
+        assert (audit["step"], audit["passed"]) == (back, True), when
 
     kept(explore(folder, make, updated, judge, every=every), 20 // every)

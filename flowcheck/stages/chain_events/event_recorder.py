@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from flowcheck.config import JobConfig
-from flowcheck.errors import DECODE_ERRORS
+from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.chain_processes import (
     AUDIT_DIFFERS,
     INCARNATION,
@@ -207,7 +207,7 @@ class EventRecorder:
     def _look_at_files(self) -> None:
         """What other processes write, also while they are no stages: audits, files of the
         trainer's, later lives of the job."""
-        with suppress(OSError, *DECODE_ERRORS):
+        with suppress(OSError, StateError, *DECODE_ERRORS):
             for line in self._new_lines("audits"):
                 audit = msgspec.json.decode(line, type=AuditRecord)
                 why = None

@@ -87,6 +87,8 @@ def put_offers_away(lifecycle: ExtractLifecycle) -> None:
     to be kept goes."""
     run, followed = lifecycle.run, lifecycle.part.followed.number
     offered = lifecycle.part.offered
+    for half in run.learned_folder.glob(f".{OFFERED_FOLDER}*.tmp"):
+        shutil.rmtree(half)
     for folder in run.learned_folder.glob(f"{OFFERED_FOLDER}*"):
         if offered is not None and folder.name == offered.folder:
             continue
