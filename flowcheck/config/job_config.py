@@ -129,7 +129,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
 
     @property
     def joins(self) -> bool:
-        """Whether a job may be joined amid its run."""
+        """Whether a job may be joined midstream."""
         stated = self.replica.joins
         return any(source.live for source in self.source) if stated is None else stated
 

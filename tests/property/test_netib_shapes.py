@@ -195,7 +195,7 @@ def test_shape(
 
 
 def unfinished(options: Options) -> bool:
-    """A random job need not be decoded yet: it is joined amid its run, or its sizes leave open
+    """A random job need not be decoded yet: it is joined midstream, or its sizes leave open
     where a tensor ends, by groups of LL128 or in the last line of weights with buffers."""
     protocols = (options.protocol, *(protocol for _, protocol in options.mix))
     amid = bool(options.start_step or options.start_inside)

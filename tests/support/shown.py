@@ -83,7 +83,7 @@ def marked() -> tuple[StepState, ...]:
 def hostile(state: ChainState) -> ChainState:
     """Every string a stranger could choose is one that means harm."""
     text = HOSTILE + "x" * 10_000
-    plain = {"word", "kind", "what", "version"}
+    plain = {"word", "kind", "what", "version", "code", "algorithm"}
 
     def worse(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""A job joined amid its run, or again after a gap: logged, based, followed as its trainer goes on.
+"""A job joined midstream, or again after a gap: logged, based, followed as its trainer goes on.
 
 Judged by torch's own optimizer, whose checkpoints are the bases.
 """

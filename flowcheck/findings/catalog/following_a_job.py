@@ -47,7 +47,7 @@ WEIGHTS_NOT_SEEN = Entry(
     "the initial weights were not seen whole, so no replica can start",
     cause="The start-up broadcast did not come whole: FlowCheck started late, or a part was lost "
     "on the way.",
-    remedy="State the model and join the job amid its run, or give the trainer's checkpoint with "
+    remedy="State the model and join the job midstream, or give the trainer's checkpoint with "
     "`flowcheck base`.",
     section="learning",
 )
@@ -92,7 +92,7 @@ NO_JOB_LEARNED = Entry("following.no_job_learned", "no job was learned: {reasons
 
 JOINED = Entry(
     "following.joined",
-    "the job was joined amid its run: its steps are logged from now on, and wait for a base: with "
+    "the job was joined midstream: its steps are logged from now on, and wait for a base: with "
     "two checkpoints it writes from here on, flowcheck base FILE --then LATER",
 )
 FURTHER_JOBS = Entry(

@@ -127,7 +127,7 @@ STEP_LOST_JOINS_AGAIN = Entry(
     "loss.step_lost_joins_again",
     "step {step} was not seen whole: the replica stays before it; gradients of later steps are "
     "kept as soon as a whole one is seen again, and wait for a base (flowcheck base FILE)",
-    cause="A part of a step did not come, of a job that was joined amid its run.",
+    cause="A part of a step did not come, of a job that was joined midstream.",
     remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints.",
     section="loss",
 )

@@ -1,4 +1,4 @@
-"""A job joined amid its run: what tells where it lies, what that rests on, and what is open."""
+"""A job joined midstream: what tells where it lies, what that rests on, and what is open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flowcheck.findings.finding import Entry
 
 JOINED = Entry(
     "late_join.joined",
-    "joined amid its run: {messages} messages on {connections} connections have the sizes of its "
+    "joined midstream: {messages} messages on {connections} connections have the sizes of its "
     "iterations",
 )
 SAME_JOB = Entry(

@@ -31,7 +31,7 @@ class PriorJob:
     """Contents of files; None: there is none of it."""
 
     job: bytes | None
-    """For joining it amid its run."""
+    """For joining it midstream."""
     model: bytes | None
     """What a stated one reduces, for a job whose start may not be seen."""
     units: bytes | None

@@ -97,7 +97,7 @@ class ExtractService:
         self._followed: ActiveJob | None = None
         self._turn = 0
         self._known = NO_KNOWN_JOB
-        """Of a job that may be joined amid its run."""
+        """Of a job that may be joined midstream."""
 
     def start(self, links: StageSockets) -> None:
         self._links = links

@@ -106,7 +106,7 @@ class InstalledPlans:
 
     def _beside(self, extractor: Extractor) -> set[int]:
         """Flows without a plan that began before the first iteration of all others was over:
-        clear-to-send, and what else the job does. Of a job met amid its run every one does."""
+        clear-to-send, and what else the job does. Of a job met midstream every one does."""
         keys = extractor.keys()
         if self.job.amid:
             return set(range(len(keys)))

@@ -68,7 +68,7 @@ def promote_successor(
         if (folder / name).exists():
             write_atomically(run.learned_folder / name, (folder / name).read_bytes())
     if not (folder / run.weights.name).exists():
-        run.weights.unlink(missing_ok=True)  # joined amid its run: those there are of another past
+        run.weights.unlink(missing_ok=True)  # joined midstream: those there are of another past
     write_atomically(run.learned_job, (folder / run.learned_job.name).read_bytes())
     followed = Incarnation(number=offered.number, iterations=verdict.iterations, step=verdict.step)
     lifecycle.enter(ExtractState.FOLLOWING, followed=followed, offered=None)

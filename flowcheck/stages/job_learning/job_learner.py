@@ -137,7 +137,7 @@ class JobLearner:
         at_once: nothing more comes, or there is no room for it: read whatever is new; hurry: there
         is little room: read again as soon as anything is new; only: [ring] indices of the flows
         to read, by default all; before: the job whose next incarnation this may be; known: of one
-        that may be joined amid its run; wait_s: for a reading under way; wanted: which of
+        that may be joined midstream; wait_s: for a reading under way; wanted: which of
         several jobs.
         """
         complete = completed(extractors, only)

@@ -25,7 +25,7 @@ class ProvedJob:
 
     job: LearnedJob
     weights: NDArray[np.uint8] | None
-    """[bytes of all parameters]; None of a job joined amid its run."""
+    """[bytes of all parameters]; None of a job joined midstream."""
     names: list[dict[FlowKey, JoinedFlow]]
     """[mirror point] what its flows are called in the job."""
     numbers: dict[FlowPsn, int]

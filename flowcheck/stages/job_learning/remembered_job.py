@@ -17,7 +17,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job, encode_job
 
 REMEMBERED = "learned.json"
-"""In the folder of checkpoints: the job learned last, for a chain that starts amid its run."""
+"""In the folder of checkpoints: the job learned last, for a chain that starts midstream."""
 REMEMBERED_JOB_FILE, STATED_MODEL_FILE = "known.json", "expected.json"
 """In the folder of what is learned: what a run before this one learned, and the model as the job
 file states it."""

@@ -76,7 +76,7 @@ class ReadingTerms:
     before: LearnedJob | None = None
     stated: OperatorStatement | None = None
     known: KnownJob = NO_KNOWN_JOB
-    """Of a job that may be joined amid its run."""
+    """Of a job that may be joined midstream."""
     blocks: tuple[int, ...] = ()
     parted: ShardedTraining | None = None
     wanted: JobSelector | None = None
@@ -156,7 +156,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
 def read_job(
     seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
 ) -> ReadingOutcome:
-    """A job by its start-up, or one that is known and joined amid its run."""
+    """A job by its start-up, or one that is known and joined midstream."""
     known = terms.known.job
     if known is None or not knows(known, seen.messages):
         return _new(seen, flows, terms)

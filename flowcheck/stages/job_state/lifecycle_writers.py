@@ -65,7 +65,7 @@ class ExtractLifecycle:
         self.part, self.state = part, state
 
     def await_base(self) -> None:
-        """The job is joined amid its run: nobody knows the state that it goes on from. Before the
+        """The job is joined midstream: nobody knows the state that it goes on from. Before the
         job itself is on file."""
         followed = msgspec.structs.replace(self.part.followed, step=None)
         self.enter(self.state, followed=followed)

@@ -2,7 +2,7 @@
 
 A base is the state of the step the job began with, out of a checkpoint of the trainer's, its
 parameters proved equal to those of the start-up broadcast (ops/trainer_checkpoint). Of a job joined
-amid its run it is that of any step it is known to have taken, or be about to take, since. Taking it
+midstream it is that of any step it is known to have taken, or be about to take, since. Taking it
 may be done again after a kill: the answer in the lifecycle record, which then names the step, is
 written last.
 """
@@ -79,7 +79,7 @@ class BaseWait:
         joined: bool,
     ) -> None:
         """Ends the wait with the base that was given, or says why not. say: tells the operator,
-        once at least where it is done again; joined: the job was joined amid its run, so that no
+        once at least where it is done again; joined: the job was joined midstream, so that no
         broadcast of it was the base's parameters."""
         try:
             followed, found = self.take(replica, request, read_sections(self._run, request))

@@ -176,7 +176,7 @@ function stepsCard(view) {
       h(
         "p",
         { class: "quiet", id: "logged" },
-        "Counted from when the job was joined amid its run: they are logged, and wait for a base.",
+        "Counted from when the job was joined midstream: they are logged, and wait for a base.",
       ),
     timeline(view),
     stepDetails(view),

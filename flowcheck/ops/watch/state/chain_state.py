@@ -309,7 +309,7 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     awaits_base: bool
     """The job began with a state that nobody knows."""
     logged: tuple[int, int] | None
-    """Steps that are kept meanwhile, counted from 1 since the job was joined amid its run; (1, 0):
+    """Steps that are kept meanwhile, counted from 1 since the job was joined midstream; (1, 0):
     none yet; None: it was not."""
     tainted: tuple[Finding, ...]
     """What of it is not of its step; () where all is."""
