@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.mirrored_ports import (
     SEVERAL_CABLES,
     SHARDED_TRAINING,
 )
+from flowcheck.findings.catalog.refused_layouts import LOG_TOO_LARGE, UNREADABLE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import (
     ORDER_ASSUMPTIONS,
@@ -149,11 +150,10 @@ def _near(dumps: list[NcclDump]) -> dict[int, int] | None:
 def _orders(path: Path) -> tuple[RingOrder, ...]:
     try:
         if path.stat().st_size > MOST_LOG_BYTES:
-            why = f"is larger than {MOST_LOG_BYTES:,} bytes: give only its beginning"
-            raise ConfigError("--nccl-log", str(path), why)
+            raise ConfigError("--nccl-log", str(path), LOG_TOO_LARGE(MOST_LOG_BYTES))
         text = path.read_text(errors="replace")
     except OSError as error:
-        raise ConfigError("--nccl-log", str(path), f"cannot be read: {error.strerror}") from error
+        raise ConfigError("--nccl-log", str(path), UNREADABLE(error.strerror)) from error
     try:
         return parse_nccl_log(text).orders
     except LearnError as error:
