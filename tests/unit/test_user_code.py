@@ -58,7 +58,7 @@ def test_a_script_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     [
         ("train.py", 'write "file.py:function"'),
         ("gone.py:make", "there is no file"),
-        ("train.py:WIDTH", "is no function"),
+        ("train.py:WIDTH", "is not a function"),
         ("train.py:no_such", "train.py has no no_such; it has make, other"),
         ("alone.py:make", "alone.py has no make; it has no function"),
         ("lost.py:make", "cannot import name 'gone' from 'lost'"),

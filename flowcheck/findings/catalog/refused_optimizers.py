@@ -94,3 +94,69 @@ CLIP_ORDER = Entry(
     "must name each of the {jobs} jobs once, by number, in the order in which the trainers' ranks "
     "sum their squares: the last bit of the norm depends on it",
 )
+
+# What this release of torch, or this model, does not take.
+
+TORCH_REFUSES = Entry("optimizer.torch_refuses", "torch refuses these settings: {error}")
+UNKNOWN_CLASS = Entry(
+    "optimizer.unknown_class",
+    "torch.optim of torch {torch} has {known}; for another class state optimizer.factory, which "
+    "makes it",
+)
+NO_IMPLEMENTATION = Entry(
+    "optimizer.no_implementation", "torch's {optimizer} has no such implementation"
+)
+SAID_BY_IMPLEMENTATION = Entry(
+    "optimizer.said_by_implementation", "is what optimizer.implementation says"
+)
+NOT_AN_ARGUMENT = Entry(
+    "optimizer.not_an_argument", "is not an argument of torch's class; it takes {arguments}"
+)
+STATED_ALREADY = Entry("optimizer.stated_already", "is stated by {key} already")
+CLASS_HAS_NO_SETTING = Entry(
+    "optimizer.class_has_no_setting", "torch's {optimizer} has no {setting}"
+)
+HALF_UNSCALED = Entry(
+    "optimizer.half_unscaled",
+    "torch refuses to unscale gradients of float16: state optimizer.master_dtype where the script "
+    "steps copies in float32",
+)
+STATE_TYPE = Entry("optimizer.state_type", "keeps {state} as {type}, neither a tensor nor a number")
+STATE_NAME_TAKEN = Entry(
+    "optimizer.state_name_taken",
+    "the optimizer calls a state {state}, a name that the replica uses for its own",
+)
+IN_NO_TABLE = Entry(
+    "optimizer.in_no_table",
+    "is in no [[optimizer.each]]: state which optimizer steps it, for example by "
+    'parameters = "rest"',
+)
+NO_PARAMETER_LEFT = Entry("optimizer.no_parameter_left", "has no parameter left")
+NAMES_NO_PARAMETER = Entry(
+    "optimizer.names_no_parameter", "names no parameter of this model (its first is {first})"
+)
+IN_TWO_TABLES = Entry(
+    "optimizer.in_two_tables", "{name} is in another table already: each parameter is in one group"
+)
+
+# Learning-rate schedules.
+
+NEEDS_METRIC = Entry("schedule.needs_metric", "steps by a metric, which the wire does not carry")
+SKIPS_OF_SEVERAL = Entry(
+    "schedule.skips_of_several",
+    "of several optimizers a loss scale skips only those whose gradients have an inf or NaN, and "
+    "FlowCheck does not know which of them the schedules follow: step the schedules after every "
+    "iteration",
+)
+SCHEDULE_UNKNOWN = Entry(
+    "schedule.unknown",
+    "torch {torch} has no such scheduler; it has {known}; a function of the script's own is named "
+    '"file.py:function" or "package.module:function"',
+)
+SCHEDULE_ARGUMENTS = Entry(
+    "schedule.arguments", "torch refuses these arguments of {schedule}: {error}"
+)
+TAKES_A_NUMBER = Entry("schedule.takes_a_number", "torch's {schedule} takes a number as {argument}")
+CANNOT_STEP = Entry(
+    "schedule.cannot_step", "{schedules} cannot take step {step} with these: {error}"
+)
