@@ -7,6 +7,15 @@ from typing import Literal
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import (
+    ABOVE,
+    NOT_AN_ADDRESS,
+    ONE_SOURCE_KIND,
+    RING_SLOT_BYTES,
+    RING_SLOTS,
+    SWITCH_PORT_NAME,
+    USER_NAME,
+)
 
 SLOTS_MAX = 1 << 26
 CACHE_LINE_BYTES = 64
@@ -44,11 +53,11 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
         kinds = [k for k in ("pci", "vdev", "interface", "file") if getattr(self, k) is not None]
         if len(kinds) != 1:
             found = " and ".join(kinds) or "none"
-            raise ConfigError("source", found, "name exactly one of pci, vdev, interface, file")
+            raise ConfigError("source", found, ONE_SOURCE_KIND())
         at_least("source.queues", self.queues, 1)
         at_least("source.idle_us", self.idle_us, 0)
         if self.speed is not None and not self.speed > 0:
-            raise ConfigError("source.speed", self.speed, "must be above 0")
+            raise ConfigError("source.speed", self.speed, ABOVE(0))
         if self.frames is not None:
             at_least("source.frames", self.frames, 0)
 
@@ -62,9 +71,7 @@ class ServicesConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.user is not None and not self.user.strip():
-            raise ConfigError(
-                "services.user", self.user, 'must be the name of a user, such as "flowcheck"'
-            )
+            raise ConfigError("services.user", self.user, USER_NAME())
 
 
 class MirrorConfig(ConfigSection, frozen=True, kw_only=True):
@@ -81,9 +88,9 @@ class MirrorConfig(ConfigSection, frozen=True, kw_only=True):
         try:
             ipaddress.ip_address(self.host)
         except ValueError as error:
-            raise ConfigError("mirror.host", self.host, "must be an IP address") from error
+            raise ConfigError("mirror.host", self.host, NOT_AN_ADDRESS()) from error
         if not self.port.strip():
-            raise ConfigError("mirror.port", self.port, "must be the name of a switch port")
+            raise ConfigError("mirror.port", self.port, SWITCH_PORT_NAME())
 
 
 class RingConfig(ConfigSection, frozen=True, kw_only=True):
@@ -96,11 +103,9 @@ class RingConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.slots & (self.slots - 1) or not 2 <= self.slots <= SLOTS_MAX:
-            raise ConfigError("ring.slots", self.slots, f"must be a power of two up to {SLOTS_MAX}")
+            raise ConfigError("ring.slots", self.slots, RING_SLOTS(SLOTS_MAX))
         if self.slot_bytes % CACHE_LINE_BYTES or not 128 <= self.slot_bytes <= 65536:
-            raise ConfigError(
-                "ring.slot_bytes", self.slot_bytes, "must be a multiple of 64 from 128 to 65536"
-            )
+            raise ConfigError("ring.slot_bytes", self.slot_bytes, RING_SLOT_BYTES())
 
 
 class ParseConfig(ConfigSection, frozen=True, kw_only=True):

@@ -9,6 +9,14 @@ import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import (
+    ABOVE,
+    FROM_TO,
+    NEEDS_OTHER,
+    PERSIST_INTERVAL,
+    PERSIST_TARGET,
+    TOKEN_NEEDED,
+)
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -48,12 +56,9 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.target:
-            raise ConfigError(
-                "persist.target", "", "name a folder or a URL such as s3://bucket/job"
-            )
+            raise ConfigError("persist.target", "", PERSIST_TARGET())
         if self.every_steps is None and self.every_minutes is None:
-            right = "state every_steps, every_minutes or both"
-            raise ConfigError("persist.every_steps", None, right)
+            raise ConfigError("persist.every_steps", None, PERSIST_INTERVAL())
         at_least("persist.keep_last", self.keep_last, 1)
         wholes = ("every_steps", "keep_every", "rate_limit_bytes_s")
         for key in wholes:
@@ -62,7 +67,7 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
         for key in ("every_minutes", "timeout_s"):
             value = getattr(self, key)
             if value is not None and not value > 0:
-                raise ConfigError(f"persist.{key}", value, "must be above 0")
+                raise ConfigError(f"persist.{key}", value, ABOVE(0))
 
 
 class ServeConfig(ConfigSection, frozen=True, kw_only=True):
@@ -89,15 +94,13 @@ class ServeConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError("serve.port", self.port, "must be from 0 to 65535")
+            raise ConfigError("serve.port", self.port, FROM_TO(least=0, most=65535))
         at_least("serve.connections", self.connections, 1)
         at_least("serve.staged", self.staged, 1)
         if not self.timeout_s > 0:
-            raise ConfigError("serve.timeout_s", self.timeout_s, "must be above 0")
+            raise ConfigError("serve.timeout_s", self.timeout_s, ABOVE(0))
         if self.tls_key is not None and self.tls_certificate is None:
-            raise ConfigError("serve.tls_key", self.tls_key, "needs serve.tls_certificate")
+            raise ConfigError("serve.tls_key", self.tls_key, NEEDS_OTHER("serve.tls_certificate"))
         if self.token_file is None and self.host not in LOOPBACK:
-            right = (
-                f"clients on other machines need a token: state serve.token_file, or {LOOPBACK[0]}"
-            )
+            right = TOKEN_NEEDED(token_file="serve.token_file", loopback=LOOPBACK[0])
             raise ConfigError("serve.host", self.host, right)

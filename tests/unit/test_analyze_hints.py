@@ -101,4 +101,4 @@ def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
     ],
 )
 def test_templates_are_counted_in_words(given: int, jobs: int, told: str) -> None:
-    assert right_number(given, jobs) == told
+    assert str(right_number(given, jobs)) == told

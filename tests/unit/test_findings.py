@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.errors import ConfigError, CoreError, StateError
+from flowcheck.errors import ConfigError, CoreError, RingError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Entry, Finding, entries
 
@@ -110,6 +110,8 @@ def test_errors_have_findings() -> None:
         "core",
         "no room",
     )
+    of_us = RingError(28, WHY())
+    assert (of_us.finding, str(of_us), of_us.errno) == (WHY(), "it rained", 28)
 
 
 def test_sentences_of_earlier_files_are_findings() -> None:

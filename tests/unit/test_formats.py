@@ -195,7 +195,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
 
 def test_a_step_that_is_not_kept_and_an_unknown_format_are_told(kept: Path, tmp_path: Path) -> None:
     words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
-    with pytest.raises(StateError, match=r"is of step 3, not 7"):
+    with pytest.raises(StateError, match=r"is of step 3, not of step 7"):
         run(*words, "--format", "torch", "--step", 7)
     with pytest.raises(ConfigError, match="is one of flowcheck, torch"):
         run(*words, "--format", "onnx")

@@ -105,7 +105,7 @@ def test_a_list_that_names_what_is_no_checkpoint_takes_nothing_away(
         (folder / "thesis.txt").write_text("x")
     (target / "checkpoints.json").write_text(json.dumps({part: [name]}))
     take(replica)
-    with pytest.raises(StateError, match="which is no checkpoint of ours"):
+    with pytest.raises(StateError, match="which is not the name of a FlowCheck checkpoint"):
         saver_for(config(target), tmp_path / "staging", shm / "state").save(1)
     assert len(list(tmp_path.rglob("thesis.txt"))) == 3
 

@@ -15,6 +15,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, check_clip_scope, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming_file
+from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
@@ -172,9 +173,7 @@ def _learned(job: Path) -> Learned:
     weights = job.with_name(RunDir(job.parent).weights.name)
     for path in (job, weights):
         if not path.exists():
-            raise ConfigError(
-                "learned", str(path), "no such file: state job.json in learned/ of a run"
-            )
+            raise ConfigError("learned", str(path), LEARNED_MISSING())
     decode_job(job.read_bytes())
     others = job.with_name(RunDir(job.parent).beside_weights.name)
     rest = others.read_bytes() if others.exists() else None

@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.planned_memory import (
     GRADIENTS_OF_APPLIED_STEPS,
     RINGS_OF_QUEUES,
 )
+from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
@@ -107,8 +108,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
 def _held_of(own: JobConfig) -> ReplicaMemory:
     model = own.model
     if model.factory is None or own.optimizer is None:
-        right = "state it to plan memory: sizes come from the model, and no frame has shown it yet"
-        raise ConfigError("model.factory", model.factory or "none", right)
+        raise ConfigError("model.factory", model.factory or "none", FACTORY_FOR_MEMORY())
     return replica_memory(factory_model(model), own.optimizer, own.replica.keep_bytes)
 
 

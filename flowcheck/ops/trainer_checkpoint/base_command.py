@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STATE_KNOWN,
     STATED_ELSEWHERE,
 )
+from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
@@ -131,10 +132,7 @@ def apply_base(
 def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir, BaseCheckpoint]:
     """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
     if place.then is None and place.after is not None:
-        right = (
-            "with several jobs, give a later checkpoint (--then FILE), which shows the job it is "
-            f"of; or name the job: --run {runs[0].root}/jobs/N"
-        )
+        right = LATER_CHECKPOINT_OR_JOB(runs[0].root)
         raise ConfigError("--after", place.after, right)
     found: list[tuple[RunDir, BaseCheckpoint]] = []
     why: list[Finding] = []

@@ -26,6 +26,7 @@ import msgspec
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
 from flowcheck.ops.watch import page, prometheus_metrics
 from flowcheck.ops.watch.state.chain_state import encode_state
 from flowcheck.ops.watch.state.health_rules import HEALTHY
@@ -53,7 +54,7 @@ class MonitoringServer(BoundedHttpServer):
         try:
             super().__init__(config.host, config.port, config.connections, MonitoringHandler, tls)
         except OSError as error:
-            why = f"cannot listen there ({error.strerror}): state another address or port"
+            why = CANNOT_LISTEN(error.strerror)
             raise ConfigError("watch.listen", config.listen, why) from error
 
 

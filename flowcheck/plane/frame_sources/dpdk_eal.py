@@ -16,7 +16,7 @@ from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
 from flowcheck.findings.catalog.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
-from flowcheck.findings.catalog.starting_a_chain import DPDK_NOT_BUILT
+from flowcheck.findings.catalog.starting_a_chain import DPDK_CALL_FAILED, DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
 
@@ -98,7 +98,7 @@ def dpdk() -> tuple[Any, Any]:
     try:
         from flowcheck._dpdk import ffi, lib
     except ImportError as error:
-        raise CaptureError(errno.ENOENT, str(DPDK_NOT_BUILT(error))) from error
+        raise CaptureError(errno.ENOENT, DPDK_NOT_BUILT(error)) from error
     private_files.tell(lib)
     return ffi, lib
 
@@ -113,7 +113,8 @@ def check_dpdk(code: int, what: str) -> int:
         return code
     ffi, lib = dpdk()
     sentence = ffi.string(lib.fc_last_error()).decode(errors="replace")
-    raise CaptureError(-code, f"{what}: {sentence or os.strerror(-code)}")
+    failed = DPDK_CALL_FAILED(what=what, error=sentence or os.strerror(-code))
+    raise CaptureError(-code, failed)
 
 
 def pointer(handle: Any) -> Any:

@@ -26,6 +26,7 @@ import numpy as np
 
 from flowcheck._core import lib
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings.catalog.unloadable_checkpoints import NOT_READ_BACK
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
@@ -108,9 +109,7 @@ class DirectFile:
         page = aligned(ALIGN_BYTES)
         got = os.preadv(self._descriptor, [page.data[:ALIGN_BYTES]], first + last)
         if got != count - last or not np.array_equal(page[:got], block[last:count]):
-            raise StateError(
-                f"{self._name} does not read back as it was written (byte {first + last:,} on)"
-            )
+            raise StateError(NOT_READ_BACK(file=self._name, offset=first + last))
 
 
 @contextmanager

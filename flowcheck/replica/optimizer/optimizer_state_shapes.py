@@ -16,6 +16,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import STATE_TYPE, TORCH_REFUSES
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.param_layout import Layout, Parameter
 from flowcheck.replica.torch_startup import step_leanly
@@ -119,7 +120,7 @@ def _stepped(
             continue
         return _kinds(optimizer.state[leaf])
     assert failed is not None
-    right = f"torch refuses these settings: {error_text(failed)}"
+    right = TORCH_REFUSES(error_text(failed))
     raise ConfigError("optimizer", type(optimizer).__name__, right) from failed
 
 
@@ -143,8 +144,7 @@ def _kinds(state: dict[str, Any]) -> dict[str, StateShape]:
         elif type(value) in NUMBERS:
             found[name] = StateShape(NUMBERS[type(value)])
         else:
-            right = f"keeps {name} as {type(value).__name__}, neither a tensor nor a number"
-            raise ConfigError("optimizer", "", right)
+            raise ConfigError("optimizer", "", STATE_TYPE(state=name, type=type(value).__name__))
     return found
 
 

@@ -267,7 +267,7 @@ def for_stage(name: str, run: Path, number: int) -> None:
 def forbid_user_code(why: Finding | Exception) -> None:
     """Code of the user's is refused from now on, here and in processes that this one starts."""
     if not _nothing_to_do():
-        os.environ[FORBIDDEN] = str(USER_CODE_REFUSED(why))
+        os.environ[FORBIDDEN] = msgspec.json.encode(USER_CODE_REFUSED(why)).decode()
 
 
 def _owner(run: Path) -> int | None:
