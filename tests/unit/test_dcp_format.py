@@ -28,6 +28,8 @@ from torch.distributed.checkpoint.state_dict import (
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import dcp_checkpoints as dcp_findings
+from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint import trainer_state as whole_step
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
@@ -36,6 +38,7 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
+from tests.support.refused_as import refused_as
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, implementation="loop")
 """As tests/support/ranks.py states it, kernels included."""
@@ -178,7 +181,7 @@ def test_a_shard_that_was_never_saved_or_is_torn_is_named(ours: Path, tmp_path: 
     (folder / "manifest.json").unlink()  # as a trainer's own folder: nothing but DCP's metadata
     for file in folder.glob("*.distcp"):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(StateError, match=r"is cut off|cannot be read"):
+    with refused_as(dcp_findings.FILE_CUT_OFF, unreadable.CANNOT_BE_READ):
         read(folder)
     for file in folder.glob("*.distcp"):
         file.unlink()
@@ -216,7 +219,7 @@ def test_metadata_that_would_run_code_is_refused_and_does_not(
     folder = tmp_path / "evil"
     folder.mkdir()
     (folder / ".metadata").write_bytes(pickle.dumps(Runs()))
-    with pytest.raises(StateError, match="would run code"):
+    with refused_as(dcp_findings.WOULD_RUN_CODE):
         read(folder)
     assert not (tmp_path / "ran").exists()
 
@@ -226,6 +229,6 @@ def test_building_on_a_class_changes_nothing_of_this_process(tmp_path: Path) -> 
     (tmp_path / ".metadata").write_bytes(
         b"\x80\x04ctorch.distributed.checkpoint.metadata\nMetadata\nN}X\x06\0\0\0hackedK\x01s\x86b."
     )
-    with pytest.raises(StateError, match="builds on a type"):
+    with refused_as(dcp_findings.STATE_OF_KIND, says="of a type"):
         read(tmp_path)
     assert not hasattr(dcp.metadata.Metadata, "hacked")

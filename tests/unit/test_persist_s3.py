@@ -14,10 +14,12 @@ from support.s3 import BUCKET, KEY, Server, begun, server
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.saver import Saver
+from tests.support.refused_as import refused_as
 
 pytest.importorskip("s3fs")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -92,7 +94,7 @@ def test_parts_that_were_sent_before_a_kill_are_not_sent_again(
             self.stop()
 
     monkeypatch.setattr(TransferPace, "moved", moved)
-    with pytest.raises(StateError, match="stopped before its end"):
+    with refused_as(stores.STOPPED):
         first.save(1)
     assert "latest" not in keys(store, "parts")
     monkeypatch.undo()
