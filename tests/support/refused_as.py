@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from support.found_codes import codes
 
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.finding import Entry
-from tests.support.found_codes import codes
 
 
 @contextmanager

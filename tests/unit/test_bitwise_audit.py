@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.refused_as import refused_as
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
@@ -18,7 +19,6 @@ from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
-from tests.support.refused_as import refused_as
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=0.1)
 

@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ranks
+from support.refused_as import refused_as
 from support.steps import given_of, layout_of, made, trained
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -33,12 +34,11 @@ from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint import trainer_state as whole_step
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
-from flowcheck.replica.checkpoint_files.manifest import load_manifest
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, load_manifest
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
-from tests.support.refused_as import refused_as
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-2, weight_decay=0.1, implementation="loop")
 """As tests/support/ranks.py states it, kernels included."""
@@ -87,13 +87,13 @@ def test_four_ranks_in_shards_go_on_from_ours_as_from_the_trainers_own_folder(jo
 @pytest.mark.timeout(400)
 def test_what_two_ranks_saved_is_read_as_the_replica_has_it(job: Path) -> None:
     theirs, ours = read(job / "theirs"), read(job / "ours")
-    assert theirs.manifest is None and ours.manifest is not None
-    assert theirs.tree["step"] == ours.tree["step"] == ranks.TAKEN
-    for name, value in theirs.tree["model"].items():
-        assert torch.equal(value, ours.tree["model"][name])
-    for name, states in theirs.tree["optimizer"]["state"].items():
+    assert not (job / "theirs" / MANIFEST).exists() and (job / "ours" / MANIFEST).exists()
+    assert theirs["step"] == ours["step"] == ranks.TAKEN
+    for name, value in theirs["model"].items():
+        assert torch.equal(value, ours["model"][name])
+    for name, states in theirs["optimizer"]["state"].items():
         for kind, value in states.items():
-            assert torch.equal(value, ours.tree["optimizer"]["state"][name][kind])
+            assert torch.equal(value, ours["optimizer"]["state"][name][kind])
 
 
 @pytest.mark.nightly

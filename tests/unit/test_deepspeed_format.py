@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import ConfigError
@@ -22,7 +23,6 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
-from tests.support.refused_as import refused_as
 
 RANKS = (1, 2, 3, 7)
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from support.formatted import ALONE, WHOLE, run, step_before
+from support.refused_as import refused_as
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
@@ -21,7 +22,6 @@ from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions, keys_in
-from tests.support.refused_as import refused_as
 
 
 @pytest.fixture(scope="module")

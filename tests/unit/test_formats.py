@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.formatted import AFTER, ALONE, BEFORE, WHOLE, run, step_before
+from support.refused_as import refused_as
 from support.steps import Net, given_of, layout_of, made, trained
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 from torch.optim.swa_utils import AveragedModel
@@ -26,7 +27,6 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.checkpoint_formats.format_registry import FORMATS, FormatOptions, keys_in
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
-from tests.support.refused_as import refused_as
 
 
 @pytest.fixture(scope="module")

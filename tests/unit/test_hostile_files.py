@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
@@ -27,7 +28,6 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
-from tests.support.refused_as import refused_as
 
 LARGE = 1 << 34
 """More than any file here; that of a tensor that is never made."""

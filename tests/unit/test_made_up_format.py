@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
 from support.persisting import replica_in, saver_for, take
+from support.refused_as import refused_as
 
 import flowcheck
 from flowcheck.config import PersistConfig
@@ -33,7 +34,6 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     FormatOptions,
 )
 from flowcheck.vault.persist.save_format import check_form
-from tests.support.refused_as import refused_as
 
 PACKAGE = Path(flowcheck.__file__).parent
 NUMBERS = "numbers.json"

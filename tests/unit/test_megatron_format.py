@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import Net, given_of, layout_of, made, trained
 
 from flowcheck.config import OptimizerConfig
@@ -28,7 +29,6 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.checkpoint_io import read, write
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
-from tests.support.refused_as import refused_as
 
 BEFORE, AFTER, BATCH = 3, 6, 16
 GROUP = {"wd_mult": 1.0, "lr_mult": 1.0, "is_expert_parallel": False, "is_decoupled_lr": False}

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import dcp_checkpoints as findings
 from flowcheck.vault.checkpoint_formats.dcp_reader import read_tree
-from tests.support.refused_as import refused_as
 
 METADATA = "torch.distributed.checkpoint.metadata"
 MANY = 200_000

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import ADAMW, layout_of, made, trained
 from test_overwrite_guard import held
 
@@ -19,7 +20,6 @@ from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.stages.run_directory.run_dir import RunDir
-from tests.support.refused_as import refused_as
 
 STEPS = 3
 Trees = list[dict[str, Any]]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
+from support.refused_as import refused_as
 
 import flowcheck
 from flowcheck.errors import ConfigError
@@ -20,7 +21,6 @@ from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath
-from tests.support.refused_as import refused_as
 
 STEP = f"step-{BEFORE}"
 

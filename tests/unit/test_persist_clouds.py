@@ -11,6 +11,7 @@ import pytest
 from support import clouds
 from support.clouds import Cloud
 from support.persisting import proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
@@ -19,7 +20,6 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.checkpoint_download import fetched
 from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.saver import Saver
-from tests.support.refused_as import refused_as
 
 pytestmark = [
     pytest.mark.nightly,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.persisting import Steps, proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 from support.room import no_room
 
 import flowcheck
@@ -20,7 +21,6 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.local_folder import LocalFolder
 from flowcheck.vault.persist.storage_target import check_target
-from tests.support.refused_as import refused_as
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.free import free_port
 from support.persisting import proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 from support.s3 import BUCKET, KEY, Server, begun, server
 
 from flowcheck.config import PersistConfig
@@ -19,7 +20,6 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.saver import Saver
-from tests.support.refused_as import refused_as
 
 pytest.importorskip("s3fs")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

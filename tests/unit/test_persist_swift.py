@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support import swift
 from support.persisting import proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 from support.s3 import BUCKET
 
 from flowcheck.config import PersistConfig
@@ -18,7 +19,6 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.checkpoint_download import fetched
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.rate_limit import TransferPace
-from tests.support.refused_as import refused_as
 
 PART = 5 << 20
 pytestmark = [

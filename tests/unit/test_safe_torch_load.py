@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.finding import Entry
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
-from tests.support.refused_as import refused_as
 
 OLD = {"_use_new_zipfile_serialization": False}
 

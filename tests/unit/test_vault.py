@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
@@ -24,7 +25,6 @@ from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.overwrite_guard import OutputTarget
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
-from tests.support.refused_as import refused_as
 
 JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--save-every", "2")

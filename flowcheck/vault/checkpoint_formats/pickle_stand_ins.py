@@ -1,8 +1,5 @@
-"""Stand-ins for pickled objects whose classes are not installed.
-
-They are kept as they lie in the file, so that they can be written again. Nothing looks into them,
-and none of their code runs.
-"""
+"""Stand-ins for pickled objects whose classes are not installed, or that no file may make, in a
+file that is read to be written again: kept as they lie there, and none of their code is run."""
 
 from __future__ import annotations
 
