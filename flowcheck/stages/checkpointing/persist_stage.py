@@ -148,15 +148,15 @@ class PersistService:
                     self._report_saved(saved, told.took_s)
                 if told.attempts:
                     self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
-            told.error, told.attempts, told.next_try_s = "", 0, 0.0
+            told.error, told.attempts, told.next_try_s = None, 0, 0.0
             self._next_s = 0.0
         else:
             told.attempts += 1
             wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** (told.attempts - 1))
             self._next_s, told.next_try_s = time.monotonic() + wait_s, time.time() + wait_s
-            if str(self._failed) != told.error:  # status reports the same again
+            if self._failed != told.error:  # status reports the same again
                 self._say(SAVE_FAILED(self._failed))
-            told.error = str(self._failed)
+            told.error = self._failed
             self._links.report(SaveFailed(step=told.step, why=self._failed, attempts=told.attempts))
         told.step = None
         self._saver = None

@@ -22,6 +22,7 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.findings.catalog import checkpoint_stores as stores
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -64,11 +65,15 @@ Told = TypeVar("Told")
 
 
 class TransientError(Exception):
-    """It may go better the next time."""
+    """A request failed; the next try may succeed."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
 class ServerBusy(TransientError):
-    """It is asked for by too many just now."""
+    """The server has too many requests at the moment."""
 
 
 class _File(msgspec.Struct):
@@ -178,7 +183,7 @@ class HttpOrigin:
                 other = f"{place!r:.80}"
                 raise StateError(downloads.OTHER_RANGE(url=self.url, file=file.name, range=other))
             if len(body) != size:
-                raise TransientError(f"{len(body)} bytes came of {size}")
+                raise TransientError(downloads.SHORT_ANSWER(bytes=len(body), asked=size))
             return body
         if status == 200:
             raise StateError(downloads.FILE_REPLACED(url=self.url, file=file.name))
@@ -206,9 +211,9 @@ class HttpOrigin:
             denied = said or f"HTTP {status}"
             raise StateError(downloads.DENIED(url=self.url, said=denied))
         if status in (429, 503):
-            raise ServerBusy(f"it answers {status} {said}".rstrip())
+            raise ServerBusy(_answered(status, said))
         if status >= 500:
-            raise TransientError(f"it answers {status} {said}".rstrip())
+            raise TransientError(_answered(status, said))
         if status not in (200, 202, 206):
             raise StateError(downloads.REFUSED(url=self.url, said=said or f"HTTP {status}"))
 
@@ -239,7 +244,9 @@ class HttpOrigin:
                 connection.close()
                 connection = self._own.connection = None
                 if last:
-                    raise TransientError(f"{type(error).__name__}: {error}") from error
+                    kind = type(error).__name__
+                    failed = downloads.CONNECTION_FAILED(kind=kind, error=str(error))
+                    raise TransientError(failed) from error
         raise AssertionError("the last attempt raises")
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -254,6 +261,12 @@ class HttpOrigin:
             made = http.client.HTTPConnection(host, port, timeout=limit_s)
         made.response_class = _Answer
         return made
+
+
+def _answered(status: int, said: str) -> Finding:
+    if not said:
+        return downloads.SERVER_STATUS(status)
+    return downloads.SERVER_ANSWERS(status=status, said=said)
 
 
 class _Answer(http.client.HTTPResponse):
@@ -341,7 +354,7 @@ class StoreOrigin:
         except Exception as error:
             raise TransientError(refusal_of(error)) from error
         if len(data) != size:
-            raise TransientError(f"{len(data)} bytes came of {size}")
+            raise TransientError(downloads.SHORT_ANSWER(bytes=len(data), asked=size))
         return data
 
     def close(self) -> None:

@@ -12,8 +12,6 @@ from rich.markup import escape
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.catalog.earlier_files import finding_of
-from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import ChainEnd, DurableCheckpoint, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist import save_status_file
@@ -40,14 +38,9 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
         phase=found.phase,
         phase_step=found.step if found.phase else None,
         done_share=round(min(1.0, share), 4) if found.phase and share is not None else None,
-        error=_failure(found.error),
+        error=found.error,
         attempts=found.attempts,
     )
-
-
-def _failure(error: Finding | str | None) -> Finding | None:
-    """An earlier version's status holds a sentence, "" where nothing failed."""
-    return finding_of(error) if error else None
 
 
 def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
