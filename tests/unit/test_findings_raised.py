@@ -11,7 +11,6 @@ EXCEPTED = (
     "ops/mirror_ports",
     "ops/node",
     "ops/switch",
-    "vault",
     "wire/learn",
 )
 """Rooms, or single files, that still raise text."""

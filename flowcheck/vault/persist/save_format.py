@@ -10,6 +10,7 @@ import msgspec
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.checkpoint_options import FORMAT_CANNOT_HOLD
+from flowcheck.findings.catalog.error_texts import ERROR_TEXT
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, save
@@ -40,4 +41,5 @@ def _options(stated: dict[str, Any]) -> FormatOptions:
     try:
         return msgspec.convert(stated, FormatOptions, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
-        raise ConfigError("persist.format_options", stated, str(error)) from error
+        text = ERROR_TEXT(kind="options", text=str(error))
+        raise ConfigError("persist.format_options", stated, text) from error
