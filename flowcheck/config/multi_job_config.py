@@ -22,7 +22,9 @@ CLIP = (
 )
 CLIP_RINGS = "needs several rings of one job (jobs = N, same settings), but there {}"
 ORDERS_MAX = 12
-"""Rings of which every order of a sum is tried in each step (rules/clipping.py, `bounds`)."""
+"""Rings. The least and most that any order of a sum gives is found in each step
+(replica/optimizer/gradient_clipping.py, `bounds`), over about 3^n / 2 pairs of subsets: 270,000 for
+twelve, three times as many with each ring more."""
 CLIP_ORDER = (
     "must name each of the {} jobs once, by number, in the order in which the trainers' ranks sum "
     "their squares: the last bit of the norm depends on it"

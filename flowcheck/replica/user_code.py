@@ -19,6 +19,7 @@ FORM = 'write "file.py:function" or "package.module:function"'
 MODULE = "_user_"
 """Put before a file's own name, so that a script called random.py hides no module of Python's."""
 MOST_NAMES = 8
+"""Names of a file's functions that an error lists. A choice of layout."""
 NOT_STATED = (
     "is code that the checkpoint names, and nobody here states it: it is run where --run names a "
     "run directory whose job file states the same, or with --run-code, for a checkpoint of your own"

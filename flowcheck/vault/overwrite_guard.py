@@ -36,6 +36,7 @@ ASIDE = ".old.tmp"
 """Behind what waits to go until what takes its place is there."""
 _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
+"""Names that an error lists. A choice of layout."""
 KEY = "--out"
 ANOTHER = "name another file or folder"
 INDEX = "jobs.json"

@@ -33,11 +33,15 @@ UNFIT = (
 )
 """What Python and torch raise for values of another kind."""
 TOLD_MAX = 500
-"""Characters of such an error that are shown."""
+"""Characters of such an error that are shown. A choice of layout."""
 PARTS_MAX = 1 << 20
+"""Objects that a file may make beside four for each of its bytes. A choice: stops a file made to
+exhaust memory."""
 EXPANDED_BYTES_MAX = 1 << 30
-"""Tensors that repeat their elements (masks) may be of so many bytes more than their file."""
+"""Bytes. Tensors that repeat their elements (masks) may be of so many more than their file. A
+choice: stops a file made to exhaust memory."""
 TEXT_BYTES_MAX = 256 << 20
+"""Bytes of a text file that is read into memory. A choice that bounds memory."""
 _REFUSED = re.compile(r"[Uu]nsupported (?:global: GLOBAL|global:|class:|GLOBAL) ([\w.]+)")
 """torch/_weights_only_unpickler.py: of what is not allowed, and of modules that never are."""
 

@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
+"""Bytes: one 2 MiB page, in which a ring's header lies (fc_ring.h)."""
 FLOW_TABLE_BYTES = 16 << 20
+"""Bytes, roughly, beside the message pool; they only decide where memory is taken."""
 STAGING_TABLES_BYTES = 48 << 20
-"""Roughly, beside message pool and payload; they only decide where memory is taken."""
+"""Bytes, roughly, beside the staged payload; they only decide where memory is taken."""
 Learned = tuple[bytes, bytes, bytes | None]
 """A job that was learned before, its weights, and what was broadcast beside them."""
 

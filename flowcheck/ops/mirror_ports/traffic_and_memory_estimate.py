@@ -39,7 +39,8 @@ ANSWER_FRAMES = 2
 PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
 """A model of which only the size is known is taken as so many tensors, for its start-up."""
 PIECE_BYTES = 1 << 30
-"""A larger bucket is counted in pieces: its schedule is as long as it is large."""
+"""Bytes. A larger bucket is counted in pieces: its schedule is as long as it is large. A choice:
+smaller pieces round more."""
 
 
 class MirrorLoad(msgspec.Struct, frozen=True, kw_only=True):

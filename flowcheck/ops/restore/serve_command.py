@@ -16,6 +16,7 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
 
 LOOK_S = 0.5
+"""Seconds between two looks at the server. A choice: shorter costs processor time."""
 PLAIN_TEXT_WARNING = (
     "who sees the traffic has the word and the steps; --tls-certificate encrypts it"
 )

@@ -53,6 +53,8 @@ from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_st
 from flowcheck.wire.training_job.learned_job import decode_job
 
 TAKEN_LIMIT_S = 60.0
+"""Seconds for the updater to take a base. A choice: longer delays the error of a chain that hangs,
+shorter fails for a large model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ class MonitoringServer(BoundedHttpServer):
 
 
 HEAD_S = 5.0
-"""For all of a request's head, and between two requests of a connection."""
+"""Seconds for all of a request's head, and between two requests of a connection. A choice: longer
+lets slow clients hold connections, shorter cuts off bad links."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 """What a browser or a scraper of this machine names it; another name may be a page of somebody
 else's that was made to point here."""
@@ -181,7 +182,8 @@ class MonitoringHandler(BaseHTTPRequestHandler):
 
 
 EVERY_MAX_S = 2.5
-"""Who comes less often is not waited for: an end takes 4 s at most (supervisor.py)."""
+"""Seconds between two scrapes. Who comes less often is not waited for: an end takes 4 s at most
+(supervisor.py, GRACE_S)."""
 
 
 class ScrapeInterval:

@@ -31,10 +31,12 @@ from flowcheck.ops.watch.terminal_tables import (
 from flowcheck.stages.service_loop import Signals
 
 EVERY_S = 1.0
+"""Seconds between two pictures. A choice: shorter costs processor time."""
 LAST_STEPS, LAST_EVENTS = 8, 10
 FEW_STEPS, FEW_EVENTS = 3, 3
 FEW_LINES = 12
-"""Fewer than these below the stages and rings: few steps are shown, so that events are too."""
+"""Lines. Fewer than these below the stages and rings: few steps are shown, so that events are too.
+A choice of layout."""
 PIPED_CELLS = 500
 """For who reads it with another program: lines of tables are not broken."""
 

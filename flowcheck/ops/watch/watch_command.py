@@ -19,7 +19,11 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 
 LOOK_S = 0.5
+"""Seconds between two looks at signals. A choice: shorter costs processor time, longer ends
+later."""
 LAST_S = 0.05
+"""Seconds between two looks whether scrapers have read the last state. A choice: shorter costs
+processor time, longer delays the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,9 @@ ALIGN_BYTES = 1 << 12
 """Of place, length and memory of a write past the page cache (open(2), O_DIRECT): what disks and
 file systems ask for is this or less; one that asks for more refuses, and is written to without."""
 LARGE_PAGE_BYTES = 1 << 21
+"""Bytes of a huge page of x86-64: less memory than one gains nothing from them."""
 DIRECT_BYTES = 1 << 22
-"""A smaller file is one write, and is written through the page cache."""
+"""Bytes. A smaller file is one write (BLOCK_BYTES), and is written through the page cache."""
 CACHED_BYTES = 1 << 16
 """Of one write through the page cache. The kernel takes its pages in runs of that length: those of
 256 KiB took 2.5 times as long in all, where few are left whole."""
@@ -135,7 +136,8 @@ def opened(path: Path, size_bytes: int) -> Iterator[DirectFile]:
 BLOCK_BYTES = 4 << 20
 """Of one write: those of 1 MiB took up to twice as long in all, past the page cache."""
 BLOCKS = 4
-"""Of a file: one is filled, two are written, one waits for its turn."""
+"""Blocks of a file: one is filled, two are written, one waits for its turn. A choice: more takes
+memory."""
 
 
 class _Block:

@@ -63,7 +63,8 @@ from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets
 
 LOOK_S = 0.5
-"""Between two looks at counters and files, and two beats."""
+"""Seconds between two looks at counters and files, and two heartbeats. A choice: shorter costs the
+supervisor's processor time, longer tells later."""
 
 
 class EventRecorder:

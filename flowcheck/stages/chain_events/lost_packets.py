@@ -42,7 +42,7 @@ def _each(records: NDArray[np.void]) -> NDArray[np.int64]:
 
 PIECES_MAX = 32
 """Iterations that one hole is split into; the iteration of what is left of a longer hole is not
-known."""
+known. A choice: more makes events longer."""
 PsnSpan = tuple[int, int]
 """Unwrapped PSNs, half open."""
 

@@ -12,13 +12,16 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import counter_values
 
 LEAST_S = 30.0
-"""A job is not called silent before."""
+"""Seconds before which a job is not called silent. A choice: longer tells of a dead job later,
+shorter tells of each evaluation or checkpoint."""
 STEPS = 10
-"""Nor before so many times its median step."""
+"""Median steps for which a job may send nothing. A choice, as LEAST_S, for jobs with long steps."""
 UNKNOWN_S = 300.0
-"""The same of a job whose step's time is not known yet."""
+"""Seconds for a job whose step's time is not known yet. A choice: start-up and compilation take
+minutes."""
 GAPS = 33
-"""Between whole steps, the newest: of these the median."""
+"""Times between whole steps, the newest, of which the median is taken; odd, so that it is one of
+them. A choice: more is steadier, fewer follow a changed pace sooner."""
 PLACED = ("placed_packets", "duplicate_bytes", "conflict_bytes")
 STAGED = ("staged_packets", "held_packets")
 """Extract counters (fc_counters.h): what a plan names, and what may be of a later life."""

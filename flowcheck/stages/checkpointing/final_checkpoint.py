@@ -22,8 +22,11 @@ from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
 from flowcheck.vault.persist.saver import Saver
 
 ATTEMPTS = 3
+"""Tries to write the last checkpoint. A choice: more delays the end of a chain whose target is
+down."""
 BETWEEN_S = (1.0, 4.0)
 LOOK_S = 0.1
+"""Seconds between two looks at a save that is under way. A choice: shorter costs processor time."""
 
 
 def save_last(

@@ -29,11 +29,16 @@ from flowcheck.vault.persist.saver import Saver
 from flowcheck.vault.persist.storage_target import open_place
 
 LOOK_S = 0.2
+"""Seconds between two looks at the newest step. A choice: shorter costs processor time, longer
+starts a save later."""
 TELL_S = 1.0
+"""Seconds between two writings of the status file. A choice: shorter writes more often."""
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
 JOIN_S = 2.0
-"""A save that is asked to stop ends within so long, or with its process."""
+"""Seconds for a save that is asked to stop to end; else it ends with its process. A choice below
+what the supervisor gives a stage (supervisor.py, GRACE_S)."""
 NICENESS = 10
+"""Nice value (sched(7)): saves yield to stages that follow the job. A choice: half of the range."""
 HUNG = 3
 """Exit code of a process whose save stands still: it is started again."""
 

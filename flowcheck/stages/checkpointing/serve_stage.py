@@ -22,6 +22,7 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
 
 END_LEASES_S = 5.0
+"""Seconds between two looks for leases that ended. A choice: longer keeps read steps for longer."""
 
 
 def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalog:

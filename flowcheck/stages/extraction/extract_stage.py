@@ -77,9 +77,11 @@ def _created(run: RunDir, job: LearnedJob) -> GradientShard:
 
 
 READING_TURN_S = 0.02
-"""How long a turn with no slot to extract waits for a reading."""
+"""Seconds that a turn with no slot to extract waits for a reading. A choice equal to an idle
+stage's wait (service_loop.py, IDLE_MAX_MS): a turn that waited 100 ms filled the ring."""
 LOOK_EVERY = 16
-"""Busy turns between two looks at what is staged and at how far the flows are."""
+"""Busy turns between two looks at what is staged and at how far the flows are. A choice: fewer cost
+time in Python, more give up lost steps later."""
 
 
 class ExtractService:

@@ -44,7 +44,8 @@ LATE_HURRY, LATE_MOST = 0.5, 0.75
 with every message, and from the second one on left out, as the followed job needs the rest."""
 
 LIVES_KEPT = 8
-"""Lives of a job of which what was learned stays: each has the weights that it began with."""
+"""Lives of a job of which what was learned stays: each has the weights that it began with. A
+choice: more takes disk."""
 
 
 def promote_successor(

@@ -23,9 +23,10 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 LOST_MAX = 4096
-"""Messages of one gap; what follows more of them is not tried at every other place."""
+"""Messages of one gap; what follows more of them is not tried at every other place. A choice that
+bounds time: a longer gap loses its step."""
 FOLLOWING_MAX = 1 << 16
-"""Messages behind a gap that are looked at."""
+"""Messages behind a gap that are looked at. A choice that bounds time."""
 
 _Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
 """An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of

@@ -18,7 +18,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
 from flowcheck.step_numbers import Iteration
 
 MISSING_RANGES_MAX = 1000
-"""Ranges a StepLost names; the shard keeps them all."""
+"""Ranges a StepLost names; the shard keeps them all. A choice that bounds the message."""
 
 
 def _none(_: NDArray[np.uint8]) -> Finding | None:

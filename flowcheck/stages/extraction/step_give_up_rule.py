@@ -21,9 +21,11 @@ from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 PASSED_STEPS = 2
-"""A step is given up when every flow is so many steps beyond it."""
+"""Steps that every flow must be beyond one, before it is given up: the shard has two generations,
+and the next step fills the other."""
 SILENT_S = 10.0
-"""A live mirror point from which nothing comes for so long may have died."""
+"""Seconds in which nothing comes from a live mirror point: it may have died. A choice: longer holds
+lost steps back, shorter gives up what a slow mirror would still bring."""
 
 
 class FlowProgress:

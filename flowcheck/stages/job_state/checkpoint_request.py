@@ -47,6 +47,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
 LOOK_S = 0.05
+"""Seconds between two looks for the answer. A choice: shorter costs processor time."""
 
 
 def submit_request(

@@ -35,7 +35,8 @@ from flowcheck.step_numbers import Iteration, Step
 RECORD_VERSION = 1
 """Of the schema. Fields with a default may be added without another one: they are passed over."""
 ANSWERS_KEPT = 8
-"""A command asks for its own every 50 ms, and at most one request waits at a time."""
+"""Answers. A command asks for its own every 50 ms (checkpoint_request.py, LOOK_S), and at most one
+request waits at a time. A choice: more makes the record longer."""
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 
 LINES_BYTES = 1 << 20
+"""Bytes of anchors.jsonl; beyond them the newer half is kept. A choice: some thousand lines."""
 
 
 class AnchorReplay:

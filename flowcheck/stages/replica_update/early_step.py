@@ -39,7 +39,8 @@ from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.traffic.observed_messages import Range
 
 PART_BYTES_LEAST = 4 << 20
-"""Gradients that are worth a call before the rest is there; fewer wait for more."""
+"""Bytes of gradients that are worth a call before the rest is there; fewer wait for more. A choice:
+smaller costs calls, larger leaves more for the end of the step."""
 
 
 @dataclass(frozen=True, slots=True)

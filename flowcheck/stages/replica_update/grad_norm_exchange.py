@@ -48,8 +48,11 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
 KEPT = 4
-"""Steps whose squares are on file; the other ring asks for its next one alone."""
+"""Steps whose squares are on file; the other ring asks for its next one alone, so that one would do
+where no file is lost. A choice: more makes each writing longer."""
 STOOD_S = 10.0
+"""Seconds of waiting for another ring's norm before it is told. A choice: shorter tells of each
+slow step."""
 OVER = "over"
 
 

@@ -27,6 +27,7 @@ from flowcheck.vault.download.retry_backoff import ReportRetry, RetryPolicy
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 
 AT_ONCE = 4
+"""Chunks fetched at once. A choice: more uses more connections of the server's and memory."""
 Moved = Callable[[int, int], None]
 """(bytes that are there, bytes there are)."""
 

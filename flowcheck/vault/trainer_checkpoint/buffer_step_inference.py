@@ -26,6 +26,7 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 CHANGING = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 """torch/nn/modules/batchnorm.py, _NormBase: what every forward of a module in training changes."""
 SHOWN = 3
+"""Names that a sentence lists. A choice of layout."""
 
 
 @dataclass(frozen=True, slots=True)

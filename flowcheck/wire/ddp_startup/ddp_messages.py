@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 MOST_PARAMETERS = 10_000_000
+"""Parameter tensors of a model. A choice: above every model; stops other numbers from being taken
+for a count."""
 _LINE_SLACK_BYTES = LL_LINE_DATA_BYTES - 1
 """The wire may show up to so many more than were meant."""
 

@@ -231,9 +231,10 @@ class ChainEnd(StateStruct, frozen=True, kw_only=True):
 
 
 TIMELINE_STEPS = 120
-"""Steps a job's timeline holds, the newest ones."""
+"""Steps a job's timeline holds, the newest ones. A choice: more make each state longer."""
 ANCHORS_MAX = 3
-"""Files of the trainer's that a job tells of, the newest ones."""
+"""Trainer's files that a job tells of, the newest ones. A choice of layout; anchors.jsonl has
+all."""
 
 
 class TrafficArrival(StateStruct, frozen=True, kw_only=True):
@@ -341,7 +342,8 @@ class JobState(StateStruct, frozen=True, kw_only=True):
 VERSION = 2
 """2: facts are findings, no sentences."""
 EVENTS_MAX = 60
-"""Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
+"""Events a state holds, the newest ones, those of every step (arrived, applied) left out. A choice
+of layout; events.jsonl has all."""
 
 
 class ChainState(StateStruct, frozen=True, kw_only=True):

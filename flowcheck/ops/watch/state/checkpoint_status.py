@@ -19,6 +19,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist import save_status_file
 
 FRESH_S = 90.0
+"""Seconds up to which an age is shown in seconds, beyond in minutes. A choice of layout."""
 
 
 def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> DurableCheckpoint | None:

@@ -16,7 +16,8 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 HOSTS_MAX = 4096
-"""Nodes whose addresses are told."""
+"""Nodes whose addresses are told: the most ranks that are planned for
+(ops/planning/wire_traffic.py, MOST_RANKS)."""
 
 
 def diagrams(job: LearnedJob, mirrors: Sequence[MirrorConfig] = ()) -> tuple[RingDiagram, ...]:

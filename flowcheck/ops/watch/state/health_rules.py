@@ -54,11 +54,14 @@ from flowcheck.ops.watch.state.traffic_silence import health_with_silence
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 BEAT_STALE_S = 5.0
-"""The supervisor's heart beats every LOOK_S (stages/chain_events/event_recorder.py)."""
+"""Seconds without the supervisor's heartbeat, which comes every 0.5 s
+(stages/chain_events/event_recorder.py, LOOK_S): ten are missing."""
 RESTART_S = 5.0
-"""A stage that died is started again at once, and reads what it needs from shared memory."""
+"""Seconds that a stage may be gone. One that died is started again at once, and reads what it needs
+from shared memory. A choice: longer tells a dead stage later, shorter tells of each restart."""
 BEHIND_MS = 5000.0
-"""A whole step has waited for so long."""
+"""Milliseconds that a whole step has waited. A choice: longer tells of a slow updater later,
+shorter tells of each pause."""
 ORDER = (HealthWord.EXACT, HealthWord.BEHIND, HealthWord.TAINTED, HealthWord.STALE)
 HEALTHY = (HealthWord.EXACT, HealthWord.BEHIND)
 """Answered with 200: the chain does what it can. The others: 503."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 FIRST_BYTES = 4 << 20
-"""Of a file that is met for the first time, its end alone."""
+"""Bytes of a file that is met for the first time, its end alone. A choice: more shows older lines,
+and delays the first state."""
 TURN_BYTES = 16 << 20
-"""Read at a time."""
+"""Bytes read at a time. A choice that bounds memory; a longer rest is read with the next state."""
 
 
 class JsonLinesTail:

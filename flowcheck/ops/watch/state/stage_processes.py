@@ -113,7 +113,10 @@ class StageWork:
 
 
 RATE_SPAN_S = 5.0
+"""Seconds over which a rate is taken. A choice: longer is smoother, shorter shows changes
+sooner."""
 LEAST_S = 0.2
+"""Seconds that a rate needs at least. A choice: over less, one frame burst is the whole rate."""
 
 
 class CounterRates:

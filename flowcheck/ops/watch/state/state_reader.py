@@ -46,6 +46,8 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import stage_named
 
 CACHED_S = 0.25
+"""Seconds for which a state is given again. A choice: longer shows older facts, shorter reads more
+often where several clients ask."""
 Read = TypeVar("Read")
 READ_FAILURES = (FlowCheckError, OSError, *DECODE_ERRORS, ValueError, KeyError, AssertionError)
 """What a file or a memory raises that is torn, gone, or of another version."""

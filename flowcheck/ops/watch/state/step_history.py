@@ -21,12 +21,17 @@ from flowcheck.stages.chain_events.event_log import (
 
 OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
 RATE_STEPS = 10
+"""Steps, the newest, of which the rate is told. A choice: more are smoother, fewer show changes
+sooner."""
 RATE_S = 5.0
-"""No step for so long, and for RATE_GAPS times what one took: none is taken any more."""
+"""Seconds. No step for so long, and for RATE_GAPS times what one took: none is taken any more. A
+choice: longer shows a stopped job's rate for longer."""
 RATE_GAPS = 3
+"""Times a step's own time. A choice, as RATE_S."""
 OVERTAKEN_NS = 10**9
-"""Two processes tell of a step, that it is whole and that it was taken: the second line may come
-first, by less than this."""
+"""Nanoseconds. Two processes tell of a step, that it is whole and that it was taken: the second
+line may come first, by less than this. A choice: an idle stage looks every 20 ms
+(stages/service_loop.py, IDLE_MAX_MS)."""
 
 
 class StepHistory:

@@ -30,7 +30,8 @@ from flowcheck.stages.chain_events.heartbeat import Heartbeat
 QUIET_S, QUIET_STEPS = 5.0, 4
 """Nothing for so long, and for so many of its steps: said before it is called silent."""
 LEARNS_S = 3.0
-"""Packets of no plan for so long, and none of one: more than a pause of the job's beside others."""
+"""Seconds with packets of no plan, and none of one. A choice: more than a pause of the job's beside
+others; longer tells of a new job later."""
 
 
 def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
