@@ -1,6 +1,5 @@
 """Owner and mode of files and folders: what FlowCheck creates is private to its owner, and what
-it opens must belong to a trusted user.
-was made by its owner, or by root, and nobody else may write to it.
+it opens must belong to a trusted user or to root, and nobody else may write to it.
 
 Files are made with mode 0600 and folders with 0700, whatever the umask. Where a group is to read
 checkpoints, the folder says so: `install -d -g trainers -m 2750 DIR` (the set-group-id bit, and
@@ -177,17 +176,17 @@ def write_new(path: Path, data: bytes | memoryview) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A file of this process's own, in place of what it held. Raises as `open_own`."""
+    """A file of this process's own, in place of what it held. Raises as `open_private`."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
 
 
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
-"""Flags for `open_own` of a file that several append lines to."""
+"""Flags for `open_private` of a file that several append lines to."""
 
 
 def append_private(path: Path, line: bytes) -> None:
-    """A line behind what a file of this process's own holds. Raises as `open_own`."""
+    """A line behind what a file of this process's own holds. Raises as `open_private`."""
     descriptor = open_private(path, APPENDING)
     try:
         append_to_open_file(descriptor, line)

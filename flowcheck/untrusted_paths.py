@@ -1,8 +1,7 @@
-"""File and checkpoint names that come from outside (manifests, listings, HTTP): validated once,
-and opened without following links.
-answers over HTTP. Nothing else in the tree decides what such a name may be.
+"""File and checkpoint names that come from outside: a store's `latest`, manifests, ledgers, indexes
+of shards, answers over HTTP. Only this module decides what such a name may be.
 
-A name is checked once, where it comes in, and opened by `opened_below`, which follows no link: what
+A name is checked once, where it comes in, and opened by `open_below`, which follows no link: what
 was checked as a name stays below its folder also where somebody swaps a folder for a link.
 """
 

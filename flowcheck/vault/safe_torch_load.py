@@ -66,7 +66,7 @@ def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
 
 
 def load_bytes(raw: bytes, where: str) -> Any:
-    """As `load_tree`, of an archive in memory. where: of it, for errors."""
+    """As `safe_torch_load`, of an archive in memory. where: of it, for errors."""
     with only_allowed(()):
         return _loaded(io.BytesIO(raw), len(raw), where, archive=True)
 

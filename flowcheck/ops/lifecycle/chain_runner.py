@@ -108,7 +108,7 @@ def create(
     config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
 ) -> tuple[RunDir, Finding]:
     """The run directory with its shared memory, and where that lies. expected:
-    [job] what its model reduces, as `foreknown` takes it."""
+    [job] what its model reduces, as `prior_jobs` takes it."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     for each in own:

@@ -165,8 +165,8 @@ def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
 def submit_base(
     where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
 ) -> tuple[CheckpointTemplate, Finding]:
-    """Puts the state of a checkpoint where the updater takes it, as `proved`; why it is the
-    base."""
+    """Puts the state of a checkpoint where the updater takes it, chosen by `verified_base`; why it
+    is the base."""
     found = verified_base(where, config, file, place)
     _put(where, found)
     return found.template, found.why

@@ -81,7 +81,7 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
 
 def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> int:
     """Gives it to the updater and waits for it; the step at which that was then. Raises StateError
-    as `reanchor`."""
+    as `replace_with_checkpoint`."""
     request = submit_checkpoint(where, template, file)
     answer = await_answer(where, request, TAKEN_LIMIT_S, "the file")
     if answer.refused is not None:

@@ -1,7 +1,7 @@
 """A consistent snapshot of one step of a replica that another process goes on stepping.
 
-The updater writes only to a copy that it first says is whole no longer, the oldest one that nobody
-reads (pins.py); the digest proves that nothing moved while a copy was read.
+The updater writes only to the oldest copy that nobody reads (concurrent_reader.py), and marks it as
+incomplete first. The digest proves that nothing changed while a copy was read.
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def copy_snapshot(path: Path, optimizer: OptimizerConfig, step: Step | None = No
 def hold_snapshot(
     path: Path, optimizer: OptimizerConfig, step: Step | None = None
 ) -> Iterator[Snapshot]:
-    """As `of_state`, without a copy where the file has a version to spare: its tensors lie in
+    """As `copy_snapshot`, without a copy where the file has a version to spare: its tensors lie in
     shared memory then, not to be written, and the updater leaves them alone until the end of the
-    `with`. Without one it is the copy that `of_state` makes.
+    `with`. Without one it is the copy that `copy_snapshot` makes.
 
-    Raises what `of_state` does, and StateError at the end where the step did not hold still after
-    all, because other readers hold all other copies: what was made of it is worth nothing then.
+    Raises what `copy_snapshot` does, and StateError at the end where the step did not hold still
+    after all, because other readers hold all other copies: discard what was made of it then.
     """
     with pinned(path, step) as found:
         if found.spare:

@@ -1,7 +1,7 @@
 """Verifies checksums: files against their manifest, and loaded tensors while they are written
 again.
 
-read for that alone.
+A tensor's checksum is checked where the tensor is written, so that no byte is read for that alone.
 """
 
 from __future__ import annotations

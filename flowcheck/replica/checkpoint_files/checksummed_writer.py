@@ -1,6 +1,5 @@
-"""Writes an output's files in threads: checksummed, written and synced beside whoever produces
-them.
-makes them (hashing, writing and waiting let go of the GIL)."""
+"""Writes an output's files in threads: checksummed, written and synced while the caller produces
+the next ones (hashing, writing and waiting release the GIL)."""
 
 from __future__ import annotations
 

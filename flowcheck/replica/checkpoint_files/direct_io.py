@@ -1,13 +1,12 @@
 """Writes a file past the page cache (O_DIRECT) in blocks that are copied and checksummed in one
-pass.
+pass, by several threads, where the file system allows it.
 
-its file system lets.
+The page cache would take pages, fill them and write them back for a reader that may never come:
+half of what a copy costs in all. Past it the disk takes a block from where it was made, at its own
+steady rate, and the fsync at the end has nothing left to wait for.
 
-Its pages would be taken, filled and written back for a reader that may never come: half of what a
-copy costs in all. Past them the disk takes a block from where it was made, at its own steady rate,
-and the fsync at the end has nothing left to wait for.
-
-by other threads meanwhile: what was summed, and held against what it is to be, the disk is handed.
+Blocks are written by other threads meanwhile. A block goes to the disk only after it was summed and
+its checksum compared with the expected one.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ CACHED_BYTES = 1 << 16
 
 
 def aligned(count: int) -> np.ndarray:
-    """So many bytes of memory that `OutFile.put` takes, up to whole pages; of large ones, where
+    """So many bytes of memory that `DirectFile.put` takes, up to whole pages; of large ones, where
     there are such: the kernel has each page of a write to look up and to hold."""
     pages = -(-max(1, count) // PAGESIZE)
     memory = mmap(-1, pages * PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)

@@ -1,7 +1,8 @@
 """A file as the pieces of memory it is made of, without a copy, and read-ahead of pieces that
 are mapped from disk.
 
-are read: whoever sums them waits for no page.
+Mapped pieces are looked up and fetched before they are read, so that whoever sums them does not
+wait for pages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The part of a trainer's state that is no tensor, as JSON in the manifest, and its checks when
-read back.
-
-included.
-"""
+read back: it is the same then, tuples and infinities included."""
 
 from __future__ import annotations
 

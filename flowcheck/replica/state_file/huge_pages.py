@@ -1,6 +1,5 @@
 """Memory pages of a state file: 2 MiB pages where available, first touched by the threads that
-will step them (NUMA).
-the threads that will step what lies in them.
+will step what lies in them (NUMA).
 
 A tmpfs mounted with huge=advise gives 2 MiB pages to mappings that ask (madvise(2)), and only when
 they are touched: fallocate(2) takes 4 KiB pages there. A file's pages lie on the NUMA node of the

@@ -47,7 +47,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """CLOCK_MONOTONIC of the last packet of the job's; None: it is not asked (no job is learned,
     or the sources have ended)."""
     silence_limit_s: float = 0.0
-    """Nothing of the job for longer is no pause between its steps (silence.py)."""
+    """Seconds. A longer time without packets of the job is no pause between its steps
+    (silence_detector.py)."""
     step_s: float = 0.0
     """Median of its steps; 0: not known."""
     newest_step: int | None = None

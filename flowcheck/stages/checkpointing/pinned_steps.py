@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # torch stays out until there is a step to write
 
 @dataclass(frozen=True, slots=True)
 class PinnedStep:
-    """See vault/persist/saver.py, HeldStep. config: of files in other forms than our own."""
+    """See vault/persist/saver.py, StepToSave. config: of files in other forms than our own."""
 
     given: TrainerState
     layout: Layout

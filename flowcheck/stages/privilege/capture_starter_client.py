@@ -1,4 +1,4 @@
-"""The supervisor's end of the process that starts captures (starter.py)."""
+"""The supervisor's end of the process that starts captures (capture_starter.py)."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ them. A choice."""
 def append_line(path: Path, line: bytes, most_bytes: int) -> None:
     """Appends a line, for the file's only writer. A file that grows beyond `most_bytes` is replaced
     by its newer half, once there is room for that. Raises OSError, and no part of the line stays;
-    one that a kill tore is ended first: who reads asks `is_whole`."""
+    one that a kill tore is ended first: readers ask `is_complete_line`."""
     with naming_file(path):
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:

@@ -1,6 +1,5 @@
-"""Stand-ins for pickled objects whose classes are not installed: kept as they lie in a file, no
-code of theirs is run.
-to be written again: kept as they lie there, never looked into, and no code of theirs is run."""
+"""Stand-ins for pickled objects whose classes are not installed, or that no file may make, in a
+file that is read to be written again: kept as they lie there, and none of their code is run."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def fetched(
     url: of `flowcheck serve`, or of a [persist] target with `options` for fsspec; authority: a
     file of PEM that vouches for https, None: this machine's; step: a number or
     "latest". Raises ConfigError for a URL that nothing here can open, StateError where there is no
-    such step, asking fails too often (patience.py), or what came is not what was told.
+    such step, asking fails too often (retry_backoff.py), or what came is not what was told.
     """
     origin = open_origin(url, token, options, timeout_s, authority)
     try:

@@ -1,5 +1,7 @@
 """Where a step is downloaded from: a FlowCheck server over HTTP, or a store that fsspec opens.
-each by itself, from several threads."""
+
+Several threads fetch pieces of files, each piece by itself.
+"""
 
 from __future__ import annotations
 

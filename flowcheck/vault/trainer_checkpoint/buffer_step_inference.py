@@ -1,9 +1,8 @@
 """Buffers and frozen tensors of a trainer's checkpoint: of which step each is, judged by the
 stream and by other files.
 
-that is the same in files of two steps is taken not to change.
-
-whichever is newer.
+Where no model is stated, a tensor that is the same in files of two steps is taken not to change.
+Where both the file and the stream have a tensor, the newer one is used.
 """
 
 from __future__ import annotations

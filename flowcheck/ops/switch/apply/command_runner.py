@@ -48,7 +48,7 @@ class OutcomeUnknownError(StateError):
 def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
     """Standard output.
 
-    It has what was made inheritable: the lock (journal.py), which a program keeps that outlives us.
+    The program inherits the lock (apply_journal.py), and keeps it where it outlives this process.
 
     Raises StateError with what the program said where it fails, is missing, takes longer than
     `limit_s` or says more than MOST_BYTES.

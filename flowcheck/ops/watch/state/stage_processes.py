@@ -120,7 +120,8 @@ LEAST_S = 0.2
 
 
 class CounterRates:
-    """Each look's counters are held against those of a look about SPAN_S before."""
+    """Rates of counters: each look's values are compared with those of a look about RATE_SPAN_S
+    before."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[str, int]]] = deque()
