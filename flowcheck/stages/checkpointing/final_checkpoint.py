@@ -32,10 +32,10 @@ LOOK_S = 0.1
 def save_last(
     run: RunDir, config: JobConfig, step: Step | None, say: Callable[[Finding], None]
 ) -> LedgerEntry | None:
-    """Makes the last step of a replica that nobody changes any more durable at the target; None
-    where there is none. step: an older one that it holds.
+    """Saves the last step of a replica that nobody changes any more, and waits until it is durable
+    at the target. Returns None where there is no step. step: an older one that it holds.
 
-    Raises StateError where that fails ATTEMPTS times, or the target stands still.
+    Raises StateError where that fails ATTEMPTS times, or nothing moves at the target.
     """
     assert config.persist is not None
     if not run.replica.exists():
@@ -68,7 +68,7 @@ def _saved(
 
 
 def _watched(saver: Saver, config: PersistConfig, wanted: Step) -> LedgerEntry:
-    """`Saver.save` in a thread, given up where nothing moves any more."""
+    """Runs `Saver.save` in a thread, and gives it up where nothing moves any more."""
     made: list[LedgerEntry | BaseException] = []
 
     def save() -> None:

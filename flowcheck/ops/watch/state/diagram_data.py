@@ -21,7 +21,7 @@ HOSTS_MAX = 4096
 
 
 def diagrams(job: LearnedJob, mirrors: Sequence[MirrorConfig] = ()) -> tuple[RingDiagram, ...]:
-    """mirrors: the switch ports that are stated to be mirrored."""
+    """The diagrams of a job. mirrors: the switch ports that are stated to be mirrored."""
     return tuple(_diagram(one, mirrors) for one in summarize_learned_job(job))
 
 
