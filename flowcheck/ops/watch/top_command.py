@@ -34,6 +34,7 @@ EVERY_S = 1.0
 """Seconds between two pictures. A choice: shorter costs processor time."""
 LAST_STEPS, LAST_EVENTS = 8, 10
 FEW_STEPS, FEW_EVENTS = 3, 3
+"""Steps and events that are shown, on a high and on a low terminal. A choice of layout."""
 FEW_LINES = 12
 """Lines. Fewer than these below the stages and rings: few steps are shown, so that events are too.
 A choice of layout."""

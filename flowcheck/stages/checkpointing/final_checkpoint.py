@@ -25,6 +25,8 @@ ATTEMPTS = 3
 """Tries to write the last checkpoint. A choice: more delays the end of a chain whose target is
 down."""
 BETWEEN_S = (1.0, 4.0)
+"""Seconds to wait before the second and the third try. A choice: longer delays the end of a chain,
+shorter meets the same fault again."""
 LOOK_S = 0.1
 """Seconds between two looks at a save that is under way. A choice: shorter costs processor time."""
 

@@ -34,6 +34,8 @@ starts a save later."""
 TELL_S = 1.0
 """Seconds between two writings of the status file. A choice: shorter writes more often."""
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
+"""Seconds before the next try after a failure, doubled with each one. A choice: shorter loads a
+store that is down, longer saves later once it is back."""
 JOIN_S = 2.0
 """Seconds for a save that is asked to stop to end; else it ends with its process. A choice below
 what the supervisor gives a stage (supervisor.py, GRACE_S)."""

@@ -37,7 +37,8 @@ from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.process_progress import ProgressTimeout
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
-"""A stage that dies so often without having moved its position is not started again."""
+"""Deaths within so many seconds without a moved position, after which a stage is not started again.
+A choice: more delays the report of a fault that stays, fewer gives up at a passing one."""
 STILL_LIMIT_S = 60.0
 """Seconds that a stage which comes up may stand still: loading torch takes seconds of processor
 time, on a machine that gives it a tenth of one many of the clock. A choice: longer delays the

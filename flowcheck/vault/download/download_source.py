@@ -51,7 +51,8 @@ WRITING_S = 600.0
 """Seconds that a server may write a step out of its memory. A choice: longer delays the error,
 shorter fails for large models."""
 WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
-"""Between two looks whether it has."""
+"""Seconds between two looks whether it has, at least and at most, whatever the server asks for. A
+choice: shorter loads the server, longer begins later."""
 LISTING_BYTES_MAX = 32 << 20
 """Bytes of a server's answer that lists the files of a step: some 150 each (FILES_MAX), 10 MB;
 three times as many for long names."""

@@ -16,7 +16,8 @@ TRIES = 8
 """Tries of one chunk, or of the first question, before it is given up. A choice: more delays the
 error of a server that is down."""
 WAIT_FIRST_S, WAIT_MAX_S = 0.2, 10.0
-"""Doubled with each try."""
+"""Seconds before the first retry and at most; doubled with each. A choice: shorter loads a server
+that is down, longer resumes later."""
 BUSY_S = 600.0
 """Seconds for which a server that too many ask may say so. A choice: longer delays the error."""
 Told = TypeVar("Told")
