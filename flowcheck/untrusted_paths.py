@@ -38,6 +38,8 @@ NAME_BYTES_MAX = 255
 PATH_BYTES_MAX = 1024
 """Of a whole name, with room for the folder before it (limits.h, PATH_MAX, is 4096)."""
 DEPTH_MAX = 16
+"""Folders within each other. A choice: no checkpoint format nests as deep; stops names made to
+exhaust a file system."""
 STEP_MAX = 10**18
 """A step has fewer digits than its neighbours in a signed word of 64 bits."""
 _CHECKPOINT = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{1,64}))?", re.ASCII)

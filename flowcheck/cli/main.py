@@ -34,7 +34,7 @@ from flowcheck.stages.privilege import drop_privileges
 from flowcheck.stages.stage_table import launchable_stages
 
 MOST_GIB = 1 << 20
-"""A petabyte is a typing error."""
+"""GiB. A choice that stops slips of the pen: 2^20 GiB is a pebibyte, more than any machine has."""
 
 
 def stage(

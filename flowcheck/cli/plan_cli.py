@@ -11,7 +11,7 @@ from flowcheck.cli.shared_options import Json
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20
-"""A bucket of a terabyte is a slip of the pen."""
+"""MiB. A choice that stops slips of the pen: 2^20 MiB is a tebibyte, more than any bucket."""
 
 
 def plan(

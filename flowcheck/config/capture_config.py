@@ -18,7 +18,10 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 
 SLOTS_MAX = 1 << 26
+"""Slots of a ring. A choice that stops slips of the pen: with the default slot size 2^26 slots take
+272 GiB."""
 CACHE_LINE_BYTES = 64
+"""Bytes of a cache line of x86-64 and most arm64 processors: frames begin on one."""
 
 
 class SourceConfig(ConfigSection, frozen=True, kw_only=True):
@@ -39,8 +42,9 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
     speed: float | None = None
     """Files only: pace by the time stamps, 1.0 as recorded; None: as fast as it goes."""
     idle_us: int = 50
-    """Sleep of an idle capture loop; 0 spins, for a core of its own. At a quiet kernel interface
-    it grows to a millisecond."""
+    """Microseconds that an idle capture loop sleeps; 0 spins, for a core of its own. At a quiet
+    kernel interface it grows to a millisecond. A choice: longer needs more room in the NIC,
+    shorter costs processor time."""
     frames: int | None = None
     """End after so many frames; a file through DPDK has no end of its own."""
 
@@ -97,7 +101,9 @@ class RingConfig(ConfigSection, frozen=True, kw_only=True):
     """Shared memory between capture and extraction, one ring per RX queue."""
 
     slots: int = 1 << 16
-    """Frames a ring holds; a power of two so that positions mask to slots."""
+    """Frames a ring holds; a power of two so that positions mask to slots. A choice: 272 MiB
+    bridge 23 ms of 25 Gb/s in frames of 1,102 bytes; more bridges longer pauses of the
+    extractor."""
     slot_bytes: int = 4352
     """Room for one frame and its 64-byte header; path MTU 4096 with encapsulation fits."""
 
@@ -122,7 +128,9 @@ class StagingConfig(ConfigSection, frozen=True, kw_only=True):
     """Where payloads wait until their plan is proved."""
 
     size_bytes: int = 256 << 20
-    """Per ring. Must hold the start-up broadcast and iteration 0 as they lie on the wire."""
+    """Bytes, per ring. Must hold the start-up broadcast and iteration 0 as they lie on the
+    wire. A choice: more takes memory and less fits small models only; `flowcheck plan` tells
+    what a model needs."""
 
     def __post_init__(self) -> None:
         at_least("staging.size_bytes", self.size_bytes, 1 << 20)

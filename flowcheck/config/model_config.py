@@ -121,10 +121,12 @@ class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
     """Where gradients wait while a job's optimizer state is not known, and stay for a while."""
 
     memory_bytes: int = 512 << 20
-    """Taken only when the first one comes."""
+    """Bytes of memory. Taken only when the first one comes. A choice: what does not fit goes to
+    the file."""
     file: str | None = None
     """Goes on there when memory is full; without it the replica stops there."""
     file_bytes: int = 16 << 30
+    """Bytes on disk. A choice: when full, the replica stops at its last good step."""
     taken_steps: int = 0
     """So many steps at least, twice as many at most, keep their gradients in memory once they were
     taken: on a file of the trainer's of one of them those behind it are taken again."""

@@ -39,7 +39,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     """Of those that `flowcheck restore --format` knows."""
     format_options: dict[str, Any] = msgspec.field(default_factory=dict)
     keep_last: int = 3
-    """So many checkpoints stay; an older one goes only once a newer one is durable."""
+    """Checkpoints that stay; an older one goes only once a newer one is durable. A choice: more
+    takes storage."""
     keep_every: int | None = None
     """And for ever the first at or behind each multiple of so many steps."""
     rate_limit_bytes_s: int | None = None
@@ -47,7 +48,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     """A folder on a disk of this machine for what is sent elsewhere, by default below the run
     directory; holds one checkpoint at most."""
     timeout_s: float = 60.0
-    """Nothing moves for so long: the attempt has failed, and another one begins."""
+    """Seconds in which nothing moves: the attempt has failed, and another one begins. A choice:
+    longer tells of a dead store later, shorter gives a slow one up."""
 
     @property
     def is_local(self) -> bool:
@@ -84,13 +86,14 @@ class ServeConfig(ConfigSection, frozen=True, kw_only=True):
     tls_key: str | None = None
     """The file of its private key, where that is not in the same one."""
     connections: int = 256
-    """At once; more are told to come back."""
+    """Connections at once; more are told to come back. A choice: each is a thread."""
     timeout_s: float = 30.0
-    """A client that takes or sends nothing for so long is let go."""
+    """Seconds. A client that takes or sends nothing for so long is let go. A choice: longer
+    lets dead clients hold steps, shorter cuts off bad links."""
     staging: str | None = None
     """A folder for steps that are in memory alone, by default below the run directory."""
     staged: int = 2
-    """So many of them lie there at most."""
+    """Steps that lie there at most. A choice: each takes a whole checkpoint's room."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

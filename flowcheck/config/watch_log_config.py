@@ -32,9 +32,10 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
     tls_key: str | None = None
     """The file of its private key, where that is not in the same one."""
     connections: int = 32
-    """At once; more are told to come back."""
+    """Connections at once; more are told to come back. A choice: each is a thread."""
     timeout_s: float = 10.0
-    """A client that takes or sends nothing for so long is let go."""
+    """Seconds. A client that takes or sends nothing for so long is let go. A choice: longer
+    lets dead clients hold connections."""
 
     @property
     def host(self) -> str:

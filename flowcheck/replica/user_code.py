@@ -30,6 +30,7 @@ from flowcheck.findings.finding import Finding
 MODULE = "_user_"
 """Put before a file's own name, so that a script called random.py hides no module of Python's."""
 MOST_NAMES = 8
+"""Names of a file's functions that an error lists. A choice of layout."""
 FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
 """In the environment of a command that kept root's rights, and of what it starts: the finding, as
 JSON, why no code of the user's is called there (stages/privilege/drop_privileges.py)."""

@@ -88,7 +88,8 @@ class WorkerThreads:
 
 
 SHARE_BYTES = 2 * 1024 * 1024
-"""Small tensors are kept together up to a page of this size."""
+"""Bytes. Small tensors are kept together up to one huge page, so that two threads do not share
+one."""
 
 
 def blocks(layout: Layout, element_bytes: int, most_bytes: int) -> list[tuple[int, int, int]]:

@@ -37,6 +37,7 @@ ASIDE = ".old.tmp"
 """Behind what waits to go until what takes its place is there."""
 _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
+"""Names that an error lists. A choice of layout."""
 KEY = "--out"
 INDEX = "jobs.json"
 """Of a folder with the outputs of all jobs: which step, and whose each of them is."""

@@ -35,11 +35,15 @@ UNFIT = (
 )
 """What Python and torch raise for values of another kind."""
 TOLD_MAX = 500
-"""Characters of such an error that are shown."""
+"""Characters of such an error that are shown. A choice of layout."""
 PARTS_MAX = 1 << 20
+"""Objects that a file may make beside four for each of its bytes. A choice: stops a file made to
+exhaust memory."""
 EXPANDED_BYTES_MAX = 1 << 30
-"""Tensors that repeat their elements (masks) may be of so many bytes more than their file."""
+"""Bytes. Tensors that repeat their elements (masks) may be of so many more than their file. A
+choice: stops a file made to exhaust memory."""
 TEXT_BYTES_MAX = 256 << 20
+"""Bytes of a text file that is read into memory. A choice that bounds memory."""
 _REFUSED = re.compile(r"[Uu]nsupported (?:global: GLOBAL|global:|class:|GLOBAL) ([\w.]+)")
 """torch/_weights_only_unpickler.py: of what is not allowed, and of modules that never are."""
 
@@ -64,7 +68,7 @@ def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
 
 
 def load_bytes(raw: bytes, where: str) -> Any:
-    """As `load_tree`, of an archive in memory. where: of it, for errors."""
+    """As `safe_torch_load`, of an archive in memory. where: of it, for errors."""
     with only_allowed(()):
         return _loaded(io.BytesIO(raw), len(raw), where, archive=True)
 

@@ -52,7 +52,8 @@ def with_factory_model(model: ModelConfig, *, joins: bool = False) -> ModelConfi
 
 
 def factory_model(model: ModelConfig) -> MetaModel:
-    """What `with_factory` put there, as its factory gave it: large models take long to make."""
+    """The model that `with_factory_model` put there, without a second call of its factory: large
+    models take long to make."""
     of_module = [tensor for tensor in model.everything if not tensor.buffer]
     return MetaModel(
         name=model.factory or "",

@@ -52,9 +52,11 @@ if TYPE_CHECKING:
     from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
+"""Bytes: one 2 MiB page, in which a ring's header lies (fc_ring.h)."""
 FLOW_TABLE_BYTES = 16 << 20
+"""Bytes, roughly, beside the message pool; they only decide where memory is taken."""
 STAGING_TABLES_BYTES = 48 << 20
-"""Roughly, beside message pool and payload; they only decide where memory is taken."""
+"""Bytes, roughly, beside the staged payload; they only decide where memory is taken."""
 Learned = tuple[bytes, bytes, bytes | None]
 """A job that was learned before, its weights, and what was broadcast beside them."""
 
@@ -107,7 +109,7 @@ def create(
     config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
 ) -> tuple[RunDir, Finding]:
     """The run directory with its shared memory, and where that lies. expected:
-    [job] what its model reduces, as `foreknown` takes it."""
+    [job] what its model reduces, as `prior_jobs` takes it."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     for each in own:

@@ -68,7 +68,7 @@ def run(path: Path, *, as_json: bool) -> int:
 def check_memory_fits(config: JobConfig) -> None:
     """Raises ConfigError, with the sum, where a job file asks for more memory than is free, huge
     pages included. One that does not state each of its models tells nothing beforehand: there the
-    updater finds it out, once the job is learned (stages/needed.py)."""
+    updater finds it out, once the job is learned (stages/replica_update/replica_creation.py)."""
     each = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     stated = all(own.model.factory is not None and own.optimizer is not None for own in each)
     if not stated or config.sharded is not None:

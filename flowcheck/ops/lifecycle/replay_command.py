@@ -47,7 +47,11 @@ from flowcheck.stages.service_loop import Signals
 from flowcheck.terminal_escape import printable
 
 RING_SLOTS = 1 << 12
+"""Slots. A choice: a file source waits while the ring is full, so that a small ring loses nothing
+and stays in the cache."""
 STAGING_BYTES_MAX = 1 << 30
+"""Bytes. A choice: twice the file's size holds all of it; beyond this a job is to be learned before
+the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

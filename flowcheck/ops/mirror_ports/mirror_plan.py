@@ -44,6 +44,7 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
 MOST_LOG_BYTES = 64 << 20
+"""Bytes. A choice: rings are logged at the beginning; a longer log costs memory and time."""
 
 
 class PortsRequest(msgspec.Struct, frozen=True, kw_only=True):

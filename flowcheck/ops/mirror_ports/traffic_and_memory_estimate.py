@@ -37,9 +37,12 @@ ANSWER_BYTES = 138 + 62
 that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
 ANSWER_FRAMES = 2
 PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
-"""A model of which only the size is known is taken as so many tensors, for its start-up."""
+"""A model of which only the size is known counts as tensors of so many elements, and as so many
+tensors at most, for its start-up traffic. A choice: other
+sizes change only the headers of that traffic."""
 PIECE_BYTES = 1 << 30
-"""A larger bucket is counted in pieces: its schedule is as long as it is large."""
+"""Bytes. A larger bucket is counted in pieces: its schedule is as long as it is large. A choice:
+smaller pieces round more."""
 
 
 class MirrorLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,10 +19,13 @@ FRAME_BYTES = 14 + 20 + 8 + 12 + 4
 MESSAGE_BYTES = 16 + 4
 """RETH and immediate, once per message."""
 LL_BELOW_BYTES = 256 << 10
-"""What is smaller is taken to go as LL, and the rest as Simple, where nothing is stated."""
+"""Bytes of a collective. What is smaller is taken to go as LL, and the rest as Simple, where no
+protocol is stated. A choice: NCCL decides by a cost model of the machine, which is not known
+here."""
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 MOST_RANKS = 4096
-"""Eight times the longest ring that was tried."""
+"""Ranks: eight times the longest ring that was tried. A choice: a plan's time and memory grow with
+the ranks."""
 
 
 class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):

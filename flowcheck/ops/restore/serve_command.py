@@ -17,6 +17,7 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
 
 LOOK_S = 0.5
+"""Seconds between two looks at the server. A choice: shorter costs processor time."""
 
 
 def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_json: bool) -> int:

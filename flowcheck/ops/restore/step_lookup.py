@@ -63,16 +63,22 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
 )
 
 CALM_S = 1.0
-"""Nothing moves for so long: what was captured has become steps, as far as it can."""
+"""Seconds in which nothing moves: what was captured has become steps, as far as it can. A choice:
+longer delays each restore, shorter may give an older step on a busy machine."""
 READING_S = 60.0
-"""The same while staged messages wait to be read: a reading moves nothing that can be seen."""
+"""The same in seconds while staged messages wait to be read: a reading moves nothing that can be
+seen. A choice, as CALM_S."""
 UPDATE_S = 60.0
-"""A whole step the updater has begun may take so long without a sign of life."""
+"""Seconds without a sign of life that a whole step the updater has begun may take. A choice: longer
+delays the error of a dead updater, shorter gives a large model up."""
 ARRIVING_S = 5.0
-"""Frames that come for so long without a pause: the job runs, and will not settle."""
+"""Seconds in which frames come without a pause: the job runs, and will not settle. A choice: longer
+delays the answer, shorter misses the end of a job that is just stopping."""
 COMING_S = 30.0
-"""The same with pauses, as of a job whose steps take seconds."""
+"""The same in seconds where frames come with pauses, as of a job whose steps take seconds. A
+choice, as ARRIVING_S."""
 LOOK_S = 0.05
+"""Seconds between two looks at the positions. A choice: shorter costs processor time."""
 
 
 @dataclass(frozen=True, slots=True)

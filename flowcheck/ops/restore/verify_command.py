@@ -36,6 +36,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
 
 DAMAGED = 1
 SHOWN = 8
+"""Faults that are listed; more are counted. A choice of layout."""
 
 
 def run(path: Path, *, as_json: bool) -> int:

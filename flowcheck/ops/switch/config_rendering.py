@@ -45,7 +45,7 @@ class RenderedLine(msgspec.Struct, frozen=True, kw_only=True):
 def render(
     os: str, session: MirrorSession, parts: Iterable[CommandPart], form: str | None = None
 ) -> list[RenderedLine]:
-    """The commands of these parts for `session`, `in_order`.
+    """The commands of these parts for `session`, in the order the switch takes them.
 
     Raises ConfigError where the platform cannot hold the session or has no such form.
     """

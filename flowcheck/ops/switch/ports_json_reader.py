@@ -19,6 +19,7 @@ from flowcheck.ops.switch.monitor_capacity import JobRates
 from flowcheck.ops.switch.switch_platforms import Platform
 
 MOST_BYTES = 64 << 20
+"""Bytes. A choice: a larger file is not a port list, and is not read."""
 
 
 class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ ROCE_MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
 
 MOST_LINES = 4
-"""Lines from memory that are listed."""
+"""Lines from memory that are listed. A choice of layout."""
 
 
 class MtuSizes(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,6 +54,8 @@ from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_st
 from flowcheck.wire.training_job.learned_job import decode_job
 
 TAKEN_LIMIT_S = 60.0
+"""Seconds for the updater to take a base. A choice: longer delays the error of a chain that hangs,
+shorter fails for a large model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,8 @@ def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
 def submit_base(
     where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
 ) -> tuple[CheckpointTemplate, Finding]:
-    """Puts the state of a checkpoint where the updater takes it, as `proved`; why it is the
-    base."""
+    """Puts the state of a checkpoint where the updater takes it, chosen by `verified_base`; why it
+    is the base."""
     found = verified_base(where, config, file, place)
     _put(where, found)
     return found.template, found.why

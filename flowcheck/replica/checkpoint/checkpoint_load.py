@@ -1,7 +1,8 @@
 """Loads a checkpoint folder that checkpoint_save wrote: checked files, tensors, and the
 trainer's state as it was saved.
 
-its manifest names is needed.
+A step can be loaded as it was written: nothing is computed anew, so that none of the user's code
+that its manifest names is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A consistent snapshot of one step of a replica that another process goes on stepping.
 
-The updater writes only to a copy that it first says is whole no longer, the oldest one that nobody
-reads (pins.py); the digest proves that nothing moved while a copy was read.
+The updater writes only to the oldest copy that nobody reads (concurrent_reader.py), and marks it as
+incomplete first. The digest proves that nothing changed while a copy was read.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from flowcheck.step_numbers import Step
 
 TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"
 DEPTH_MAX = 64
+"""Dictionaries and lists within each other. A choice far below Python's recursion limit of 1,000; a
+trainer's state nests a few."""
 
 
 def to_plain(value: Any, what: str, depth: int = 0) -> Any:

@@ -27,7 +27,7 @@ from flowcheck.replica.param_layout import Layout
 
 
 def gradient_as_stepped(values: FlatValues, layout: Layout, inner: Layout) -> torch.Tensor:
-    """Gradients as they were reduced, flat in the layout of what is stepped (`stepped_layout`),
+    """Gradients as they were reduced, flat in the layout of what is stepped (`inner`),
     over the same memory where they are so already. Raises StateError for another size."""
     if inner is layout:
         return flat_gradient(values, layout)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "optimizer.schedule_arguments"
 STEPS = 100
-"""Of a class of torch's, a few microseconds each."""
+"""Calls of a class of torch's, a few microseconds each. A choice: more shows errors of later steps,
+and delays the start."""
 OWN_STEPS = 1
 """Of the script's own function, which may be of a table as long as the training is."""
 ENDED = "Tried to step"

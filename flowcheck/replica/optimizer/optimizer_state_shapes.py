@@ -98,7 +98,8 @@ def _states_of(keyed: _Keyed) -> OptimizerStateShapes:
 
 
 SMALL_ELEMENTS = 1 << 18
-"""Of so few a step is taken: torch loads its compiler for tensors without values."""
+"""Elements. For so few a real step is tried first: torch loads its compiler for tensors without
+values. A choice: a real step of more costs time and memory."""
 
 
 def _stepped(

@@ -38,6 +38,7 @@ from flowcheck.replica.state_digest import NamedArray
 from flowcheck.replica.state_file.file_header import Description, EntryPer, Section, TensorPlace
 
 PLACE_ALIGN = 64
+"""Bytes: a cache line, and torch's own alignment of a tensor."""
 _OF_PYTHON = frozenset(NUMBERS.values())
 
 

@@ -22,9 +22,11 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 
 ELEMENTS = 1 << 16
-"""As near as there are of a parameter that is stepped in the trial: few show no chance."""
+"""Elements: the parameter nearest to so many is stepped in the trial. A choice: few show no
+randomness, many take long."""
 RATE = 0.01
-"""In place of one that is 0, under which nothing moves."""
+"""Learning rate in place of one that is 0, under which nothing moves. A choice: any other number
+would do."""
 
 State = list[tuple[torch.Tensor, dict[str, Any]]]
 

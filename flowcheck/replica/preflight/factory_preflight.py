@@ -20,6 +20,8 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.param_layout import Layout
 
 LIMIT_S = 300.0
+"""Seconds for the user's file to be imported and its model made. A choice: longer delays the error
+of code that hangs, shorter fails for large models."""
 KEY = "optimizer.factory"
 
 

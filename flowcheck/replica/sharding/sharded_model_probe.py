@@ -31,6 +31,8 @@ from flowcheck.replica.user_code import callable_at, error_text
 
 KEY = "sharded.factory"
 LIMIT_S = 300.0
+"""Seconds for the user's model to be made. A choice: longer delays the error of code that hangs,
+shorter fails for large models."""
 
 
 def wrapped(factory: str, ranks: int, how: ShardingSettings | None = None) -> ShardedModel:

@@ -76,7 +76,8 @@ SPARE_COPIES = 3
 """With so many the updater has another place to write to while one is read: the newest step's, a
 reader's, and its own."""
 ATTEMPTS = 16
-"""Looks before giving up: each may be overtaken by two steps of the updater."""
+"""Looks before giving up. Each may be overtaken by two steps of the updater. A choice: more only
+delays the error."""
 
 
 @dataclass(frozen=True, slots=True)

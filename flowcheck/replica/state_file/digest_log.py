@@ -30,7 +30,8 @@ MAGIC = b"FCTRACE\n"
 VERSION = 2
 _HEADER = struct.Struct("<8sII")  # magic, version, tensors
 BYTES_MAX = 256 << 20
-"""The newer half is kept beyond it: a month of steps would fill the memory its folder lies in."""
+"""Bytes; beyond them the newer half is kept. A choice: a month of steps would fill the memory its
+folder lies in."""
 _STEP = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<Q")
 _NO_STEP = _STEP.pack(2**64 - 1)

@@ -74,8 +74,9 @@ _SLOTS_OFFSET = 256
 _SLOT = struct.Struct("<QQHHI16s16s")
 _SLOT_BYTES = 64  # with the checksum, in a cache line of its own
 LOOKS = 1000
-"""At the slots, before they are said never to hold still: one takes microseconds, in which no step
-is made; who is taken off its processor meanwhile looks again."""
+"""Looks at the slots, before they are said never to hold still: one takes microseconds, in which no
+step is made; who is taken off its processor meanwhile looks again. A choice: more only delays the
+error."""
 COPIES_MAX = (HEADER_BYTES - _SLOTS_OFFSET) // _SLOT_BYTES
 
 

@@ -68,7 +68,7 @@ class StateFile:
     """An open state file. One process at a time, held by a lock that dies with the process."""
 
     def __init__(self, path: Path, descriptor: int, memory: mmap.mmap) -> None:
-        """memory: the whole file (pages.py, `mapped`)."""
+        """memory: the whole file (huge_pages.py, `mapped`)."""
         self.path = path
         self._map = memory
         self._sizes, self.description = read_description(path, self._map)
@@ -91,7 +91,7 @@ class StateFile:
         """A file that appears whole: the committed copy holds `first`; absent sections are 0.
 
         copies: one is being written while the others are the last steps; workers: what will step
-        them, and is first to touch their pages (pages.py).
+        them, and is first to touch their pages (huge_pages.py).
         Raises StateError where `path` exists, or where it does not fit, with the sum.
         """
         if path.exists():

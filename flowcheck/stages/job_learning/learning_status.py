@@ -22,10 +22,10 @@ from flowcheck.stages.staged_messages.staging_space import rings_drained, stagin
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
 
 STOOD_S = 10.0
-"""Reasons that stayed the same so long are reported: a stream that grows may change them with every
-reading."""
+"""Seconds. Reasons that stayed the same so long are reported: a stream that grows may change them
+with every reading. A choice: longer tells later, shorter tells what the next reading refutes."""
 EVERY_S = 30.0
-"""Reasons that keep changing are reported so often."""
+"""Seconds. Reasons that keep changing are reported so often. A choice: shorter fills the log."""
 
 
 class LearningStatus:

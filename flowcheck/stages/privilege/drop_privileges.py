@@ -2,8 +2,9 @@
 
 The very command is run again as the chain's user, without a capability and with no way back, and
 all that a job file names is imported by that one alone. Where frames are to come from an interface
-or a card, a process that only starts captures (starter.py) is left beside it. What root has to do,
-it does before: folders are made or handed over, what lies in private folders is shown (reach.py).
+or a card, a process that only starts captures (capture_starter.py) is left beside it. What root has
+to do, it does before: folders are made or handed over, what lies in private folders is shown
+(mount_namespace.py).
 """
 
 from __future__ import annotations

@@ -98,9 +98,9 @@ def audit_digests(
     optimizer: OptimizerConfig,
     digests: Sequence[bytes],
 ) -> Audit:
-    """As `compare`, for a step of which only the tensors' digests are kept (digest_log.py).
+    """As `audit_snapshot`, for a step of which only the tensors' digests are kept (digest_log.py).
 
-    digests: in the order of kept/sections.py, named_tensors. Raises StateError where the
+    digests: in the order of state_sections.py, named_tensors. Raises StateError where the
     checkpoint does not hold the same tensors.
     """
     sent = [

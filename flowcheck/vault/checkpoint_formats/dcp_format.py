@@ -43,7 +43,7 @@ from flowcheck.vault.checkpoint_formats.torch_save_archive import (
 DATA_SUFFIX = ".distcp"
 """torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
 FILES = 2
-"""Summed at once."""
+"""Files summed at once. A choice: more uses more processors and memory."""
 
 
 def writer_of(

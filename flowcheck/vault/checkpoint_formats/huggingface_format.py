@@ -39,7 +39,8 @@ OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 """Ends of names that are weights, or a trainer's state, of another step."""
 PASSED_MAX_BYTES = 256 << 20
-"""A vocabulary may be large; nothing that is passed through is larger."""
+"""Bytes. A choice: a vocabulary may be large; nothing that is passed through is larger, and it is
+read into memory."""
 STATE = "trainer_state.json"
 """transformers' Trainer, beside optimizer.pt and scheduler.pt."""
 

@@ -25,7 +25,7 @@ NUMPY = (
 and pointers of elements from a file as they come."""
 NUMBERS = np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
 DEPTH_MAX = 900
-"""Of dictionaries and lists within each other: Python's own recursion ends near it."""
+"""Dictionaries and lists within each other: Python's own recursion ends at 1,000."""
 
 
 class _InvalidArrayError(ValueError):

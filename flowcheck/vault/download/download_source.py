@@ -1,5 +1,7 @@
 """Where a step is downloaded from: a FlowCheck server over HTTP, or a store that fsspec opens.
-each by itself, from several threads."""
+
+Several threads fetch pieces of files, each piece by itself.
+"""
 
 from __future__ import annotations
 
@@ -47,20 +49,26 @@ from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, re
 from flowcheck.vault.persist.storage_target import opened
 
 WRITING_S = 600.0
-"""A server may write a step out of its memory for so long."""
+"""Seconds that a server may write a step out of its memory. A choice: longer delays the error,
+shorter fails for large models."""
 WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
-"""Between two looks whether it has."""
+"""Seconds between two looks whether it has, at least and at most, whatever the server asks for. A
+choice: shorter loads the server, longer begins later."""
 LISTING_BYTES_MAX = 32 << 20
-"""Of a server's answer that lists the files of a step: some 150 bytes each (FILES_MAX)."""
+"""Bytes of a server's answer that lists the files of a step: some 150 each (FILES_MAX), 10 MB;
+three times as many for long names."""
 REFUSAL_BYTES_MAX = 64 << 10
-"""Of an answer that refuses: a sentence in JSON."""
+"""Bytes of an answer that refuses: a sentence in JSON. A choice that bounds memory."""
 SAID_MAX = 500
-"""Characters of a server's sentence that are shown."""
+"""Characters of a server's sentence that are shown. A choice of layout."""
 HEAD_S = 60.0
-"""For all of an answer's head; a step that is still in memory takes a server a while."""
+"""Seconds for all of an answer's head; a step that is still in memory takes a server a while. A
+choice: longer delays the error."""
 LEAST_BYTES_S = 16 << 10
-"""A server that gives less, over all of an answer, is let go."""
+"""Bytes a second. A server that gives less, over all of an answer, is let go. A choice: a gigabyte
+would take 18 hours."""
 READ_BYTES = 1 << 20
+"""Bytes read at once. A choice: smaller costs calls."""
 Told = TypeVar("Told")
 
 

@@ -14,11 +14,13 @@ from flowcheck.findings.finding import Finding
 from flowcheck.vault.download.download_source import ServerBusy, TransientError
 
 TRIES = 8
-"""Of one chunk, or of the first question, before it is given up."""
+"""Tries of one chunk, or of the first question, before it is given up. A choice: more delays the
+error of a server that is down."""
 WAIT_FIRST_S, WAIT_MAX_S = 0.2, 10.0
-"""Doubled with each try."""
+"""Seconds before the first retry and at most; doubled with each. A choice: shorter loads a server
+that is down, longer resumes later."""
 BUSY_S = 600.0
-"""Seconds for which a busy server is asked again."""
+"""Seconds for which a server that too many ask may say so. A choice: longer delays the error."""
 Told = TypeVar("Told")
 ReportRetry = Callable[[str], None]
 

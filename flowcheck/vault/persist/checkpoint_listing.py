@@ -20,9 +20,11 @@ from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import refuse_unlike_files, step_number
 
 FILES_MAX = 65_536
-"""Of one checkpoint: a shard for each rank of the largest jobs, and as many again."""
+"""Files of one checkpoint: a shard for each rank of the largest jobs, and as many again. A choice
+that bounds memory."""
 BYTES_MAX = 1 << 50
-"""Of one checkpoint. What tells of more is refused before anything is made for it."""
+"""Bytes of one checkpoint, and of each file: a pebibyte. A choice: what tells of more is refused
+before anything is made for it."""
 _SUM = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 

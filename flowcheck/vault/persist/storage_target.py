@@ -25,6 +25,7 @@ PACKAGES = {
 }
 """What `pip install` is given, by the URL's scheme."""
 CONNECT_S = 10.0
+"""Seconds to connect to a store. A choice: longer delays the error of one that is down."""
 
 
 class StorageTarget(Protocol):

@@ -44,6 +44,8 @@ from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, S
 ALONE = ""
 """In place of a job's name where there is but one, which needs no path of its own."""
 NUMBER_MAX = 999
+"""Highest job number in a URL. A choice: the ring has readers for 64 jobs
+(config/multi_job_config.py, JOBS_MAX)."""
 
 
 def job_of(
@@ -68,10 +70,13 @@ if TYPE_CHECKING:
     from flowcheck.vault.serve.step_server import StepServer
 
 BLOCK_BYTES = 4 << 20
+"""Bytes of one sendfile(2). A choice: larger sees a stop later, smaller costs calls."""
 LEAST_BYTES_S = 16 << 10
-"""A client that reads an answer more slowly, on average, is disconnected (bytes per second)."""
+"""Bytes a second. A client that takes less, over all of an answer, is let go. A choice: a gigabyte
+would take 18 hours."""
 IDLE_S = 5.0
-"""Between two requests of a connection, and for all of the next one's head."""
+"""Seconds between two requests of a connection, and for all of the next one's head. A choice:
+longer lets idle clients hold connections."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 """What a program of this machine names it; another name may be a page of somebody else's that was
 made to point here."""

@@ -98,8 +98,8 @@ def load_template(
 
     names: the trainer's parameter names in registration order, where order and shapes alone fit
     in more than one way. step: where nothing in it tells at which it was written. order:
-    [parameter] the optimizer's number of it (rules/settings.py), which several parameter groups
-    leave open. Raises StateError where it is of no format, has no model of this layout, or fits
+    [parameter] the optimizer's number of it (param_groups.py), which several parameter groups leave
+    open. Raises StateError where it is of no format, has no model of this layout, or fits
     ambiguously.
     """
     from flowcheck.vault.checkpoint_formats.checkpoint_io import read  # which fills templates

@@ -13,7 +13,7 @@ from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, listed
 
 MOST = 5
-"""Optimizers whose order is looked for."""
+"""Optimizers whose order is looked for: 5! = 120 orders. A choice that bounds time."""
 
 
 class States(MutableMapping[OptimizerNumber, Any]):

@@ -68,7 +68,7 @@ def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) 
 
 
 def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
-    """Top-level entries without a part that `restore` fills."""
+    """Top-level entries without a part that a restore fills."""
     if not isinstance(template.tree, dict) or template.tree is model:
         return ()
     filled = {id(model), *map(id, template.nodes), *map(id, template.schedulers)}

@@ -81,7 +81,7 @@ def expand_range(key: str, ports: str | Sequence[str], most: int) -> tuple[str, 
 
 
 MOST = 1 << 50
-"""Bytes or numbers: more is a slip of the pen."""
+"""Bytes or numbers. A choice that stops slips of the pen."""
 
 
 class TrafficFigures(ConfigSection, frozen=True):
@@ -140,6 +140,8 @@ def check_speed(key: str, value: float, most: float = 1e5) -> None:
 MOST_RANKS = 4096
 """As `flowcheck plan` (ops/planning/wire_traffic.py, MOST_RANKS)."""
 MOST_FILE_BYTES = 4 << 20
+"""Bytes. A choice: 1,024 for each of 4,096 ranks; a larger file is not a layout, and is not
+read."""
 MOST_CHANNELS = 64
 """NCCL src/include/device.h, MAXCHANNELS."""
 PATH_MTUS = (256, 512, 1024, 2048, 4096)

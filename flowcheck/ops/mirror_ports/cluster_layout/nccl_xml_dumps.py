@@ -32,8 +32,12 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelNics
 
 MOST_BYTES = 8 << 20
+"""Bytes. A choice: a larger file is not a dump of NCCL's, and is not read."""
 MOST_DEPTH = 32
+"""Elements within each other. A choice: deeper than NCCL's topology nests; stops files made to
+exhaust memory."""
 MOST_ELEMENTS = 100_000
+"""Elements of a file. A choice: stops files made to exhaust memory."""
 RING_GRAPH = 0
 """The id of its ring graph (src/init.cc, initTransportsRank)."""
 ALTERNATE = 2
