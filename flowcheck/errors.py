@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT, SETTING_REFUSED
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_settings import (
     ABOVE_TABLES,
     AT_LEAST,

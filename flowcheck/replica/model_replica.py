@@ -40,7 +40,7 @@ from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
 from flowcheck.replica.state_digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
 from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Description
 from flowcheck.replica.state_file.state_file import StateFile, place_sections
-from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
 

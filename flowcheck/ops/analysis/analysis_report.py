@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.findings.catalog.collectives import END_OPEN
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings.catalog.refused_captures import (
+from flowcheck.findings.catalog.capture_file_problems import (
     BYTES_UNCHECKED,
     COPIES_DIFFER,
     NO_RIGHT_ICRC,

@@ -233,7 +233,7 @@ def supervise(
 
 def _load_checkpoint() -> None:
     from flowcheck.replica.checkpoint import checkpoint_save  # noqa: F401
-    from flowcheck.replica.torch_startup import load_torch
+    from flowcheck.replica.torch_without_compiler import load_torch
 
     load_torch()
 

@@ -17,7 +17,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import (
     DISCARDED,
     KEPT_NOWHERE,

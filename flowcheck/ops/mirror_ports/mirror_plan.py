@@ -36,7 +36,7 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
     coverage_problem,
     goal_name,
 )
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts, monitors_of
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts, monitors_of
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import LoadEstimate, estimate_load

@@ -19,7 +19,7 @@ from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
 from flowcheck.ops.planning.memory_estimate import MemoryItem, estimate_memory

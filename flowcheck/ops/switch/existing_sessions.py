@@ -8,8 +8,7 @@ from pathlib import Path
 
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.errors import ConfigError, naming_file
-from flowcheck.findings.catalog.refused_mirror_sessions import NOT_TOML
-from flowcheck.findings.catalog.switch_rules import (
+from flowcheck.findings.catalog.mirror_session_rules import (
     MONITOR_SHARED,
     MONITOR_WATCHED_BY,
     NO_OVERLAP,
@@ -20,6 +19,7 @@ from flowcheck.findings.catalog.switch_rules import (
     SOURCE_IS_MONITOR_OF,
     SOURCE_WATCHED_BY,
 )
+from flowcheck.findings.catalog.refused_mirror_sessions import NOT_TOML
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
 from flowcheck.ops.switch.mirror_session_options import parse_source

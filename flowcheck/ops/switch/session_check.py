@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.mirror_session_rules import (
+    LINES_FROM_MEMORY,
+    LINES_READ,
+    MORE_LINES_FROM_MEMORY,
+)
 from flowcheck.findings.catalog.refused_mirror_sessions import (
     ABOVE_ZERO,
     FIGURES_TOGETHER,
     ONE_OF,
     RING_OF_ONE,
-)
-from flowcheck.findings.catalog.switch_rules import (
-    LINES_FROM_MEMORY,
-    LINES_READ,
-    MORE_LINES_FROM_MEMORY,
 )
 from flowcheck.ops.switch import existing_sessions, monitor_capacity, session_rules
 from flowcheck.ops.switch.config_rendering import CommandPart, render

@@ -39,7 +39,7 @@ from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoi
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
+from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range

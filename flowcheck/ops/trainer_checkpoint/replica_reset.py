@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
+from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers

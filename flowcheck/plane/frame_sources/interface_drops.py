@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flowcheck.errors import CaptureError
-from flowcheck.findings.catalog.refused_captures import NO_PACKET_SOCKET
+from flowcheck.findings.catalog.capture_file_problems import NO_PACKET_SOCKET
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 SYSFS = Path("/sys/class/net")

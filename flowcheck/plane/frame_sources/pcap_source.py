@@ -10,7 +10,7 @@ from typing import Any
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
 from flowcheck.errors import CaptureError, check
-from flowcheck.findings.catalog.refused_captures import CAPTURE_IS_A_FOLDER
+from flowcheck.findings.catalog.capture_file_problems import CAPTURE_IS_A_FOLDER
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 

@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.refused_optimizers import (
 )
 from flowcheck.optimizer_rules.optimizer_rule import OptimizerRule
 from flowcheck.optimizer_rules.torch_optimizers import UNLISTED, rule_named
-from flowcheck.replica.torch_startup import skip_compiler_import
+from flowcheck.replica.torch_without_compiler import skip_compiler_import
 
 skip_compiler_import()
 

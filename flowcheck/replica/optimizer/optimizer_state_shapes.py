@@ -19,7 +19,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import STATE_TYPE, TORCH_REFUSES
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.param_layout import Layout, Parameter
-from flowcheck.replica.torch_startup import step_leanly
+from flowcheck.replica.torch_without_compiler import step_leanly
 from flowcheck.replica.user_code import error_text
 
 NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}

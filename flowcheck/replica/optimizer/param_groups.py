@@ -27,7 +27,11 @@ from flowcheck.findings.catalog.refused_user_code import (
     RAISED,
     RATE_NOT_FINITE,
 )
-from flowcheck.replica.optimizer.lr_schedule_check import ARGUMENTS, check_numbers, is_user_function
+from flowcheck.replica.optimizer.lr_schedule_dry_run import (
+    ARGUMENTS,
+    check_numbers,
+    is_user_function,
+)
 from flowcheck.replica.optimizer.optimizer_builder import (
     FACTORY,
     BuiltOptimizers,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import NOTHING_MOVED, SAVE_FAILED, SAVED_AGAIN
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps

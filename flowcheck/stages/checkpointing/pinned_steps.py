@@ -72,7 +72,7 @@ class ReplicaSteps:
         one instead, and a server gets StateError."""
         from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
         from flowcheck.replica.checkpoint.trainer_state import trainer_state
-        from flowcheck.replica.torch_startup import load_torch
+        from flowcheck.replica.torch_without_compiler import load_torch
 
         load_torch()
         path = self._run.replica

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
-from flowcheck.findings.catalog.following_a_job import (
+from flowcheck.findings.catalog.job_selection_reasons import (
     FLOWS_OF_NO_JOB,
     FURTHER_JOBS,
     JOINED,

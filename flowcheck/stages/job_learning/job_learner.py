@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.flow_plan_install import PLAN_UNKNOWN

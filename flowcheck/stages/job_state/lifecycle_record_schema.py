@@ -36,8 +36,8 @@ RECORD_VERSION = 1
 """Version of the schema. Fields with a default may be added without a new version: older readers
 pass over them."""
 ANSWERS_KEPT = 8
-"""Answers. A command asks for its own every 50 ms (checkpoint_request.py, LOOK_S), and at most one
-request waits at a time. A choice: more makes the record longer."""
+"""Answers. A command asks for its own every 50 ms (given_checkpoint_request.py, LOOK_S), and at
+most one request waits at a time. A choice: more makes the record longer."""
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.checkpoint_request import (
+from flowcheck.stages.job_state.given_checkpoint_request import (
     clear_request,
     read_sections,
     refuse_request,

@@ -18,7 +18,7 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.job_restarts import BASE_TAKEN, LOG_BEGUN_ANEW, LOG_FULL
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.job_state.checkpoint_request import (
+from flowcheck.stages.job_state.given_checkpoint_request import (
     clear_request,
     read_sections,
     refuse_request,

@@ -23,9 +23,13 @@ from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import UnitSplitter
-from flowcheck.replica.torch_startup import load_torch
-from flowcheck.stages.job_state.checkpoint_request import is_asked, refuse_request, take_request
+from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
+from flowcheck.stages.job_state.given_checkpoint_request import (
+    is_asked,
+    refuse_request,
+    take_request,
+)
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,

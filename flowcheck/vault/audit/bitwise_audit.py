@@ -23,11 +23,15 @@ from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.auxiliary_state import averages_in, masters_in, scaler_in
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import (
     flat_sections,
     in_memory_order,
+)
+from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
+    averages_in,
+    masters_in,
+    scaler_in,
 )
 from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 

@@ -10,7 +10,7 @@ import msgspec
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.checkpoint_options import FORMAT_CANNOT_HOLD
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, save

@@ -25,7 +25,6 @@ from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, schedul
 from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.auxiliary_state import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, fill_buffers
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
@@ -33,6 +32,7 @@ from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
     fill_scheduler,
     like,
 )
+from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber
 from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 

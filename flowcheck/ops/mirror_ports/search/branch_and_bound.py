@@ -22,7 +22,7 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
     MirroredDirection,
     PortTap,
 )
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPort, MonitorPorts
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPort, MonitorPorts
 
 PlacedPorts = tuple[tuple[MirroredDirection, int], ...]
 """Pairs with the number of the monitor that has their copies."""

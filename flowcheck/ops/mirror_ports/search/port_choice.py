@@ -31,7 +31,7 @@ from flowcheck.ops.mirror_ports.search.branch_and_bound import (
     load_of,
 )
 from flowcheck.ops.mirror_ports.search.chunk_coverage import CoverageGoal, CoverageProblem, PortTap
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPort, MonitorPorts
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPort, MonitorPorts
 
 
 def coverage_error(
