@@ -155,7 +155,7 @@ def restore(
             step=_step(step),
             code=run_code,
         ),
-        out=out,
+        output=out,
         templates=tuple(template or ()),
         form=form,
         options=FormatOptions(keys_in(keys), like, shard_mb * 10**6, ranks, zero),
@@ -249,7 +249,7 @@ def base(
     from flowcheck.stages.privilege.drop_privileges import for_run
 
     for_run(run, checkpoint, then)
-    place = verb.LogPosition(then=then, after=after)
+    place = verb.LogPosition(later_checkpoint=then, after=after)
     raise typer.Exit(verb.run(run, checkpoint, place=place, as_json=as_json))
 
 

@@ -236,7 +236,7 @@ def replay(
         optimizer=optimizer,
         learning_rate=lr,
         job=job,
-        out=out,
+        output=out,
         speed=speed,
         source=source,
         digests=digests,

@@ -124,19 +124,19 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     @property
     def stated(self) -> OperatorStatement | None:
         """What the wire may not tell; None: nothing of it is stated."""
-        model = self.model.stated or OperatorStatement()
+        model = self.model.operator_statement or OperatorStatement()
         linear = has_linear_ll128(self.nccl) if self.nccl is not None else None
         told = msgspec.structs.replace(model, rings=self.ring_orders, linear=linear)
         return told if told != OperatorStatement() else None
 
     @property
-    def joins(self) -> bool:
+    def late_join(self) -> bool:
         """Whether a job may be joined midstream."""
         stated = self.replica.joins
         return any(source.live for source in self.source) if stated is None else stated
 
     @property
-    def keeps(self) -> bool:
+    def wants_final_checkpoint(self) -> bool:
         """A checkpoint is asked for when the chain stops."""
         return self.checkpoint is not None or self.persist is not None
 

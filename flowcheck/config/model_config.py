@@ -62,7 +62,7 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     buffers, where sizes leave it open; or all names in that order."""
 
     @property
-    def stated(self) -> OperatorStatement | None:
+    def operator_statement(self) -> OperatorStatement | None:
         """The model, for trainers that do not tell theirs; None where it is not stated."""
         every = range(len(self.parameters))
         if isinstance(self.order, str):
@@ -72,7 +72,7 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
         if not self.parameters:
             return None
         return OperatorStatement(
-            parameters=self.parameters, everything=self.everything, order=order
+            parameters=self.parameters, module_tensors=self.everything, order=order
         )
 
     def __post_init__(self) -> None:

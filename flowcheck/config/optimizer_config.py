@@ -184,7 +184,7 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "name", self.name.lower())
 
     @property
-    def parts(self) -> tuple[OptimizerConfig, ...]:
+    def per_optimizer(self) -> tuple[OptimizerConfig, ...]:
         """Of each optimizer that is stated its own settings beside those of the whole step; itself
         where that is one."""
         shared = set(msgspec.structs.asdict(self)) - {"parameters", "key"}
@@ -200,7 +200,7 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     @property
     def rule(self) -> OptimizerRule:
         """What is known of its class. Of a script's own factory, and of several optimizers taken
-        together, nothing; `parts` has those of each."""
+        together, nothing; `per_optimizer` has those of each."""
         return UNLISTED if self.factory is not None or self.each else rule_named(self.name)
 
     @property

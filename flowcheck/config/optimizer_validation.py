@@ -80,7 +80,7 @@ def validate_optimizer(optimizer: OptimizerConfig) -> None:
         raise ConfigError("optimizer.takes_frozen", True, ONE_GROUP_FOR_FROZEN())
     for table, groups in (
         ("optimizer.each", optimizer.each),
-        *(("optimizer.groups", part.groups) for part in optimizer.parts),
+        *(("optimizer.groups", part.groups) for part in optimizer.per_optimizer),
     ):
         _check_tables(table, groups)
     if optimizer.rounding is not None and optimizer.master_dtype is None:
@@ -129,7 +129,7 @@ def _check_each(optimizer: OptimizerConfig) -> None:
     keys = [each.key for each in optimizer.each]
     if any(keys) and len(set(keys) - {None, ""}) < len(keys):
         raise ConfigError("optimizer.each.key", next(key for key in keys if key), KEYS_DIFFER())
-    for part in optimizer.parts:
+    for part in optimizer.per_optimizer:
         if not part.name or not part.computes_steps:
             raise ConfigError("optimizer.each.name", part.name, NAME_NEEDED())
         _check_class(part, "optimizer.each")

@@ -51,7 +51,7 @@ def main() -> None:
         seed=options.seed,
     )
     traffic = make_traffic(job)
-    count = write_pcap(options.out, traffic.seen_at(options.port_of, options.direction))
+    count = write_pcap(options.out, traffic.frames_at_port(options.port_of, options.direction))
     if options.truth is not None:
         options.truth.write_text(_truth(traffic))
     print(f"{options.out}: {count} frames, {job.ranks} ranks, {job.steps} steps")

@@ -10,11 +10,7 @@ import typer
 
 from flowcheck.config.config_decoding import at_least
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_options import (
-    JOBS_FROM_START,
-    KILL_CONTRADICTS,
-    TREE_HOSTS,
-)
+from flowcheck.findings.catalog.refused_options import JOBS_FROM_START, KILL_CONTRADICTS, TREE_HOSTS
 from flowcheck.lab.lab_options import (
     Algo,
     Channels,
@@ -139,7 +135,7 @@ def train(
         channels=channels,
         nccl=nccl,
         loss=loss,
-        late=late,
+        late_join=late,
         jobs=jobs,
         control=not no_control,
     )

@@ -32,9 +32,9 @@ def elements_of(values: FlatValues, layout: Layout, what: str) -> np.ndarray:
     if source.ctypes.data % layout.element_bytes:
         source = source.copy()
     if source.flags.writeable or not source.nbytes:
-        return source.reshape(-1).view(layout.stored_as)
+        return source.reshape(-1).view(layout.numpy_dtype)
     memory = (ctypes.c_uint8 * source.nbytes).from_address(source.ctypes.data)
-    return np.frombuffer(memoryview(memory), layout.stored_as)
+    return np.frombuffer(memoryview(memory), layout.numpy_dtype)
 
 
 Tensors = list[torch.Tensor]

@@ -209,17 +209,17 @@ class Replica(CommittedReplica):
         weights: FlatValues,
         *,
         keep_bytes: int = 0,
-        leaves_out: bool = False,
+        may_skip_parameters: bool = False,
         workers: WorkerThreads | None = None,
     ) -> Replica:
         """A replica at step 0 with these weights and no optimizer state yet, in a new file.
 
-        keep_bytes: for steps kept beside the newest and the one being made; leaves_out: steps may
-        leave out parameters that have no gradient.
+        keep_bytes: for steps kept beside the newest and the one being made; may_skip_parameters:
+        steps may leave out parameters that have no gradient.
         weights: [layout.elements], registration order, memory order (`Layout.memory_order` turns
         what DDP broadcasts into it). Raises StateError where `path` exists or sizes differ.
         """
-        sections = place_sections(describe_sections(layout, optimizer, leaves_out))
+        sections = place_sections(describe_sections(layout, optimizer, may_skip_parameters))
         check_determinism(optimizer, stepped_layout(optimizer, layout))
         description = Description(layout, sections)
         first = initial_arrays(optimizer, description, elements_of(weights, layout, "weights"))
@@ -274,23 +274,23 @@ class Replica(CommittedReplica):
         self.tensor_digests = digests
 
     @property
-    def rests_on(self) -> tuple[Finding, ...]:
+    def assumptions(self) -> tuple[Finding, ...]:
         """What its arithmetic rests on that nothing seen could contradict."""
-        return self._executor.rests_on
+        return self._executor.assumptions
 
     def prepare(self) -> None:
         """Loads what the first step needs of torch: seconds that need not be that step's."""
-        load_torch(steps=self._executor.unfit is not None)
+        load_torch(steps=self._executor.why_torch_steps is not None)
 
     @property
     def applies_early(self) -> bool:
         """Whether parameters may be stepped before the gradients of the others are there."""
         return self._executor.applies_early
 
-    def spares(self, steps: int) -> bool:
+    def has_spare_copy(self, steps: int) -> bool:
         """Whether a step may be begun without taking a copy that is read, and leaving at least so
         many earlier steps whole."""
-        return self._open.spares(steps)
+        return self._open.has_spare_copy(steps)
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
         """{parameter name: {"value": tensor, state name: tensor ...}} of the committed copy, in
@@ -361,7 +361,7 @@ class Replica(CommittedReplica):
             np.copyto(array, sections[name].reshape(-1))
         digests = self._executor.digests(copy)
         whole = self._whole(copy, digests)
-        state.publish_alone(step, copy, whole, has_optimizer_state=step > 0)
+        state.publish_new_lineage(step, copy, whole, has_optimizer_state=step > 0)
         self.tensor_digests = digests
 
     def go_back(self, step: Step) -> None:

@@ -144,14 +144,14 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @property
     def element_bytes(self) -> int:
-        return np.dtype(self.stored_as).itemsize
+        return np.dtype(self.numpy_dtype).itemsize
 
     @property
     def size_bytes(self) -> int:
         return self.elements * self.element_bytes
 
     @property
-    def stored_as(self) -> str:
+    def numpy_dtype(self) -> str:
         """numpy's dtype of one element of the flat state; bfloat16 appears as its 16 bits."""
         return "|u1" if self.dtype == SEVERAL else _STORED_AS[self.dtype]
 

@@ -42,7 +42,7 @@ def tensor_digests(arrays: Iterable[np.ndarray], executor: Executor | None = Non
         counts.append(len(cut))
         blocks += cut
     digests = iter(executor.map(block_digest, blocks) if executor else map(block_digest, blocks))
-    return [joined([next(digests) for _ in range(count)]) for count in counts]
+    return [combine_digests([next(digests) for _ in range(count)]) for count in counts]
 
 
 def state_digest(tensors: Iterable[NamedArray], digests: Sequence[bytes]) -> bytes:
@@ -82,7 +82,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def joined(blocks: list[bytes]) -> bytes:
+def combine_digests(blocks: list[bytes]) -> bytes:
     """A tensor's digest by its blocks' own; of none, that of no bytes."""
     return blocks[0] if len(blocks) == 1 else xxhash.xxh3_128_digest(b"".join(blocks))
 

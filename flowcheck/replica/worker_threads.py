@@ -21,12 +21,12 @@ from flowcheck.findings.catalog.replica_state_errors import CPU_NOT_ALLOWED
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_digest import BLOCK_BYTES
 
-_own = threading.local()
+_thread_local = threading.local()
 
 
 def thread_number() -> int:
     """Of the calling thread among those of its pool; 0 elsewhere."""
-    return getattr(_own, "number", 0)
+    return getattr(_thread_local, "number", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class WorkerThreads:
 
         return self.number, ThreadPoolExecutor(self.number, "step", initializer=begin)
 
-    def each(self, work: Callable[[int], None]) -> None:
+    def run_on_each(self, work: Callable[[int], None]) -> None:
         """work(0), work(1), ..., each where that thread of a pool runs, side by side. Raises
         ConfigError as `check`, and what `work` does."""
         self.check()
@@ -82,7 +82,7 @@ class WorkerThreads:
             list(pool.map(as_one, range(self.number)))
 
     def _become(self, turn: int) -> None:
-        _own.number = turn
+        _thread_local.number = turn
         if self.cpus:
             os.sched_setaffinity(0, {self.cpus[turn % len(self.cpus)]})
 
@@ -92,7 +92,9 @@ SHARE_BYTES = 2 * 1024 * 1024
 one."""
 
 
-def blocks(layout: Layout, element_bytes: int, most_bytes: int) -> list[tuple[int, int, int]]:
+def tensor_blocks(
+    layout: Layout, element_bytes: int, most_bytes: int
+) -> list[tuple[int, int, int]]:
     """[(first element, elements, parameter)] of every tensor, in pieces of at most `most_bytes`."""
     most = most_bytes // element_bytes
     return [
@@ -102,7 +104,7 @@ def blocks(layout: Layout, element_bytes: int, most_bytes: int) -> list[tuple[in
     ]
 
 
-def owners(sizes_bytes: Sequence[int] | np.ndarray, threads: int) -> np.ndarray:
+def thread_of_piece(sizes_bytes: Sequence[int] | np.ndarray, threads: int) -> np.ndarray:
     """[piece] its thread, 0 to threads - 1: as they lie, each to who has least so far, so that the
     pieces of a bucket, which lie together, are of all."""
     found: list[int] = []
@@ -116,11 +118,11 @@ def owners(sizes_bytes: Sequence[int] | np.ndarray, threads: int) -> np.ndarray:
     return np.array(found, np.intp)
 
 
-def shares(layout: Layout, threads: int) -> list[list[tuple[int, int]]]:
+def thread_shares(layout: Layout, threads: int) -> list[list[tuple[int, int]]]:
     """[thread][(first, elements)] of a layout's flat state."""
-    pieces = blocks(layout, layout.element_bytes, BLOCK_BYTES)
+    pieces = tensor_blocks(layout, layout.element_bytes, BLOCK_BYTES)
     made: list[list[tuple[int, int]]] = [[] for _ in range(threads)]
     sizes = [elements * layout.element_bytes for _, elements, _ in pieces]
-    for (first, elements, _), owner in zip(pieces, owners(sizes, threads), strict=True):
+    for (first, elements, _), owner in zip(pieces, thread_of_piece(sizes, threads), strict=True):
         made[owner].append((first, elements))
     return made

@@ -33,7 +33,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
 )
 from flowcheck.step_numbers import Step
 
-ASIDE = ".old.tmp"
+SET_ASIDE_SUFFIX = ".old.tmp"
 """Behind what waits to go until what takes its place is there."""
 _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
@@ -41,7 +41,7 @@ SHOWN = 4
 KEY = "--out"
 INDEX = "jobs.json"
 """Of a folder with the outputs of all jobs: which step, and whose each of them is."""
-Listed = Callable[[Path], set[str]]
+ListOutputFiles = Callable[[Path], set[str]]
 """Names, relative to the folder, of the files that an output of FlowCheck has there; empty: the
 folder is not an output of FlowCheck."""
 
@@ -51,7 +51,7 @@ class ProtectedPath:
     """Something no output may be, hold or lie in."""
 
     path: Path
-    what: str
+    description: str
     takes_new: bool = False
     """Outputs may lie directly in it where nothing is there yet: a folder of many things."""
 
@@ -112,7 +112,7 @@ class OutputTarget:
     """It takes the place of an output of ours."""
     protected: tuple[ProtectedPath, ...] = ()
     """What the output is made from."""
-    listed: Listed = by_manifest
+    listed: ListOutputFiles = by_manifest
     """Of what folder it may take the place."""
 
     def check(self) -> None:
@@ -147,7 +147,7 @@ class OutputTarget:
             # A folder is only renamed onto none, and a manifest must never speak of another file.
             for own in ([out] if out.is_dir() else []) + beside:
                 if os.path.lexists(own):
-                    away = own.with_name(f".{own.name}.{os.getpid()}{ASIDE}")
+                    away = own.with_name(f".{own.name}.{os.getpid()}{SET_ASIDE_SUFFIX}")
                     own.rename(away)
                     aside.append((own, away))
                     if away.is_dir():
@@ -194,30 +194,30 @@ def check_protected(out: Path, protected: Sequence[ProtectedPath]) -> None:
         if not one.path.exists():
             continue
         if _same(place, one.path):
-            raise ConfigError(KEY, str(out), findings.IS_INPUT(one.what))
+            raise ConfigError(KEY, str(out), findings.IS_INPUT(one.description))
         if _within(Path(os.path.realpath(one.path)), place):
-            right = findings.HOLDS_INPUT(what=one.what, path=one.path)
+            right = findings.HOLDS_INPUT(what=one.description, path=one.path)
             raise ConfigError(KEY, str(out), right)
         if _within(place, one.path) and not _is_new(place, one):
-            right = findings.LIES_IN_INPUT(what=one.what, path=one.path)
+            right = findings.LIES_IN_INPUT(what=one.description, path=one.path)
             raise ConfigError(KEY, str(out), right)
 
 
-def _sweep(out: Path, listed: Listed) -> None:
+def _sweep(out: Path, listed: ListOutputFiles) -> None:
     """Takes away what a killed process had set aside of an output of ours."""
     for name in (out.name, manifest_beside(out).name):
-        for left in out.parent.glob(f".{glob.escape(name)}.*{ASIDE}"):
+        for left in out.parent.glob(f".{glob.escape(name)}.*{SET_ASIDE_SUFFIX}"):
             if not _ASIDE.search(left.name) or left.is_symlink():
                 continue
             if not left.is_dir():
                 with suppress(StateError, OSError):
                     decode_manifest(text_at(left, out), str(left))
                     left.unlink()
-            elif not any(foreign_in(left, listed)):
+            elif not any(files_not_ours(left, listed)):
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def foreign_in(folder: Path, listed: Listed = by_manifest) -> Iterator[str]:
+def files_not_ours(folder: Path, listed: ListOutputFiles = by_manifest) -> Iterator[str]:
     """Names of what lies in a folder and is of no output of ours there: all, where nothing is
     listed. None of an empty folder."""
     own = listed(folder)
@@ -231,7 +231,7 @@ def foreign_in(folder: Path, listed: Listed = by_manifest) -> Iterator[str]:
                 yield f"{path}/" if is_folder else path
 
 
-def _check_kind(out: Path, listed: Listed, *, folder: bool) -> None:
+def _check_kind(out: Path, listed: ListOutputFiles, *, folder: bool) -> None:
     mode = out.lstat().st_mode
     if stat.S_ISLNK(mode):
         raise ConfigError(KEY, str(out), findings.IS_LINK(os.path.realpath(out)))
@@ -246,9 +246,9 @@ def _check_kind(out: Path, listed: Listed, *, folder: bool) -> None:
     _check_ours(out, out, listed)
 
 
-def _check_ours(out: Path, folder: Path, listed: Listed) -> None:
+def _check_ours(out: Path, folder: Path, listed: ListOutputFiles) -> None:
     """folder: where it lies just now."""
-    found = list(islice(foreign_in(folder, listed), SHOWN + 1))
+    found = list(islice(files_not_ours(folder, listed), SHOWN + 1))
     if found:
         entry = findings.HOLDS_MORE_FOREIGN if len(found) > SHOWN else findings.HOLDS_FOREIGN
         raise ConfigError(KEY, str(out), entry(found[:SHOWN]))

@@ -19,7 +19,7 @@ KEPT_FREE = 4
 choice."""
 
 
-def warm(out: Path) -> tuple[int, str]:
+def warm_page_cache(out: Path) -> tuple[int, str]:
     """(bytes that are being read, or were there, why that is not all of it: empty where it is) of a
     file, or of all files of a folder. The kernel reads on after this returns."""
     files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else [out]

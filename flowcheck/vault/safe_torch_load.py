@@ -23,7 +23,7 @@ from flowcheck.untrusted_paths import refuse_special_file
 
 ZIP_MAGIC = b"PK\x03\x04"
 """Of the archives torch.save writes."""
-UNFIT = (
+STRUCTURE_ERRORS = (
     AttributeError,
     TypeError,
     ValueError,
@@ -67,7 +67,7 @@ def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
         return _loaded(path, size_bytes, str(path), mmap=mapped, archive=mapped)
 
 
-def load_bytes(raw: bytes, where: str) -> Any:
+def safe_torch_load_bytes(raw: bytes, where: str) -> Any:
     """As `safe_torch_load`, of an archive in memory. where: of it, for errors."""
     with only_allowed(()):
         return _loaded(io.BytesIO(raw), len(raw), where, archive=True)
@@ -100,7 +100,7 @@ def _loaded(
     except Exception as error:  # torch raises whatever its unpickler meets
         why = _why_refused(error, archive=archive)
         raise StateError(findings.IN_FILE(file=where, why=why)) from error
-    refuse_grown(tree, size_bytes, where)
+    refuse_expanded(tree, size_bytes, where)
     return tree
 
 
@@ -127,7 +127,7 @@ def _refuse_packed(file: Path | io.BytesIO, size_bytes: int) -> None:
         file.seek(0)
 
 
-def refuse_grown(tree: Any, size_bytes: int, where: str) -> None:
+def refuse_expanded(tree: Any, size_bytes: int, where: str) -> None:
     """Raises StateError where a tree is larger than a file of so many bytes can hold: parts that
     are referenced again and again, a part within itself, tensors that repeat one element."""
     counting = _Counting()
@@ -192,7 +192,7 @@ def structure_errors_as_state_errors(where: str) -> Iterator[None]:
     Raises StateError, which names `where`, for whatever error comes of that."""
     try:
         yield
-    except UNFIT as error:
+    except STRUCTURE_ERRORS as error:
         told = f"{type(error).__name__}: {error}"[:TOLD_MAX]
         raise StateError(findings.PARTS_DO_NOT_FIT(file=where, error=told)) from error
 

@@ -51,8 +51,8 @@ class Norm(Life):
     def _made(self, step: int) -> tuple[np.ndarray, int]:
         return np.random.default_rng(step).standard_normal(6).astype(np.float32), step
 
-    def _start_up(self) -> None:
-        super()._start_up()
+    def _startup_broadcasts(self) -> None:
+        super()._startup_broadcasts()
         super()._broadcast(struct.pack("<q", 0))
 
     def _broadcast(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ def test_buffers_are_those_of_the_step_as_soon_as_the_next_forward_came(
     tmp_path: Path, forwards: int
 ) -> None:
     life = Norm(JOB)
-    life.all()
+    life.generate()
     for _ in range(forwards):
         life.forward()
     whole, capture = tmp_path / "whole.pcap", tmp_path / "slow.pcap"

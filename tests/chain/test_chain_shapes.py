@@ -40,7 +40,7 @@ def test_every_gradient_of_a_job_of_another_shape_reaches_the_replica(
     """A ring of 4,096 slots, a first iteration laid out unlike the later ones."""
     made = replace(job, shapes=SHAPES, buckets=BUCKETS, steps=5)
     truth = make_traffic(made)
-    write_pcap(tmp_path / "job.pcap", truth.seen_at(made.ranks - 1))
+    write_pcap(tmp_path / "job.pcap", truth.frames_at_port(made.ranks - 1))
     dtype = str(made.dtype).removeprefix("torch.")
     (tmp_path / "job.toml").write_text(
         f'digests = true\n[[source]]\nfile = "replaced"\n[ring]\nslots = 4096\n'

@@ -57,11 +57,11 @@ class Frozen(Life):
 @pytest.mark.nightly
 def test_what_each_life_broadcast_stands_in_the_checkpoint(tmp_path: Path) -> None:
     first = Frozen(JOB, 0.5)
-    told = first.all()
+    told = first.generate()
     gradients = [floats(g) for g in told.gradients]
     at = torch_steps(floats(told.weights), gradients[: KILLED_IN - 1], "adamw", lr=1e-3)[-1]
     second = Frozen(replace(JOB, seed=1), 0.75, weights=at, number=1)
-    later = [floats(g) for g in second.all().gradients]
+    later = [floats(g) for g in second.generate().gradients]
     wanted = torch_steps(floats(told.weights), gradients[:RESUMED] + later, "adamw", lr=1e-3)
     stop = first.starts[KILLED_IN - 1] + 7
     capture, job = tmp_path / "lives.pcap", tmp_path / "job.toml"

@@ -30,7 +30,7 @@ FACTORY = "def halves(every):\n    return lambda step: 0.5 ** (step // every)\n"
 def trained(folder: Path, job: SyntheticJob) -> None:
     """The capture of a job, and the checkpoints torch's own training on its gradients writes."""
     truth = make_traffic(job)
-    write_pcap(folder / "job.pcap", truth.seen_at(0))
+    write_pcap(folder / "job.pcap", truth.frames_at_port(0))
     flat = torch.frombuffer(bytearray(truth.weights), dtype=torch.float32)
     parameters = [
         part.reshape(shape).clone()

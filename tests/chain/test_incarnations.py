@@ -33,13 +33,13 @@ class Lives:
 
     def __init__(self, folder: Path, resumed_from: int, *, same_qps: bool = False) -> None:
         first = Life(JOB)
-        told = first.all()
+        told = first.generate()
         stop = first.starts[KILLED_IN - 1] + 7
         gradients = [floats(g) for g in told.gradients]
         self.first = torch_steps(floats(told.weights), gradients[: KILLED_IN - 1], "adamw", lr=1e-3)
         at = self.first[resumed_from - 1] if resumed_from else floats(told.weights)
         second = Life(replace(JOB, seed=1), at, number=1, same_qps=same_qps)
-        later = [floats(g) for g in second.all().gradients]
+        later = [floats(g) for g in second.generate().gradients]
         self.wanted = torch_steps(
             floats(told.weights), gradients[:resumed_from] + later, "adamw", lr=1e-3
         )

@@ -27,7 +27,7 @@ from flowcheck.ops.watch.monitoring_server import MonitoringServer as Watch
 from flowcheck.ops.watch.state.chain_state import ChainState, decode_state
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.vault.download import download_source, retry_backoff
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer as Serve
 
@@ -47,7 +47,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     replica.close()
     (folder / "word").write_text(WORD)
     found = kept_at(folder / "kept", folder / "state", 2)
-    fetched(f"file://{found}", 2, folder / "into")  # what is loaded late is loaded now
+    download_step(f"file://{found}", 2, folder / "into")  # what is loaded late is loaded now
     return found
 
 
@@ -286,7 +286,8 @@ def fetch(kept: Path, data: st.DataObject) -> None:
         into, server = Path(below) / "into", Answering(folder, change)
         try:
             found = told_or_refused(
-                lambda: fetched(server.url, "latest", into, timeout_s=2.0, at_once=1), Path(below)
+                lambda: download_step(server.url, "latest", into, timeout_s=2.0, at_once=1),
+                Path(below),
             )
         finally:
             server.close()
@@ -339,7 +340,7 @@ def store(kept: Path, data: st.DataObject) -> None:
             file.write_bytes(data.draw(torn(raw)))
         into = Path(below) / "into"
         which = data.draw(st.sampled_from(["latest", 2, 3]))
-        told_or_refused(lambda: fetched(f"file://{target}", which, into), Path(below))
+        told_or_refused(lambda: download_step(f"file://{target}", which, into), Path(below))
 
 
 def _text(tree: Any) -> bytes:

@@ -32,7 +32,7 @@ def truth_of(name: str) -> dict[str, Any]:
 
 
 def reading(name: str, model: ModelConfig | None) -> Reading:
-    stated = with_factory_model(model).stated if model is not None else None
+    stated = with_factory_model(model).operator_statement if model is not None else None
     tape = read_capture_files([DATA / f"{name}.pcapng"])
     return read_stream(tape.flows, tape.messages, stated=stated)
 

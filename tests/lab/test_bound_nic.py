@@ -93,7 +93,7 @@ def test_pages_are_reserved_and_given_back(guest: Guest) -> None:
 
 def test_frames_come_through_dpdk_s_own_driver_of_the_nic(guest: Guest) -> None:
     """A job's frames as a mirror gives them, each once, in order, byte for byte."""
-    frames = [wire.frame for wire in make_traffic(SyntheticJob()).seen_at(0)]
+    frames = [wire.frame for wire in make_traffic(SyntheticJob()).frames_at_port(0)]
     more = "" if guest.iommu else " --no-iommu"
     guest.ask(f"{HERE} scripts/bind-nic bind {MONITOR}{more}", PYTHON_S)
     guest.ask(f"{HERE} scripts/hugepages reserve 128")

@@ -212,7 +212,7 @@ def test_rings_are_joined_amid_their_run_and_each_finds_its_base(
     services = FlowCheckServices(job, tmp_path / "run", tmp_path / "log", enter=())
     runs = [RunDir(tmp_path / "run"), RunDir(tmp_path / "run/jobs/2")]
     try:
-        wait_until(lambda: services.said().count("was joined midstream") == 2, 60, "both joined")
+        wait_until(lambda: services.output().count("was joined midstream") == 2, 60, "both joined")
         for ring in (1, 0):
             base, then = (tmp_path / f"digests.{ring}.step-{step}.pt" for step in (2, STEPS))
             said("base", base, "--then", then, "--run", tmp_path / "run", "--json")

@@ -64,7 +64,7 @@ def test_steps_are_taken_while_nothing_of_them_can_be_written_down(
     disk: Path, tmp_path: Path
 ) -> None:
     """They are those that a replay takes which has room; the events go on once there is some."""
-    write_pcap(tmp_path / "job.pcap", make_traffic(SyntheticJob(steps=STEPS)).seen_at(0))
+    write_pcap(tmp_path / "job.pcap", make_traffic(SyntheticJob(steps=STEPS)).frames_at_port(0))
     job, run = tmp_path / "job.toml", RunDir(disk / "run")
     job.write_text(JOB.format(run=run.root, out=tmp_path / "out"))
     code, roomy, err = flowcheck("replay", tmp_path / "job.pcap", "--job", job, "--json")
@@ -80,7 +80,7 @@ def test_steps_are_taken_while_nothing_of_them_can_be_written_down(
         wait_until(
             lambda: StateReader(run.root).state().jobs[0].step == STEPS, LIMIT_S, "all steps"
         )
-        wait_until(lambda: len(read_beat(run.beat).full) == 2, LIMIT_S, "the beat")
+        wait_until(lambda: len(read_beat(run.heartbeat_file).full) == 2, LIMIT_S, "the beat")
         state = StateReader(run.root).state()
         written = len(run.steps.read_bytes().splitlines()) if run.steps.exists() else 0
         assert written < STEPS and digests_at(run.trace, STEPS) is None, "not known, and no error"

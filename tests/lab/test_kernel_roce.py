@@ -138,7 +138,7 @@ def compared(made: Bench, scenario: Scenario) -> tuple[dict[str, int], int]:
     mirror = made.mirror
     mirror.caught_up()
     mirror.forget()
-    lost, known, before = mirror.lost, mirror.table.messages_made, mirror.counters()
+    lost, known, before = mirror.lost, mirror.table.newest_message, mirror.counters()
     outcomes = carry_out(scenario, made.machines, mirror.off)
     for outcome in outcomes:
         assert not any(outcome.statuses) and len(outcome.statuses) == len(outcome.writes)

@@ -45,7 +45,7 @@ class Victim:
 
 def message_is_open(flows: FlowTable) -> bool:
     """Whether the newest message misses packets that are still to come."""
-    newest = flows.message(flows.messages_made)
+    newest = flows.message(flows.newest_message)
     return newest is not None and newest.packets_seen < newest.packets
 
 

@@ -17,7 +17,7 @@ from support.chain import (
     truth_steps,
 )
 
-from flowcheck.replica.state_file.file_header import peek
+from flowcheck.replica.state_file.file_header import peek_commit
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 CAPTURE = "iter_40000_p2p_iter10"
@@ -182,7 +182,7 @@ def test_an_updater_killed_in_the_running_chain_goes_on_where_it_was(
             if at_work(run, killed, at_steps):
                 time.sleep(dice.uniform(0.0, 0.3))
                 killed.append(signal_stage(run, "update"))
-                at_steps.append(peek(run.replica)[0].step)
+                at_steps.append(peek_commit(run.replica)[0].step)
             time.sleep(0.01)
         result = command.json()
     print(at_steps)
@@ -200,4 +200,4 @@ def at_work(run: RunDir, killed: list[int | None], at_steps: list[int]) -> bool:
     """Whether a new updater runs and took a step."""
     if run.stage_pids().get("update") in (None, *killed) or not run.replica.exists():
         return False
-    return max(at_steps, default=0) < peek(run.replica)[0].step < LAST_STEP
+    return max(at_steps, default=0) < peek_commit(run.replica)[0].step < LAST_STEP

@@ -59,7 +59,7 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
     tmp_path: Path,
 ) -> None:
     truth = make_traffic(SyntheticJob(shapes=SHAPES, steps=6, seed=3))
-    frames = truth.seen_at(0)
+    frames = truth.frames_at_port(0)
     first, stop, missing = lost_run(frames, truth)
     run = RunDir(tmp_path / "run")
     with veth() as cable:

@@ -28,7 +28,7 @@ def test_a_stage_killed_before_anything_is_learned_costs_nothing(
     tmp_path: Path, stage: str, before: int
 ) -> None:
     truth = make_traffic(SyntheticJob(steps=5, shapes=((64, 32), (64,), (64, 128), (10,)), seed=4))
-    frames = truth.seen_at(0)
+    frames = truth.frames_at_port(0)
     run = RunDir(tmp_path / "run")
     with veth() as cable:
         process = start(cable, tmp_path)

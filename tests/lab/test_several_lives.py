@@ -32,7 +32,7 @@ def two_lives(
 ) -> tuple[list[WireFrame], list[np.ndarray]]:
     """The frames of both, and what torch makes of their gradients; None: it is not resumed."""
     first = Life(job)
-    told = first.all()
+    told = first.generate()
     stop = first.starts[KILLED_IN - 1] + 7
     gradients = [floats(g) for g in told.gradients]
     before = torch_steps(floats(told.weights), gradients[: KILLED_IN - 1], "adamw", lr=1e-3)
@@ -40,7 +40,7 @@ def two_lives(
     if resumed_from is None:
         return frames, before
     second = Life(replace(job, seed=job.seed + 1), before[resumed_from - 1], number=1)
-    later = [floats(g) for g in second.all().gradients]
+    later = [floats(g) for g in second.generate().gradients]
     wanted = torch_steps(floats(told.weights), gradients[:resumed_from] + later, "adamw", lr=1e-3)
     return frames + second.frames_of(), wanted
 

@@ -62,7 +62,7 @@ cli.main()
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     """A job file that reads a capture of STEPS steps."""
-    write_pcap(tmp_path / "job.pcap", make_traffic(SyntheticJob(steps=STEPS)).seen_at(0))
+    write_pcap(tmp_path / "job.pcap", make_traffic(SyntheticJob(steps=STEPS)).frames_at_port(0))
     path = tmp_path / "job.toml"
     path.write_text(
         f'run = "{tmp_path}/run"\ncheckpoint = "{tmp_path}/out"\n'
@@ -122,7 +122,7 @@ def test_signals_while_the_checkpoint_is_written_change_nothing(job: Path) -> No
     told = json.loads(out)
     saved = checkpoint_load.load(Path(told["checkpoint"]))
     assert (saved.manifest.step, told["steps"], told["why"]) == (STEPS, STEPS, None)
-    assert not memory.exists() and not run.holds_memory and not run.sockets.exists()
+    assert not memory.exists() and not run.has_shared_memory and not run.sockets.exists()
     assert not [stage for stage, pid in pids.items() if Path(f"/proc/{pid}").exists()]
     kept = [name for name in os.listdir(job.parent / "out") if name.startswith("step-")]  # noqa: PTH208
     assert kept == [f"step-{STEPS}"]

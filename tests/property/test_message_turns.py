@@ -13,7 +13,7 @@ from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 def message(nth: int, time_ns: int, turn: int) -> ObservedMessage:
     flow = FlowKey(source="a", destination="b", dest_qp=turn)
     return ObservedMessage(
-        flow=flow, first_psn=nth, packets=1, number=nth, counted=True, va=None, rkey=None,
+        flow=flow, first_psn=nth, packets=1, number=nth, psn_counted=True, va=None, rkey=None,
         immediate=0, wire_bytes=64, payload=None, first_ns=time_ns, order=time_ns,
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ def stated(options: Options) -> OperatorStatement:
     for place in range(len(options.shapes) + 1):
         frozen = [tuple(size) for at, *size in options.frozen if at == place]
         everything += [
-            StatedTensor(name=f"f{place}.{n}", wire=parameter(s), trains=False)
+            StatedTensor(name=f"f{place}.{n}", wire=parameter(s), has_gradient=False)
             for n, s in enumerate(frozen)
         ]
         everything += [
@@ -46,9 +46,9 @@ def stated(options: Options) -> OperatorStatement:
         ]
     if options.buffers:
         wire = parameter((options.buffers,))
-        everything.append(StatedTensor(name="b", wire=wire, trains=False, buffer=True))
+        everything.append(StatedTensor(name="b", wire=wire, has_gradient=False, buffer=True))
     return OperatorStatement(
-        parameters=tuple(map(parameter, options.shapes)), everything=tuple(everything)
+        parameters=tuple(map(parameter, options.shapes)), module_tensors=tuple(everything)
     )
 
 

@@ -19,7 +19,11 @@ from flowcheck.findings.catalog.distributed_optimizers import ORDER_OPEN, STEP_1
 from flowcheck.findings.catalog.refused_trainers import STEPS_ITS_OWN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.replica.sharding.gather_units import ShardedModel, model_units
-from flowcheck.replica.sharding.zero_megatron_layout import NamedParameter, ShardingSettings, laid
+from flowcheck.replica.sharding.zero_megatron_layout import (
+    NamedParameter,
+    ShardingSettings,
+    shard_parameters,
+)
 from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.training_job.learned_job import FollowedData, Parameter, decode_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -62,7 +66,7 @@ def model_of(options: Options, **settings: object) -> ShardedModel:
     how = ShardingSettings(
         style=STYLES[options.parted], bucket_elements=options.unit_elements or None, **settings
     )
-    return laid([every], every, options.ranks, how)
+    return shard_parameters([every], every, options.ranks, how)
 
 
 def units_of(truth: Truth, options: Options) -> list[bytes]:
@@ -77,7 +81,7 @@ def read(options: Options, folder: Path, model: ShardedModel) -> tuple[Reading, 
     """(what is read, parameters after every step, those sent before)."""
     made = generate(options, folder)
     tape = read_capture_files(made.files)
-    reading = read_stream(tape.flows, tape.messages, parted=model.parted)
+    reading = read_stream(tape.flows, tape.messages, parted=model.sharded_wire)
     return reading, made.truth.parted, made.truth.weights
 
 
@@ -155,7 +159,7 @@ def test_one_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
     job = decode_job(chain.run.learned_job.read_bytes())
     began = chain.run.weights.read_bytes()
     chain.close()
-    assert job.amid and not job.joined and STEP_1_UNKNOWN() in job.assumed
+    assert job.midstream and not job.awaits_base and STEP_1_UNKNOWN() in job.assumed
     later = right[right.index(began) :]
     assert len(found) >= len(later) - 1 >= 3 and list(found.values()) == later[: len(found)]
 

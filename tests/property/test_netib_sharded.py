@@ -51,7 +51,7 @@ def test_training_that_is_met_amid_its_run_is_followed_from_a_whole_step_on(
     job = decode_job(chain.run.learned_job.read_bytes())
     began = chain.run.weights.read_bytes()
     chain.close()
-    assert job.amid and not job.joined and STEP_0_UNKNOWN() in job.assumed
+    assert job.midstream and not job.awaits_base and STEP_0_UNKNOWN() in job.assumed
     assert began in right
     later = right[right.index(began) + 1 :]
     assert len(found) >= len(later) - 1 and list(found.values()) == later[: len(found)]

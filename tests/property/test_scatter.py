@@ -86,12 +86,12 @@ def test_bytes_lie_where_the_plan_says_and_gaps_are_exact(
     with fresh(unit) as run:
         if proved:
             run.run(arriving[i] for i in order[:1])
-            run.extractor.install(plan_of(sends))
+            run.extractor.install_plan(plan_of(sends))
             run.run(arriving[i] for i in order[1:])
         else:
             run.run(arriving[i] for i in order)
-            run.extractor.install(plan_of(sends))
-        run.extractor.place_staged()
+            run.extractor.install_plan(plan_of(sends))
+        run.extractor.assign_staged()
         gradient, covered = expected(sends, kept, GRADIENT_BYTES)
         counters = run.counters()
         assert np.array_equal(run.covered(), covered)
@@ -100,7 +100,7 @@ def test_bytes_lie_where_the_plan_says_and_gaps_are_exact(
         assert counters["seen_frames"] == len(arriving)
         assert counters["conflict_bytes"] == counters["orphan_dropped_packets"] == 0
         assert counters["flag_mismatch_lines"] == counters["deviating_messages"] == 0
-        assert run.staging.held_packets == 0
+        assert run.staging.orphan_count == 0
         assert run.staging.handle.header.records_held == 0
         assert run.staging.handle.header.data_held == 0
         assert run.shard.finish(0) == covered.all()
@@ -126,10 +126,10 @@ def test_whatever_is_lost_no_byte_lies_where_it_does_not_belong(
     with fresh(unit) as run:
         if proved:
             run.run([packets[0]])
-            run.extractor.install(plan_of(sends))
+            run.extractor.install_plan(plan_of(sends))
         run.run(kept[i] for i in order)
-        run.extractor.install(plan_of(sends))
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan_of(sends))
+        run.extractor.assign_staged()
         gradient, arrived = expected(sends, kept, GRADIENT_BYTES)
         covered = run.covered()
         counters = run.counters()

@@ -165,7 +165,7 @@ def test_the_total_is_found_again_from_shuffled_sizes(
     sizes = data.draw(st.permutations([tuple(s.wire_bytes for s in c) for c in schedule]))
     setting = CollectiveSetting(**ring, element_bytes=8)
     fits = totals_fitting([EdgeSizes(sender=sender, flows=tuple(sizes))], setting)
-    assert any(fit.total_bytes == total and rule in fit.rules for fit in fits)
+    assert any(fit.total_bytes == total and rule in fit.eras for fit in fits)
     for fit in fits:
         for flow, channels in zip(sizes, fit.choices[0], strict=True):
             for channel in channels:

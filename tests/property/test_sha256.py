@@ -16,11 +16,11 @@ from flowcheck.replica.checkpoint_files import sha256
 from flowcheck.replica.checkpoint_files.sha256 import (
     Crc,
     Sha256,
+    copy_and_hash,
+    hash_file_and_spans,
+    hash_joined_spans,
+    hash_spans,
     hash_two,
-    of_joined,
-    of_spans,
-    pour,
-    walked,
 )
 
 SIZES = st.one_of(st.sampled_from([0, 1, 55, 56, 63, 64, 65, 119, 120, 128]), st.integers(0, 700))
@@ -63,7 +63,7 @@ def test_what_is_poured_is_copied_and_has_the_sums_of_hashlib_and_zlib(
         data = hashlib.shake_128(bytes([seed, number])).digest(size)
         raw = np.frombuffer(bytes(shift) + data, np.uint8)[shift:]
         to = np.full(size + 9, 0x5A, np.uint8)
-        pour(raw, to[shift:], one, other, crc if summed else None)
+        copy_and_hash(raw, to[shift:], one, other, crc if summed else None)
         for right in rights:
             right.update(data)
         right_crc = zlib.crc32(data, right_crc)
@@ -96,7 +96,7 @@ def test_the_examples_of_the_standard_have_the_sums_it_prints(text: bytes, right
 def test_parts_of_a_file_have_the_sums_of_hashlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    monkeypatch.setattr(sha256, "TOGETHER", together and sha256.TOGETHER)
+    monkeypatch.setattr(sha256, "HAS_PAIRED_SHA", together and sha256.HAS_PAIRED_SHA)
     path, content = tmp_path / "file", os.urandom(3 * sha256.READ_BYTES + 77)
     path.write_bytes(content)
     spans = [(5, 100), (105, 0), (200, sha256.READ_BYTES + 3), (len(content) - 9, 9)]
@@ -104,7 +104,10 @@ def test_parts_of_a_file_have_the_sums_of_hashlib(
     with path.open("rb") as file:
         number = file.fileno()
         whole = hashlib.sha256(content).hexdigest()
-        assert walked(number, len(content), spans) == (whole, right)
-        assert of_spans(number, [*spans[::-1], (len(content) - 9, 99)]) == [*right[::-1], right[-1]]
+        assert hash_file_and_spans(number, len(content), spans) == (whole, right)
+        assert hash_spans(number, [*spans[::-1], (len(content) - 9, 99)]) == [
+            *right[::-1],
+            right[-1],
+        ]
         joined = b"".join(content[first : first + n] for first, n in spans)
-        assert of_joined(number, spans) == hashlib.sha256(joined).hexdigest()
+        assert hash_joined_spans(number, spans) == hashlib.sha256(joined).hexdigest()

@@ -14,8 +14,8 @@ FLOW = FlowKey(source="10.0.0.1", destination="10.0.0.2", dest_qp=7, incarnation
 
 def message_at(order: int, at_ns: int) -> ObservedMessage:
     return ObservedMessage(
-        flow=FLOW, first_psn=order, packets=1, number=order, counted=True, va=None, rkey=None,
-        immediate=None, wire_bytes=0, inferred=False, line_flag=None,
+        flow=FLOW, first_psn=order, packets=1, number=order, psn_counted=True, va=None, rkey=None,
+        immediate=None, wire_bytes=0, length_inferred=False, line_flag=None,
         payload=np.zeros(0, np.uint8), missing=(), conflicts=(), first_ns=at_ns, order=order,
     )  # fmt: skip
 

@@ -64,7 +64,7 @@ class Buffered(Disturbed):
             self._broadcast(bytes(range(size)))
         super()._step(buckets)
 
-    def all(self) -> SyntheticTraffic:
-        traffic = super().all()
+    def generate(self) -> SyntheticTraffic:
+        traffic = super().generate()
         self.metric()
         return traffic

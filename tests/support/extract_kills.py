@@ -86,7 +86,10 @@ class Scene:
         while True:
             step = self.shard.applied_iteration + 1
             generation = self.shard.generation_of(step)
-            if generation is None or self.shard.state(generation) != GenerationState.COMPLETE:
+            if (
+                generation is None
+                or self.shard.generation_state(generation) != GenerationState.COMPLETE
+            ):
                 return count
             assert step <= len(self.taken), f"step {step} of {len(self.taken)}"
             to = ffi.cast("uint8_t *", self.taken[step - 1].ctypes.data)
@@ -120,7 +123,7 @@ class Scene:
             found[f"room {n}"] = (int(h.records_held), int(h.data_held), int(h.held_used))
             found[f"completions {n}"] = int(h.completions)
             found[f"held {n}"] = sorted(
-                (flow, psn, data.tobytes()) for flow, psn, data in staging.held()
+                (flow, psn, data.tobytes()) for flow, psn, data in staging.orphan_packets()
             )
             found[f"staged {n}"] = sorted(staged(staging))
             plans = staging.plans()[: len(self.flows[n].flows())]
@@ -161,7 +164,7 @@ def check_rooms(staging: Staging) -> None:
         free, next_free = free + 1, int(records["next"][next_free - 1])
         assert free <= len(records), "a free list without an end"
     assert free + len(held) == len(records), "a record is lost"
-    assert int(h.held_used) == len(list(staging.held()))
+    assert int(h.held_used) == len(list(staging.orphan_packets()))
 
 
 @contextmanager
@@ -263,7 +266,7 @@ def install(extractors: Sequence[Extractor], plan: Any) -> None:
     """The plan of every ring that lacks it."""
     for x in extractors:
         if x.staging.plans()["state"][0] == PLAN_UNKNOWN:
-            x.install(plan)
+            x.install_plan(plan)
 
 
 @dataclass(frozen=True)
@@ -314,7 +317,7 @@ def explore(act: Act, twice: int, every: int) -> kill_points.Explored:
 def check_there(shard: GradientShard, truth: NDArray[np.uint8]) -> None:
     """What a generation says it has is right, whoever reads it while nobody writes."""
     for n in range(GENERATIONS):
-        state, step = shard.state(n), shard.iteration(n)
+        state, step = shard.generation_state(n), shard.iteration(n)
         if state not in (GenerationState.OPEN, GenerationState.COMPLETE):
             continue
         missing = shard.missing(n)

@@ -107,7 +107,7 @@ def plan(
         flow=key,
         first_number=0,
         first=table(first),
-        each=table(each),
+        message_table=table(each),
         first_psn=first_psn,
         stride=stride,
         phase=phase,
@@ -118,7 +118,7 @@ def install(x: Extractor, one: FlowPlan, *, frontier: bool = False, first_step: 
     """If the ring has the flow, and not the plan."""
     keys = x.keys()
     if one.flow in keys and x.staging.plans()["state"][keys.index(one.flow)] == PLAN_UNKNOWN:
-        x.install(one, first_step=first_step, **({"frontier": 0} if frontier else {}))
+        x.install_plan(one, first_step=first_step, **({"frontier": 0} if frontier else {}))
 
 
 def settle(own: Scene, xs: Sequence[Extractor], generations: ShardGenerations) -> None:
@@ -220,8 +220,8 @@ def _replanned() -> None:
         held = x.staging.plans()[0]
         done = 0
         while held["state"] == PLAN_SUSPENDED:
-            x.cut(0, cuts[int(held["cuts_used"])])
-            done += 1 + x.place_staged()
+            x.skip_messages(0, cuts[int(held["cuts_used"])])
+            done += 1 + x.assign_staged()
         return done
 
     one = plan(a, b)
@@ -249,7 +249,7 @@ def _full() -> None:
             if not x.stalled:
                 return 0
             install(x, one)
-            return x.place_staged()
+            return x.assign_staged()
 
         work = partial(live, plans=[], span=64, then=known_once_full)
         add(f"full-{name}-waits", [packets], job, work, sizes=sizes)
@@ -295,13 +295,13 @@ def _lost() -> None:
 
     def check(own: Scene) -> None:
         assert own.shard.applied_iteration == 1
-        assert own.shard.state(own.shard.generation_of(2) or 0) == GenerationState.LOST
+        assert own.shard.generation_state(own.shard.generation_of(2) or 0) == GenerationState.LOST
 
     def work(own: Scene, *, again: bool) -> None:
         generations = ShardGenerations(own.shard)
         with own.extractors() as [x]:
             generations.open_free()
-            short = generations.short()
+            short = generations.incomplete_step()
             lost = short is not None and short.lost
             if not lost:
                 install(x, one)
@@ -310,14 +310,14 @@ def _lost() -> None:
                 x.extract(min(7, until - x.ring.tail))
                 settle(own, [x], generations)
             if not lost:
-                short = generations.short()
+                short = generations.incomplete_step()
                 assert short is not None and short.iteration == 2
-                own.shard.lose(short.generation)
+                own.shard.mark_lost(short.generation)
             if again:
                 x.forget_plans()
             else:
                 x.ignore(0)
-                x.close_homes()
+                x.ignore_late_payload()
             place_staged([x], {})
             while x.extract(7):
                 place_staged([x], {})
@@ -351,7 +351,7 @@ def _handed_over() -> None:
                 while x.extract(7):
                     settle(scene, [x], generations)
                 x.ignore(0)
-                x.close_homes()
+                x.ignore_late_payload()
                 scene.shard.clear()
                 place_staged([x], {})
                 scene.write_file(0, 1)

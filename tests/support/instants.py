@@ -44,14 +44,14 @@ def every_instant(
 
     with monkeypatch.context() as patch:
         if hasattr(file_header, "store"):
-            whole = file_header.store
+            whole = file_header.store_words
 
             def by_words(memory: Any, at: int, raw: bytes) -> None:
                 for word in range(0, len(raw), WORD):
                     whole(memory, at + word, raw[word : word + WORD])
                     look()
 
-            patch.setattr(file_header, "store", by_words)
+            patch.setattr(file_header, "store_words", by_words)
         sys.settrace(traced)
         try:
             yield

@@ -129,12 +129,12 @@ class Kernel(MachineSettings):
 
     def _probe(self, address: str) -> None:
         device = f"{PCI}/devices/{address}"
-        if self.look(f"{device}/driver"):
+        if self.read_value(f"{device}/driver"):
             return  # a bound device is not probed again
-        override = self.look(f"{device}/driver_override")
+        override = self.read_value(f"{device}/driver_override")
         driver = self.natural[address] if override == "(null)" else override
-        alone = driver == "vfio-pci" and not self.look(f"{device}/iommu_group")
-        if alone and self.look(UNSAFE) != "Y":
+        alone = driver == "vfio-pci" and not self.read_value(f"{device}/iommu_group")
+        if alone and self.read_value(UNSAFE) != "Y":
             return  # the probe fails; the write does not
         self._bind(address, driver)
         if driver not in ("vfio-pci", "uio_pci_generic"):
@@ -143,7 +143,7 @@ class Kernel(MachineSettings):
 
     def _unbind(self, address: str, driver: str) -> None:
         device = self.path(f"{PCI}/devices/{address}")
-        self._refuse(self.look(f"{PCI}/devices/{address}/driver") != driver, "No such device")
+        self._refuse(self.read_value(f"{PCI}/devices/{address}/driver") != driver, "No such device")
         (device / "driver").unlink()
         if (device / "net").exists():
             (device / "net").rename(device / "net.away")
@@ -151,20 +151,20 @@ class Kernel(MachineSettings):
     def _write_dsa(self, name: str, value: str) -> None:
         *_, parent, what = name.split("/")
         device = f"{DSA}/devices/dsa0"
-        enabled = self.look(f"{device}/state") == "enabled"
+        enabled = self.read_value(f"{device}/state") == "enabled"
         if parent in ("idxd", "user", "dsa"):
             self._drive(value, what, enabled=enabled, driver=parent)
             return
         queue = f"{device}/{parent}"
         self._refuse(enabled and what in ("group_id", "size"), "Operation not permitted")
         if parent.startswith("wq"):
-            self._refuse(self.look(f"{queue}/state") == "enabled", "Operation not permitted")
+            self._refuse(self.read_value(f"{queue}/state") == "enabled", "Operation not permitted")
             self._refuse(what == "name" and not 0 < len(value) <= 15, "Invalid argument")
             if what == "size":
                 others = [p for p in self.names(f"{device}/wq*/size") if p != name]
-                total = sum(int(self.look(p)) for p in others) + int(value)
+                total = sum(int(self.read_value(p)) for p in others) + int(value)
                 self._refuse(total > 128, "Invalid argument")
-            if what == "type" and self.look(name) != value:
+            if what == "type" and self.read_value(name) != value:
                 put(self.root, f"{queue}/name")
         put(self.root, name, value)
 
@@ -174,7 +174,7 @@ class Kernel(MachineSettings):
         self._refuse(split and is_queue != (driver == "user"), "No such device")
         state = f"{device}/{who}/state" if is_queue else f"{device}/state"
         if what == "unbind":
-            self._refuse(self.look(state) != "enabled", "No such device")
+            self._refuse(self.read_value(state) != "enabled", "No such device")
             if not is_queue:
                 for path in self.names(f"{device}/wq*"):
                     self._reset_queue(path, legacy=not split)
@@ -182,10 +182,11 @@ class Kernel(MachineSettings):
             return
         if is_queue:
             told = {
-                n: self.look(f"{device}/{who}/{n}") for n in ("type", "name", "size", "group_id")
+                n: self.read_value(f"{device}/{who}/{n}")
+                for n in ("type", "name", "size", "group_id")
             }
             bare = told["type"] != "user" or not told["name"] or told["size"] == "0"
             self._refuse(not enabled or bare or told["group_id"] == "-1", "Operation not permitted")
-            named = not split or self.look(f"{device}/{who}/driver_name") == "user"
+            named = not split or self.read_value(f"{device}/{who}/driver_name") == "user"
             self._refuse(not named, "No such device")
         put(self.root, state, "enabled")

@@ -58,7 +58,7 @@ def read(
 ) -> tuple[Reading, CaptureContents]:
     """What one mirrored port tells."""
     path = folder / "job.pcap"
-    write_pcap(path, traffic.seen_at(rank, direction))
+    write_pcap(path, traffic.frames_at_port(rank, direction))
     tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages), tape
 

@@ -49,14 +49,14 @@ class Deaths:
         self.begun, self.left, self.count = False, 0, 0
         for owner, name in self.CHANGES:
             monkeypatch.setattr(owner, name, self._dying(getattr(owner, name)))
-        look = JobRestart.look
+        look = JobRestart.check_new_flows
 
         def looked(*words: Any, **named: Any) -> int:
             found = look(*words, **named)
             self.begun = self.begun or words[0].proved
             return found
 
-        monkeypatch.setattr(JobRestart, "look", looked)
+        monkeypatch.setattr(JobRestart, "check_new_flows", looked)
 
     def _dying(self, change: Callable[..., Any]) -> Callable[..., Any]:
         def changed(*words: Any, **named: Any) -> Any:

@@ -102,7 +102,7 @@ def made_up(seed: int) -> Case:
 
 def traffic_of(case: Case) -> SyntheticTraffic:
     """The whole job's frames and truth."""
-    return Restless(case.job, case.twice).all()
+    return Restless(case.job, case.twice).generate()
 
 
 def damaged(frames: list[WireFrame], how: str, dice: random.Random) -> list[WireFrame]:
@@ -165,7 +165,7 @@ def read(case: Case, traffic: SyntheticTraffic, folder: Path) -> Reading:
     for number, ((rank, direction), hows) in enumerate(
         zip(case.mirrors, case.damages, strict=True)
     ):
-        frames = traffic.seen_at(rank, direction)
+        frames = traffic.frames_at_port(rank, direction)
         for how in hows:
             frames = damaged(frames, how, dice)
         paths.append(folder / f"mirror{number}.pcap")

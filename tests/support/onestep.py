@@ -97,7 +97,7 @@ class Follower:
         )
         for array in target.values():
             array.fill(np.float32(7))
-        passing = self.flat.begin(table, c_kernel_args.root_kind(), source, target, gradient)
+        passing = self.flat.begin(table, c_kernel_args.square_root_kind(), source, target, gradient)
         passing.run(np.arange(0, len(used), 2))  # in two parts
         passing.run()
         self.steps += used

@@ -215,7 +215,7 @@ class Facts:
     def _of_torchs_objects(self, built: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"in place": self._in_place()}
         for number, own in enumerate(built.optimizers):
-            found[f"rests on {number}"] = [each.code for each in c_kernel_args.rests_on(own)]
+            found[f"rests on {number}"] = [each.code for each in c_kernel_args.cpu_assumptions(own)]
             found[f"kernel {number}"] = {
                 str(arithmetic): self._kernel(own, arithmetic) for arithmetic in Arithmetic
             }
@@ -223,7 +223,7 @@ class Facts:
 
     def _kernel(self, own: torch.optim.Optimizer, arithmetic: Arithmetic) -> str:
         """Why C does not take its steps, or a sum of what C is told in its first and third."""
-        if why := c_kernel_args.unfit(own, self.layout, arithmetic):
+        if why := c_kernel_args.why_no_c_kernel(own, self.layout, arithmetic):
             return why.code
         groups = [
             (g, np.arange(at, at + len(g["params"]))) for at, g in enumerate(own.param_groups)
@@ -270,10 +270,10 @@ class Facts:
         model = {name: leaf.detach() for name, leaf in zip(names, leaves, strict=True)}
         given = TrainerState(0, "d" * 32, self.config, model, own.state_dict())
         whole, missing = dcp_format._complete(contents_of(given, self.layout))
-        assert whole.given.optimizer is not None
+        assert whole.trainer_state.optimizer is not None
         states = {
             str(number): {name: float(value.float().sum()) for name, value in state.items()}
-            for number, state in whole.given.optimizer["state"].items()
+            for number, state in whole.trainer_state.optimizer["state"].items()
         }
         return [missing, states, keeps_nothing(own.state_dict())]
 

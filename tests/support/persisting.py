@@ -20,7 +20,7 @@ from flowcheck.stages.checkpointing.pinned_steps import PinnedStep
 from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist.saver import Saver
-from flowcheck.vault.persist.storage_target import open_place
+from flowcheck.vault.persist.storage_target import open_target
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encode_job
 
@@ -63,7 +63,7 @@ class Steps:
 
 
 def saver_for(config: PersistConfig, staging: Path, state: Path, name: str = "run") -> Saver:
-    return Saver(config, open_place(config, staging), staging, Steps(state, name, config))
+    return Saver(config, open_target(config, staging), staging, Steps(state, name, config))
 
 
 def kept_at(target: Path, state: Path, step: int) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
-from flowcheck.replica.optimizer_step.c_kernel_args import root_name
+from flowcheck.replica.optimizer_step.c_kernel_args import square_root_name
 
 
 def assert_trainers_bits(told: dict[str, Any], truth: dict[str, Any]) -> set[int]:
@@ -17,7 +17,7 @@ def assert_trainers_bits(told: dict[str, Any], truth: dict[str, Any]) -> set[int
     """
     known = {each["step"]: each["sha256"] for each in truth["steps"]}
     rooted = any(one["code"] == SQUARE_ROOTS.code for one in told["assumed"])
-    parameters = truth["roots"] == root_name() or not rooted
+    parameters = truth["roots"] == square_root_name() or not rooted
     for line in told["digests"]:
         own = line["states_sha256"] | {"parameters": line["parameters_sha256"]}
         expected = dict(known[line["step"]])

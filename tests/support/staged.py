@@ -129,7 +129,7 @@ class Chain:
         with GradientShard.open(self.run.shard) as shard:
             step = shard.applied_iteration + 1
             generation = shard.generation_of(step)
-            if generation is not None and shard.state(generation).name == "COMPLETE":
+            if generation is not None and shard.generation_state(generation).name == "COMPLETE":
                 self.gradients[step] = shard.gradient(generation).tobytes()
                 shard.apply(step)
 

@@ -78,7 +78,7 @@ def launch(hosts: cluster.Cluster, script: str, digests: str, *words: str) -> No
         moving = HangDetector(script, cast(Trainers, ranks))
         try:
             while None in (codes := ranks.codes()) and not any(codes):
-                moving.look(_written(Path(digests)))
+                moving.check(_written(Path(digests)))
                 time.sleep(LOOK_S)
             assert not any(codes), f"{script} ended with {codes}\n{ranks.said()}"
         finally:

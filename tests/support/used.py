@@ -49,8 +49,8 @@ class Unused(Told):
     left_out: frozenset[int] = frozenset()
     buckets: Sequence[Sequence[int]] = ((2, 3), (0, 1))
 
-    def all(self) -> SyntheticTraffic:
-        self._start_up()
+    def generate(self) -> SyntheticTraffic:
+        self._startup_broadcasts()
         for step in range(1, self.job.steps + 1):
             self.unused = self.left_out if step % 2 == 0 else frozenset()
             self.iteration()

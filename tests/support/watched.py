@@ -26,7 +26,7 @@ JOB = SyntheticJob(ranks=4, channels=2, steps=14)
 def paced(path: Path, *, from_step: int, lost_step: int, frame_every_s: float) -> int:
     """A capture at rank 0 whose frames come at once up to `from_step`, then at an even pace, and
     lack half a step of `lost_step`'s; the place behind the frames that were left out."""
-    seen = SyntheticRun(JOB).all().seen_at(0, "both")
+    seen = SyntheticRun(JOB).generate().frames_at_port(0, "both")
     per = _frames_of_a_step()  # the later ones take as many each
     begin = len(seen) - per * (JOB.steps - from_step)
     first = len(seen) - per * (JOB.steps - lost_step) - per // 2
@@ -37,8 +37,8 @@ def paced(path: Path, *, from_step: int, lost_step: int, frame_every_s: float) -
 
 
 def _frames_of_a_step() -> int:
-    longer = SyntheticRun(replace(JOB, steps=JOB.steps + 1)).all().seen_at(0, "both")
-    return len(longer) - len(SyntheticRun(JOB).all().seen_at(0, "both"))
+    longer = SyntheticRun(replace(JOB, steps=JOB.steps + 1)).generate().frames_at_port(0, "both")
+    return len(longer) - len(SyntheticRun(JOB).generate().frames_at_port(0, "both"))
 
 
 class Prometheus:

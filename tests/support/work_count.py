@@ -117,7 +117,7 @@ def standing(shm: Path, count: int) -> float:
     with bench(shm, held=2048) as run:
         run.feed(_orphans(count))
         run.extractor.extract(1 << 20)
-        assert run.staging.held_packets == count
+        assert run.staging.orphan_count == count
         run.feed(frames)
         return steps(lambda: run.extractor.extract(1 << 20)) / len(frames)
 

@@ -99,7 +99,7 @@ def test_made_up_job_dealt_over_two_rings_gives_every_gradient(
     play: Callable[..., Chain], tmp_path: Path, deal: Deal, metric_every: int
 ) -> None:
     traffic = make_traffic(replace(JOB, metric_every=metric_every))
-    write_pcap(tmp_path / "whole.pcap", traffic.seen_at(0, "both"))
+    write_pcap(tmp_path / "whole.pcap", traffic.frames_at_port(0, "both"))
     chain = play(tmp_path / "whole.pcap", deal)
     wanted = dict(enumerate(traffic.gradients, 1))
     assert played(chain, 16, 48) == wanted
@@ -114,7 +114,7 @@ def test_packets_held_by_one_ring_are_adopted_by_the_one_that_knows_their_messag
     try:
         chain.drive(service)
         assert sum(r.counters()["extract"]["held_packets"] for r, *_ in chain.parts) > 100
-        assert sum(x.staging.held_packets for x in service._extractors) == 0
+        assert sum(x.staging.orphan_count for x in service._extractors) == 0
     finally:
         service.stop()
     assert chain.gradients == right(truth)

@@ -28,7 +28,7 @@ RINGS = "n [0] NCCL INFO Channel 00/01 : 0 1 2 3\n"
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("asked") / "job.pcap"
-    write_pcap(path, make_traffic(SyntheticJob(steps=2)).seen_at(0))
+    write_pcap(path, make_traffic(SyntheticJob(steps=2)).frames_at_port(0))
     return path
 
 

@@ -32,7 +32,7 @@ def test_every_sum_in_torchs_archive_is_right_and_torchs_setting_stays(
     step: CheckpointContents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
 ) -> None:
     if not known:  # as where torch writes an archive that is not known here
-        monkeypatch.setattr(torch_save_archive, "put_sums", lambda pieces: False)
+        monkeypatch.setattr(torch_save_archive, "fill_crcs", lambda pieces: False)
     write(step, tmp_path / "out", "torch")
     assert torch.serialization.get_crc32_options()
     with zipfile.ZipFile(tmp_path / "out") as archive:
@@ -48,7 +48,7 @@ def test_every_sum_in_each_of_dcps_archives_is_right_and_torch_makes_one_of_each
 ) -> None:
     make, kinds = torch_save_archive.archive_of, list[torch.Tensor]()
 
-    def noted(tensor: torch.Tensor) -> torch_save_archive.Archive | None:
+    def noted(tensor: torch.Tensor) -> torch_save_archive.TensorArchive | None:
         kinds.append(tensor)
         found = make(tensor)
         assert found is not None
@@ -75,5 +75,7 @@ def test_an_archive_that_is_another_than_known_is_not_touched() -> None:
         archive.writestr("a", b"content")
     whole = buffer.getvalue()
     directory = FilePiece(whole[whole.index(torch_save_archive.DIRECTORY) :])
-    assert not torch_save_archive.put_sums([directory])
-    assert not torch_save_archive.put_sums([FilePiece(b"12"), FilePiece(b"PK\x07\x08" + 12 * b"1")])
+    assert not torch_save_archive.fill_crcs([directory])
+    assert not torch_save_archive.fill_crcs(
+        [FilePiece(b"12"), FilePiece(b"PK\x07\x08" + 12 * b"1")]
+    )

@@ -98,14 +98,14 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
 def frames_of(trainer: Trainer, *, after: Life | None) -> tuple[list[Any], list[str]]:
     """What the mirror shows of a job that resumes there; and its parameters step by step."""
     second = Life(replace(JOB, seed=1), trainer.flat(), number=int(after is not None))
-    gradients = [floats(g) for g in second.all().gradients]
+    gradients = [floats(g) for g in second.generate().gradients]
     head = after.frames_of(stop=after.starts[STEPS] + 9) if after is not None else []
     return head + second.frames_of(), [trainer.step(g) for g in gradients]
 
 
 def first_life() -> Life:
     life = Life(JOB)
-    life.all()
+    life.generate()
     return life
 
 

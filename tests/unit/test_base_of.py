@@ -27,7 +27,7 @@ def test_only_one_job_may_be_proved_to_be_it(
     fits: list[int], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = RunDir(tmp_path)
-    runs = [first, first.beside(2)]
+    runs = [first, first.job_run_dir(2)]
 
     def proved(where: RunDir, file: Path, place: LogPosition) -> SimpleNamespace:
         if where in [runs[number - 1] for number in fits]:
@@ -36,7 +36,7 @@ def test_only_one_job_may_be_proved_to_be_it(
 
     monkeypatch.setattr(verb, "_of_one", proved)
     if not told:
-        own, found = verb._of(runs, FILE, LogPosition(then=Path("step-6.pt")))
+        own, found = verb._of(runs, FILE, LogPosition(later_checkpoint=Path("step-6.pt")))
         assert own is runs[1] and found.of is own  # type: ignore[attr-defined]
         return
     with pytest.raises(StateError) as caught:
@@ -45,6 +45,6 @@ def test_only_one_job_may_be_proved_to_be_it(
 
 
 def test_a_place_that_is_only_stated_tells_no_job(tmp_path: Path) -> None:
-    runs = [RunDir(tmp_path), RunDir(tmp_path).beside(2)]
+    runs = [RunDir(tmp_path), RunDir(tmp_path).job_run_dir(2)]
     with pytest.raises(ConfigError, match=r"later checkpoint .*name the job: --run .*jobs/N"):
         verb._of(runs, FILE, LogPosition(after=3))

@@ -69,7 +69,7 @@ def test_what_the_kernel_refuses_half_way_is_taken_back(kernel: Kernel, refused:
     kernel.broken.clear()
     nic(kernel, "undo", NIC)
     assert driver(kernel) == "ice"
-    assert kernel.look(f"{PCI}/devices/{NIC}/driver_override") == "(null)"
+    assert kernel.read_value(f"{PCI}/devices/{NIC}/driver_override") == "(null)"
 
 
 def test_a_group_is_given_whole_or_not_at_all(
@@ -92,7 +92,7 @@ def test_without_an_iommu_it_is_asked_for_and_warned_of(
     assert nic(kernel, "bind", NIC, "--no-iommu") == 0 and driver(kernel) == "vfio-pci"
     assert any("tainted" in line for line in kernel.said)
     assert nic(kernel, "undo", NIC) == 0 and driver(kernel) == "ice"
-    assert kernel.look(vfio_bind.UNSAFE) == "N"
+    assert kernel.read_value(vfio_bind.UNSAFE) == "N"
 
 
 def test_a_kernel_whose_vfio_wants_an_iommu_gives_it_to_uio(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_work_queues_are_made_for_dpdk_and_unmade(tmp_path: Path, legacy: bool) 
     assert dma(kernel, "reserve", "dsa0", "--queues", "3") == 0
     for queue in range(3):
         path = f"{DSA}/devices/dsa0/wq0.{queue}"
-        seen = [kernel.look(f"{path}/{n}") for n in ("state", "type", "mode", "name", "size")]
+        seen = [kernel.read_value(f"{path}/{n}") for n in ("state", "type", "mode", "name", "size")]
         assert seen == ["enabled", "user", "dedicated", f"dpdk_wq0.{queue}", "42"]
     ready = kernel.files()
     assert dma(kernel, "reserve", "dsa0", "--queues", "3") == 0 and kernel.files() == ready

@@ -57,7 +57,7 @@ def test_a_step_gone_by_is_audited_by_what_its_tensors_were(tmp_path: Path) -> N
         audited = bitwise_audit.audit_digests(template, layout, ADAMW, kept)
         assert (audited.step, audited.differences) == (step, ())
         assert audited.tensors == count
-        template.states(2)["exp_avg_sq"][1, 1] *= 2
+        template.optimizer_state(2)["exp_avg_sq"][1, 1] *= 2
         differ = bitwise_audit.audit_digests(template, layout, ADAMW, kept).differences
         assert [d.name for d in differ] == ["2.weight/exp_avg_sq"]
     assert digests_at(tmp_path / "trace", 6) is None

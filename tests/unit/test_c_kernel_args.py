@@ -179,7 +179,7 @@ def test_tensors_of_whole_lines_have_torchs_bits_and_their_digests(beta1, twin):
 
 
 def test_steps_with_ieees_square_roots_are_those_of_the_portable_twin(twin, monkeypatch):
-    monkeypatch.setattr(c_kernel_args, "root_kind", lambda: lib.FC_STEP_ROOT_EXACT)
+    monkeypatch.setattr(c_kernel_args, "square_root_kind", lambda: lib.FC_STEP_ROOT_EXACT)
     cases = [Follower("adamw", [{"lr": 1e-2}], [[2064, 1500]]) for _ in range(2)]
     rng = np.random.default_rng(11)
     for _ in range(3):
@@ -203,11 +203,11 @@ def test_settings_that_have_another_arithmetic_are_left_to_torch():
         ),
         (torch.optim.Adam(parameters, betas=(0.0, 0.9)), findings.NO_FIRST_BETA()),
     ]:
-        assert c_kernel_args.unfit(made, layout) == why
+        assert c_kernel_args.why_no_c_kernel(made, layout) == why
     two_bytes = Layout.of_shapes([(3,)], dtype="bfloat16")
-    why = c_kernel_args.unfit(torch.optim.SGD(parameters), two_bytes)
+    why = c_kernel_args.why_no_c_kernel(torch.optim.SGD(parameters), two_bytes)
     assert why == findings.PARAMETER_DTYPE("bfloat16")
-    assert c_kernel_args.unfit(torch.optim.SGD(parameters), layout) is None
+    assert c_kernel_args.why_no_c_kernel(torch.optim.SGD(parameters), layout) is None
 
 
 def test_a_setting_beyond_float32_is_refused():

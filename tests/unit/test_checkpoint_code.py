@@ -126,10 +126,10 @@ def test_a_step_is_given_as_it_was_written_where_its_code_is_not_run(
     worked_out = trainer_state(from_checkpoint(folder, by=CodeApproval((rule,))).snapshot)
     ran.unlink()
     found = from_checkpoint(folder)
-    assert found.kept is not None and not ran.exists()
-    plain = replace(found.kept, model={}, optimizer=None, masters=None, averages=None)
+    assert found.stored_state is not None and not ran.exists()
+    plain = replace(found.stored_state, model={}, optimizer=None, masters=None, averages=None)
     assert plain == replace(worked_out, model={}, optimizer=None, masters=None, averages=None)
-    mine, theirs = found.kept.optimizer, worked_out.optimizer
+    mine, theirs = found.stored_state.optimizer, worked_out.optimizer
     assert mine is not None and theirs is not None
     assert mine["param_groups"] == theirs["param_groups"]
     assert mine["state"].keys() == theirs["state"].keys()

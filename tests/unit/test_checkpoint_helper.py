@@ -58,7 +58,7 @@ def lender() -> Iterator[CheckpointHelper]:
         command = [sys.executable, "-c", WRITER, str(number)]
         process = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.DEVNULL)
     made = CheckpointHelper(process, own)
-    wait_until(lambda: made.lent, 60.0, "lent")
+    wait_until(lambda: made.is_ready, 60.0, "lent")
     yield made
     made.close()
     assert process.poll() is not None
@@ -117,21 +117,23 @@ def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
 ) -> None:
     run = cast(RunDir, SimpleNamespace(pids=tmp_path))
     (tmp_path / "update").write_text("1 1")
-    child = StageProcess("update", process=lender.process, lends=True, lender=lender)
+    child = StageProcess(
+        "update", process=lender.process, serves_checkpoints=True, checkpoint_helper=lender
+    )
     assert child.has_left(), "though its process lives"
     child.end(run)
     assert lender.process.poll() is None and not (tmp_path / "update").exists()
     lender.process.kill()
     lender.process.wait()
     child.end(run)
-    assert child.lender is None
+    assert child.checkpoint_helper is None
 
 
 def test_a_process_that_says_nothing_is_not_lent() -> None:
     own, other = socket.socketpair()
     with other, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
         silent = CheckpointHelper(made, own)
-        assert not silent.lent
+        assert not silent.is_ready
         os.kill(made.pid, 9)
         silent.close()
 

@@ -44,7 +44,7 @@ def seen_by(traffic: SyntheticTraffic, folder: Path, *ports: tuple[int, str]) ->
     files = []
     for rank, direction in ports:
         files.append(folder / f"{rank}-{direction}.pcap")
-        write_pcap(files[-1], traffic.seen_at(rank, direction))
+        write_pcap(files[-1], traffic.frames_at_port(rank, direction))
     tape = read_capture_files(files)
     return read_stream(tape.flows, tape.messages)
 

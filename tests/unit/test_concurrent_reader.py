@@ -16,7 +16,7 @@ from flowcheck.errors import StateError
 from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.state_file.concurrent_reader import pinned
+from flowcheck.replica.state_file.concurrent_reader import pin_step
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
 LAYOUT = Layout.of_shapes([(5, 3), (3,)])
@@ -69,10 +69,10 @@ def test_without_a_version_to_spare_a_reader_has_a_copy_and_the_updater_its_memo
     with hold_snapshot(shm / "state", ADAMW) as snapshot:
         take(replica, 4)
         assert np.array_equal(flat(snapshot.parameters), third)
-    with pinned(shm / "state") as found:
-        assert not found.spare and found.still
+    with pin_step(shm / "state") as found:
+        assert not found.has_spare_copy and found.is_unchanged
         take(replica, 2)
-        assert not found.still
+        assert not found.is_unchanged
     replica.close()
 
 

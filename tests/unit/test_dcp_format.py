@@ -140,7 +140,7 @@ def test_a_trainer_of_one_rank_loads_it_in_torchs_own_way_and_goes_on(ours: Path
 def test_before_the_first_step_states_are_the_zeros_that_torch_begins_with(tmp_path: Path) -> None:
     net, optimizer = made()
     whole = contents_of(given_of(net, optimizer, 0), layout_of(net))
-    assert write(whole, tmp_path / "zero", "dcp").lacks == ()
+    assert write(whole, tmp_path / "zero", "dcp").resume_caveats == ()
     resumed = loaded(tmp_path / "zero")
     trained(net, optimizer, 1, 3)
     trained(*resumed, 1, 3)
@@ -160,7 +160,9 @@ def test_an_optimizer_that_was_saved_flat_is_read_as_any_other(tmp_path: Path) -
     for index, (name, _) in enumerate(net.named_parameters()):
         own = optimizer.state_dict()["state"][index]
         assert found.names[index] == name
-        assert all(torch.equal(found.states(index)[kind], value) for kind, value in own.items())
+        assert all(
+            torch.equal(found.optimizer_state(index)[kind], value) for kind, value in own.items()
+        )
 
 
 def test_its_manifest_says_where_in_its_files_each_tensor_lies(ours: Path) -> None:

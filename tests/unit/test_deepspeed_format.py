@@ -86,18 +86,25 @@ def test_what_is_read_of_it_is_a_base_with_every_state(
     for index, name in enumerate(found.names):
         assert torch.equal(found.parameters[index], step.model[name])
         own = step.named_states[name]
-        assert all(torch.equal(found.states(index)[kind], value) for kind, value in own.items())
+        assert all(
+            torch.equal(found.optimizer_state(index)[kind], value) for kind, value in own.items()
+        )
 
 
 def test_a_parameter_at_another_step_than_its_group_is_refused_by_name(
     step: CheckpointContents, tmp_path: Path
 ) -> None:
-    assert step.given.optimizer is not None
-    states = dict(step.given.optimizer["state"])
+    assert step.trainer_state.optimizer is not None
+    states = dict(step.trainer_state.optimizer["state"])
     states[2] = {**states[2], "step": torch.tensor(1.0)}
-    other = replace(step.given, optimizer={**step.given.optimizer, "state": states})
+    other = replace(step.trainer_state, optimizer={**step.trainer_state.optimizer, "state": states})
     with refused_as(findings.OTHER_STEP_IN_GROUP, says=r"norm\.weight: "):
-        write(replace(step, given=other), tmp_path / "out", "deepspeed", FormatOptions(stage=2))
+        write(
+            replace(step, trainer_state=other),
+            tmp_path / "out",
+            "deepspeed",
+            FormatOptions(stage=2),
+        )
     with refused_as(ZERO_STAGE, kind=ConfigError):
         write(step, tmp_path / "out", "deepspeed", FormatOptions(stage=3))
     assert list(tmp_path.iterdir()) == []

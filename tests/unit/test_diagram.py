@@ -61,7 +61,7 @@ def ring(ranks: int, senders: list[int], channels: int = 1, number: int = 0) -> 
         ranks=ranks,
         channels=channels,
         protocol=Protocol.SIMPLE,
-        rule=NcclEra.V2_29,
+        nccl_era=NcclEra.V2_29,
     )
     return CommunicatorSummary(
         number=number,

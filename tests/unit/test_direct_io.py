@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 from flowcheck.errors import StateError
-from flowcheck.replica.checkpoint_files.direct_io import ALIGN_BYTES, DIRECT_BYTES, aligned, opened
+from flowcheck.replica.checkpoint_files.direct_io import (
+    ALIGN_BYTES,
+    DIRECT_BYTES,
+    aligned_memory,
+    open_direct,
+)
 
 PAST = 3 * ALIGN_BYTES + 17
 """Bytes behind the first block."""
@@ -20,7 +25,7 @@ PAST = 3 * ALIGN_BYTES + 17
 @pytest.fixture
 def blocks() -> list[tuple[np.ndarray, int]]:
     """Two, and how much of them is written."""
-    found = [(aligned(DIRECT_BYTES), DIRECT_BYTES), (aligned(DIRECT_BYTES), PAST)]
+    found = [(aligned_memory(DIRECT_BYTES), DIRECT_BYTES), (aligned_memory(DIRECT_BYTES), PAST)]
     for seed, (block, _) in enumerate(found):
         block[:] = np.random.default_rng(seed).integers(0, 256, block.size, np.uint8)
     return found
@@ -43,7 +48,7 @@ def test_blocks_of_any_order_lie_where_they_belong_and_few_pages_of_them_are_kep
     tmp_path: Path, blocks: list[tuple[np.ndarray, int]], backwards: bool
 ) -> None:
     whole = blocks[0][0].tobytes() + blocks[1][0][:PAST].tobytes()
-    with opened(tmp_path / "own", len(whole)) as file:
+    with open_direct(tmp_path / "own", len(whole)) as file:
         for number, (block, count) in sorted(enumerate(blocks), reverse=backwards):
             file.put(block, count, number * DIRECT_BYTES, reads_back=True)
         direct = file.direct
@@ -56,9 +61,9 @@ def test_a_file_system_that_takes_no_such_write_is_written_to_through_the_page_c
     tmp_path: Path, blocks: list[tuple[np.ndarray, int]]
 ) -> None:
     """Refused by the kernel itself: the memory does not lie as a disk needs it."""
-    crooked = aligned(DIRECT_BYTES + ALIGN_BYTES)[1:]
+    crooked = aligned_memory(DIRECT_BYTES + ALIGN_BYTES)[1:]
     crooked[:DIRECT_BYTES] = blocks[0][0]
-    with opened(tmp_path / "own", DIRECT_BYTES + PAST) as file:
+    with open_direct(tmp_path / "own", DIRECT_BYTES + PAST) as file:
         asked = file.direct
         file.put(crooked, DIRECT_BYTES, 0, reads_back=True)
         assert not file.direct
@@ -76,7 +81,7 @@ def test_a_disk_that_loses_a_write_is_told_of(
         os.ftruncate(descriptor, first + len(data))
         return len(data)
 
-    with opened(tmp_path / "own", DIRECT_BYTES) as file:
+    with open_direct(tmp_path / "own", DIRECT_BYTES) as file:
         monkeypatch.setattr(os, "pwrite", lost)
         with pytest.raises(StateError, match="own does not read back as it was written"):
             file.put(blocks[0][0], DIRECT_BYTES, 0, reads_back=True)

@@ -43,16 +43,18 @@ def test_what_lies_there_is_what_was_given_and_has_the_sums_that_are_told(
 ) -> None:
     monkeypatch.setattr(direct_io, "BLOCK_BYTES", BUFFER)
     monkeypatch.setattr(direct_io, "DIRECT_BYTES", 1 if direct else 1 << 30)
-    monkeypatch.setattr(sha256, "TOGETHER", together and sha256.TOGETHER)
+    monkeypatch.setattr(sha256, "HAS_PAIRED_SHA", together and sha256.HAS_PAIRED_SHA)
     raws = [torch.randint(0, 256, (count,), dtype=torch.uint8) for count, _ in given]
     tensors = {f"t{n}": raw for n, raw in enumerate(raws) if given[n][1] and raw.numel()}
     pieces, crcs = [], []
     for n, raw in enumerate(raws):
         crcs.append(Crc())
         pieces.append(FilePiece(bytes_of(raw), f"t{n}" if f"t{n}" in tensors else "", crc=crcs[-1]))
-        pieces.append(FilePiece(b"....", late=lambda own=crcs[-1]: own.value.to_bytes(4, "little")))
+        pieces.append(
+            FilePiece(b"....", deferred_bytes=lambda own=crcs[-1]: own.value.to_bytes(4, "little"))
+        )
     with ChecksummedWriter(reads_back=back) as sums:
-        sums.put("own", tmp_path / "own", pieces, tensors)
+        sums.write_file("own", tmp_path / "own", pieces, tensors)
         files, told = sums.files(), sums.tensors()
     parts = [raw.numpy().tobytes() for raw in raws]
     late = [zlib.crc32(part).to_bytes(4, "little") for part in parts]
@@ -86,10 +88,10 @@ def test_a_thread_that_fails_ends_the_other_and_says_why(
     tmp_path: Path, name: str, late: object, wanted: type[Exception]
 ) -> None:
     tensor = torch.ones(1 << 20)
-    pieces = [FilePiece(bytes_of(tensor), "ones"), FilePiece(b"....", late=late)]  # type: ignore[arg-type]
+    pieces = [FilePiece(bytes_of(tensor), "ones"), FilePiece(b"....", deferred_bytes=late)]  # type: ignore[arg-type]
     before = threading.active_count()
     with pytest.raises(wanted) as caught, ChecksummedWriter() as sums:
-        sums.put("own", tmp_path / name, pieces, {"ones": tensor})
+        sums.write_file("own", tmp_path / name, pieces, {"ones": tensor})
         sums.files()
     assert threading.active_count() == before
     if name == "/dev/full":
@@ -103,7 +105,7 @@ def test_a_source_that_was_changed_is_refused_when_it_is_read_and_nothing_of_it_
     tmp_path: Path, form: str, of: str
 ) -> None:
     step = step_before()
-    kept = checkpoint_save.save_given(step.given, tmp_path / "kept", step.layout)
+    kept = checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
     file = kept / f"{of}.safetensors"
     raw = bytearray(file.read_bytes())
     raw[-5] ^= 16

@@ -29,7 +29,7 @@ DOUBTFUL = 3
 @pytest.fixture
 def both(shm: Path, tmp_path: Path) -> Iterator[Both]:
     life = Life(JOB)
-    life.all()
+    life.generate()
     write_pcap(tmp_path / "life.pcap", life.frames_of())
     opened = Both(Chain(tmp_path, shm / "memory", [tmp_path / "life.pcap"], 256))
     yield opened
@@ -40,7 +40,10 @@ def contradict(both: Both, step: int = DOUBTFUL) -> None:
     """As the extractor counts another copy of four bytes of a step that is whole."""
     with GradientShard.open(both.chain.run.shard) as shard:
         generation = shard.generation_of(step)
-        assert generation is not None and shard.state(generation) == GenerationState.COMPLETE
+        assert (
+            generation is not None
+            and shard.generation_state(generation) == GenerationState.COMPLETE
+        )
         shard.handle.header.generations[generation].conflict_bytes += 4
 
 
@@ -141,7 +144,7 @@ def test_what_lies_behind_a_gradient_is_not_used_where_a_copy_differs_meanwhile(
         shard.begin(0, 1)
         own = shard.handle.header.generations[0]
         own.held_units = 10
-        found = shard.held(0)
+        found = shard.module_buffers(0)
         assert found is not None and found.nbytes == 40
 
         def then(*_: Any) -> bool:
@@ -149,5 +152,5 @@ def test_what_lies_behind_a_gradient_is_not_used_where_a_copy_differs_meanwhile(
             return True
 
         at_the_first(monkeypatch, np, "frombuffer", then)
-        assert shard.held(0) is None
+        assert shard.module_buffers(0) is None
         assert not lib.fc_shard_held(shard.handle, 0)

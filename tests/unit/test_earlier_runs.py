@@ -214,7 +214,7 @@ def came_back(resumed_from: int) -> tuple[list[Any], list[str]]:
     gradients = [floats(g) for g in life.truth.gradients]
     before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
     second = Life(replace(JOB, seed=1), before[resumed_from - 1], number=1)
-    later = [floats(g) for g in second.all().gradients]
+    later = [floats(g) for g in second.generate().gradients]
     wanted = torch_steps(weights, gradients[:resumed_from] + later, "adamw", lr=1e-3)
     frames = life.frames_of(stop=life.starts[STEPS] + 9) + second.frames_of()
     return frames, [sha256(own) for own in wanted]

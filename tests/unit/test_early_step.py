@@ -15,7 +15,7 @@ from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.state_file.concurrent_reader import pinned
+from flowcheck.replica.state_file.concurrent_reader import pin_step
 from flowcheck.stages.replica_update.early_step import EarlyStep
 from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
 
@@ -56,9 +56,9 @@ class Arriving:
 
     def look(self, step: int) -> int:
         """Looks, lets the extractor go on once, and looks again."""
-        self.ahead.look(step, step)
+        self.ahead.apply_available(step, step)
         lib.fc_shard_settle(self.shard.handle)
-        return self.ahead.look(step, step)
+        return self.ahead.apply_available(step, step)
 
     def end(self, step: int, generation: int) -> None:
         assert self.shard.finish(generation)
@@ -125,7 +125,7 @@ def test_a_step_that_is_read_is_not_taken_early(arriving):
         arriving.shard.begin(step % 2, step)
         arriving.put(step % 2, gradient(step), 0, LAYOUT.elements)
         arriving.end(step, step % 2)
-    with pinned(arriving.path, 1):
+    with pin_step(arriving.path, 1):
         arriving.shard.begin(1, 3)
         arriving.put(1, gradient(3), 0, LAYOUT.elements)
         assert arriving.look(3) == 0
@@ -216,7 +216,7 @@ def test_an_extractor_at_any_place_of_a_look_has_nothing_read_that_it_did_not_se
         with monkeypatch.context() as patch:
             watch(patch, extractor)
             for _ in range(4):
-                made.ahead.look(1, 1)
+                made.ahead.apply_available(1, 1)
         for start, stop in waiting:
             made.put(0, values, start, stop)
         made.put(0, values, 0, LAYOUT.elements)
@@ -311,10 +311,10 @@ def test_what_an_extractor_took_back_after_a_kill_is_not_kept(tmp_path, looked_a
             assert made.look(1) == len(LAYOUT.parameters)
         made.end(1, 0)
         made.assert_as(gradient(2))
-        undone = run.shard.undone
+        undone = run.shard.rollback_count
         again.close()
         Extractor(run.ring, run.flows, run.staging, run.shard).close()
-        assert run.shard.undone == undone, "nothing was taken back"
+        assert run.shard.rollback_count == undone, "nothing was taken back"
         made.replica.close()
         made.waiting.close()
 

@@ -37,19 +37,21 @@ def test_packets_of_a_step_are_known_missing_before_it_is_given_up_and_healed_on
         monkeypatch.setattr(recorder._lacking, "_losses", LostPackets([one.flows], [one.staging]))
         one.run(PACKETS_OF_ALL[:8])
         own = sends(SIMPLE)
-        assert one.extractor.install(plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)]))
+        assert one.extractor.install_plan(
+            plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)])
+        )
         one.run(p for n, p in enumerate(PACKETS_OF_ALL[8:61], 8) if n not in lacking)
         history = StepHistory(run.events)
         for step in (1, 2, 3):
-            recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
+            recorder.on_message(StepApplied(step=step, seconds=0.1, digest="d"))
         for _ in range(2):
-            recorder._lacking.look(1)
-        history.look()
+            recorder._lacking.check(1)
+        history.update()
         told = {step.step: (step.missing, step.healed) for step in history.timeline}
         assert told[4] == (2, 0) and recorder._lacking.newest == newest
-        recorder.heard(StepApplied(step=4, seconds=0.1, digest="d"))
-        recorder._lacking.look(1)
-        history.look()
+        recorder.on_message(StepApplied(step=4, seconds=0.1, digest="d"))
+        recorder._lacking.check(1)
+        history.update()
         told = {step.step: (step.missing, step.healed) for step in history.timeline}
         assert told[4] == (2, 2) and recorder._lacking.newest is None
         kinds = [event.kind for event in history.recent if event.what == PACKETS]
@@ -62,15 +64,15 @@ def test_a_later_life_that_takes_its_steps_at_once_keeps_them(tmp_path: Path, sh
     run = RunDir.create(tmp_path / "run", shm)
     recorder, history = EventRecorder(run, CONFIG), StepHistory(run.events)
     for step in (1, 2, 3):
-        recorder.heard(StepArrived(step=step, time_ns=step))
-        recorder.heard(StepApplied(step=step, seconds=0.1, digest="d"))
+        recorder.on_message(StepArrived(step=step, time_ns=step))
+        recorder.on_message(StepApplied(step=step, seconds=0.1, digest="d"))
     later = Incarnation(number=2, iterations=3, step=2)
     follow(run, later)
     for step in (3, 4):
-        recorder.heard(StepArrived(step=step, time_ns=10 + step))
-        recorder.heard(StepApplied(step=step, seconds=0.1, digest="e"))
-    recorder.turn([])
-    history.look()
+        recorder.on_message(StepArrived(step=step, time_ns=10 + step))
+        recorder.on_message(StepApplied(step=step, seconds=0.1, digest="e"))
+    recorder.poll([])
+    history.update()
     assert [(one.step, one.arrived_ns) for one in history.timeline] == [
         (1, 1),
         (2, 2),
@@ -94,8 +96,8 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path, shm: Path) -> None:
     audit = msgspec.json.encode(AuditRecord(step=5, passed=True, file="/{}", tensors=1))
     run.audits.write_bytes(audit[:-9] + b"\n" + audit + b"\n")
     for _ in range(2):
-        recorder.turn([])
-    history.look()
+        recorder.poll([])
+    history.update()
     assert anchor_lines(run) == anchors
     told = [(event.kind, event.step) for event in history.recent]
     assert told == [(EventKind.AUDIT, 5), *((EventKind.ANCHOR, n) for n in range(3))]

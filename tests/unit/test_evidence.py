@@ -46,7 +46,7 @@ class Flow:
                     first_psn=self.psn,
                     packets=packets,
                     number=self.count,
-                    counted=True,
+                    psn_counted=True,
                     va=(self.qp << 32) + slot,
                     rkey=self.qp,
                     immediate=int.from_bytes(struct.pack("<I", size), "big"),

@@ -46,8 +46,8 @@ def test_two_steps_fill_two_generations_and_a_third_waits_staged(shm: Path) -> N
         each = [whole(0)]
         plan = plan_of([sends[0]], each=each)
         # Step 2 is LL here: of another size on the wire than the plan says.
-        run.extractor.install(plan)
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan)
+        run.extractor.assign_staged()
         run.run(packets[1:])
         assert run.counters()["deviating_messages"] == 1
         assert run.staging.plans()["state"][0] == PLAN_SUSPENDED
@@ -63,8 +63,8 @@ def test_a_step_without_a_generation_is_staged_and_placed_when_one_is_free(shm: 
         run.shard.begin(0, 1)
         run.shard.begin(1, 2)
         learn_flow(run, packets[0])
-        run.extractor.install(plan_of(sends[:1], each=[whole(0)]))
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan_of(sends[:1], each=[whole(0)]))
+        run.extractor.assign_staged()
         run.run(packets[1:])
         assert run.shard.finish(0) and run.shard.finish(1)
         assert [m.number for m in run.extractor.staged()] == [2, 3]
@@ -72,7 +72,7 @@ def test_a_step_without_a_generation_is_staged_and_placed_when_one_is_free(shm: 
             generation = (step - 1) % 2
             run.shard.apply(step - 2)
             run.shard.begin(generation, step)
-            assert run.extractor.place_staged() == 1
+            assert run.extractor.assign_staged() == 1
             assert run.shard.finish(generation)
             assert run.shard.gradient(generation).tobytes() == sends[step - 1].data
         assert run.staging.plans()["last_step"][0] == 4
@@ -88,8 +88,8 @@ def test_bytes_that_come_again_are_compared_and_never_replaced(shm: Path) -> Non
     with bench(shm) as run:
         run.shard.begin(0, 1)
         learn_flow(run, first[0])
-        run.extractor.install(plan_of(good))
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan_of(good))
+        run.extractor.assign_staged()
         run.run(first[1:])
         run.run(again)
         assert run.shard.gradient(0).tobytes() == good[0].data
@@ -111,8 +111,8 @@ def test_copies_that_differed_while_staged_keep_their_step_from_being_whole(shm:
         [staged] = run.extractor.staged()
         assert staged.conflicts == ((PMTU_BYTES, 2 * PMTU_BYTES),)
         run.shard.begin(0, 1)
-        run.extractor.install(plan_of(good))
-        assert run.extractor.place_staged() == 1
+        run.extractor.install_plan(plan_of(good))
+        assert run.extractor.assign_staged() == 1
         assert run.shard.gradient(0).tobytes() == good[0].data
         assert run.shard.conflict_bytes(0) == PMTU_BYTES
         assert not run.shard.finish(0)
@@ -134,8 +134,8 @@ def test_lines_with_a_wrong_flag_stay_missing_and_are_counted(shm: Path) -> None
         run.parser = type(run.parser)(run.ring, run.flows, icrc_every=0)
         run.shard.begin(0, 1)
         learn_flow(run, packets[0])
-        run.extractor.install(plan_of([send]))
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan_of([send]))
+        run.extractor.assign_staged()
         run.run(packets[1:])
         begin = PMTU_BYTES // 2 + 2 * 8
         assert run.shard.missing(0) == ((begin, begin + 8),)
@@ -149,13 +149,13 @@ def test_message_before_the_plan_and_ignored_flows_cost_nothing(shm: Path) -> No
     with bench(shm) as run:
         run.shard.begin(0, 1)
         learn_flow(run, packets[0])
-        run.extractor.install(plan_of(sends[1:], first_number=1))
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan_of(sends[1:], first_number=1))
+        run.extractor.assign_staged()
         run.run(packets[1:])
         assert run.shard.gradient(0).tobytes() == sends[1].data
         run.run(packets_of([whole(3)], qp=8)[:1])
         run.extractor.ignore(1)
-        assert run.extractor.place_staged() == 1
+        assert run.extractor.assign_staged() == 1
         run.run(packets_of([whole(3)], qp=8)[1:])
         assert run.counters()["ignored_packets"] >= 15
         assert run.staging.handle.header.records_held == 0
@@ -177,7 +177,7 @@ def test_file_source_waits_for_room_and_a_live_one_drops_and_counts(shm: Path) -
                 run.extractor.extract(100)
                 assert run.ring.tail == 48
                 run.extractor.ignore(0)
-                assert run.extractor.place_staged() == 3
+                assert run.extractor.assign_staged() == 3
                 run.extractor.extract(1000)
                 assert run.ring.tail == len(packets)
 
@@ -187,7 +187,7 @@ def test_released_room_is_used_again(shm: Path) -> None:
         for qp in range(100, 160):
             run.run(packets_of([whole(qp)], qp=qp))
             run.extractor.ignore(run.extractor.keys().index(run.extractor.keys()[-1]))
-            assert run.extractor.place_staged() == 1
+            assert run.extractor.assign_staged() == 1
         assert run.counters()["staging_full_packets"] == 0
         assert run.staging.handle.header.data_held == 0
 
@@ -197,10 +197,10 @@ def test_packets_before_their_message_wait_for_it(shm: Path) -> None:
     late = packets[:3] + packets[17:] + packets[16:17] + packets[3:16]
     with bench(shm) as run:
         run.run(late[:10])
-        assert run.staging.held_packets == 7
+        assert run.staging.orphan_count == 7
         assert run.counters()["held_packets"] == 7
         run.run(late[10:])
-        assert run.staging.held_packets == 0
+        assert run.staging.orphan_count == 0
         assert [m.payload.tobytes() for m in run.extractor.staged()] == [data(1), data(2)]
         assert run.extractor.completed()
 
@@ -209,7 +209,7 @@ def test_more_orphans_than_fit_are_dropped_and_counted(shm: Path) -> None:
     packets = packets_of([whole(1), whole(2)], immediate=False)
     with bench(shm, held=4) as run:
         run.run(packets[:16] + packets[17:])
-        assert run.staging.held_packets == 4
+        assert run.staging.orphan_count == 4
         assert run.counters()["orphan_dropped_packets"] == 11
 
 

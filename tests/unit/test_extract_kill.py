@@ -46,7 +46,7 @@ def prepare(run: Bench) -> None:
     packets = packets_of(sends)
     run.shard.begin(0, 1)
     run.run(packets[:1])
-    run.extractor.install(plan_of(sends))
+    run.extractor.install_plan(plan_of(sends))
     tail = [p.frame for p in packets[1:]]
     # Late starts: some messages are staged, some packets held.
     for at in range(40, len(tail) - 40, 37):
@@ -68,7 +68,7 @@ def in_child(run: Bench, seconds: float | None, *, opened: bool = False) -> None
                 if seconds is not None and opened:
                     signal.setitimer(signal.ITIMER_REAL, seconds)
                 extractor.extract(1 << 20)
-                extractor.place_staged()
+                extractor.assign_staged()
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -89,7 +89,7 @@ def test_kills_inside_spans_change_no_byte_and_no_count(shm: Path, kills: int) -
         prepare(run)
         began = time.perf_counter()
         run.extractor.extract(1 << 20)
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         whole_s = time.perf_counter() - began
         right = outcome(run)
     assert right[1] == GRADIENT_BYTES

@@ -48,13 +48,13 @@ def test_plans_that_contradict_the_shard_are_refused(
     with bench(shm) as run:
         learn_flow(run, packets_of([whole(1)])[0])
         with pytest.raises(RingError):
-            run.extractor.install(plan_of([Send(data(1), SIMPLE, SendKind.FINAL, segments)]))
+            run.extractor.install_plan(plan_of([Send(data(1), SIMPLE, SendKind.FINAL, segments)]))
         assert run.staging.plans()["state"][0] != PLAN_ACTIVE
 
 
 def test_plan_of_a_flow_nobody_saw_waits(shm: Path) -> None:
     with bench(shm) as run:
-        assert not run.extractor.install(plan_of([whole(1)]))
+        assert not run.extractor.install_plan(plan_of([whole(1)]))
 
 
 def test_files_that_do_not_belong_together_are_refused(shm: Path) -> None:
@@ -87,13 +87,13 @@ def test_copies_that_differ_before_their_message_is_known_keep_its_step_from_bei
         run.parser = type(run.parser)(run.ring, run.flows, icrc_every=0)
         run.shard.begin(0, 1)
         run.run([packets[3], altered(packets[3])])
-        assert run.staging.held_packets == 1
+        assert run.staging.orphan_count == 1
         if planned:
-            run.extractor.install(plan_of(sends))
+            run.extractor.install_plan(plan_of(sends))
         run.run(packets)
         if not planned:
-            run.extractor.install(plan_of(sends))
-            run.extractor.place_staged()
+            run.extractor.install_plan(plan_of(sends))
+            run.extractor.assign_staged()
         assert run.shard.covered_bytes(0) == SIZE
         assert run.shard.conflict_bytes(0) == 256
         assert not run.shard.finish(0)
@@ -104,11 +104,11 @@ def test_an_ignored_flow_gives_its_held_packets_back_and_no_more_are_kept(shm: P
     stranger = packets_of([whole(2)], qp=8, immediate=False)[1:]
     with bench(shm, held=20) as run:
         run.run(stranger)
-        assert run.staging.held_packets == len(stranger)
+        assert run.staging.orphan_count == len(stranger)
         run.extractor.ignore(0)
-        assert run.staging.held_packets == 0
+        assert run.staging.orphan_count == 0
         run.run(stranger)
-        assert run.staging.held_packets == 0
+        assert run.staging.orphan_count == 0
         assert run.counters()["orphan_dropped_packets"] == 0
 
 
@@ -120,13 +120,13 @@ def test_strangers_packets_make_room_for_those_of_a_followed_flow_and_never_take
     with bench(shm, held=4) as run:
         run.shard.begin(0, 1)
         run.feed([packets[1].frame])
-        run.extractor.install(plan_of(sends))
+        run.extractor.install_plan(plan_of(sends))
         run.run(packets_of([whole(2)], qp=8, immediate=False)[1:])
-        assert {flow for flow, _, _ in run.staging.held()} == {0, 1}
+        assert {flow for flow, _, _ in run.staging.orphan_packets()} == {0, 1}
         run.run(packets[2:4])
-        assert sum(flow == 0 for flow, _, _ in run.staging.held()) == 3
+        assert sum(flow == 0 for flow, _, _ in run.staging.orphan_packets()) == 3
         run.run(packets_of([whole(3)], qp=9, immediate=False)[1:])
-        assert sum(flow == 0 for flow, _, _ in run.staging.held()) == 3
+        assert sum(flow == 0 for flow, _, _ in run.staging.orphan_packets()) == 3
         assert run.counters()["held_given_up_packets"] > 0
         run.run(packets[:1] + packets[4:])
         assert run.shard.finish(0)

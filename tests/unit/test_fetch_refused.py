@@ -13,7 +13,7 @@ import pytest
 from support.fetching import Cutting, served, sums
 
 from flowcheck.errors import StateError
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 
 OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha256": "0"}]}
 
@@ -42,7 +42,7 @@ def test_nothing_is_written_outside_the_folder_whatever_a_server_says(
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(StateError, match=sentence):
-            fetched(url, 1, tmp_path / "got")
+            download_step(url, 1, tmp_path / "got")
         thread.join()
     assert list(tmp_path.rglob("*")) == []
 
@@ -55,7 +55,7 @@ def test_a_disk_without_room_is_told_before_anything_comes(
         cutting = Cutting(url, 1 << 40)
         with monkeypatch.context() as full, pytest.raises(StateError, match="100,000 are free"):
             full.setattr(shutil, "disk_usage", lambda _: disk)
-            fetched(cutting.url, 2, tmp_path / "got")
+            download_step(cutting.url, 2, tmp_path / "got")
         assert cutting.passed < 20_000
-        assert sums(fetched(cutting.url, 2, tmp_path / "got")) == sums(kept / "step-2")
+        assert sums(download_step(cutting.url, 2, tmp_path / "got")) == sums(kept / "step-2")
         cutting.close()

@@ -167,7 +167,7 @@ def test_a_save_is_known_by_its_list_and_by_latest_alike(folder: Path, limit: in
         for one in kept.glob("step-*"):
             known = [entry["name"] for entry in told["entries"]]
             assert one.name in (*known, *told["writing"], *told["leaving"]), when
-        durable = saver(place).settled()
+        durable = saver(place).durable_after_cleanup()
         assert durable is not None, when
         assert (kept / "latest").read_text() == f"{durable.name}\n", when
         if durable.step == 2:

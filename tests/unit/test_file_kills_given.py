@@ -160,7 +160,7 @@ def test_a_verdict_is_given_once_wherever_the_updater_is_killed(folder: Path, ev
         gradients = [floats(one) for one in life.truth.gradients][:STEPS]
         steps = torch_steps(weights, gradients, "adamw", lr=1e-3)
         second = Life(replace(JOB, seed=1), steps[back - 1], number=1)
-        second.all()
+        second.generate()
         frames = life.frames_of(stop=life.starts[STEPS] + 9) + second.frames_of()
         both = both_in(place, frames)
         Handover.due = property(lambda self: False)  # type: ignore[method-assign, assignment]

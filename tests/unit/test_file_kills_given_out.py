@@ -20,7 +20,7 @@ from support.steps import given_of, layout_of, made, trained
 from flowcheck.errors import StateError
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -80,7 +80,7 @@ def test_a_fetched_step_is_there_whole_or_not_at_all(folder: Path, tmp_path: Pat
     with verb(str(kept)) as url:
 
         def work(place: Path) -> None:
-            fetched(url, "latest", place / "got")
+            download_step(url, "latest", place / "got")
 
         def judge(place: Path, when: str) -> None:
             got = place / "got" / "step-2"

@@ -146,6 +146,6 @@ def test_a_later_life_takes_over_whole_or_the_verdict_is_still_there(
             range(max(1, number - LIVES_KEPT + 1), number + 1)
         ), when
         with GradientShard.open(run.shard) as shard:
-            assert shard.state(0) == GenerationState.EMPTY, when
+            assert shard.generation_state(0) == GenerationState.EMPTY, when
 
     assert len(explore(folder, make, work, judge).calls) > 20

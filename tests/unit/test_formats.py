@@ -38,7 +38,7 @@ def step() -> CheckpointContents:
 def kept(step: CheckpointContents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of checkpoints with one in it."""
     out = tmp_path_factory.mktemp("kept")
-    checkpoint_save.save_given(step.given, out, step.layout)
+    checkpoint_save.save_given(step.trainer_state, out, step.layout)
     return out
 
 
@@ -88,11 +88,13 @@ def test_what_is_read_of_each_format_is_a_base_with_every_state(
     write(step, tmp_path / "out", form)
     found = read_template(read(tmp_path / "out"), step.layout, (), "out")
     assert (found.step, found.names) == (BEFORE, tuple(step.model))
-    assert step.given.optimizer is not None
+    assert step.trainer_state.optimizer is not None
     for index in range(len(found.names)):
-        own = step.given.optimizer["state"][index]
-        assert found.states(index).keys() == own.keys()
-        assert all(torch.equal(found.states(index)[kind], value) for kind, value in own.items())
+        own = step.trainer_state.optimizer["state"][index]
+        assert found.optimizer_state(index).keys() == own.keys()
+        assert all(
+            torch.equal(found.optimizer_state(index)[kind], value) for kind, value in own.items()
+        )
 
 
 class Tied(Net):
@@ -123,7 +125,7 @@ def test_an_earlier_checkpoint_tells_names_tied_weights_and_buffers(tmp_path: Pa
     )
     for form in ("torch", "dcp"):
         written = write(contents_of(unnamed, layout_of(net), template), tmp_path / form, form)
-        assert not written.lacks and written.older == {"mean": 0}
+        assert not written.resume_caveats and written.older == {"mean": 0}
         mean = TENSORS_UNKNOWN(names=NAMES(["mean"]), tensors=1, step=0)
         assert written.assumed[0] == mean
         fresh = Tied()
@@ -168,7 +170,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     scaler = {"scale": 1024.0, "growth_factor": 2.0, "_growth_tracker": 2}
     averages = {name: value + 1 for name, value in whole.model.items()}
     more = {"scheduler": scheduler, "scaler": scaler, "averages": averages, "averaged": 2}
-    whole = replace(whole, order=order, taken=2, masters=dict(whole.model), **more)
+    whole = replace(whole, order=order, optimizer_steps=2, masters=dict(whole.model), **more)
     parts = contents_of(whole, layout_of(net))
     write(parts, tmp_path / "out", form)
     tree = flowcheck.load(tmp_path / "out")
@@ -192,7 +194,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     assert all(map(torch.equal, average.module.state_dict().values(), averages.values()))
     assert tree["masters"].keys() == averages.keys()
     if form == "flowcheck":
-        more_of = checkpoint_save.snapshot_of(tmp_path / "out").more
+        more_of = checkpoint_save.snapshot_of(tmp_path / "out").optional_state
         assert (more_of.averaged, more_of.scaler["scale"], more_of.skipped) == (2, 1024.0, 0)
 
 

@@ -191,10 +191,12 @@ def test_buffers_of_another_step_are_named_with_it(followed: Followed, tmp_path:
     assert manifest.older == load_manifest(tmp_path / "step.pt").older
     assert set(manifest.older) == {"mask", *(f"norm.{name}" for name in STATISTICS)}
     assert set(manifest.older.values()) == {0}
-    assert BUFFERS_OF_STEP(buffers=4, step=0) in manifest.lacks
+    assert BUFFERS_OF_STEP(buffers=4, step=0) in manifest.resume_caveats
     assert not any(name.startswith(("first", "middle")) for name in manifest.older)
     alone = write(followed.parts, tmp_path / "step.safetensors", "safetensors")
-    assert alone.older == manifest.older and BUFFERS_OF_STEP(buffers=4, step=0) in alone.lacks
+    assert (
+        alone.older == manifest.older and BUFFERS_OF_STEP(buffers=4, step=0) in alone.resume_caveats
+    )
 
 
 def test_the_trainers_own_file_is_audited_and_filled(followed: Followed, tmp_path: Path) -> None:
@@ -223,11 +225,11 @@ def test_an_audit_holds_frozen_parameters_against_the_trainers_own(
             tree["model"]["middle.weight"] = tree["model"]["middle.weight"] + 1e-6
         torch.save(tree, tmp_path / "own.pt")
         template = load_template(tmp_path / "own.pt", layout, [p.name for p in layout.parameters])
-        found = bitwise_audit.and_rest(
-            bitwise_audit.audit_snapshot(template, taken), template, taken.beside
+        found = bitwise_audit.audit_frozen_and_buffers(
+            bitwise_audit.audit_snapshot(template, taken), template, taken.frozen_and_buffers
         )
         assert [d.name for d in found.differences] == ["middle.weight"] * wrong
-        assert set(found.others) == {"mask", *(f"norm.{name}" for name in STATISTICS)}
+        assert set(found.not_compared) == {"mask", *(f"norm.{name}" for name in STATISTICS)}
 
 
 def test_a_file_of_the_trainers_tells_buffers_of_its_step(
@@ -235,12 +237,12 @@ def test_a_file_of_the_trainers_tells_buffers_of_its_step(
 ) -> None:
     run = RunDir.create(tmp_path / "run", tmp_path)
     write_frozen_and_buffers(
-        run.replica, step_snapshot.copy_snapshot(followed.replica, followed.rule).beside
+        run.replica, step_snapshot.copy_snapshot(followed.replica, followed.rule).frozen_and_buffers
     )
     store_checkpoint_buffers(run, followed.net.state_dict(), STEPS)
     found = read_frozen_and_buffers(run.replica)
     assert (found.step, found.older(STEPS), found.missing) == (STEPS, {}, ())
-    given_back = found.state_dict(dict(followed.parts.given.model))
+    given_back = found.state_dict(dict(followed.parts.trainer_state.model))
     wanted = followed.net.state_dict()
     assert list(given_back) == list(wanted)
     assert all(torch.equal(given_back[name], value) for name, value in wanted.items())
@@ -251,7 +253,7 @@ def test_of_buffers_that_were_not_sent_none_is_invented(tmp_path: Path) -> None:
     model = with_factory_model(ModelConfig(factory=FACTORY))
     net = frozen.make()
     _, others = frozen.sent(net)
-    only = sum(t.wire.nbytes for t in model.everything if not t.trains and not t.buffer)
+    only = sum(t.wire.nbytes for t in model.everything if not t.has_gradient and not t.buffer)
     beside = frozen_and_buffers_of(model.everything, model.keys, others[:only])
     known = beside.state_dict({n: p for n, p in net.named_parameters() if p.requires_grad})
     assert set(known) == set(net.state_dict()) - set(beside.missing)

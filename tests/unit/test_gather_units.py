@@ -18,7 +18,7 @@ from flowcheck.replica.sharding.gather_units import (
     flat_units,
     model_units,
 )
-from flowcheck.replica.sharding.sharded_model_probe import check_made, wrapped
+from flowcheck.replica.sharding.sharded_model_probe import check_is_module, probe_sharded_model
 
 
 def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[GatherUnit, bytes]:
@@ -35,7 +35,7 @@ def unit_of(name: str, tensors: dict[str, torch.Tensor], ranks: int) -> tuple[Ga
                 dtype=str(tensor.dtype).removeprefix("torch."),
                 start_byte=len(blocks[0]),
                 dim=0,
-                cut=tuple(room),
+                shard_shape=tuple(room),
             )
         )
         for rank, cut in enumerate(cuts):
@@ -66,9 +66,11 @@ def test_every_parameter_comes_back_bit_for_bit(ranks: int) -> None:
     gathered = np.frombuffer(b"".join(data for _, data in on_wire), np.uint8)
     found = placing.parameters(gathered).tobytes()
     assert found == b"".join(t.view(torch.uint8).numpy().tobytes() for t in everything.values())
-    short = placing.whole([(sizes[0] + 1, sizes[0] + 2)])
+    short = placing.complete_parameters([(sizes[0] + 1, sizes[0] + 2)])
     assert list(short) == [not name.startswith("0.") for name in everything]
-    assert placing.whole([(0, sizes[0])]).tolist() == [n[0] != "2" for n in everything]
+    assert placing.complete_parameters([(0, sizes[0])]).tolist() == [
+        n[0] != "2" for n in everything
+    ]
 
 
 def test_a_model_that_is_cut_otherwise_is_refused() -> None:
@@ -103,13 +105,13 @@ def test_torch_itself_says_how_a_model_is_cut(tmp_path: Path) -> None:
         "def bare():\n"
         "    return nn.Linear(5, 7)\n"
     )
-    found = wrapped(f"{tmp_path / 'net.py'}:make", 3)
+    found = probe_sharded_model(f"{tmp_path / 'net.py'}:make", 3)
     assert found.names == ("0.weight", "0.bias", "1.weight", "1.bias")
     assert [(u.name, u.block_bytes) for u in found.units] == [("", 2 * 3 * 4), ("0", 3 * 6 * 2)]
     weight = found.units[1].pieces[0]
-    assert (weight.cut, weight.dtype, weight.dim) == ((3, 5), "bfloat16", 0)
+    assert (weight.shard_shape, weight.dtype, weight.dim) == ((3, 5), "bfloat16", 0)
     with pytest.raises(ConfigError, match="Linear that is not sharded: call fully_shard"):
-        wrapped(f"{tmp_path / 'net.py'}:bare", 3)
+        probe_sharded_model(f"{tmp_path / 'net.py'}:bare", 3)
 
 
 @pytest.mark.parametrize("made", [None, [1], nn.Linear])
@@ -117,4 +119,4 @@ def test_a_factory_that_gives_no_module_is_told_what_it_gave(made: object) -> No
     with pytest.raises(
         ConfigError, match=rf"net.py:make': returned a {type(made).__name__}: it must"
     ):
-        check_made("net.py:make", made)
+        check_is_module("net.py:make", made)

@@ -21,7 +21,7 @@ def stepped(path, config, steps=5):
     replica = Replica.create(path, layout, config, weights)
     for step in range(1, steps + 1):
         replica.apply(step, rng.standard_normal(layout.elements).astype("<f4"))
-    found = replica.parameters().tobytes(), replica.rests_on
+    found = replica.parameters().tobytes(), replica.assumptions
     replica.close()
     return found
 

@@ -22,7 +22,7 @@ from flowcheck.findings.catalog.replica_update_notes import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
-from flowcheck.replica.optimizer.gradient_clipping import bounds, told_by_all_orders
+from flowcheck.replica.optimizer.gradient_clipping import float32_sum_bounds, is_order_independent
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.job_incarnation import Incarnation
 from flowcheck.stages.replica_update.grad_norm_exchange import GradNormExchange
@@ -39,7 +39,7 @@ CONFIG = JobConfig(
 @pytest.fixture
 def runs(tmp_path: Path) -> tuple[RunDir, RunDir]:
     first = RunDir(tmp_path / "run")
-    second = first.beside(2)
+    second = first.job_run_dir(2)
     for run in (first, second):
         run.learned_folder.mkdir(parents=True)
     (second.root / "port").symlink_to(first.root)
@@ -118,12 +118,12 @@ def test_what_the_other_ring_has_lost_is_given_up_and_no_earlier_step(
     runs[0].memory.mkdir()
     with GradientShard.create(runs[0].shard, gradient_bytes=LAYOUT.size_bytes) as shard:
         shard.begin(0, 4)
-        shard.lose(0)
-    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.gone
+        shard.mark_lost(0)
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.peer_gone
     squares_of(runs[0]).clipped(LAYOUT, 3, gradient(1), None)
-    assert two.clipped(LAYOUT, 3, gradient(2), None) is not None and not two.gone
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is not None and not two.peer_gone
     for step in (4, 5):
-        assert two.clipped(LAYOUT, step, gradient(2), None) is None and two.gone
+        assert two.clipped(LAYOUT, step, gradient(2), None) is None and two.peer_gone
     [told] = said
     assert told == NORM_NEVER_COMES(step=4, job=1)
 
@@ -137,9 +137,9 @@ def test_what_was_in_flight_when_the_other_ring_came_back_is_given_up(
     if late:
         one.clipped(LAYOUT, 9, gradient(1), None)
     found = two.clipped(LAYOUT, 9, gradient(2), None)
-    assert (found is not None, two.gone) == (late, not late)
+    assert (found is not None, two.peer_gone) == (late, not late)
     follow(runs[1], Incarnation(number=2, step=8))
-    assert two.clipped(LAYOUT, 9, gradient(2), None) is None and not two.gone, "its next life"
+    assert two.clipped(LAYOUT, 9, gradient(2), None) is None and not two.peer_gone, "its next life"
 
 
 def test_a_ring_that_waits_says_so_once(runs: tuple[RunDir, RunDir]) -> None:
@@ -170,10 +170,10 @@ def orders(squares: list[np.float32]) -> set[np.float32]:
 @settings(max_examples=60, deadline=None)
 def test_the_bounds_are_those_of_every_order_that_is_tried(squares: list[float]) -> None:
     every = orders([np.float32(own) for own in squares])
-    assert bounds(squares) == (float(min(every)), float(max(every)))
+    assert float32_sum_bounds(squares) == (float(min(every)), float(max(every)))
     most = 0.7 * float(max(every)) ** 0.5
     factors = {np.float32(most / (float(total) ** 0.5 + 1e-6)) for total in every}
-    assert told_by_all_orders(squares, most) == (len(factors) == 1)
+    assert is_order_independent(squares, most) == (len(factors) == 1)
 
 
 UNLIKE = [4096.0, 1.0, 1.0, 1.0]
@@ -185,7 +185,7 @@ def test_four_rings_are_scaled_by_the_sum_in_the_stated_order(
     runs: tuple[RunDir, RunDir], order: tuple[int, ...]
 ) -> None:
     first = runs[0]
-    every = [first, *(first.beside(number) for number in (2, 3, 4))]
+    every = [first, *(first.job_run_dir(number) for number in (2, 3, 4))]
     for run in every[2:]:
         run.learned_folder.mkdir(parents=True)
         (run.root / "port").symlink_to(first.root)
@@ -213,9 +213,9 @@ def test_a_ring_that_waits_too_long_ends_the_steps_of_all(runs: tuple[RunDir, Ru
     said: list[list[Finding]] = [[], []]
     clock = [0.0]
     one, two = (squares_of(run, own, clock) for run, own in zip(runs, said, strict=True))
-    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.gone
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and not two.peer_gone
     clock[0] = 601.0
-    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and two.gone
+    assert two.clipped(LAYOUT, 3, gradient(2), None) is None and two.peer_gone
     assert said[1][-1] == NORM_WAIT_OVER(step=3, seconds=600, job=1)
     assert one.clipped(LAYOUT, 3, gradient(1), None) is None and one.gone, "it would be alone"
     assert said[0] == [NORM_WAIT_OVER_ELSEWHERE(3)]

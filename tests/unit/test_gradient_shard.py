@@ -23,9 +23,9 @@ def set_units(shard: GradientShard, generation: int, units: list[int]) -> None:
 
 def test_fresh_shard_is_empty_and_a_begun_generation_misses_everything(shm: Path) -> None:
     with GradientShard.create(shm / "shard", gradient_bytes=1000) as shard:
-        assert [shard.state(g) for g in range(2)] == [GenerationState.EMPTY] * 2
+        assert [shard.generation_state(g) for g in range(2)] == [GenerationState.EMPTY] * 2
         shard.begin(0, 1)
-        assert shard.state(0) == GenerationState.OPEN
+        assert shard.generation_state(0) == GenerationState.OPEN
         assert shard.generation_of(1) == 0
         assert shard.missing(0) == ((0, 1000),)
         assert not shard.finish(0)
@@ -54,7 +54,7 @@ def test_generation_is_complete_only_when_every_element_is_there(shm: Path) -> N
         assert not shard.finish(0)
         set_units(shard, 0, list(range(100)))
         assert shard.finish(0)
-        assert shard.state(0) == GenerationState.COMPLETE
+        assert shard.generation_state(0) == GenerationState.COMPLETE
         assert shard.missing(0) == ()
         with GradientShard.open(shm / "shard") as other:
             other.apply(1)
@@ -67,10 +67,10 @@ def test_generation_is_complete_only_when_every_element_is_there(shm: Path) -> N
 def test_lost_generation_stays_lost(shm: Path) -> None:
     with GradientShard.create(shm / "shard", gradient_bytes=8) as shard:
         shard.begin(0, 1)
-        shard.lose(0)
+        shard.mark_lost(0)
         set_units(shard, 0, [0, 1])
         assert not shard.finish(0)
-        assert shard.state(0) == GenerationState.LOST
+        assert shard.generation_state(0) == GenerationState.LOST
 
 
 @pytest.mark.parametrize(("gradient_bytes", "unit_bytes"), [(0, 4), (10, 4), (12, 3), (2**60, 4)])

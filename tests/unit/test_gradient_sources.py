@@ -36,7 +36,7 @@ from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
 from flowcheck.replica.model_replica import PendingStep, Replica
-from flowcheck.replica.state_file.gradient_log import GradientLog, room_for
+from flowcheck.replica.state_file.gradient_log import GradientLog, log_file_space
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
@@ -74,9 +74,9 @@ class Recorded:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     folder = tmp_path_factory.mktemp("recorded")
     life = Life(JOB, Trainer().flat())
-    gradients = [floats(raw).copy() for raw in life.all().gradients]
+    gradients = [floats(raw).copy() for raw in life.generate().gradients]
     write_pcap(folder / "life.pcap", life.frames_of())
-    log = {"memory_bytes": room_for(Path(), 3, gradients[0].nbytes).size_bytes}
+    log = {"memory_bytes": log_file_space(Path(), 3, gradients[0].nbytes).size_bytes}
     log |= {"file": str(folder / "log-1"), "file_bytes": 1 << 20}
     replica = {"keep_bytes": 1 << 22, "awaits_base": True}
     chain = Chain(folder, folder / "memory", [folder / "life.pcap"], 256)
@@ -212,7 +212,7 @@ def test_an_updater_killed_at_any_store_takes_every_step_once(
 def log_of(path: Path, gradients: dict[int, np.ndarray], steps: int = JOB.steps) -> GradientLog:
     """A log of a peer's that has room for so many steps."""
     size = next(iter(gradients.values())).nbytes
-    log = GradientLog([room_for(path, steps, size)], size)
+    log = GradientLog([log_file_space(path, steps, size)], size)
     for iteration, gradient in gradients.items():
         log.append(iteration, gradient)  # type: ignore[arg-type]
     return log
@@ -301,7 +301,7 @@ def test_what_a_spec_tells_is_what_the_job_tells(recorded: Recorded) -> None:
     assert spec.gradient_bytes == spec.state_bytes == recorded.gradients[0].nbytes
     assert [parameter.sizes for parameter in spec.parameters] == list(JOB.shapes)
     assert spec.communicator_ranks == (JOB.ranks,)
-    mapped = msgspec.structs.replace(spec, mapped=True)
+    mapped = msgspec.structs.replace(spec, has_usage_map=True)
     assert mapped.gradient_bytes == spec.gradient_bytes + 4 * len(JOB.shapes)
     assert {"edges", "communicators", "each"}.isdisjoint(json.loads(recorded.spec.read_bytes()))
     for wrong in (b"{", b"{}", encode_spec(msgspec.structs.replace(spec, format=9))):

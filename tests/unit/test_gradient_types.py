@@ -58,7 +58,7 @@ class CompressedBesideWhole(Compressed):
 
 
 def read(trainer: SyntheticRun, folder: Path) -> Reading:
-    write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
+    write_pcap(path := folder / "job.pcap", trainer.generate().frames_at_port(0))
     tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 

@@ -79,12 +79,12 @@ def test_time_in_which_no_processor_was_given_counts_for_the_longer_limit_alone(
         hang_detection, "_delays", lambda pids: {1: 0.0 if let_run else clock.now_s}
     )
     watched = HangDetector("training", cast(Trainers, Stuck(tmp_path, 0)))
-    watched.look(3)
+    watched.check(3)
     began_s = clock.now_s
     with pytest.raises(FlowCheckError, match=r"training: no new step for \d+ s after 3, .*\(load"):
         while clock.now_s < began_s + 2 * STARVED_LIMIT_S:
             clock.now_s += 5
-            watched.look(3)
+            watched.check(3)
     assert limit_s < clock.now_s - began_s < limit_s + 15
 
 
@@ -94,4 +94,4 @@ def test_a_step_begins_the_wait_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
     watched = HangDetector("training", cast(Trainers, Stuck(tmp_path, 0)))
     for step in range(10):
         clock.now_s += STEP_LIMIT_S - 1
-        watched.look(step)
+        watched.check(step)

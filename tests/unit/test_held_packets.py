@@ -27,12 +27,12 @@ def test_a_flow_that_is_ignored_gives_its_places_back_and_takes_no_more(shm: Pat
     with bench(shm, held=4) as run:
         waiting = without_starts(4)
         run.run(waiting[:4])
-        assert run.staging.held_packets == 4
+        assert run.staging.orphan_count == 4
         run.extractor.ignore(0)
-        assert run.staging.held_packets == 0
+        assert run.staging.orphan_count == 0
         assert int(run.staging.plans()["state"][0]) == PLAN_IGNORE
         run.run(waiting[4:])
-        assert run.staging.held_packets == 0
+        assert run.staging.orphan_count == 0
         assert run.counters()["ignored_packets"] == len(waiting)
 
 
@@ -42,11 +42,11 @@ def test_strangers_that_fill_all_places_cost_the_followed_flow_nothing(shm: Path
     with bench(shm, gradient_bytes=5 * PMTU_BYTES, held=4) as run:
         run.shard.begin(0, 1)
         run.run(packets[:1])
-        assert run.extractor.install(plan_of(job))
+        assert run.extractor.install_plan(plan_of(job))
         run.run(without_starts(9))
-        assert run.staging.held_packets == 4
+        assert run.staging.orphan_count == 4
         run.run([packets[1], packets[2], packets[4], packets[3]])
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         assert run.shard.missing(0) == ()
         counters = run.counters()
         assert counters["held_given_up_packets"] == 15  # 18 came, 3 of 4 places stayed theirs
@@ -59,11 +59,11 @@ def test_no_stranger_takes_the_place_of_a_followed_packet(shm: Path) -> None:
     with bench(shm, gradient_bytes=6 * PMTU_BYTES, held=2) as run:
         run.shard.begin(0, 1)
         run.run(packets[:1])
-        assert run.extractor.install(plan_of(job))
+        assert run.extractor.install_plan(plan_of(job))
         run.run(packets[4:6])
         run.run(without_starts(9))
         run.run(packets[1:4])
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         assert run.shard.missing(0) == ()
 
 
@@ -79,8 +79,8 @@ def test_a_held_packet_of_another_size_is_none_of_its_message(shm: Path) -> None
             run.shard.begin(0, 1)
             run.run([wrong])
             run.run(packets[:1])
-            assert run.extractor.install(plan_of(job))
+            assert run.extractor.install_plan(plan_of(job))
             run.run(packets)
-            run.extractor.place_staged()
+            run.extractor.assign_staged()
             data = run.shard.gradient(0)
             assert all(data[at] == 1 for at in range(len(data)) if run.covered()[at])

@@ -73,7 +73,7 @@ EARLY, LAST = EARLIER_SENTENCE("too early"), EARLIER_SENTENCE("for good")
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
-    nothing = MergedView(flows=[], messages=[], conflicts=0, homeless=0, names=[])
+    nothing = MergedView(flows=[], messages=[], conflicts=0, unmatched_packets=0, names=[])
     monkeypatch.setattr(stream_reading, "read_stream", made)
     monkeypatch.setattr(job_learner, "mirror_view", lambda extractor, copy: None)
     monkeypatch.setattr(job_learner, "join", lambda views: nothing)

@@ -52,7 +52,7 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[..., Both]]:
 
 def first_life() -> tuple[Life, list[np.ndarray], np.ndarray]:
     life = Life(JOB)
-    told = life.all()
+    told = life.generate()
     return life, [floats(g) for g in told.gradients], floats(told.weights)
 
 
@@ -71,7 +71,7 @@ def test_handover_killed_at_every_change_takes_every_step_once(
     life, gradients, weights = first_life()
     before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
     second = Life(replace(JOB, seed=1), before[resumed_from - 1], number=1)
-    later = [floats(g) for g in second.all().gradients]
+    later = [floats(g) for g in second.generate().gradients]
     wanted = torch_steps(weights, gradients[:resumed_from] + later, "adamw", lr=1e-3)
     both = play(cut(life) + second.frames_of())
     deaths = Deaths(monkeypatch)
@@ -96,9 +96,9 @@ def test_life_of_a_few_steps_is_read_with_the_habits_of_the_one_before(
     life, gradients, weights = first_life()
     before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
     second = Life(replace(JOB, seed=1), before[-1], number=1)
-    taken = [*gradients[:STEPS], *(floats(g) for g in second.all().gradients[:whole])]
+    taken = [*gradients[:STEPS], *(floats(g) for g in second.generate().gradients[:whole])]
     third = Life(replace(JOB, seed=2), torch_steps(weights, taken, "adamw", lr=1e-3)[-1], number=2)
-    taken += [floats(g) for g in third.all().gradients]
+    taken += [floats(g) for g in third.generate().gradients]
     both = play(cut(life) + second.frames_of(stop=second.starts[whole] + 9) + third.frames_of())
     both.drive()
     wanted = torch_steps(weights, taken, "adamw", lr=1e-3)
@@ -119,7 +119,7 @@ def test_what_comes_between_the_first_buckets_and_their_plan_is_left_out(
     life, gradients, weights = first_life()
     before = torch_steps(weights, gradients[:STEPS], "adamw", lr=1e-3)
     second = Life(replace(JOB, seed=1, metric_every=every), before[-1], number=1)
-    taken = [*gradients[:STEPS], *(floats(g) for g in second.all().gradients)]
+    taken = [*gradients[:STEPS], *(floats(g) for g in second.generate().gradients)]
     both = play(cut(life) + second.frames_of())
     both.drive(frames=8)
     told = [line["parameters_sha256"] for line in lines(both)]
@@ -146,7 +146,7 @@ def test_life_that_begins_with_nothing_known_takes_no_step_and_the_replica_is_ke
     else:
         keep_bytes = 0
     second = Life(job, begun, number=1)
-    second.all()
+    second.generate()
     both = play(cut(life) + second.frames_of(), keep_bytes)
     both.drive()
     assert [line["step"] for line in lines(both)] == list(range(1, STEPS + 1))
@@ -169,7 +169,7 @@ def test_job_that_goes_on_is_not_given_up_for_one_that_begins_beside_it(
 ) -> None:
     life, _, weights = first_life()
     second = Life(replace(JOB, seed=1), weights, number=1)
-    second.all()
+    second.generate()
     middle = life.starts[3]
     stop = len(life.fabric.frames)
     head = life.frames_of(stop=middle)

@@ -35,11 +35,11 @@ def lives(folder: Path, *, unseen: bool = True) -> tuple[list[Any], list[str], l
     trainer = Trainer()
     first = Life(replace(JOB, seed=1), trainer.flat(), number=0)
     given_up = Trainer()
-    gradients = [floats(g) for g in first.all().gradients]
+    gradients = [floats(g) for g in first.generate().gradients]
     abandoned = [given_up.step(g) for g in gradients[:CUT]]
     wanted = [trainer.step(g) for g in gradients[:BACK]]
     second = Life(replace(JOB, seed=2), trainer.flat(), number=1)
-    for step, gradient in enumerate(second.all().gradients, BACK + 1):
+    for step, gradient in enumerate(second.generate().gradients, BACK + 1):
         wanted.append(trainer.step(floats(gradient)))
         if step == UNSEEN and unseen:
             with torch.no_grad():
@@ -87,7 +87,7 @@ class Kills:
                 at = owner.__name__ + "." + name
                 self.left |= {(at, "before"), (at, "behind")}
                 patch.setattr(owner, name, self._killed(getattr(owner, name), at))
-        judge = Handover.judge
+        judge = Handover.write_verdict
 
         def judged(*words: Any) -> str:
             self.judges = True
@@ -96,7 +96,7 @@ class Kills:
             finally:
                 self.judges = False
 
-        patch.setattr(Handover, "judge", judged)
+        patch.setattr(Handover, "write_verdict", judged)
 
     def _killed(self, change: Callable[..., Any], at: str) -> Callable[..., Any]:
         def changed(*words: Any) -> Any:

@@ -43,7 +43,7 @@ def apply(run: RunDir, taken: dict[int, bytes]) -> None:
     with GradientShard.open(run.shard) as shard:
         step = shard.applied_iteration + 1
         generation = shard.generation_of(step)
-        if generation is not None and shard.state(generation).name == "COMPLETE":
+        if generation is not None and shard.generation_state(generation).name == "COMPLETE":
             taken[step] = shard.gradient(generation).tobytes()
             shard.apply(step)
 
@@ -59,7 +59,7 @@ def taken_of(
     """[job] the gradients that its extractor hands over, by step; its run directory; why it handed
     over no more. known: a model that is stated of both; before: [job] as it was followed before."""
     chain = Chain(folder, shm / "memory", files, SLOTS, readers=2)
-    second = RunDir.create(chain.run.beside(2).root, shm / "memory")
+    second = RunDir.create(chain.run.job_run_dir(2).root, shm / "memory")
     (second.root / "port").symlink_to(chain.run.root)
     runs = [chain.run, second]
     for run in runs if known is not None else ():
@@ -157,5 +157,5 @@ def test_two_jobs_of_one_model_are_joined_amid_their_run(shm: Path, tmp_path: Pa
     assert found == right and all(len(own) >= 3 for own in found)
     flows = [claimed_flows(run) for run in runs]
     assert flows[0] and flows[1] and not {*flows[0][0]} & {*flows[1][0]}
-    assert all(decode_job(run.learned_job.read_bytes()).joined for run in runs)
+    assert all(decode_job(run.learned_job.read_bytes()).awaits_base for run in runs)
     runs[0].remove()

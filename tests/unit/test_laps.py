@@ -117,6 +117,6 @@ def test_what_is_followed_says_what_it_rests_on(followed: bool, shm: Path) -> No
             lib.fc_ring_publish(run.ring.handle, 1, commit)
         run.parser.parse(1 << 20)
         if followed:
-            assert run.extractor.install(plan_of(job[:1], each=job[1:2]))
+            assert run.extractor.install_plan(plan_of(job[:1], each=job[1:2]))
         planned = SimpleNamespace(_extractors=[run.extractor])
         assert InstalledPlans.unproven_pauses(planned) == followed

@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {"replica": {"keep_bytes": 1 << 22, "joins": True}}
 @pytest.fixture
 def life() -> Life:
     life = Life(JOB)
-    life.all()
+    life.generate()
     return life
 
 
@@ -90,7 +90,7 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     assert incarnation_of(both.chain.run).step is None
     with pytest.raises(StateError, match="no frame shows"):
         verb.submit_base(both.chain.run, both.config, files[4])
-    verb.submit_base(both.chain.run, both.config, files[4], LogPosition(then=files[6]))
+    verb.submit_base(both.chain.run, both.config, files[4], LogPosition(later_checkpoint=files[6]))
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == list(range(4, JOB.steps + 1))
@@ -124,7 +124,7 @@ def test_gap_amid_a_run_is_said_and_a_new_base_goes_on(
     assert [line["step"] for line in lines(both)] == [1, 2]
     lost, *_ = both.chain.heard.of(StepLost)
     assert lost.step == 3  # type: ignore[attr-defined]
-    verb.submit_base(both.chain.run, both.config, files[6], LogPosition(then=files[7]))
+    verb.submit_base(both.chain.run, both.config, files[6], LogPosition(later_checkpoint=files[7]))
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == [1, 2, 6, 7, 8]
@@ -140,16 +140,16 @@ def test_joined_again_and_based_though_killed_at_every_change(
     deaths = Deaths(monkeypatch)
     forget = Extractor.forget_plans
     monkeypatch.setattr(Extractor, "forget_plans", deaths._dying(forget))
-    lose = GradientShard.lose
+    lose = GradientShard.mark_lost
 
     def lost(*words: Any) -> None:
         deaths.begun = True
         lose(*words)
 
-    monkeypatch.setattr(GradientShard, "lose", lost)
+    monkeypatch.setattr(GradientShard, "mark_lost", lost)
     both.drive(until=lambda: both.applied_iteration() >= 4)
     deaths.begun = False
-    verb.submit_base(both.chain.run, both.config, files[6], LogPosition(then=files[7]))
+    verb.submit_base(both.chain.run, both.config, files[6], LogPosition(later_checkpoint=files[7]))
     deaths.begun = True
     both.drive()
     deaths.begun = False
@@ -169,12 +169,16 @@ def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
     both.drive(until=lambda: both.applied_iteration() >= 6)
     assert "full after 3 steps" in notes(both)
     with pytest.raises(StateError, match="no place in the log"):
-        verb.submit_base(both.chain.run, both.config, files[3], LogPosition(then=files[5]))
+        verb.submit_base(
+            both.chain.run, both.config, files[3], LogPosition(later_checkpoint=files[5])
+        )
     with pytest.raises(StateError, match="steps 4 to 6 since"):
         verb.submit_base(both.chain.run, both.config, files[5])
     with pytest.raises(StateError, match="not the one that follows --after 1"):
         verb.submit_base(both.chain.run, both.config, files[5], LogPosition(after=1))
-    verb.submit_base(both.chain.run, both.config, files[5], LogPosition(then=files[7], after=4))
+    verb.submit_base(
+        both.chain.run, both.config, files[5], LogPosition(later_checkpoint=files[7], after=4)
+    )
     both.drive()
     told = lines(both)
     assert [line["step"] for line in told] == list(range(5, JOB.steps + 1))

@@ -243,11 +243,11 @@ def test_another_all_reduce_as_large_as_a_bucket_is_never_taken_in_silence(
 ) -> None:
     job = SyntheticJob(shapes=((50, 40), (30, 20)), buckets=((0,), (1,)), steps=6)
     plain, _ = read(make_traffic(job), 0, "both", tmp_path)
-    reading, _ = read(Restless(job, twice=2).all(), 0, "both", tmp_path)
+    reading, _ = read(Restless(job, twice=2).generate(), 0, "both", tmp_path)
     for learned, told in ((plain, False), (reading, True)):
         assert learned.job is not None, learned.why_not
         assert bool(learned.job.assumed) is told
         assert any(c.assumed for c in learned.collectives if c.kind == "all_reduce") is told
     alone = SyntheticJob(shapes=((50, 40),), steps=6)
-    reading, _ = read(Restless(alone, twice=2).all(), 0, "both", tmp_path)
+    reading, _ = read(Restless(alone, twice=2).generate(), 0, "both", tmp_path)
     assert reading.job is not None and ALL_ALIKE() in reading.job.assumed

@@ -64,7 +64,7 @@ def killed(root: Path, shm: Path, *words: str) -> Path:
 
 
 def cleared(elsewhere: Path, *, replicas: bool = False) -> leftover_memory.RemovedLeftovers:
-    return leftover_memory.remove_leftovers(apart_from=elsewhere, replicas=replicas)
+    return leftover_memory.remove_leftovers(except_run=elsewhere, replicas=replicas)
 
 
 def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(

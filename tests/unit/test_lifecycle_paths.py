@@ -97,9 +97,9 @@ def test_a_job_that_comes_back(play: Callable[..., Both], paths: Paths) -> None:
     life = first_life()
     weights = Trainer().flat()
     first = Life(JOB, weights, number=0)
-    first.all()
+    first.generate()
     second = Life(replace(JOB, seed=1), weights, number=1)
-    second.all()
+    second.generate()
     assert len(life.starts) == JOB.steps
     ended(play(first.frames_of(stop=first.starts[STEPS] + 9) + second.frames_of()))
     assert paths.of(E) == [E.FOLLOWING, E.CLOSING, E.HANDING_OVER, E.FOLLOWING, E.ENDED]
@@ -151,10 +151,10 @@ def test_one_that_is_turned_down_while_the_one_before_awaits_its_base(
 ) -> None:
     trainer, _ = resumed
     first = Life(replace(JOB, seed=1), trainer.flat(), number=0)
-    first.all()
+    first.generate()
     shapes = ((32, 64), (64,), (10, 64), (10,))
     other = Life(replace(JOB, seed=1, shapes=shapes), trainer.flat(), number=1)
-    other.all()
+    other.generate()
     frames = first.frames_of(stop=first.starts[STEPS] + 9) + other.frames_of()
     ended(play(frames, replica=AWAITS))
     assert paths.of(E) == [E.FOLLOWING, E.CLOSING, E.HANDING_OVER, E.TURNED_DOWN, E.ENDED]

@@ -289,7 +289,7 @@ class Protocol(RuleBasedStateMachine):
         record = self.update.record()
         if record.extract.offered is None or record.verdict is not None:
             return
-        self.update.judge(RestartVerdict(number=self.number, step=step, waits=waits))
+        self.update.write_verdict(RestartVerdict(number=self.number, step=step, waits=waits))
 
     @rule(at=st.integers(0, 9), killed=st.booleans())
     def take(self, at: Step, killed: bool) -> None:

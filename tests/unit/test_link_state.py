@@ -34,16 +34,16 @@ def test_a_link_that_goes_is_told_once_and_with_how_long_it_was_away(
         (tmp_path / name).mkdir()
         (tmp_path / name / "carrier").write_text("1\n")
     links = LinkMonitor(SOURCES)
-    assert links.look(1 * S) == []
+    assert links.check(1 * S) == []
     (tmp_path / "eth1" / "carrier").write_text("0\n")
     (tmp_path / "eth2" / "carrier").unlink()
     (tmp_path / "eth2" / "carrier").mkdir()  # of one that is set down no byte can be read
-    assert links.look(2 * S) == [(0, "eth1", None), (1, "eth2", None)]
-    assert links.look(3 * S) == [] and links.dark_ns == [2 * S, 2 * S, 0]
+    assert links.check(2 * S) == [(0, "eth1", None), (1, "eth2", None)]
+    assert links.check(3 * S) == [] and links.dark_ns == [2 * S, 2 * S, 0]
     (tmp_path / "eth1" / "carrier").write_text("1\n")
-    assert links.look(10 * S) == [(0, "eth1", 8.0)]
+    assert links.check(10 * S) == [(0, "eth1", 8.0)]
     monkeypatch.setattr(link_state, "NETWORK", tmp_path / "none")
-    assert links.look(12 * S) == [(1, "eth2", 10.0)], "where nothing can tell nothing is said"
+    assert links.check(12 * S) == [(1, "eth2", 10.0)], "where nothing can tell nothing is said"
 
 
 def health(*dark_s: float | None, step: int | None = None) -> Health:

@@ -67,7 +67,7 @@ def plan_of(wire_bytes: int, segments: Segments, order: int) -> FlowPlan:
     row["protocol"], row["kind"] = order, SendKind.FINAL
     none = MessageTable(sends=np.zeros(0, SEND), segments=np.array([], SEGMENT))
     table = MessageTable(sends=row, segments=np.array(list(segments), SEGMENT))
-    return FlowPlan(flow=FLOW, first_number=0, first=table, each=none)
+    return FlowPlan(flow=FLOW, first_number=0, first=table, message_table=none)
 
 
 def check(
@@ -118,11 +118,11 @@ def check(
         run.shard.begin(0, 1)
         run.feed([frames[kept[0]]])
         run.extractor.extract(run.ring.slots)
-        run.extractor.install(plan_of(len(wire), segments, order))
-        run.extractor.place_staged()
+        run.extractor.install_plan(plan_of(len(wire), segments, order))
+        run.extractor.assign_staged()
         run.feed([frames[i] for i in rest])
         run.extractor.extract(run.ring.slots)
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         got = np.frombuffer(run.shard.gradient(0).tobytes(), np.uint8)
         assert (run.covered() == covered).all()
         assert (got[covered] == gradient[covered]).all()

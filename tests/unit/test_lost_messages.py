@@ -42,7 +42,7 @@ class Evaluating(SyntheticRun):
 def made(job: SyntheticJob) -> tuple[SyntheticTraffic, set[int]]:
     """The traffic, and which of its frames are the evaluation's."""
     run = Evaluating(job)
-    traffic = run.all()
+    traffic = run.generate()
     return traffic, set(range(*run.evaluation))
 
 
@@ -100,7 +100,7 @@ def test_lost_message_costs_its_step_only_if_it_held_a_result(
     step: of each bucket a partial sum, then a result. Messages 19 to 22 are step 5's.
     """
     job = SyntheticJob(shapes=((60, 30), (7,)), buckets=((1,), (0,)), steps=8)
-    traffic = SyntheticRun(job).all()
+    traffic = SyntheticRun(job).generate()
     gone = {
         n
         for n, wire in enumerate(traffic.frames)
@@ -117,7 +117,7 @@ def test_whole_step_behind_one_that_stays_short_is_not_waited_for(
     play: Callable[..., Chain],
 ) -> None:
     """The last step is whole, the one before it lacks a result: the end comes, and says so."""
-    traffic = SyntheticRun(UNEVEN).all()
+    traffic = SyntheticRun(UNEVEN).generate()
     gone = {
         n
         for n, wire in enumerate(traffic.frames)

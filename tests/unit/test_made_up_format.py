@@ -33,7 +33,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     CheckpointFormat,
     FormatOptions,
 )
-from flowcheck.vault.persist.save_format import check_form
+from flowcheck.vault.persist.save_format import check_save_format
 
 PACKAGE = Path(flowcheck.__file__).parent
 NUMBERS = "numbers.json"
@@ -53,7 +53,7 @@ def write(
 ) -> tuple[Finding, ...]:
     path = place / NUMBERS if place.is_dir() else place
     model = {name: tensor.tolist() for name, tensor in contents.model.items()}
-    tree = {"model": model, "step": contents.given.step, "ranks": options.ranks}
+    tree = {"model": model, "step": contents.trainer_state.step, "ranks": options.ranks}
     path.write_text(json.dumps(tree))
     sums.file(path.name, path)
     return (PARAMETERS_ALONE(),)
@@ -82,7 +82,7 @@ def step() -> CheckpointContents:
 
 @pytest.fixture
 def kept(step: CheckpointContents, tmp_path: Path) -> Path:
-    checkpoint_save.save_given(step.given, tmp_path / "kept", step.layout)
+    checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
     torch.save({"model": dict(step.model), "step": BEFORE}, tmp_path / "early.pt")
     return tmp_path / "kept"
 
@@ -151,7 +151,7 @@ def test_what_a_running_chain_saves_in_it_is_verified_and_loaded(
         own = PersistConfig(
             target=str(target), every_steps=1, format=form.name, format_options=options
         )
-        check_form(own)
+        check_save_format(own)
         saver = saver_for(own, tmp_path / "staging", shm / "state")
         assert saver.save(replica.step).step == 1
         assert run("verify", target)[0] == 0

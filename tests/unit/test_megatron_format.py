@@ -93,7 +93,7 @@ def test_a_run_goes_on_bit_for_bit_from_a_folder_filled_from_its_earlier_one(
     told = write(
         parts(net, optimizer, AFTER), tmp_path / "out", "megatron", FormatOptions(like=earlier)
     )
-    assert EARLIER_PARTS(parts=["random states"], step=3) in told.lacks
+    assert EARLIER_PARTS(parts=["random states"], step=3) in told.resume_caveats
     assert (tmp_path / "out/latest_checkpointed_iteration.txt").read_text() == str(AFTER)
     path = tmp_path / "out/iter_0000006" / NAME
     left = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -117,10 +117,10 @@ def test_masters_and_the_loss_scale_lie_where_a_float16_optimizer_has_them(tmp_p
     net, optimizer = made()
     trained(net, optimizer, 1, BEFORE)
     now = parts(net, optimizer, AFTER)
-    masters = {name: value + 1 for name, value in now.given.model.items()}
-    model = {name: value.to(torch.bfloat16) for name, value in now.given.model.items()}
+    masters = {name: value + 1 for name, value in now.trainer_state.model.items()}
+    model = {name: value.to(torch.bfloat16) for name, value in now.trainer_state.model.items()}
     scaler = {"scale": 512.0, "_growth_tracker": 7}
-    given = replace(now.given, model=model, masters=masters, scaler=scaler)
+    given = replace(now.trainer_state, model=model, masters=masters, scaler=scaler)
     inner = {
         "optimizer": copy.deepcopy(optimizer.state_dict()),
         "grad_scaler": {"scale": torch.tensor([1.0]), "growth_tracker": 0, "hysteresis_tracker": 2},
@@ -128,7 +128,7 @@ def test_masters_and_the_loss_scale_lie_where_a_float16_optimizer_has_them(tmp_p
     }
     saved(tmp_path / "run", tree_of(net.to(torch.bfloat16), inner, BEFORE, None))
     like = FormatOptions(like=tmp_path / "run")
-    half = replace(now, given=given, model=model)
+    half = replace(now, trainer_state=given, model=model)
     write(half, tmp_path / "out", "megatron", like)
     own = read(tmp_path / "out")["optimizer"]
     assert all(map(torch.equal, own["fp32_from_fp16_params"][0], masters.values()))
@@ -138,7 +138,12 @@ def test_masters_and_the_loss_scale_lie_where_a_float16_optimizer_has_them(tmp_p
         2,
     )
     with refused_as(findings.OTHER_MASTERS):
-        write(replace(half, given=replace(given, masters=None)), tmp_path / "no", "megatron", like)
+        write(
+            replace(half, trainer_state=replace(given, masters=None)),
+            tmp_path / "no",
+            "megatron",
+            like,
+        )
     assert not (tmp_path / "no").exists()
 
 
@@ -166,7 +171,9 @@ def test_what_cannot_be_filled_is_refused(earlier: Path, tmp_path: Path) -> None
     own = parts(net, optimizer, AFTER)
     with refused_as(findings.NEEDS_LIKE, kind=ConfigError):
         write(own, tmp_path / "out", "megatron")
-    renamed = replace(own, given=replace(own.given, model={"strange": torch.zeros(1)}))
+    renamed = replace(
+        own, trainer_state=replace(own.trainer_state, model={"strange": torch.zeros(1)})
+    )
     with refused_as(findings.NO_PARAMETER, says="strange"):
         write(renamed, tmp_path / "out", "megatron", FormatOptions(like=earlier))
     (earlier / "iter_0000003/mp_rank_01").mkdir()
@@ -186,7 +193,7 @@ def test_an_earlier_folder_of_other_settings_than_stated_is_refused(earlier: Pat
     states = tuple(own[number] for number in range(len(values)))
     taken = Snapshot(AFTER, "", layout_of(net), right, values, states)
     like = FormatOptions(like=earlier)
-    assert FoundStep(taken, "x").contents("megatron", like).given.step == AFTER
+    assert FoundStep(taken, "x").contents("megatron", like).trainer_state.step == AFTER
     taken = replace(taken, optimizer=OptimizerConfig(name="adamw", learning_rate=1e-2, eps=1e-3))
     with pytest.raises(StateError, match=r"run: .*group 0: eps = 1e-08, stated is 0\.001"):
         FoundStep(taken, "x").contents("megatron", like)

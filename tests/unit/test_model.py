@@ -122,8 +122,8 @@ def test_a_kill_before_the_replica_is_there_costs_no_frozen_parameter_and_no_buf
     trains = zip(("fc.weight", "fc.bias"), job.parameters, strict=True)
     everything = (
         *(StatedTensor(name=name, wire=wire) for name, wire in trains),
-        StatedTensor(name="frozen", wire=still, trains=False),
-        StatedTensor(name="mean", wire=still, trains=False, buffer=True),
+        StatedTensor(name="frozen", wire=still, has_gradient=False),
+        StatedTensor(name="mean", wire=still, has_gradient=False, buffer=True),
     )
     keys = tuple((tensor.name, tensor.name) for tensor in everything)
     config = stated(names=["fc.weight", "fc.bias"])
@@ -143,7 +143,7 @@ def test_a_kill_before_the_replica_is_there_costs_no_frozen_parameter_and_no_buf
     for deadly in range(6):
         run = RunDir.create(tmp_path / f"run-{deadly}", shm / str(deadly))
         run.weights.write_bytes(bytes(22 * 4))
-        run.beside_weights.write_bytes(sent.tobytes())
+        run.auxiliary_weights.write_bytes(sent.tobytes())
         left = [deadly]
 
         def renamed(

@@ -11,7 +11,7 @@ from flowcheck.errors import RingError, StateError
 from flowcheck.findings.catalog.replica_state_errors import OUT_OF_ORDER
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.state_file.file_header import HEADER_BYTES, peek
+from flowcheck.replica.state_file.file_header import HEADER_BYTES, peek_commit
 
 ADAM = OptimizerConfig(name="adam", learning_rate=1e-2)
 SLOTS = (256, 320)  # header.py: byte offsets of the commit slots of two copies
@@ -235,7 +235,7 @@ def test_weights_of_another_size_make_no_file(layout, path):
 def test_an_observer_sees_the_step_without_owning_the_replica(make, path, layout):
     replica = make()
     replica.apply(1, gradient(1, layout))
-    commit, in_step = peek(path)
+    commit, in_step = peek_commit(path)
     assert (commit.step, commit.digest.hex(), in_step) == (1, replica.digest, 0)
 
 

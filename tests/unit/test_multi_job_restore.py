@@ -56,7 +56,7 @@ def restored(folder: Path, out: Path, *, force: bool = False, names: tuple[str, 
     early = folder / "early"
     files = [early / name for name in names or ("1.pt", "2.pt")]
     source = StepSource(run=folder / "run")
-    request = RestoreRequest(source=source, templates=tuple(files), out=out, force=force)
+    request = RestoreRequest(source=source, templates=tuple(files), output=out, force=force)
     restore_command.run(request, as_json=True)
 
 

@@ -129,7 +129,7 @@ def test_going_back_n_is_never_a_new_owner(shm: Path) -> None:
     with parsed(shm, frames(order)) as run:
         assert run.counters()["incarnations"] == 0
         assert run.verdicts() == {"write": len(order)}
-        assert len(run.table.flows()) == 1 and run.table.messages_made == 9
+        assert len(run.table.flows()) == 1 and run.table.newest_message == 9
 
 
 def test_a_far_psn_is_a_new_flow_only_at_a_fresh_start_with_a_key_never_used(

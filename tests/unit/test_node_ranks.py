@@ -20,7 +20,8 @@ def stream_of(sends: tuple[Send, ...], protocol: Protocol) -> Stream:
     made = {}
     for number, send in enumerate(sends):
         message = ObservedMessage(
-            flow=key, first_psn=number, packets=1, number=number, counted=True, va=None, rkey=None,
+            flow=key, first_psn=number, packets=1, number=number, psn_counted=True, va=None,
+            rkey=None,
             immediate=0, wire_bytes=send.wire_bytes, payload=None, first_ns=number, order=number,
         )  # fmt: skip
         made[number] = SendSeen(

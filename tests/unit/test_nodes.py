@@ -70,7 +70,7 @@ def test_each_channel_has_the_schedule_of_its_own_writer(
 def test_both_directions_of_one_node_carry_everything() -> None:
     shape = AllReduceShape(
         bytes=400_004, element_bytes=4, extra_sends=0, ranks=16, channels=2,
-        protocol=Protocol.LL, rule=NcclEra.V2_29, gpus=4,
+        protocol=Protocol.LL, nccl_era=NcclEra.V2_29, gpus=4,
     )  # fmt: skip
     both = coverage_of(shape, [(3, 1), (7, 5)])
     assert both.once_bytes == both.bytes and not both.missing_chunks and both.weights
@@ -184,8 +184,11 @@ def test_start_that_nobody_saw_is_made_up_for_by_a_stated_model_and_the_log(
     assert PLACES_BY_LOG.code in codes(job.assumed)
     mine, right = compile_flow_plans(job), {p.flow: p for p in compile_flow_plans(whole)}
     for plan in mine:
-        assert plan.each.sends.tobytes() == right[plan.flow].each.sends.tobytes()
-        assert plan.each.segments.tobytes() == right[plan.flow].each.segments.tobytes()
+        assert plan.message_table.sends.tobytes() == right[plan.flow].message_table.sends.tobytes()
+        assert (
+            plan.message_table.segments.tobytes()
+            == right[plan.flow].message_table.segments.tobytes()
+        )
     exits = order_of(options, 0)[-1]
     drawn = (replace(options, seed=seed) for seed in range(50))
     other = next(one for one in drawn if order_of(one, 0)[-1] != exits)

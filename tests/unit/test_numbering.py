@@ -14,7 +14,8 @@ SLOTS = 4
 
 def send(psn: int, number: int, time_ns: int) -> SendSeen:
     message = ObservedMessage(
-        flow=KEY, first_psn=psn, packets=1, number=0, counted=False, va=number % SLOTS * 1024 + 64,
+        flow=KEY, first_psn=psn, packets=1, number=0, psn_counted=False, va=number % SLOTS * 1024 +
+        64,
         rkey=1, immediate=512, wire_bytes=512, payload=None, first_ns=time_ns, order=time_ns,
     )  # fmt: skip
     return SendSeen(

@@ -99,12 +99,12 @@ def costs(folder: Path, forged: bytes, at: int) -> tuple[int, int]:
     with bench(folder, gradient_bytes=len(whole)) as run:
         run.shard.begin(0, 1)
         run.run(packets[:10])
-        assert run.extractor.install(plan_of(sends))
+        assert run.extractor.install_plan(plan_of(sends))
         run.feed(packet.frame for packet in packets[10:at])
         run.feed([frame(SENDER, RECEIVER, 50000, forged), frame(RECEIVER, SENDER, 50000, forged)])
         run.feed(packet.frame for packet in packets[at:])
         run.extractor.extract(run.ring.slots)
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         lacks = sum(stop - start for start, stop in run.shard.missing(0))
         differ = run.shard.conflict_bytes(0)
         if not differ:

@@ -16,7 +16,7 @@ from flowcheck.cli import app
 from flowcheck.errors import ConfigError
 from flowcheck.stages.checkpointing.serve_stage import catalogues_of
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 
 SEVERAL = (
     '[serve]\nport = 0\n[[job]]\nname = "dense"\nhosts = ["10.0.0.1"]\n'
@@ -28,12 +28,12 @@ SEVERAL = (
 def run(tmp_path: Path) -> Iterator[RunDir]:
     """Of two jobs, at steps 2 and 5."""
     made = run_with_replica(tmp_path / "run", tmp_path, SEVERAL, 1000)
-    learn(made.beside(2), 2000)
-    for each, steps in ((made, 2), (made.beside(2), 5)):
+    learn(made.job_run_dir(2), 2000)
+    for each, steps in ((made, 2), (made.job_run_dir(2), 5)):
         with closing(replica_of(each)) as replica:
             take(replica, steps)
     yield made
-    made.beside(2).remove()
+    made.job_run_dir(2).remove()
     made.remove()
 
 
@@ -67,5 +67,5 @@ def test_each_jobs_steps_in_memory_are_served_under_its_own_path(
     catalogues = catalogues_of(run, config, config.serve)
     assert isinstance(catalogues, dict)
     with served(catalogues) as url:
-        assert fetched(f"{url}/jobs/other", "latest", tmp_path / "got").name == "step-5"
-        assert fetched(f"{url}/jobs/dense", "latest", tmp_path / "got").name == "step-2"
+        assert download_step(f"{url}/jobs/other", "latest", tmp_path / "got").name == "step-5"
+        assert download_step(f"{url}/jobs/dense", "latest", tmp_path / "got").name == "step-2"

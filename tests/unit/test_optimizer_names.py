@@ -20,4 +20,4 @@ def test_a_name_is_one_name_however_it_is_written(name: str) -> None:
         assert fingerprint(other) == fingerprint(plain)
     each = OptimizerPartConfig(name=name, learning_rate=0.1, parameters="rest")
     several = OptimizerConfig(each=(each,))
-    assert several.parts[0].name == several.each[0].name == "adamw"
+    assert several.per_optimizer[0].name == several.each[0].name == "adamw"

@@ -22,12 +22,12 @@ ODD, EVEN = ((5, 9), (20,), (7,), (11, 3)), ((6, 9), (20,), (7,), (11, 3))
 class FrozenScale(SyntheticRun):
     """The first parameter takes no gradient and has one element."""
 
-    def _start_up(self) -> None:
+    def _startup_broadcasts(self) -> None:
         broadcast, scale = self._broadcast, struct.pack("<f", 0.25)
         self._broadcast = (  # type: ignore[method-assign]
             lambda data: broadcast(scale + data if data is self.truth.weights else data)
         )
-        super()._start_up()
+        super()._startup_broadcasts()
         self._broadcast = broadcast  # type: ignore[method-assign]
 
 
@@ -41,7 +41,7 @@ def padded_with(pad: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch) -> No
 
 def read(trainer: SyntheticRun, folder: Path) -> Reading:
     path = folder / "job.pcap"
-    write_pcap(path, trainer.all().seen_at(0))
+    write_pcap(path, trainer.generate().frames_at_port(0))
     tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 

@@ -39,8 +39,8 @@ def flat(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> np.ndarray:
 
 def replica_of(folder: Path, dtype: str = "float32") -> Replica:
     layout = Layout.of_shapes(SHAPES.values(), names=list(SHAPES), dtype=dtype)
-    weights = flat(drawn(0), getattr(torch, dtype)).view(layout.stored_as)
-    return Replica.create(folder / "replica", layout, NONE, weights, leaves_out=True)
+    weights = flat(drawn(0), getattr(torch, dtype)).view(layout.numpy_dtype)
+    return Replica.create(folder / "replica", layout, NONE, weights, may_skip_parameters=True)
 
 
 def trainer_file(folder: Path, step: int) -> Path:
@@ -121,10 +121,10 @@ def test_a_restore_is_no_full_resume_and_says_how_old_everything_is(tmp_path: Pa
         name: value.clone() for name, value in template.optimizer["state"][0].items()
     }
     taken = step_snapshot.copy_snapshot(tmp_path / "replica", NONE)
-    filled = template_fill.fill(template, taken, lambda _: 0.0)
+    filled = template_fill.fill_template(template, taken, lambda _: 0.0)
     replica.close()
-    assert EARLIER_OPTIMIZER_STATE(step=3, optimizer_step=1) in filled.lacks
-    assert ROUNDED(3) in filled.lacks
+    assert EARLIER_OPTIMIZER_STATE(step=3, optimizer_step=1) in filled.resume_caveats
+    assert ROUNDED(3) in filled.resume_caveats
     assert template.tree["step"] == 1
     for name, value in template.tree["model"].items():
         assert torch.equal(value, drawn(3)[name].bfloat16().float())
@@ -141,7 +141,7 @@ def shard_of(folder: Path, missing: tuple[int, int] | None, conflict: int) -> Gr
     header.conflict_bytes = conflict
     lacks = [] if missing is None else [missing]
     shard.missing = lambda _: tuple(lacks)  # type: ignore[method-assign]
-    shard.lose(0)
+    shard.mark_lost(0)
     return shard
 
 

@@ -17,7 +17,7 @@ from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.saver import Saver
 
@@ -78,7 +78,7 @@ def test_latest_names_what_others_read_whole_and_old_ones_go(
     }
     assert (read / "latest").read_text() == "step-3\n"
     assert [proved(read / name) for name in ("step-2", "step-3")] == [2, 3]
-    got = fetched(f"{cloud.url}/kept", "latest", tmp_path / "got", options=cloud.options)
+    got = download_step(f"{cloud.url}/kept", "latest", tmp_path / "got", options=cloud.options)
     assert proved(got) == 3
 
 

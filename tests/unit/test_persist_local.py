@@ -219,7 +219,7 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
     folder = tmp_path / "out"
     folder.mkdir()
     with Steps(shm / "state").hold(1) as held:
-        save_format.write(held.given, held.layout, folder, form, {})
+        save_format.write_step(held.trainer_state, held.layout, folder, form, {})
     assert verify_checkpoint(folder).step == flowcheck.load(folder)["step"] == 1
     if form == "torch":
         tree = torch.load(folder / SAVED_FILE, weights_only=True)
@@ -228,12 +228,12 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
 
 
 def test_a_form_or_a_package_that_there_is_not_is_named(tmp_path: Path) -> None:
-    from flowcheck.vault.persist.save_format import check_form
+    from flowcheck.vault.persist.save_format import check_save_format
 
     with pytest.raises(ConfigError, match=r"persist\.format = 'onnx'"):
-        check_form(config(tmp_path, format="onnx"))
+        check_save_format(config(tmp_path, format="onnx"))
     with pytest.raises(ConfigError, match="format_options"):
-        check_form(config(tmp_path, format_options={"ranks": "two"}))
+        check_save_format(config(tmp_path, format_options={"ranks": "two"}))
     for url, package in (("gs://bucket/x", "gcsfs"), ("abfs://box/x", "adlfs")):
         own = PersistConfig(target=url, every_steps=1, options={"token": "anon"})
         with pytest.raises(ConfigError, match=f"pip install {package}"):

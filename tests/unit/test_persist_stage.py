@@ -135,7 +135,7 @@ def test_a_stage_beside_the_chain_that_dies_again_and_again_is_given_time_and_ne
     for _ in range(400):
         clock.now_s += 1
         FakeProcess.started[-1].code = 1
-        said.append(own.nurse(run))
+        said.append(own.restart_if_dead(run))
     told = [one for one in said if one is not None]
     empty = {"stage": "persist", "ended": EXITED(1), "log": LOG_EMPTY(run.log("persist"))}
     assert told[0] == OPTIONAL_STAGE_RESTARTED(**empty)

@@ -16,7 +16,7 @@ from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.rate_limit import TransferPace
 
@@ -75,7 +75,7 @@ def test_parts_retention_and_what_comes_back(
     assert folders == {"checkpoints.json", "latest", "step-2", "step-3"}
     assert not swift.client(port).list_multipart_uploads(Bucket=BUCKET).get("Uploads")
     own = swift.options(port)
-    got = fetched(f"s3://{BUCKET}/job", "latest", tmp_path / "got", options=own)
+    got = download_step(f"s3://{BUCKET}/job", "latest", tmp_path / "got", options=own)
     assert proved(got) == 3
 
 

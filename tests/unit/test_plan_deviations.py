@@ -54,7 +54,7 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Callable[[SyntheticTraffic, str]
         captures = []
         for nth, side in enumerate(sides or ("both",)):
             captures.append(tmp_path / str(number) / f"{nth}.pcap")
-            write_pcap(captures[-1], traffic.seen_at(0, side))
+            write_pcap(captures[-1], traffic.frames_at_port(0, side))
         chains.append(Chain(tmp_path / str(number), shm / str(number), captures, SLOTS))
         return chains[-1]
 
@@ -90,7 +90,7 @@ def test_metrics_barriers_and_evaluations_anywhere_move_no_step(
         before={3: metric, 5: evaluation, 7: lambda run: run.metric(1, times=30)},
         between={4: metric, 6: lambda run: run.metric(700)},
     )
-    traffic = run.all()
+    traffic = run.generate()
     chain = play(traffic, *sides)
     assert played(chain) == wanted(traffic)
     assert chain.heard.of(Note) == chain.heard.of(StepLost) == []
@@ -102,7 +102,7 @@ def test_extra_collective_of_as_many_messages_as_buffers_moves_no_step(
 ) -> None:
     """A barrier at the end, or anywhere, sends twice, just as the broadcasts that it precedes."""
     before = {} if at_step is None else {at_step: metric}
-    traffic = Buffered(replace(JOB, channels=1, buckets=None), before, {}).all()
+    traffic = Buffered(replace(JOB, channels=1, buckets=None), before, {}).generate()
     chain = play(traffic)
     assert played(chain) == wanted(traffic)
     assert chain.heard.of(StepLost) == []
@@ -111,7 +111,7 @@ def test_extra_collective_of_as_many_messages_as_buffers_moves_no_step(
 
 def test_one_direction_with_point_to_point_sends_moves_no_step(play: Callable[..., Chain]) -> None:
     job = replace(JOB, steps=8, channels=1, point_to_point=True)
-    traffic = Disturbed(job, {3: metric, 5: metric}, {4: metric}).all()
+    traffic = Disturbed(job, {3: metric, 5: metric}, {4: metric}).generate()
     chain = play(traffic, "tx")
     assert played(chain) == wanted(traffic)
     assert chain.heard.of(StepLost) == []
@@ -124,7 +124,7 @@ def test_what_is_no_collective_stops_before_its_step_and_says_that_nothing_was_l
         for size in (24, 8, 4000, 40, 8, 16, 56, 8, 24, 8, 8000, 16) * 40:
             run.fabric.send(run.rings[0, 0], bytes(2 * size))
 
-    traffic = Disturbed(replace(JOB, channels=1), {4: noise}, {}).all()
+    traffic = Disturbed(replace(JOB, channels=1), {4: noise}, {}).generate()
     chain = play(traffic)
     right = wanted(traffic)
     assert played(chain) == {step: right[step] for step in range(1, 5)}
@@ -136,7 +136,7 @@ def test_what_is_no_collective_stops_before_its_step_and_says_that_nothing_was_l
 def test_reading_told_by_order_alone_is_said_to_be_assumed(play: Callable[..., Chain]) -> None:
     job = replace(JOB, shapes=((64, 32), (64,), (10, 64), (16,)), buckets=((3,), (2, 1, 0)))
     run = Disturbed(replace(job, channels=1), {4: lambda run: run.metric(16)}, {})
-    chain = play(run.all())
+    chain = play(run.generate())
     played(chain)
     assert [n for n in chain.heard.of(Note) if n.finding.arguments["reason"] == BUCKET_BY_ORDER()]
     assert PLACE_OF_STEP(BUCKET_BY_ORDER()) in assumptions_of(chain.run)
@@ -145,14 +145,14 @@ def test_reading_told_by_order_alone_is_said_to_be_assumed(play: Callable[..., C
 def die_after(calls: int) -> None:
     """Kills this process in the middle of a decision: before its `calls`-th cut is made."""
     left = iter(range(calls))
-    cut = Extractor.cut
+    cut = Extractor.skip_messages
 
     def fatal(extractor: Extractor, *more: object) -> None:
         if next(left, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
         cut(extractor, *more)  # type: ignore[arg-type]
 
-    Extractor.cut = fatal  # type: ignore[method-assign]
+    Extractor.skip_messages = fatal  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kills", [8, pytest.param(80, marks=pytest.mark.nightly)])

@@ -31,7 +31,7 @@ def test_a_port_of_four_ranks_shows_what_the_facts_say(tmp_path: Path) -> None:
         assert shown(found, f"Ethernet{port}:rx") == shown(found, f"Ethernet{port % 4 + 1}:tx")
     # Two neighbours, by rx, which is cheaper on most switches; it begins where the weights begin.
     assert words(found) == ["Ethernet1:rx", "Ethernet2:rx"]
-    told = [pair.told for pair, _ in found.choice.placed]
+    told = [pair.description for pair, _ in found.choice.placed]
     assert told == ["rx: what node 0 sends by NIC 0", "rx: what node 1 sends by NIC 0"]
 
 
@@ -171,7 +171,7 @@ def test_chosen_ports_cover_by_the_analysis_own_account() -> None:
             ranks=16,
             channels=2,
             protocol=Protocol.SIMPLE,
-            rule=NcclEra.V2_20,
+            nccl_era=NcclEra.V2_20,
         )
         senders = [
             link.sender

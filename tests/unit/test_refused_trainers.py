@@ -71,8 +71,8 @@ class SkipsUnused(Unused):
 class StaticInAnotherOrder(Static):
     """Two iterations before the plan, of which the first has no whole gradient."""
 
-    def all(self) -> SyntheticTraffic:
-        self._start_up()
+    def generate(self) -> SyntheticTraffic:
+        self._startup_broadcasts()
         self.map(1, 1, 1, 1)
         self.plan(BUCKETS)
         for _ in range(self.job.steps):
@@ -84,14 +84,14 @@ class StaticInAnotherOrder(Static):
 class SeveralWithoutPlan(Trainer):
     """The second layer is of another type: broadcasts and buckets of its own, but no plan."""
 
-    def all(self) -> SyntheticTraffic:
-        self._start_up()
+    def generate(self) -> SyntheticTraffic:
+        self._startup_broadcasts()
         for _ in range(self.job.steps):
             self._step(BUCKETS)
         self.truth.frames = self.fabric.frames
         return self.truth
 
-    def _start_up(self) -> None:
+    def _startup_broadcasts(self) -> None:
         broadcast = self._broadcast
 
         def in_parts(data: bytes) -> None:
@@ -102,7 +102,7 @@ class SeveralWithoutPlan(Trainer):
             return broadcast(_narrow(data[cut:]))
 
         self._broadcast = in_parts  # type: ignore[method-assign]
-        super()._start_up()
+        super()._startup_broadcasts()
         self._broadcast = broadcast  # type: ignore[method-assign]
 
     def _all_reduce(self, tensors: list[bytes], dtype: torch.dtype) -> bytes:
@@ -115,8 +115,8 @@ class SeveralWithoutPlan(Trainer):
 class TwoModels(Trainer):
     """A second wrapper starts up before the first one steps."""
 
-    def _start_up(self) -> None:
-        super()._start_up()
+    def _startup_broadcasts(self) -> None:
+        super()._startup_broadcasts()
         self.gather(struct.pack("<q", 2))
         self.tell(9, 5, 5, 1, 9, 1, code="q")
         self._broadcast(bytes(range(216)))
@@ -145,7 +145,7 @@ def _narrow(data: bytes) -> bytes:
 
 
 def read(trainer: SyntheticRun, folder: Path) -> Reading:
-    write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
+    write_pcap(path := folder / "job.pcap", trainer.generate().frames_at_port(0))
     tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 

@@ -19,7 +19,7 @@ JOB = SyntheticJob(shapes=((77, 100), (55,)), ranks=3, channels=3, steps=3, vers
 
 @pytest.fixture(params=["with", "without"])
 def reading(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Reading]:
-    frames = make_traffic(JOB).seen_at(1)
+    frames = make_traffic(JOB).frames_at_port(1)
     kept = [f for f in frames if request.param == "with" or f.kind == "data"]
     write_pcap(tmp_path / "x.pcap", kept)
     tape = read_capture_files([tmp_path / "x.pcap"])
@@ -27,7 +27,7 @@ def reading(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Readin
 
 
 def captured(folder: Path, *, grants: bool) -> CaptureContents:
-    frames = [f for f in make_traffic(JOB).seen_at(1) if grants or f.kind == "data"]
+    frames = [f for f in make_traffic(JOB).frames_at_port(1) if grants or f.kind == "data"]
     write_pcap(folder / "x.pcap", frames)
     return read_capture_files([folder / "x.pcap"])
 

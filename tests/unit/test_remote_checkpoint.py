@@ -29,7 +29,7 @@ from flowcheck.vault.download import (
     partial_download,
     retry_backoff,
 )
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 
 WORD = "a word of many letters"
 CHUNK = 64 << 10
@@ -43,7 +43,7 @@ def test_connections_that_are_cut_again_and_again_cost_only_what_was_under_way(
     with served(kept) as url:
         cutting = Cutting(url, 5 * CHUNK)
         seen: list[tuple[int, int]] = []
-        got = fetched(
+        got = download_step(
             cutting.url, "latest", tmp_path / "got", moved=lambda *told: seen.append(told)
         )
         cutting.close()
@@ -88,7 +88,9 @@ def test_a_killed_client_goes_on_where_it_was_even_from_another_server(
         note.write_bytes(note.read_bytes() + b"1 ")  # as a kill amid its line leaves it
         cutting = Cutting(url, 1 << 40)
         seen: list[int] = []
-        got = fetched(cutting.url, 2, tmp_path / "got", moved=lambda done, _: seen.append(done))
+        got = download_step(
+            cutting.url, 2, tmp_path / "got", moved=lambda done, _: seen.append(done)
+        )
         cutting.close()
     total = sum(path.stat().st_size for path in got.iterdir())
     assert seen[0] == there
@@ -119,7 +121,7 @@ def test_a_server_that_asks_for_patience_is_asked_again_whatever_way_it_says_so(
 
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        origin = download_source.HttpOrigin(f"http://127.0.0.1:{server.server_port}", None, 5.0)
+        origin = download_source.HttpSource(f"http://127.0.0.1:{server.server_port}", None, 5.0)
         assert origin.find("latest").listing.step == 7 and not told
         origin.close()
         server.shutdown()
@@ -141,7 +143,7 @@ def test_what_a_disk_made_of_it_is_found_and_fetched_again(
 
     monkeypatch.setattr(partial_download.PartialDownload, "write", write)
     with served(kept) as url:
-        got = fetched(url, 2, tmp_path / "got")
+        got = download_step(url, 2, tmp_path / "got")
     assert sums(got) == sums(kept / "step-2")
 
 
@@ -152,16 +154,16 @@ def test_what_is_not_to_be_had_is_told_in_words(
     (tmp_path / "word").write_text(WORD)
     with served(kept, token_file=str(tmp_path / "word")) as url:
         with pytest.raises(StateError, match="--token-file names the file that holds"):
-            fetched(url, 2, tmp_path / "got", "another word of letters")
+            download_step(url, 2, tmp_path / "got", "another word of letters")
         with pytest.raises(StateError, match="there is no step 9; there are 2"):
-            fetched(url, 9, tmp_path / "got", WORD)
+            download_step(url, 9, tmp_path / "got", WORD)
     with pytest.raises(StateError, match="2 tries failed: ConnectionRefused"):
         said: list[str] = []
-        fetched(url, 2, tmp_path / "got", WORD, said=said.append)
+        download_step(url, 2, tmp_path / "got", WORD, said=said.append)
     (told,) = said
     assert told.startswith(f"{url}: ConnectionRefusedError") and "1 more tries within" in told
     with pytest.raises(ConfigError, match="pip install gcsfs"):
-        fetched("gs://box/job", 2, tmp_path / "got")
+        download_step("gs://box/job", 2, tmp_path / "got")
 
 
 def test_a_trainer_restores_over_the_network_and_loads_in_one_call(
@@ -195,7 +197,8 @@ def test_a_trainer_restores_over_the_network_and_loads_in_one_call(
 def test_many_trainers_at_once_all_get_the_same_bytes(kept: Path, tmp_path: Path) -> None:
     with served(kept, connections=5) as url:
         threads = [
-            Thread(target=fetched, args=(url, "latest", tmp_path / f"got-{n}")) for n in range(6)
+            Thread(target=download_step, args=(url, "latest", tmp_path / f"got-{n}"))
+            for n in range(6)
         ]
         for thread in threads:
             thread.start()
@@ -215,13 +218,13 @@ def test_the_target_of_a_chain_is_fetched_from_as_well(
         config = PersistConfig(target=target, options=store.options, every_steps=1)
         saver = saver_for(config, tmp_path / "staging", shm / "state")
         saver.save(2)
-        got = fetched(target, "latest", tmp_path / "got", options=store.options)
+        got = download_step(target, "latest", tmp_path / "got", options=store.options)
         assert proved(got) == 2
         assert sums(got) == sums(read_by_boto(store, tmp_path))
         with pytest.raises(StateError, match="there is no step 7"):
-            fetched(target, 7, tmp_path / "got", options=store.options)
+            download_step(target, 7, tmp_path / "got", options=store.options)
         with pytest.raises(StateError, match="holds no finished checkpoint"):
-            fetched(target + "x", "latest", tmp_path / "got", options=store.options)
+            download_step(target + "x", "latest", tmp_path / "got", options=store.options)
 
 
 def read_by_boto(store: Server, tmp_path: Path) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.worker_threads import WorkerThreads, owners, shares
+from flowcheck.replica.worker_threads import WorkerThreads, thread_of_piece, thread_shares
 
 HARNESS = '''
 """In a mount namespace of its own: a tmpfs which gives huge pages to those who ask."""
@@ -116,7 +116,7 @@ def test_every_element_is_of_one_thread_and_threads_have_about_as_much(threads):
     layout = Layout.of_shapes([(3000, 1000), (1000,), (3,)] * 8 + [(6_000_000,)])
     seen = np.zeros(layout.elements, np.int64)
     own = [0] * threads
-    for thread, parts in enumerate(shares(layout, threads)):
+    for thread, parts in enumerate(thread_shares(layout, threads)):
         for first, count in parts:
             seen[first : first + count] += 1
             own[thread] += count
@@ -125,7 +125,7 @@ def test_every_element_is_of_one_thread_and_threads_have_about_as_much(threads):
 
 
 def test_small_tensors_stay_together_up_to_a_huge_page():
-    found = owners([1 << 20] * 6 + [5 << 20, 4], 2)
+    found = thread_of_piece([1 << 20] * 6 + [5 << 20, 4], 2)
     assert found.tolist() == [0, 0, 1, 1, 0, 0, 1, 0]
 
 
@@ -133,6 +133,6 @@ def test_each_thread_is_where_that_of_a_pool_is_pinned():
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     seen = {}
     workers = WorkerThreads(3, cpus)
-    workers.each(lambda number: seen.__setitem__(number, os.sched_getaffinity(0)))
+    workers.run_on_each(lambda number: seen.__setitem__(number, os.sched_getaffinity(0)))
     assert seen == {n: {cpus[n % len(cpus)]} for n in range(3)}
     assert os.sched_getaffinity(0) == set(cpus)

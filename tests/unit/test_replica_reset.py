@@ -33,7 +33,7 @@ from flowcheck.messages import AuditRecord
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.ops.trainer_checkpoint import replica_reset
 from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
-from flowcheck.replica.optimizer_step.loss_scale_evidence import Tally
+from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleEvidence
 from flowcheck.stages.job_state.assumptions import add_assumption, assumptions_of
 
 UNSEEN, SAVED, GIVEN = 2, 3, 6
@@ -62,7 +62,7 @@ def trained(folder: Path, *, unseen: bool = True) -> tuple[list[Any], list[str],
     trainer = Trainer()
     life = Life(replace(JOB, seed=1), trainer.flat(), number=0)
     wanted = []
-    for step, gradient in enumerate(life.all().gradients, 1):
+    for step, gradient in enumerate(life.generate().gradients, 1):
         wanted.append(trainer.step(floats(gradient)))
         if step == UNSEEN and unseen:
             with torch.no_grad():
@@ -135,8 +135,8 @@ def test_without_the_gradients_since_the_file_is_refused_and_nothing_changes(
     assert refused == GRADIENTS_NOT_KEPT(step=6, first=4, last=6)
     assert EMPTY_STATE() in assumptions_of(both.chain.run)
     add_assumption(both.chain.run, LOSS_SCALE())
-    write_atomically(both.chain.run.scale, msgspec.json.encode(Tally(shown=2)))
-    counted = LOSS_SCALE_COUNTED(Tally(shown=2).told)
+    write_atomically(both.chain.run.scale, msgspec.json.encode(ScaleEvidence(shown=2)))
+    counted = LOSS_SCALE_COUNTED(ScaleEvidence(shown=2).summary)
     assert counted in assumptions_of(both.chain.run) and counted.until_audit
     assert LOSS_SCALE() not in assumptions_of(both.chain.run)
     assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)

@@ -25,7 +25,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.replica.checkpoint.step_snapshot import copy_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.state_file.file_header import peek, peek_versions
+from flowcheck.replica.state_file.file_header import peek_commit, peek_versions
 from flowcheck.replica.state_file.state_file import StateFile
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.1)
@@ -77,7 +77,7 @@ class Followed:
             left.write_bytes(raw)
             found = peek_versions(left)[1]
             assert found in allowed, f"{found} is neither what was nor what is to be"
-            assert peek(left)[0].step == max(found), "the newest is the highest"
+            assert peek_commit(left)[0].step == max(found), "the newest is the highest"
             self._spoil(left)
             for step in found:
                 assert flat(left, self.config, step) == self.truth[step]
@@ -96,7 +96,7 @@ class Followed:
         whole = {commit.copy for commit in state.versions}
         for copy in range(state.copies):
             if copy not in whole:
-                memory = state.whole_copy(copy)
+                memory = state.bytes_of_copy(copy)
                 memory[:] = self.noise.integers(0, 256, memory.size, np.uint8)
         state.close()
 
@@ -170,7 +170,7 @@ LARGE = Layout.of_shapes([(90, 100), (300,)])
 
 def read_only(state: StateFile, copy: int) -> None:
     """From here on a store into these pages ends the process, whoever makes it."""
-    memory = state.whole_copy(copy)
+    memory = state.bytes_of_copy(copy)
     first = -(-memory.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
     size = (memory.ctypes.data + memory.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     assert size >= 3 * mmap.PAGESIZE

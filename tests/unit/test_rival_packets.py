@@ -71,9 +71,9 @@ def told_exact(folder: Path, frames: Sequence[Timed], planned_at: int = 1) -> bo
     with bench(folder, gradient_bytes=len(whole)) as run:
         run.shard.begin(0, 1)
         ran(run, frames[:planned_at])
-        assert run.extractor.install(plan_of(job()))
+        assert run.extractor.install_plan(plan_of(job()))
         ran(run, frames[planned_at:])
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         exact = not run.shard.missing(0) and not run.shard.conflict_bytes(0)
         if exact:
             assert run.shard.gradient(0).tobytes() == whole
@@ -153,9 +153,9 @@ def test_what_another_owner_takes_is_compared_too(
             with bench(folder, gradient_bytes=len(whole)) as run:
                 run.shard.begin(0, 1)
                 ran(run, [(true[0], 1)])
-                assert run.extractor.install(plan_of(sends))
+                assert run.extractor.install_plan(plan_of(sends))
                 ran(run, [(one, 1) for one in [*true[1:at], *forged, *true[at:]]])
-                run.extractor.place_staged()
+                run.extractor.assign_staged()
                 exact = not run.shard.missing(0) and not run.shard.conflict_bytes(0)
                 assert not exact or run.shard.gradient(0).tobytes() == whole, (at, forged)
             for left in folder.iterdir():

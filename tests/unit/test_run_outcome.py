@@ -105,7 +105,7 @@ def test_a_lost_step_is_the_reason_and_one_that_was_under_way_is_none(run: RunDi
     lost = StepLost(step=42, missing=((0, 4),), why=UNBROUGHT)
     with GradientShard.create(run.shard, gradient_bytes=64) as shard:
         shard.begin(0, 42)
-        shard.lose(0)
+        shard.mark_lost(0)
     why = run_outcome(CONFIG, run, ChainProgress(steps=41, lost=lost)).why
     bytes_missing = BYTES_NEVER_CAME(ranges=["[0, 4)"], why=UNBROUGHT)
     assert why == CANNOT_BE_REBUILT(step=42, why=bytes_missing, replica_step=41)

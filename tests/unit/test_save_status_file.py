@@ -9,12 +9,12 @@ import pytest
 
 from flowcheck.findings.catalog.checkpoint_stores import ACCESS_DENIED
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
-from flowcheck.vault.persist.save_status_file import SaveStatus, read_save_status, write
+from flowcheck.vault.persist.save_status_file import SaveStatus, read_save_status, write_save_status
 
 
 def test_why_a_save_failed_comes_back_as_the_finding_it_was(tmp_path: Path) -> None:
     failed = SaveStatus(target="s3://b/p", error=ACCESS_DENIED("403"), attempts=2)
-    write(tmp_path / "persist.json", failed)
+    write_save_status(tmp_path / "persist.json", failed)
     assert read_save_status(tmp_path / "persist.json") == failed
     error = json.loads((tmp_path / "persist.json").read_text())["error"]
     assert error["code"] == ACCESS_DENIED.code and error["arguments"] == {"error": "403"}

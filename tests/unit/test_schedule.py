@@ -135,9 +135,9 @@ def test_sizes_of_both_directions_give_total_rule_and_channels() -> None:
         ],
         SETTING,
     )
-    assert (fit.total_bytes, fit.rules) == (20_000, (NcclEra.V2_19,))
+    assert (fit.total_bytes, fit.eras) == (20_000, (NcclEra.V2_19,))
     assert fit.choices == (((1,), (0,)), ((0,), (1,)))
-    assert fit.channels_are_told
+    assert fit.has_channel_order
 
 
 def test_a_lost_size_leaves_several_totals_that_the_other_direction_settles() -> None:
@@ -158,8 +158,8 @@ def test_equal_channels_are_reported_as_not_told() -> None:
     sends = sizes(all_reduce(1 << 16, sender=0, channels=2, **LAB))
     flows = tuple(tuple(flow) for flow in sends)
     fits = totals_fitting([EdgeSizes(sender=0, flows=flows)], SETTING, totals=[1 << 16])
-    assert any(fit.rules[0] is NcclEra.V2_19 for fit in fits)
-    assert not any(fit.channels_are_told for fit in fits)
+    assert any(fit.eras[0] is NcclEra.V2_19 for fit in fits)
+    assert not any(fit.has_channel_order for fit in fits)
     assert list(orders(fits[0].choices)) == [((0, 1),), ((1, 0),)]
 
 

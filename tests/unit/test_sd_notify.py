@@ -49,11 +49,11 @@ def test_ready_is_said_once_and_only_when_every_stage_is_up(
     tmp_path: Path, manager: Manager
 ) -> None:
     told = SdNotifier(environment(tmp_path))
-    told.turn(up=False)
+    told.poll(up=False)
     assert manager.silent()
-    told.turn(up=True)
-    told.turn(up=False)
-    told.turn(up=True)
+    told.poll(up=True)
+    told.poll(up=False)
+    told.poll(up=True)
     assert manager.said()[0] == "READY=1"
     assert manager.silent()
 
@@ -66,7 +66,7 @@ def test_the_watchdog_hears_at_least_twice_within_its_patience(
     told = SdNotifier(environment(tmp_path, WATCHDOG_USEC="60000000"))
     heard_s = []
     for _ in range(120):
-        told.turn(up=False)
+        told.poll(up=False)
         if not manager.silent():
             heard_s.append(now[0])
         now[0] += 1.0
@@ -77,7 +77,7 @@ def test_the_watchdog_hears_at_least_twice_within_its_patience(
 def test_another_process_s_watchdog_is_not_ours_to_calm(tmp_path: Path, manager: Manager) -> None:
     for pid, silent in ((os.getpid() + 1, True), (os.getpid(), False)):
         more = {"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(pid)}
-        SdNotifier(environment(tmp_path, **more)).turn(up=False)
+        SdNotifier(environment(tmp_path, **more)).poll(up=False)
         assert manager.silent() is silent
 
 
@@ -92,7 +92,7 @@ def test_an_abstract_address_is_understood() -> None:
 @pytest.mark.parametrize("address", ["", "/nowhere/notify"])
 def test_without_a_listener_nothing_happens(address: str) -> None:
     told = SdNotifier({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "nonsense"})
-    told.turn(up=True)
+    told.poll(up=True)
     told.stopping()
     before = threading.active_count()
     with told.busy("writing"):

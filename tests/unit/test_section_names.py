@@ -142,7 +142,7 @@ def test_parameters_without_gradient_are_left_out_as_torch_leaves_them_out(confi
     trainer = Trainer.random(config, seed=3)
     start = trainer.flat(trainer.parameters)
     path, layout = tmp_path / "state", trainer.layout()
-    replica = Replica.create(path, layout, config, start, leaves_out=True)
+    replica = Replica.create(path, layout, config, start, may_skip_parameters=True)
     dice = random.Random(5)
     for step in range(1, 11):
         used = np.array([dice.random() < 0.6 for _ in trainer.parameters])

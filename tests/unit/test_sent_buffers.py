@@ -16,12 +16,12 @@ from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 from flowcheck.replica.checkpoint.frozen_and_buffers import (
     FrozenAndBuffers,
-    forget_sent,
-    from_plain,
+    forget_broadcast_buffers,
+    from_json_dict,
     read_frozen_and_buffers,
-    to_plain,
+    to_json_dict,
+    write_broadcast_buffers,
     write_frozen_and_buffers,
-    write_sent,
 )
 from flowcheck.replica.param_layout import contiguous_stride
 from flowcheck.wire.learn import read_stream
@@ -38,19 +38,20 @@ def test_a_step_has_the_newest_buffers_of_it_or_of_a_step_before(tmp_path: Path)
     began = {name: torch.zeros(3) for name in names}
     keys = tuple((name, name) for name in names)
     write_frozen_and_buffers(
-        replica, FrozenAndBuffers(keys=keys, buffers=names, still=("mask",), tensors=began)
+        replica,
+        FrozenAndBuffers(keys=keys, buffers=names, constant_buffers=("mask",), tensors=began),
     )
     for step in (2, 3, 5, 11):
-        write_sent(replica, step, {"mean": torch.full((3,), float(step))}, first=3)
+        write_broadcast_buffers(replica, step, {"mean": torch.full((3,), float(step))}, first=3)
     of = {step: read_frozen_and_buffers(replica, step) for step in (1, 2, 3, 4, 5, 12)}
     found = {step: one.tensors["mean"][0].item() for step, one in of.items()}
     assert found == {1: 0, 2: 0, 3: 3, 4: 3, 5: 5, 12: 11}  # 2 went, as no version is so old
     assert {step: one.older(step) for step, one in of.items()} == {
         1: {"mean": 0}, 2: {"mean": 0}, 3: {}, 4: {"mean": 3}, 5: {}, 12: {"mean": 11}
     }  # fmt: skip
-    again = replace(from_plain(to_plain(of[4])), tensors=of[4].tensors)
+    again = replace(from_json_dict(to_json_dict(of[4])), tensors=of[4].tensors)
     assert again.older(4) == {"mean": 3}
-    forget_sent(replica, 5)
+    forget_broadcast_buffers(replica, 5)
     assert read_frozen_and_buffers(replica, 12).older(12) == {"mean": 3}
 
 
@@ -62,13 +63,16 @@ def test_what_lies_behind_a_gradient_keeps_no_step_from_being_whole(tmp_path: Pa
             words[unit // 64] |= 1 << unit % 64
         of = shard.handle.header.generations[0]
         of.covered_units = 100
-        assert shard.missing(0) == () and shard.held(0) is None
-        assert shard.finish(0) and shard.state(0) == GenerationState.COMPLETE
+        assert shard.missing(0) == () and shard.module_buffers(0) is None
+        assert shard.finish(0) and shard.generation_state(0) == GenerationState.COMPLETE
         of.held_units = 10
-        held = shard.held(0)
+        held = shard.module_buffers(0)
         assert held is not None and held.nbytes == 40
         of.held_conflict_bytes = 4
-        assert shard.held(0) is None and shard.state(0) == GenerationState.COMPLETE
+        assert (
+            shard.module_buffers(0) is None
+            and shard.generation_state(0) == GenerationState.COMPLETE
+        )
 
 
 def read(folder: Path, buffers: tuple[int, ...]) -> LearnedJob:
@@ -88,7 +92,7 @@ def read(folder: Path, buffers: tuple[int, ...]) -> LearnedJob:
     sent = [tensor(f"b{n}", (size,), "float32", **more) for n, size in enumerate(buffers)]
     counts = [tensor(f"c{n}", (), "int64", **more) for n in range(2)]
     model = OperatorStatement(
-        parameters=tuple(t.wire for t in trained), everything=(*trained, *sent, *counts)
+        parameters=tuple(t.wire for t in trained), module_tensors=(*trained, *sent, *counts)
     )
     job = read_stream(tape.flows, tape.messages, stated=model).job
     assert job is not None
@@ -97,16 +101,16 @@ def read(folder: Path, buffers: tuple[int, ...]) -> LearnedJob:
 
 def test_broadcasts_of_the_stated_buffers_have_places_behind_the_gradient(tmp_path: Path) -> None:
     job = read(tmp_path, (BUFFERS - 5, 5))
-    assert job.held == (
+    assert job.buffer_broadcasts == (
         BufferBroadcast(numbers=(0, 1), nbytes=4 * BUFFERS),
         BufferBroadcast(numbers=(2, 3), nbytes=16),
     )
     size = 4 * BUFFERS + 16
     covered = np.zeros(size, bool)
     for plan in compile_flow_plans(job):
-        for part in plan.each.segments:
+        for part in plan.message_table.segments:
             at = int(part["dst_byte"]) - job.gradient_bytes
             covered[max(0, at) : max(0, at + int(part["data_bytes"]))] = True
         first = plan.first.segments["dst_byte"]
         assert not len(first) or int(first.max()) < job.gradient_bytes
-    assert covered.all() and job.held_bytes == size
+    assert covered.all() and job.module_buffer_bytes == size

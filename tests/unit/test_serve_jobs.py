@@ -12,7 +12,7 @@ from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import StateError
 from flowcheck.replica.checkpoint import checkpoint_save
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.serve.step_catalog import StepCatalog
 
 
@@ -35,9 +35,9 @@ def test_each_of_several_jobs_has_its_steps_under_its_name_and_its_number(tmp_pa
         code, told = curl(f"{url}/steps/latest")
         assert (code, "/jobs/other/steps" in str(told)) == (404, True)
         assert curl(f"{url}/jobs/3/steps")[0] == 404
-        got = fetched(f"{url}/jobs/other", "latest", tmp_path / "got")
+        got = download_step(f"{url}/jobs/other", "latest", tmp_path / "got")
         assert sums(got) == sums(tmp_path / "other/step-3")
-        by_number = fetched(f"{url}/jobs/1", "latest", tmp_path / "again")
+        by_number = download_step(f"{url}/jobs/1", "latest", tmp_path / "again")
         assert sums(by_number) == sums(tmp_path / "dense/step-2")
         with pytest.raises(StateError, match=r"there is no step 3; there are 2"):
-            fetched(f"{url}/jobs/dense", 3, tmp_path / "no")
+            download_step(f"{url}/jobs/dense", 3, tmp_path / "no")

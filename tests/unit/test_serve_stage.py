@@ -13,7 +13,7 @@ import pytest
 from support.persisting import replica_of, run_with_replica, take
 
 from flowcheck.ops.watch.state import checkpoint_status
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 
 WORD = "a word of many letters"
 
@@ -37,12 +37,12 @@ def test_a_step_of_the_memory_is_fetched_while_the_replica_takes_more(tmp_path: 
                 break
             Event().wait(0.05)
         assert url is not None
-        got = fetched(url, "latest", tmp_path / "got", WORD)
+        got = download_step(url, "latest", tmp_path / "got", WORD)
         take(replica, 5)
         assert got.name == "step-2"
         held = load_file(got / "model.safetensors")
         assert np.array_equal(held["param.0"], second)
-        later = fetched(url, "latest", tmp_path / "got", WORD)
+        later = download_step(url, "latest", tmp_path / "got", WORD)
         assert later.name == "step-7"
         manifest = json.loads((later / "manifest.json").read_bytes())
         assert manifest["digest"] == replica.digest

@@ -20,7 +20,7 @@ from support.persisting import kept_at, stepped
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.http_support import bounded_http_server
 
 WORD = "a word of many letters"
@@ -59,7 +59,9 @@ def test_curl_and_a_restore_get_what_lies_there_and_nothing_goes_in_clear(
 ) -> None:
     with served(kept, **_stated(tmp_path)) as url:
         assert url.startswith("https://127.0.0.1:")
-        folder = fetched(url, "latest", tmp_path / "came", WORD, authority=str(authority.file))
+        folder = download_step(
+            url, "latest", tmp_path / "came", WORD, authority=str(authority.file)
+        )
         for file in folder.iterdir():
             raw = _curl(f"{url}/steps/latest/files/{file.name}", authority.file)
             assert hashlib.sha256(raw).digest() == hashlib.sha256(file.read_bytes()).digest()
@@ -82,7 +84,9 @@ def test_a_server_that_nobody_vouches_for_is_refused_at_once(
         for trusted in (None, str(other.file), *([str(authority.file)] * at.startswith("DNS"))):
             said: list[str] = []
             with pytest.raises(StateError, match=r"is not trusted: .*--ca"):
-                fetched(url, "latest", tmp_path / "came", WORD, authority=trusted, said=said.append)
+                download_step(
+                    url, "latest", tmp_path / "came", WORD, authority=trusted, said=said.append
+                )
             assert not said  # nothing was tried again
     assert not (tmp_path / "came").exists()
 
@@ -137,6 +141,6 @@ def test_what_is_no_certificate_or_of_another_key_is_refused_before_anything_is_
         pass
     for ca in ("text", "none"):
         with pytest.raises(ConfigError, match="--ca"):
-            fetched("https://127.0.0.1:1", "latest", tmp_path, authority=str(tmp_path / ca))
+            download_step("https://127.0.0.1:1", "latest", tmp_path, authority=str(tmp_path / ca))
     with pytest.raises(ConfigError, match="--ca"):
-        fetched("http://127.0.0.1:1", "latest", tmp_path, authority=str(authority.file))
+        download_step("http://127.0.0.1:1", "latest", tmp_path, authority=str(authority.file))

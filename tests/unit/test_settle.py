@@ -77,7 +77,7 @@ def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> Non
 def test_the_reading_of_a_run_is_seen(tmp_path: Path, shm: Path) -> None:
     run = RunDir.create(tmp_path / "run", shm)
     FrameRing.create(run.ring(0), slots=64).close()
-    assert step_lookup._positions(run, CONFIG).patience_s == step_lookup.CALM_S
+    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.CALM_S
     run.unread.touch()
-    assert step_lookup._positions(run, CONFIG).patience_s == step_lookup.READING_S
+    assert step_lookup._positions(run, CONFIG).settle_limit_s == step_lookup.READING_S
     run.remove()

@@ -42,7 +42,7 @@ def test_rings_of_one_job_have_the_same_settings_and_folders_of_their_own(tmp_pa
     config = settings(tmp_path, text)
     own = [job_settings(config, number) for number in (1, 2, 3)]
     assert [one.checkpoint for one in own] == ["/ck/job-1", "/ck/job-2", "/ck/job-3"]
-    assert all(one.together and one.joins and one.several for one in own)
+    assert all(one.together and one.late_join and one.several for one in own)
 
 
 def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, why: str) -> N
 
 def test_rings_that_are_clipped_together_are_not_joined_amid_their_run(tmp_path: Path) -> None:
     config = settings(tmp_path, f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}")
-    assert config.joins and not may_join(job_settings(config, 2))
+    assert config.late_join and not may_join(job_settings(config, 2))
     config = settings(tmp_path, f"{SOURCE}[optimizer]\n{TOGETHER}")
     with pytest.raises(ConfigError, match="there is only one"):
         create(config, tmp_path / "run")

@@ -39,7 +39,7 @@ ASIDE = b"\xff" * 6 + bytes(6) + b"\x88\xcc" + bytes(50)
 def planned(one: Bench) -> None:
     one.run(PACKETS[:8])
     own = sends(SIMPLE)
-    assert one.extractor.install(plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)]))
+    assert one.extractor.install_plan(plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)]))
 
 
 def test_a_job_is_silent_after_ten_of_its_steps_and_speaks_with_its_next_packet(
@@ -49,28 +49,30 @@ def test_a_job_is_silent_after_ten_of_its_steps_and_speaks_with_its_next_packet(
         silence = SilenceDetector(0)
         one.feed(packet.frame for packet in PACKETS[:8])
         silence.learned()
-        assert silence.look([one.ring], counts=True, now_ns=S // 2) is None
+        assert silence.check([one.ring], counts=True, now_ns=S // 2) is None
         for step in range(9):
-            silence.whole(S // 2 + step)  # they came before the job was learned
+            silence.step_completed(S // 2 + step)  # they came before the job was learned
         assert silence.limit_s == UNKNOWN_S
         planned(one)
-        assert silence.look([one.ring], counts=True, now_ns=1 * S) is None
+        assert silence.check([one.ring], counts=True, now_ns=1 * S) is None
         assert silence.limit_s == UNKNOWN_S
         for step in range(5):
-            silence.whole(step * 6 * S)
-        silence.whole(1000 * S)  # a pause between two: the median stays
+            silence.step_completed(step * 6 * S)
+        silence.step_completed(1000 * S)  # a pause between two: the median stays
         assert (silence.step_s, silence.limit_s) == (6.0, 60.0)
         one.run(PACKETS[8:12])
-        assert silence.look([one.ring], counts=True, now_ns=100 * S) is None
-        assert silence.look([one.ring], counts=True, now_ns=159 * S) is None
+        assert silence.check([one.ring], counts=True, now_ns=100 * S) is None
+        assert silence.check([one.ring], counts=True, now_ns=159 * S) is None
         one.feed([ASIDE])
         one.run([])
-        assert silence.look([one.ring], counts=True, now_ns=161 * S) is SilenceChange.BEGAN
-        assert (silence.frame_ns, silence.came_ns) == ([161 * S], 100 * S), "a frame, not of it"
-        assert silence.look([one.ring], counts=True, now_ns=170 * S) is None
+        assert silence.check([one.ring], counts=True, now_ns=161 * S) is SilenceChange.BEGAN
+        assert (silence.frame_ns, silence.last_packet_ns) == ([161 * S], 100 * S), (
+            "a frame, not of it"
+        )
+        assert silence.check([one.ring], counts=True, now_ns=170 * S) is None
         assert silence.lasted_s == 70.0
         one.run(PACKETS[12:13])
-        assert silence.look([one.ring], counts=True, now_ns=171 * S) is SilenceChange.ENDED
+        assert silence.check([one.ring], counts=True, now_ns=171 * S) is SilenceChange.ENDED
 
 
 def test_quick_steps_are_given_half_a_minute_and_an_extractor_that_stands_is_no_silence(
@@ -79,26 +81,26 @@ def test_quick_steps_are_given_half_a_minute_and_an_extractor_that_stands_is_no_
     with bench(shm) as one:
         silence = SilenceDetector(0)
         planned(one)
-        assert silence.look([one.ring], counts=True, now_ns=1 * S) is None
+        assert silence.check([one.ring], counts=True, now_ns=1 * S) is None
         for step in range(5):
-            silence.whole(2 * S + step * S // 100)
+            silence.step_completed(2 * S + step * S // 100)
         assert silence.limit_s == LEAST_S
         one.feed(packet.frame for packet in PACKETS[8:12])
-        assert silence.look([one.ring], counts=True, now_ns=40 * S) is None, "they wait"
-        assert silence.look([one.ring], counts=True, now_ns=80 * S) is None
+        assert silence.check([one.ring], counts=True, now_ns=40 * S) is None, "they wait"
+        assert silence.check([one.ring], counts=True, now_ns=80 * S) is None
         one.run([])
-        assert silence.look([one.ring], counts=True, now_ns=81 * S) is None
-        assert silence.look([one.ring], counts=False, now_ns=300 * S) is None, "the sources ended"
-        assert silence.look([one.ring], counts=True, now_ns=301 * S) is SilenceChange.BEGAN
+        assert silence.check([one.ring], counts=True, now_ns=81 * S) is None
+        assert silence.check([one.ring], counts=False, now_ns=300 * S) is None, "the sources ended"
+        assert silence.check([one.ring], counts=True, now_ns=301 * S) is SilenceChange.BEGAN
 
 
 def test_frames_of_no_plan_are_a_later_life_and_no_silence(shm: Path) -> None:
     with bench(shm) as one:
         silence = SilenceDetector(0)
-        silence.look([one.ring], counts=True, now_ns=1 * S)
+        silence.check([one.ring], counts=True, now_ns=1 * S)
         one.run(PACKETS[:8])  # before any plan: they are staged
-        silence.look([one.ring], counts=True, now_ns=9 * S)
-        assert (silence.came_ns, silence.unplaced_s) == (9 * S, 9.0)
+        silence.check([one.ring], counts=True, now_ns=9 * S)
+        assert (silence.last_packet_ns, silence.unplaced_s) == (9 * S, 9.0)
 
 
 def health(**arrival: Any) -> Health:

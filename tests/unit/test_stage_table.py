@@ -311,7 +311,9 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateReade
     monkeypatch.setattr(stage_table, "STAGES", with_row())
     run, _ = create(SMALL, tmp_path / "run")
     beat_ns = time.monotonic_ns()
-    write_beat(run.beat, Heartbeat(pid=os.getpid(), started_ns=time.time_ns(), beat_ns=beat_ns))
+    write_beat(
+        run.heartbeat_file, Heartbeat(pid=os.getpid(), started_ns=time.time_ns(), beat_ns=beat_ns)
+    )
     for name in stage_names(SMALL):
         run.note_pid(name, os.getpid())
     yield StateReader(run.root, cached_s=0.0)

@@ -63,7 +63,7 @@ def ends_exact(run: Bench, job: list[Send]) -> None:
         assert run.shard.gradient(generation).tobytes() == job[step - 3].data
         run.shard.apply(step - 2)
         run.shard.begin(generation, step)
-        run.extractor.place_staged()
+        run.extractor.assign_staged()
         assert run.shard.missing(generation) == (), step
         assert run.shard.gradient(generation).tobytes() == send.data
 
@@ -82,8 +82,8 @@ def test_claims_of_strangers_cost_a_followed_job_nothing(
         run.shard.begin(0, 1)
         run.shard.begin(1, 2)
         take(run, packets[:1])
-        assert run.extractor.install(plan_of(job[:1], each=job[1:2]))
-        run.extractor.place_staged()
+        assert run.extractor.install_plan(plan_of(job[:1], each=job[1:2]))
+        run.extractor.assign_staged()
         made = claims(size_bytes)
         take(run, packets[1 : amid + 1])
         take(run, made)
@@ -118,8 +118,8 @@ def test_a_made_up_write_of_the_followed_flow_gives_way_too(shm: Path) -> None:
         run.shard.begin(0, 1)
         run.shard.begin(1, 2)
         take(run, packets[:1])
-        assert run.extractor.install(plan_of(job[:1], each=job[1:2]))
-        run.extractor.place_staged()
+        assert run.extractor.install_plan(plan_of(job[:1], each=job[1:2]))
+        run.extractor.assign_staged()
         take(run, packets[1:33])
         forged = [
             Packet(

@@ -32,7 +32,7 @@ def test_a_square_root_is_torchs_for_every_denormal_and_near_every_edge(twin):
     ).astype(np.uint32)
     values = bits.view(np.float32)
     own = torch.from_numpy(values).sqrt().numpy()
-    found = c_kernel_args.roots(values, c_kernel_args.root_kind())
+    found = c_kernel_args.c_square_roots(values, c_kernel_args.square_root_kind())
     np.testing.assert_array_equal(found.view(np.uint32), own.view(np.uint32))
 
 
@@ -42,7 +42,7 @@ def test_a_square_root_is_torchs_for_every_float32_that_is_not_negative():
     for begin in range(0, 0x80000000, part):
         values = np.arange(begin, begin + part, dtype=np.uint32).view(np.float32)
         own = torch.from_numpy(values).sqrt().numpy()
-        found = c_kernel_args.roots(values, c_kernel_args.root_kind())
+        found = c_kernel_args.c_square_roots(values, c_kernel_args.square_root_kind())
         number = ~np.isnan(values)
         np.testing.assert_array_equal(
             found.view(np.uint32)[number], own.view(np.uint32)[number], f"from {begin:#x} on"
@@ -59,9 +59,9 @@ def test_every_kind_of_square_root_is_the_same_on_every_twin(kind, twin):
     bits = np.random.default_rng(4).integers(0, 1 << 32, 200_003).astype(np.uint32)
     bits[::7] = np.random.default_rng(5).integers(0, 0x0E000000, bits[::7].size)
     values = bits.view(np.float32)
-    found = c_kernel_args.roots(values, number)
+    found = c_kernel_args.c_square_roots(values, number)
     assert lib.fc_step_choose(b"plain") == 0
-    np.testing.assert_array_equal(found, c_kernel_args.roots(values, number))
+    np.testing.assert_array_equal(found, c_kernel_args.c_square_roots(values, number))
     with np.errstate(invalid="ignore"):
         exact = np.sqrt(values.astype(np.float64)).astype(np.float32)
     np.testing.assert_allclose(found, exact, rtol=2**-22)
@@ -71,7 +71,7 @@ def test_an_exact_square_root_is_ieees(twin):
     values = np.random.default_rng(8).integers(0, 0x7F800000, 100_003).astype(np.uint32)
     values = values.view(np.float32)
     expected = np.sqrt(values.astype(np.float64)).astype(np.float32)
-    found = c_kernel_args.roots(values, lib.FC_STEP_ROOT_EXACT)
+    found = c_kernel_args.c_square_roots(values, lib.FC_STEP_ROOT_EXACT)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 

@@ -41,7 +41,7 @@ def iteration_of(packet: Packet) -> int:
 def planned(one: Bench, protocol: int) -> None:
     own = sends(protocol)
     plan = plan_of(own[:FIRST], each=own[FIRST : FIRST + len(SIZES)])
-    assert one.extractor.install(plan)
+    assert one.extractor.install_plan(plan)
 
 
 def by_iteration(packets: list[Packet]) -> Counter[int | None]:
@@ -53,7 +53,7 @@ def holes_of(lacking: set[int]) -> int:
 
 
 def looked(losses: LostPackets) -> tuple[Counter[int | None], Counter[int | None]]:
-    change = losses.look()
+    change = losses.check()
     return +change.lost, +change.healed
 
 
@@ -90,7 +90,7 @@ def test_packets_that_never_came_are_of_the_iteration_the_plan_has_them_in(
         one.run(packets[nth] for nth in sorted(late))
         split = holes_of(lacking - late) <= HOLES_MAX
         healed = by_iteration([packets[nth] for nth in sorted(late)])
-        change = losses.look()
+        change = losses.check()
         assert not split or (+change.lost, +change.healed) == ({}, healed)
         assert looked(losses) == ({}, {})
 
@@ -102,7 +102,7 @@ def test_more_holes_than_a_flow_can_list_are_lost_all_the_same(shm: Path) -> Non
         losses = LostPackets([one.flows], [one.staging])
         one.run(packets[:8])
         planned(one, SIMPLE)
-        losses.look()
+        losses.check()
         odd = packets[9:-1:2]
         assert len(odd) > 2 * HOLES_MAX
         one.run([*packets[8:-1:2], packets[-1]])

@@ -25,7 +25,7 @@ def test_every_queue_pair_is_told_and_the_job_names_them(tmp_path: Path, split: 
     data = [flow for flow in reading.flows if flow.role == "data"]
     assert len(data) == 4
     assert {flow.problems for flow in data} == {()}
-    named = [flow for edge in reading.job.edges for flow in edge.every_flow]
+    named = [flow for edge in reading.job.edges for flow in edge.all_flows]
     assert sorted(named, key=str) == sorted((flow.seen.key for flow in data), key=str)
     assert {edge.split for edge in reading.job.edges} == {split}
 

@@ -220,7 +220,7 @@ def test_matchall_is_read_and_taken_away_as_a_kernel_that_has_it_shows_it(
     shown = json.loads(RECORDED.read_text())
     monkeypatch.setattr(tc_state, "run_json", lambda _: shown)
     there = tc_state.read_hook("va", "ingress")
-    assert [one.passes_on() for one in there] == [True, True, False]
+    assert [one.continues() for one in there] == [True, True, False]
     assert [(one.kind, one.matches_all) for one in there] == [
         ("matchall", True),
         ("matchall", True),

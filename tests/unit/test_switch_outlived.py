@@ -136,7 +136,7 @@ def test_a_silent_daemon_is_waited_for_once_and_not_at_each_bridge(
             asked.append(bridge)
             raise error
 
-        monkeypatch.setattr(ovs.daemon, "look_again", look)
+        monkeypatch.setattr(ovs.daemon, "revalidate_flows", look)
         ovs.confirm(None)
         assert len(asked) == calls
 

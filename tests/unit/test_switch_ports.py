@@ -23,7 +23,7 @@ def test_no_port_name_ends_a_line_or_a_word(os: str, name: str) -> None:
 def test_a_port_with_something_behind_it_is_no_port(data: st.DataObject, os: str) -> None:
     tail = data.draw(st.text(alphabet="\n\r\t\v;|&$`'\"\\<>(){}#! \x00\x85\u2028,", min_size=1))
     with pytest.raises(ConfigError):
-        switch_platforms.platform_named(os).spelled(port(os, 1) + tail)
+        switch_platforms.platform_named(os).canonical_port(port(os, 1) + tail)
 
 
 @settings(max_examples=60, deadline=None)
@@ -40,25 +40,25 @@ def test_one_port_has_one_spelling_where_its_numbers_are_numbers(os: str) -> Non
     name = port(os, 2)
     padded = re.sub(r"(\d+)$", r"0\1", name)
     platform = switch_platforms.platform_named(os)
-    assert platform.spelled(name)
+    assert platform.canonical_port(name)
     if os in ("openvswitch", "tc"):
-        assert platform.spelled(padded) == padded
+        assert platform.canonical_port(padded) == padded
         return
     for monitor in (False, True):
         with pytest.raises(ConfigError, match="leading zero"):
-            platform.spelled(padded, monitor=monitor)
+            platform.canonical_port(padded, monitor=monitor)
 
 
 def test_a_bundle_of_numbers_too_and_not_one_that_somebody_named() -> None:
     with pytest.raises(ConfigError, match="leading zero"):
-        switch_platforms.platform_named("junos").spelled("ae01")
-    assert switch_platforms.platform_named("junos").spelled("ae10") == "ae10"
-    assert switch_platforms.platform_named("cumulus").spelled("bond01") == "bond01"
+        switch_platforms.platform_named("junos").canonical_port("ae01")
+    assert switch_platforms.platform_named("junos").canonical_port("ae10") == "ae10"
+    assert switch_platforms.platform_named("cumulus").canonical_port("bond01") == "bond01"
 
 
 def _passes_only_as_one_port(os: str, name: str) -> None:
     try:
-        spelled = switch_platforms.platform_named(os).spelled(name)
+        spelled = switch_platforms.platform_named(os).canonical_port(name)
     except ConfigError:
         return
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_./:-]*( [0-9/:]+)?", spelled, re.ASCII)

@@ -193,7 +193,7 @@ def test_every_element_of_every_all_reduce_crosses_in_final_form(job: SyntheticJ
     seen = messages(traffic, "data")
     for result in results:
         assert final_bytes(traffic, result, seen).all()
-    at_port = rdma_messages(w.frame for w in traffic.seen_at(1) if w.kind == "data")
+    at_port = rdma_messages(w.frame for w in traffic.frames_at_port(1) if w.kind == "data")
     for result in results:
         assert final_bytes(traffic, result, at_port).all()
 

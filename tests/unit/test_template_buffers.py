@@ -79,7 +79,7 @@ class Trainer:
                 sent=told,
                 followed=STATISTICS,
             )
-        taken = Snapshot(STEPS, "", layout, config, values, states, beside=beside)
+        taken = Snapshot(STEPS, "", layout, config, values, states, frozen_and_buffers=beside)
         return FoundStep(taken, "the replica")
 
 
@@ -126,7 +126,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
 ) -> None:
     torch.save(trainer.files[STEPS], tmp_path / "own.pt")
     filled = fill(trainer.found(STEPS - 1), tmp_path / "own.pt", tmp_path / "out.pt")
-    assert (filled.lacks, filled.older, filled.untold) == ((), {}, ())
+    assert (filled.resume_caveats, filled.older, filled.untold) == ((), {}, ())
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
     assert all(torch.equal(own[name], value) for name, value in wanted.items())
@@ -160,7 +160,7 @@ def test_a_safetensors_file_alone_tells_of_which_steps_its_buffers_are(
 def seen(trainer: Trainer, found: FoundStep, step: int) -> ObservedFile:
     """What an audit of the trainer's file of that step writes down."""
     template = read_template(trainer.files[step], found.snapshot.layout, found.names, "a file")
-    return ObservedFile(step, buffer_digests(template, template.others))
+    return ObservedFile(step, buffer_digests(template, template.non_parameters))
 
 
 def own_buffers(at: int, names: Sequence[str]) -> Finding:
@@ -181,15 +181,15 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
 
     alone = fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
     assert alone.untold == tuple(names)
-    assert alone.lacks == (own_buffers(at, STATISTICS),), "each forward changes them"
+    assert alone.resume_caveats == (own_buffers(at, STATISTICS),), "each forward changes them"
     unknown = gaps.TENSORS_UNKNOWN(names=gaps.NAMES(["own", "2.weight"]), tensors=2, step=at)
     assert alone.assumed[0] == unknown
 
     of = (seen(trainer, found, at), seen(trainer, found, 3))  # one of the same step tells nothing
-    files = fill(replace(found, seen=of), tmp_path / "early.pt", tmp_path / "out.pt")
+    files = fill(replace(found, observed_files=of), tmp_path / "early.pt", tmp_path / "out.pt")
     assert set(files.untold) == {"own", *STATISTICS} == set(files.older)
     others = [name for name in names if name != "2.weight"]
-    [lacks] = files.lacks
+    [lacks] = files.resume_caveats
     assert lacks.of(gaps.TEMPLATE_BUFFERS) and lacks.arguments["buffers"] == 4
     assert lacks.arguments["names"] == gaps.NAMES_AND_MORE(names=others[:3], more=1)
     stays = gaps.TENSORS_STAY(names=gaps.NAMES(["2.weight"]), tensors=1, steps=[at, 3])
@@ -198,8 +198,8 @@ def test_without_a_stated_model_files_tell_what_changes_and_what_is_taken_to_sta
     template = load_template(tmp_path / "early.pt", found.snapshot.layout, found.names)
     parts = contents_of(trainer_state(found.snapshot), found.snapshot.layout, template, of)
     assert parts.older == dict(files.older)
-    assert gaps.BUFFERS_OF_STEP(buffers=4, step=at) in parts.lacks
-    assert parts.given.assumed[-1] == stays
+    assert gaps.BUFFERS_OF_STEP(buffers=4, step=at) in parts.resume_caveats
+    assert parts.trainer_state.assumed[-1] == stays
 
 
 def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path) -> None:
@@ -225,15 +225,17 @@ def test_masks_and_tables_that_stay_make_no_resume_less_than_full(tmp_path: Path
     tables = ("mask", "position_ids", "inv_freq")
     torch.save(files[0], tmp_path / "early.pt")
     alone = fill(found, tmp_path / "early.pt", tmp_path / "out.pt")
-    assert not alone.lacks and alone.untold == tables
+    assert not alone.resume_caveats and alone.untold == tables
     later = read_template(files[3], found.snapshot.layout, found.names, "a file")
-    known = replace(found, seen=(ObservedFile(3, buffer_digests(later, later.others)),))
+    known = replace(
+        found, observed_files=(ObservedFile(3, buffer_digests(later, later.non_parameters)),)
+    )
     filled = fill(known, tmp_path / "early.pt", tmp_path / "out.pt")
-    assert (filled.lacks, filled.untold, filled.older) == ((), (), {})
+    assert (filled.resume_caveats, filled.untold, filled.older) == ((), (), {})
     stay = gaps.NAMES(["mask", "position_ids", "inv_freq"])
     assert filled.assumed[0] == gaps.TENSORS_STAY(names=stay, tensors=3, steps=[0, 3])
     torch.save(files[3], tmp_path / "later.pt")
-    assert found.with_files([tmp_path / "later.pt"]).seen == known.seen
+    assert found.with_files([tmp_path / "later.pt"]).observed_files == known.observed_files
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     assert own.keys() == files[STEPS]["model"].keys()
     assert all(torch.equal(own[n], value) for n, value in files[STEPS]["model"].items())

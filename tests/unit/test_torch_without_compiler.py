@@ -42,11 +42,11 @@ def test_all_of_a_folder_is_read_and_nothing_where_memory_is_short(
     (tmp_path / "out" / "sub").mkdir(parents=True)
     files = [written(tmp_path / "out" / "a", SIZE), written(tmp_path / "out" / "sub" / "b", 5000)]
     monkeypatch.setattr(page_cache_warmup, "available_bytes", lambda: SIZE + 5000)
-    told = page_cache_warmup.warm(tmp_path / "out")
+    told = page_cache_warmup.warm_page_cache(tmp_path / "out")
     assert told == (0, "24 MiB are not read: 24 MiB of memory are free")
     assert [cached(path) for path in files] == [0, 0]
     monkeypatch.setattr(page_cache_warmup, "available_bytes", lambda: 2 * SIZE)
-    assert page_cache_warmup.warm(tmp_path / "out") == (SIZE + 5000, "")
+    assert page_cache_warmup.warm_page_cache(tmp_path / "out") == (SIZE + 5000, "")
     until_s = time.monotonic() + 60
     while [cached(path) for path in files] != [SIZE, 8192] and time.monotonic() < until_s:
         time.sleep(0.02)
@@ -55,7 +55,7 @@ def test_all_of_a_folder_is_read_and_nothing_where_memory_is_short(
 
 def test_restore_says_that_it_does_so(tmp_path: Path) -> None:
     step = step_before()
-    checkpoint_save.save_given(step.given, tmp_path / "kept", step.layout)
+    checkpoint_save.save_given(step.trainer_state, tmp_path / "kept", step.layout)
     words = ("restore", "--checkpoint", tmp_path / "kept", "--format", "dcp", "--out")
     code, said = run(*words, tmp_path / "out", "--warm")
     assert code == 0 and said.endswith("of it are being read into memory\n")

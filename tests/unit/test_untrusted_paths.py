@@ -20,11 +20,15 @@ from flowcheck.replica.checkpoint_files.latest_pointer import latest_checkpoint,
 from flowcheck.replica.checkpoint_files.manifest import FileSum, Manifest, encode_manifest
 from flowcheck.untrusted_paths import is_relative, open_below
 from flowcheck.vault.checkpoint_formats import huggingface_format
-from flowcheck.vault.download.checkpoint_download import fetched
-from flowcheck.vault.download.download_source import StoreOrigin
+from flowcheck.vault.download.checkpoint_download import download_step
+from flowcheck.vault.download.download_source import ObjectStoreSource
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.checkpoint_ledger import Ledger, LedgerEntry
-from flowcheck.vault.persist.checkpoint_listing import ListedFile, checked, listing_of_manifest
+from flowcheck.vault.persist.checkpoint_listing import (
+    ListedFile,
+    checked_listing,
+    listing_of_manifest,
+)
 
 ZEROS = "0" * 64
 BAD = (
@@ -46,7 +50,7 @@ BAD = (
 
 
 def of_listing(name: str) -> None:
-    checked(1, "", (ListedFile(name, 1, ZEROS),), "x")
+    checked_listing(1, "", (ListedFile(name, 1, ZEROS),), "x")
 
 
 def of_manifest(name: str) -> None:
@@ -96,7 +100,7 @@ def test_a_store_whose_latest_names_something_else_gets_nothing_written(
     (store / "latest").write_text(name + "\n")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(StateError, match="not the name of a FlowCheck checkpoint"):
-        fetched(f"file://{store}", "latest", tmp_path / "into")
+        download_step(f"file://{store}", "latest", tmp_path / "into")
     assert sorted(tmp_path.rglob("*")) == before
     assert latest_checkpoint(store) is None
 
@@ -107,7 +111,7 @@ def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -
     (tmp_path / "step-5" / "manifest.json").write_bytes(told)
     (tmp_path / "latest").write_text("step-5\n")
     with pytest.raises(StateError, match="holds step 9"):
-        StoreOrigin(f"file://{tmp_path}", fsspec.filesystem("file")).find("latest")
+        ObjectStoreSource(f"file://{tmp_path}", fsspec.filesystem("file")).find("latest")
     entry = LedgerEntry(name="step-5", step=9, digest="", bytes=1, saved=0.0, run="r")
     with pytest.raises(StateError, match="lists step-5 as step 9"):
         checkpoint_ledger.decode(checkpoint_ledger.encode(Ledger(entries=(entry,))), "x")
@@ -118,13 +122,13 @@ def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -
 )
 def test_files_that_are_no_files_of_one_folder_are_refused(names: tuple[str, ...]) -> None:
     with pytest.raises(StateError):
-        checked(1, "", tuple(ListedFile(name, 1, ZEROS) for name in names), "x")
+        checked_listing(1, "", tuple(ListedFile(name, 1, ZEROS) for name in names), "x")
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 60])
 def test_sizes_that_no_file_has_are_refused(size: int) -> None:
     with pytest.raises(StateError):
-        checked(1, "", (ListedFile("a", size, ZEROS),), "x")
+        checked_listing(1, "", (ListedFile("a", size, ZEROS),), "x")
 
 
 @pytest.mark.parametrize("index", ["../x.safetensors", "/etc/passwd", "a/b.safetensors"])
@@ -186,7 +190,7 @@ def test_an_answer_longer_than_what_was_asked_for_is_not_read(tmp_path: Path, ex
     with HTTPServer(("127.0.0.1", 0), Endless) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         with pytest.raises(StateError, match="more than the"):
-            fetched(f"http://127.0.0.1:{server.server_port}", 1, tmp_path / "into")
+            download_step(f"http://127.0.0.1:{server.server_port}", 1, tmp_path / "into")
         server.shutdown()
     assert sent[0] < 64 << 20
 

@@ -57,8 +57,8 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
     chains: list[Chain] = []
 
     def make_chain(trainer: SyntheticRun) -> tuple[Chain, dict[int, bytes]]:
-        traffic = trainer.all()
-        write_pcap(capture := tmp_path / "job.pcap", traffic.seen_at(0))
+        traffic = trainer.generate()
+        write_pcap(capture := tmp_path / "job.pcap", traffic.frames_at_port(0))
         chains.append(Chain(tmp_path, shm / "run", [capture], 256))
         return chains[-1], dict(enumerate(traffic.gradients, 1))
 
@@ -68,7 +68,7 @@ def play(shm: Path, tmp_path: Path) -> Iterator[Play]:
 
 
 def read(trainer: SyntheticRun, folder: Path) -> Reading:
-    write_pcap(path := folder / "job.pcap", trainer.all().seen_at(0))
+    write_pcap(path := folder / "job.pcap", trainer.generate().frames_at_port(0))
     tape = read_capture_files([path])
     return read_stream(tape.flows, tape.messages)
 
@@ -88,7 +88,7 @@ def test_map_of_every_iteration_lies_behind_its_gradient(
     chain, wanted = play(trainer(replace(job, metric_every=metric_every)))
     assert played(chain) == wanted
     known = decode_job(chain.run.learned_job.read_bytes())
-    assert known.mapped and known.buckets == ((2, 3), (0, 1), (4,))
+    assert known.has_usage_map and known.buckets == ((2, 3), (0, 1), (4,))
     own = UnusedParameterMap(known, 1)
     for step, whole in wanted.items():
         gradient, used = own.split(np.frombuffer(whole, np.uint8))
@@ -105,7 +105,7 @@ def test_static_graph_reduces_two_iterations_before_its_plan(
     chain, wanted = play(trainer(replace(job, metric_every=4)))
     assert played(chain) == wanted and len(wanted) == job.steps + 1
     known = decode_job(chain.run.learned_job.read_bytes())
-    assert known.never_used == never and len(known.first_iterations) == 2
+    assert known.unused_parameters == never and len(known.first_iterations) == 2
     _, used = UnusedParameterMap(known, 1).split(np.frombuffer(wanted[2], np.uint8))
     assert (used is None) == (not never)
     assert used is None or tuple(np.flatnonzero(~used)) == never
@@ -152,8 +152,8 @@ def test_iteration_that_leaves_a_bucket_out_is_no_extra_collective(
 class SwitchedOn(Life):
     """The incarnation after: find_unused_parameters is set, and all fits into one bucket."""
 
-    def all(self) -> SyntheticTraffic:
-        self._start_up()
+    def generate(self) -> SyntheticTraffic:
+        self._startup_broadcasts()
         for _ in range(self.job.steps):
             self._step((tuple(range(len(SHAPES))),))
             counts = np.ones(len(SHAPES), "<i4").tobytes()
@@ -167,10 +167,10 @@ def test_next_incarnation_with_a_map_is_not_taken_for_the_one_before(
 ) -> None:
     job = replace(JOB, buckets=((3, 2, 1, 0),))
     life = Life(job)
-    gradients = [floats(gradient) for gradient in life.all().gradients]
+    gradients = [floats(gradient) for gradient in life.generate().gradients]
     steps = torch_steps(floats(life.truth.weights), gradients, "adamw", lr=1e-3)
     second = SwitchedOn(replace(job, seed=1), steps[2], number=1)
-    second.all()
+    second.generate()
     write_pcap(path := tmp_path / "lives.pcap", life.frames_of() + second.frames_of())
     both = Both(Chain(tmp_path, shm / "memory", [path], 256), replica={"keep_bytes": 1 << 22})
     try:
@@ -225,7 +225,7 @@ def test_gradient_that_may_be_kept_is_assumed_to_be_none_until_an_audit(
 
     assert not told()
     for step in (4, 6):
-        note_first_unused_step(run.left_out, step)
+        note_first_unused_step(run.first_unused_step, step)
         assert told() == [UNUSED_LEFT_OUT(4)]
     for step, still in ((3, True), (4, False)):
         line = AuditRecord(step=step, passed=True, file="x", tensors=1)

@@ -92,7 +92,7 @@ def nine(config: JobConfig, run: RunDir) -> ChainProgress:
 def lost(config: JobConfig, run: RunDir) -> ChainProgress:
     with GradientShard.create(run.shard, gradient_bytes=64) as shard:
         shard.begin(0, 10)
-        shard.lose(0)
+        shard.mark_lost(0)
     return nine(config, run)
 
 
@@ -201,7 +201,7 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
         shutdown_cleanup.down(run.root, discard=False, as_json=True)
     assert run.replica.exists()
     assert shutdown_cleanup.down(run.root, discard=True, as_json=True) == 0
-    assert not run.holds_memory
+    assert not run.has_shared_memory
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -225,7 +225,7 @@ def test_a_chain_whose_schedule_is_gone_is_taken_down_and_its_steps_are_kept(
     killed(run)
     assert shutdown_cleanup.down(run.root, discard=False, as_json=False) == 0
     told = capsys.readouterr().out
-    assert not run.holds_memory and not list(shm.iterdir())
+    assert not run.has_shared_memory and not list(shm.iterdir())
     if not steps:
         assert str(NO_STEP_TO_KEEP()) in told
         return

@@ -11,7 +11,13 @@ import pytest
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.privileges import READS_ONLY, USER_CODE_REFUSED
 from flowcheck.ops.planning.meta_device_model import load_model
-from flowcheck.replica.user_code import FORBIDDEN, MODULE, callable_at, file_module, no_code
+from flowcheck.replica.user_code import (
+    FORBIDDEN,
+    MODULE,
+    callable_at,
+    file_module,
+    forbid_user_code,
+)
 from flowcheck.stages.privilege import drop_privileges
 
 SCRIPT = """
@@ -96,7 +102,7 @@ def test_code_is_refused_with_the_finding_that_a_process_or_a_caller_left(
 ) -> None:
     (tmp_path / "train.py").write_text("def make(): pass\n")
     where, why = f"{tmp_path / 'train.py'}:make", USER_CODE_REFUSED(READS_ONLY())
-    with no_code(why), pytest.raises(ConfigError) as refused:
+    with forbid_user_code(why), pytest.raises(ConfigError) as refused:
         callable_at("model.factory", where)
     assert refused.value.right == why
     assert callable_at("model.factory", where)() is None

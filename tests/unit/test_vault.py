@@ -125,8 +125,12 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
     template = load_template(pattern, layout_of(wanted))
     assert template.step == template_step
     rate = wanted["optimizer"]["param_groups"][0]["lr"]
-    template_fill.fill(template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate)
-    template_fill.write(template.tree, OutputTarget(path=tmp_path / "restored.pt", folder=False))
+    template_fill.fill_template(
+        template, snapshot_of(out / "step-4.pt", optimizer), lambda step: rate
+    )
+    template_fill.write_torch_file(
+        template.tree, OutputTarget(path=tmp_path / "restored.pt", folder=False)
+    )
     restored = load(tmp_path / "restored.pt")
     if lists:
         [restored["optimizer"]], [restored["scheduler"]] = (
@@ -162,7 +166,7 @@ def test_a_trainer_that_saved_its_parameters_themselves_gets_them_back(tmp_path:
     layout = Layout.of_shapes([(3,)], names=["w"])
     taken = Snapshot(2, "", layout, SGD, {"w": torch.ones(3)}, ({},))
     template = load_template(tmp_path / "own.pt", layout)
-    assert template_fill.fill(template, taken, lambda step: 0.1).step == 2
+    assert template_fill.fill_template(template, taken, lambda step: 0.1).step == 2
     assert template.tree["net"]["w"].tolist() == [1.0, 1.0, 1.0]
     assert template.tree["net"]["w"].requires_grad and template.tree["step"] == 2
 
@@ -173,7 +177,7 @@ def test_no_room_for_a_restored_step_is_told_and_leaves_no_file(
 ) -> None:
     with no_room(most_bytes), pytest.raises(OSError, match="File too large") as caught:
         out = OutputTarget(path=tmp_path / "out.pt", folder=False)
-        template_fill.write({"weight": torch.zeros(10_000)}, out)
+        template_fill.write_torch_file({"weight": torch.zeros(10_000)}, out)
     assert caught.value.filename == f"{tmp_path}/out.pt"
     assert not list(tmp_path.iterdir())
 
@@ -207,7 +211,7 @@ def test_another_step_another_model_and_another_optimizer_are_refused(trained: A
     other = SGD if optimizer is ADAMW else ADAMW
     wrong = snapshot_of(out / "step-4.pt", other)
     with refused_as(findings.OTHER_STATES):
-        template_fill.fill(template, wrong, lambda step: 0.1)
+        template_fill.fill_template(template, wrong, lambda step: 0.1)
 
 
 def test_a_model_that_fits_in_two_ways_needs_names() -> None:
@@ -216,7 +220,7 @@ def test_a_model_that_fits_in_two_ways_needs_names() -> None:
     layout = Layout.of_shapes([(3,), (2,)])
     with refused_as(findings.AMBIGUOUS_PARAMETERS):
         read_template(tree, layout, (), "x")
-    assert read_template(tree, layout, ("a", "b"), "x").others == ("mean",)
+    assert read_template(tree, layout, ("a", "b"), "x").non_parameters == ("mean",)
 
 
 def test_a_snapshot_is_one_step_whole_while_another_process_steps(tmp_path: Path) -> None:
@@ -244,8 +248,8 @@ def test_what_is_kept_and_assumed_is_said_and_another_scheduler_is_refused(train
     snapshot = snapshot_of(out / "step-4.pt", optimizer)
     tree = load(out / "step-0.pt") | {"rng": torch.zeros(4, dtype=torch.uint8)}
     template = read_template(tree, snapshot.layout, (), "x")
-    filled = template_fill.fill(template, snapshot, lambda step: 0.1)
-    assert {"rng", "arguments"} <= set(filled.kept)
+    filled = template_fill.fill_template(template, snapshot, lambda step: 0.1)
+    assert {"rng", "arguments"} <= set(filled.unchanged)
     if optimizer is ADAMW:  # SGD counts no steps: there the counter is the evidence
         assert COUNTER_FROM_ZERO("step") in filled.assumed
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(

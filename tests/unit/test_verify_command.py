@@ -50,12 +50,12 @@ def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
     written: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(written, tmp_path / "step-2")
-    latest_pointer.point(tmp_path, "step-99")
+    latest_pointer.write_latest(tmp_path, "step-99")
     told = r"latest names step-99, which does not exist \(complete are step-2\)"
     for verb in (verify, flowcheck.load, from_checkpoint):
         with pytest.raises(StateError, match=told):
             verb(tmp_path)
-    latest_pointer.point(tmp_path, "step-2")
+    latest_pointer.write_latest(tmp_path, "step-2")
     (tmp_path / "step-2" / MANIFEST).unlink()
     told = r"latest names step-2, which holds no manifest.json \(no checkpoint there is complete\)"
     for verb in (verify, flowcheck.load, from_checkpoint):
@@ -172,7 +172,7 @@ def test_a_manifest_may_not_speak_of_files_outside_its_folder(
 
 def test_the_newest_of_a_folder_is_the_one_that_latest_names(written: Path, tmp_path: Path) -> None:
     folder = copied(written, tmp_path)
-    latest_pointer.point(tmp_path, folder.name)
+    latest_pointer.write_latest(tmp_path, folder.name)
     code, said = verify(tmp_path)
     assert code == 0 and str(folder) in said
     (tmp_path / "latest").write_text("../step-2\n")
@@ -209,12 +209,16 @@ def test_a_manifest_of_format_2_is_read_and_its_sentences_are_findings(tmp_path:
     found = decode_manifest(text, "step-7")
     assert (found.step, found.kind) == (7, CheckpointKind.PARAMETERS_ONLY)
     lacks = "parameters of step 7 and no optimizer state; 2 parameters are of earlier steps"
-    assert [str(one) for one in found.lacks] == [lacks]
+    assert [str(one) for one in found.resume_caveats] == [lacks]
     assert [str(one) for one in found.evidence] == ["weights: broadcast"]
     assert [one.until_audit for one in found.assumed] == [True, False]
     assert str(found.assumed[0]) == "channel order (no audit has shown it yet)"
     again = decode_manifest(encode_manifest(found), "step-7")
-    assert again.format == 3 and again.assumed == found.assumed and again.lacks == found.lacks
+    assert (
+        again.format == 3
+        and again.assumed == found.assumed
+        and again.resume_caveats == found.resume_caveats
+    )
     with pytest.raises(StateError) as refused:
         decode_manifest(text.replace(b"by address", b"by adress."), "step-7")
     assert refused.value.finding == MANIFEST_CHANGED("step-7")
@@ -225,14 +229,16 @@ def test_a_manifest_of_format_2_is_read_and_its_sentences_are_findings(tmp_path:
 
 def test_findings_lie_in_a_manifest_as_objects(tmp_path: Path) -> None:
     gaps = (NO_OPTIMIZER_STATE(9), EARLIER_PARAMETERS(2))
-    made = Manifest(step=9, digest="", torch_version="", lacks=gaps, assumed=(SQUARE_ROOTS(),))
+    made = Manifest(
+        step=9, digest="", torch_version="", resume_caveats=gaps, assumed=(SQUARE_ROOTS(),)
+    )
     text = encode_manifest(made)
     told = json.loads(text)
     assert [one["code"] for one in told["lacks"]] == [one.code for one in gaps]
     assert told["lacks"][1]["arguments"] == {"parameters": 2}
     assert told["lacks"][1]["sentence"] == str(gaps[1])
     found = decode_manifest(text, "step-9")
-    assert (found.lacks, found.assumed) == (gaps, (SQUARE_ROOTS(),))
+    assert (found.resume_caveats, found.assumed) == (gaps, (SQUARE_ROOTS(),))
 
 
 @settings(
@@ -273,7 +279,7 @@ def test_what_a_hostile_manifest_says_is_shown_and_neither_obeyed_nor_waited_for
     tensors = {"[/red]\x1b[31m": far, **manifest.tensors}
     files = manifest.files | {name: FileSum(1, "", "") for name in ("a" * 5000, "b\0")}
     lacks = (earlier_finding("[/b]"),)
-    hostile = msgspec.structs.replace(manifest, files=files, tensors=tensors, lacks=lacks)
+    hostile = msgspec.structs.replace(manifest, files=files, tensors=tensors, resume_caveats=lacks)
     write_manifest(folder / MANIFEST, hostile)
     code, said = verify(folder)
     assert code == 1

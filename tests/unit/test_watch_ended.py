@@ -61,7 +61,7 @@ def made(folder: Path) -> RunDir:
     beat = Heartbeat(
         pid=1, started_ns=1, beat_ns=time.monotonic_ns(), restarts=restarts, steps_lost=1
     )
-    write_beat(run.beat, beat)
+    write_beat(run.heartbeat_file, beat)
     for number, kind in enumerate(
         (EventKind.ARRIVED, EventKind.APPLIED, EventKind.LOSS, EventKind.STOP)
     ):
@@ -112,8 +112,10 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     asked = stopped_by(run, signal.SIGTERM)
     assert asked.of(ASKED_BY)
     assert (asked.arguments["command"], asked.arguments["pid"]) == ("flowcheck down", os.getpid())
-    run.asked.write_text("flowcheck down (process 7, user root)")  # as FlowCheck 0.1 wrote it
-    assert stopped_by(run, signal.SIGTERM) == EARLIER_SENTENCE(run.asked.read_text())
+    run.stop_request.write_text(
+        "flowcheck down (process 7, user root)"
+    )  # as FlowCheck 0.1 wrote it
+    assert stopped_by(run, signal.SIGTERM) == EARLIER_SENTENCE(run.stop_request.read_text())
     why = earlier_finding("extract: no room")
     record_end(run, EndKind.FAILED, why, [JobEnd(step=5, checkpoint="/kept/step-5")], 10**18)
     run.remove(keep_records=True)
@@ -148,7 +150,7 @@ def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_
     os.utime(place, ns=(10**18, 10**18))
     now_ns = time.monotonic_ns()
     beat = Heartbeat(pid=1, started_ns=1, beat_ns=now_ns, frame_ns=(now_ns - 7 * 10**9,))
-    write_beat(run.beat, beat)
+    write_beat(run.heartbeat_file, beat)
     record_end(run, EndKind.ASKED, SIGNAL_INT(), [JobEnd(step=5, checkpoint=str(place))])
     run.remove(keep_records=True)
     state = StateReader(run.root, cached_s=0.0).state()
@@ -167,7 +169,7 @@ def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_
 def test_who_found_a_killed_chain_is_told_and_when_it_last_lived(tmp_path: Path) -> None:
     run = made(tmp_path / "run")
     (run.pids / "supervisor").write_text("999999 0")
-    os.utime(run.beat, (DIED_S, DIED_S))
+    os.utime(run.heartbeat_file, (DIED_S, DIED_S))
     assert StateReader(run.root).state().ended is None, "nobody has found it yet"
     assert shutdown_cleanup.down(run.root, discard=False, as_json=True) == 0
     end = read_end(run)

@@ -115,7 +115,7 @@ def test_the_rate_of_steps_falls_to_none_once_none_is_taken(tmp_path: Path) -> N
             taken = Event(time_ns=int(step * each_s * 1e9), kind=EventKind.APPLIED, step=step)
             append_line(path, line_of(taken, {}), 1 << 20)
         history = StepHistory(path)
-        history.look()
+        history.update()
         last_s = 20 * each_s
         assert history.step_rate(int((last_s + still_s) * 1e9)) == pytest.approx(1 / each_s)
         assert history.step_rate(int((last_s + gone_s) * 1e9)) == 0.0
@@ -136,7 +136,7 @@ def test_a_step_that_is_told_as_taken_before_it_is_told_as_whole_keeps_both_time
         event = Event(time_ns=begun + at_ms * 10**6, kind=kind, step=step)
         append_line(path, line_of(event, {}), 1 << 20)
     history = StepHistory(path)
-    history.look()
+    history.update()
     times = {
         one.step: [ns and (ns - begun) // 10**6 for ns in (one.arrived_ns, one.applied_ns)]
         for one in history.timeline

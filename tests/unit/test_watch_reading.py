@@ -82,13 +82,19 @@ def test_nothing_there_is_a_state_that_says_so(tmp_path: Path) -> None:
 def test_whatever_of_a_run_is_torn_or_gone_is_named_and_the_rest_is_told(tmp_path: Path) -> None:
     run, _ = create(CONFIG, tmp_path / "run")
     try:
-        write_beat(run.beat, beat())
+        write_beat(run.heartbeat_file, beat())
         assert StateReader(run.root).state().health.word is HealthWord.BEHIND
         run.ring(0).write_bytes(b"not a ring")
         state = StateReader(run.root).state()
         assert state.health.word is HealthWord.STALE
         assert any(one.arguments["what"] == "ring 0" for one in state.problems) and state.jobs
-        for torn in (run.persisted, run.steps, run.unlearned, run.beat, run.extract_record):
+        for torn in (
+            run.persisted,
+            run.steps,
+            run.unlearned,
+            run.heartbeat_file,
+            run.extract_record,
+        ):
             torn.write_bytes(b'{"torn}')
         assert StateReader(run.root).state().health.word is HealthWord.STALE
         run.config.write_bytes(b"{")
@@ -102,12 +108,12 @@ def test_a_supervisor_whose_heart_stands_still_is_told_from_one_that_lives(tmp_p
     run, _ = create(CONFIG, tmp_path / "run")
     try:
         reader = StateReader(run.root, cached_s=0.0)
-        write_beat(run.beat, beat())
+        write_beat(run.heartbeat_file, beat())
         assert reader.state().health.word is HealthWord.BEHIND
-        write_beat(run.beat, beat(age_s=60.0))
+        write_beat(run.heartbeat_file, beat(age_s=60.0))
         old = reader.state()
         assert old.health == Health(word=HealthWord.STALE, reason=SUPERVISOR_HANGS(60))
-        write_beat(run.beat, beat(age_s=-60.0))  # of before this machine was started anew
+        write_beat(run.heartbeat_file, beat(age_s=-60.0))  # of before this machine was started anew
         assert reader.state().health.word is HealthWord.STALE
         (run.pids / "supervisor").write_text("999999 0")
         assert reader.state().health.reason == SUPERVISOR_GONE()
@@ -130,21 +136,21 @@ def test_many_readers_share_one_reading(tmp_path: Path) -> None:
 def test_lines_of_a_file_that_is_halved_moved_or_torn_come_once_each(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     tail, seen, written = JsonLinesTail(path), [], []
-    assert tail.new() == []
+    assert tail.read_new_lines() == []
     for number in range(3000):
         line = json.dumps({"n": number, "x": "y" * (number % 90)}).encode()
         append_line(path, line, 20_000)
         written.append(line)
         if number % 37 == 0:
-            seen += tail.new()
+            seen += tail.read_new_lines()
     with path.open("ab") as file:
         file.write(b'{"torn')
-    assert [*seen, *tail.new()] == written
+    assert [*seen, *tail.read_new_lines()] == written
     path.rename(tmp_path / "previous")
     path.write_bytes(b'{"n": "another run"}\n')
-    assert tail.new() == [b'{"n": "another run"}']
+    assert tail.read_new_lines() == [b'{"n": "another run"}']
     path.unlink()
-    assert tail.new() == []
+    assert tail.read_new_lines() == []
 
 
 def test_a_line_of_before_is_read_and_one_of_a_later_version_is_passed_over() -> None:
@@ -174,7 +180,7 @@ def test_the_past_of_a_job_is_its_last_lifes_and_a_loss_is_of_its_own_step(
     def tell(kind: EventKind, step: int | None = None, time_ns: int = 1, **more: object) -> None:
         event = Event(time_ns=time_ns, kind=kind, step=step, **more)  # type: ignore[arg-type]
         append_line(path, line_of(event, {}), 1 << 20)
-        history.look()
+        history.update()
 
     for step in (1, 2):
         tell(EventKind.ARRIVED, step, 10 * step)
@@ -218,7 +224,7 @@ def test_holes_between_packets_are_missing_and_a_burst_under_way_is_not(shm: Pat
 def test_a_heart_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     write_beat(tmp_path / "none" / "beat.json", beat())
     assert read_beat(tmp_path / "none" / "beat.json") is None
-    assert RunDir(tmp_path).beat.name == "beat.json"
+    assert RunDir(tmp_path).heartbeat_file.name == "beat.json"
 
 
 @settings(deadline=None)
@@ -237,7 +243,7 @@ def test_several_jobs_are_told_by_their_names_each_with_its_own_past(tmp_path: P
     try:
         reader = StateReader(run.root, cached_s=0.0)
         for number, own in enumerate(all_run_dirs(run), 1):
-            write_beat(own.beat, msgspec.structs.replace(beat(), events={"save": number}))
+            write_beat(own.heartbeat_file, msgspec.structs.replace(beat(), events={"save": number}))
             for step in range(1, 2 + number):
                 told = Event(time_ns=step, kind=EventKind.ARRIVED, step=step, job=number)
                 append_line(own.events, line_of(told, {}), 1 << 20)

@@ -149,7 +149,7 @@ def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_i
     try:
         until(b"no chain was")
         run, _ = create(CONFIG, tmp_path / "run")
-        write_beat(run.beat, beat())
+        write_beat(run.heartbeat_file, beat())
         until(b"BEHIND")
         run.remove()
         seen.clear()

@@ -61,7 +61,7 @@ class LabOpenVSwitch:
         """ovs-vsctl; returns when the daemon has done it, unless told --no-wait."""
         return self.run("ovs-vsctl", f"--db={self._database}", f"--timeout={LIMIT_S}", *words)
 
-    def tell(self, *words: str) -> str:
+    def appctl(self, *words: str) -> str:
         """ovs-appctl to ovs-vswitchd."""
         target = f"--target={self._folder}/ovs-vswitchd.ctl"
         return self.run("ovs-appctl", target, f"--timeout={LIMIT_S}", *words)
@@ -121,7 +121,7 @@ def build(cluster: Cluster, folder: Path, born: Callable[[ProcessIdentity], None
     else:
         switch.configure("add-port", BRIDGE, MONITOR)
     for host in range(cluster.hosts):
-        switch.tell("fdb/add", BRIDGE, port_name(host), "0", cluster.mac(host))
+        switch.appctl("fdb/add", BRIDGE, port_name(host), "0", cluster.mac(host))
     _mirror(switch, cluster, TUNNEL if cluster.erspan else MONITOR)
     _check(switch)
 
@@ -142,14 +142,14 @@ def _tunnel(switch: LabOpenVSwitch, cluster: Cluster) -> None:
         route.link("set", index=own, mtu=cluster.monitor_mtu)
         route.addr("add", index=own, address=OUTER[0], prefixlen=24)
         route.link("set", index=own, state="up")
-    switch.tell("fdb/add", TUNNEL_BRIDGE, MONITOR, "0", cluster.checkpoint_mac)
+    switch.appctl("fdb/add", TUNNEL_BRIDGE, MONITOR, "0", cluster.checkpoint_mac)
     options = f"options:local_ip={OUTER[0]} options:remote_ip={OUTER[1]} options:key={SESSION}"
     options += f" options:erspan_ver=1 options:erspan_idx={SESSION}"
     words = ["add-port", BRIDGE, TUNNEL, "--", "set", "interface", TUNNEL, "type=erspan"]
     switch.configure(*words, *options.split())
     # The switch looks its routes up when the kernel tells it of a change, which is later than now.
-    switch.tell("ovs/route/add", f"{OUTER[1]}/32", TUNNEL_BRIDGE)
-    switch.tell("tnl/neigh/set", TUNNEL_BRIDGE, OUTER[1], cluster.checkpoint_mac)
+    switch.appctl("ovs/route/add", f"{OUTER[1]}/32", TUNNEL_BRIDGE)
+    switch.appctl("tnl/neigh/set", TUNNEL_BRIDGE, OUTER[1], cluster.checkpoint_mac)
 
 
 def _mirror(switch: LabOpenVSwitch, cluster: Cluster, output: str) -> None:

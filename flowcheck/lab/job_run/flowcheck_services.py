@@ -57,7 +57,7 @@ class FlowCheckServices:
         while not self._captures():
             self.check()
             if time.monotonic() > deadline_s:
-                said = self.said().strip() or "they printed nothing"
+                said = self.output().strip() or "they printed nothing"
                 limit_s = round(START_LIMIT_S)
                 what = SERVICES_NOT_UP(limit_s=limit_s, log=self.log, said=said)
                 raise FlowCheckError(what)
@@ -78,7 +78,7 @@ class FlowCheckServices:
         """Of the first of its processes."""
         return self._process.pid
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def alive(self) -> bool:
@@ -88,10 +88,10 @@ class FlowCheckServices:
         """Raises FlowCheckError once they have ended: nothing would follow the job any more."""
         code = self._process.poll()
         if code is not None:
-            said = "\n".join(self.said().strip().splitlines()[-5:]) or "they printed nothing"
+            said = "\n".join(self.output().strip().splitlines()[-5:]) or "they printed nothing"
             raise FlowCheckError(SERVICES_ENDED(code=code, log=self.log, said=said))
 
-    def state(self) -> ChainState | None:
+    def chain_state(self) -> ChainState | None:
         """What `flowcheck status` tells; None while nothing of it can be read."""
         told = self._reader.state()
         return told if told.jobs and told.rings else None

@@ -45,7 +45,7 @@ class HangDetector:
         self._starved_s = 0.0
         self._delays: dict[int, float] = {}
 
-    def look(self, step: object) -> None:
+    def check(self, step: object) -> None:
         """step: anything that is another after a step. Raises FlowCheckError when they hang, with
         the line each rank stands at; they are gone then."""
         now = time.monotonic()

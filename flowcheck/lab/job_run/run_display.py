@@ -44,7 +44,7 @@ class Display:
     ) -> None:
         self._live.stop()
 
-    def say(self, sentence: str) -> None:
+    def print_line(self, sentence: str) -> None:
         """A line that stays, unbroken: it may hold a command to paste."""
         self._console.print(f"==> {sentence}", style="bold", soft_wrap=True)
 

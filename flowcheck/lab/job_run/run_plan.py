@@ -71,7 +71,7 @@ class LabPlan:
     channels: int = 2
     nccl: str = "2.29"
     loss: float = 0.0
-    late: LateJoin | None = None
+    late_join: LateJoin | None = None
     """FlowCheck does not see all of it; None: it does."""
     jobs: int = 1
     """Beside each other, each on as many hosts of the cluster."""
@@ -109,7 +109,7 @@ class LabPlan:
         return self.services_folder / "run"
 
     @property
-    def own_folders(self) -> tuple[Path, Path]:
+    def created_folders(self) -> tuple[Path, Path]:
         """What it makes new, and takes away for the next run."""
         return self.trainers_folder, self.services_folder
 
@@ -205,7 +205,7 @@ def job_file(plan: LabPlan, *, digests: bool = True) -> str:
         *optimizer_lines(settings),
         "",
     ]
-    if plan.late is not None and plan.late.comes_new:
+    if plan.late_join is not None and plan.late_join.comes_new:
         lines += model_lines(plan.arguments, plan.steps)
     return "\n".join(lines)
 

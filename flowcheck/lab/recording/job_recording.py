@@ -21,7 +21,7 @@ from flowcheck.lab.job_run.hang_detection import HangDetector
 from flowcheck.lab.job_run.run_plan import GPT, MASTER_PORT, LabPlan, optimizer_lines, settings_of
 from flowcheck.lab.job_run.torchrun_trainers import Script, Trainers
 from flowcheck.lab.recording.packet_tap import PacketTap, TapCounts
-from flowcheck.replica.optimizer_step.c_kernel_args import root_name
+from flowcheck.replica.optimizer_step.c_kernel_args import square_root_name
 
 LOOK_S = 0.1
 """Seconds between two looks at the processes. A choice: shorter costs processor time."""
@@ -82,7 +82,7 @@ def record(
         "mirrors": list(map(str, plan.cluster.mirrors)),
         "mtu": plan.cluster.mtu,
         "nccl": plan.nccl,
-        "roots": root_name(),
+        "roots": square_root_name(),
         "frames": seen.frames,
         "steps": [{"step": step, "sha256": kept} for step, kept in sorted(steps.items())],
         "collectives": collectives,
@@ -122,7 +122,7 @@ def _captured(plan: LabPlan, script: Script, capture: Path, comment: str) -> Tap
         space = plan.cluster.checkpoint_namespace
         with PacketTap(space, UPLINK, capture, comment=comment) as tap:
             _run(plan, script)
-        return tap.seen
+        return tap.packet_count
     finally:
         cluster.down(plan.cluster.name)
 
@@ -140,7 +140,7 @@ def _run(plan: LabPlan, script: Script) -> None:
     try:
         while not trainers.ended():
             # A collective is a line of each rank: whoever's script it is, this tells it gets on.
-            moving.look([path.stat().st_size for path in sorted(truth.glob("*.jsonl"))])
+            moving.check([path.stat().st_size for path in sorted(truth.glob("*.jsonl"))])
             Event().wait(LOOK_S)
     finally:
         trainers.kill()

@@ -43,7 +43,7 @@ class PacketTap:
 
     def __init__(self, namespace: str, interface: str, path: Path, *, comment: str) -> None:
         """Listens when this returns. Needs root."""
-        self.seen = TapCounts(0, 0)
+        self.packet_count = TapCounts(0, 0)
         self._path, self._interface, self._comment = path, interface, comment
         self._ended = threading.Event()
         self._error: Exception | None = None
@@ -79,7 +79,7 @@ class PacketTap:
         self._close()
         if self._error is not None:
             raise self._error
-        return self.seen
+        return self.packet_count
 
     def _close(self) -> None:
         self._ended.set()
@@ -112,7 +112,7 @@ class PacketTap:
             raw = self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
             _, dropped = struct.unpack("II", raw)
             writer.statistics(received=frames, dropped=dropped, at_ns=time.time_ns())
-        self.seen = TapCounts(frames, size)
+        self.packet_count = TapCounts(frames, size)
         if dropped:
             what = FRAMES_DROPPED(frames=dropped, interface=self._interface, path=self._path)
             raise FlowCheckError(what)

@@ -49,21 +49,25 @@ class KillRestoreDrill:
         """Raises ConfigError as `check_folders`, FlowCheckError where the cluster is another run's,
         or something did not come up, or hung."""
         plan = self._plan
-        check_folders(plan.folder, plan.own_folders, force=plan.force)
+        check_folders(plan.folder, plan.created_folders, force=plan.force)
         with cluster.reserved(plan.cluster.name):
             return self._held()
 
     def _held(self) -> DrillOutcome:
         plan, outcome = self._plan, DrillOutcome(self._plan.steps)
         began = time.monotonic()
-        self._display.say(f"cluster of {plan.cluster.hosts} hosts, mirror {plan.cluster.words}")
+        self._display.print_line(
+            f"cluster of {plan.cluster.hosts} hosts, mirror {plan.cluster.words}"
+        )
         cluster.down(plan.cluster.name)
-        make_empty_folders(plan.folder, plan.own_folders, force=plan.force)
+        make_empty_folders(plan.folder, plan.created_folders, force=plan.force)
         cluster.up(plan.cluster)
         try:
             self._whole(outcome)
         except (KeyboardInterrupt, SystemExit):
-            self._display.say(f"interrupted: services and cluster go; files stay in {plan.folder}")
+            self._display.print_line(
+                f"interrupted: services and cluster go; files stay in {plan.folder}"
+            )
             raise
         finally:
             if self._services is not None:
@@ -101,19 +105,19 @@ class KillRestoreDrill:
                 self._follow("training", trainers, until=plan.kill_at)
                 trainers.kill()
                 outcome.killed_at = max(trainer_digests(plan.digests), default=0)
-                self._display.say(
+                self._display.print_line(
                     f"all trainers killed with SIGKILL, their last step {outcome.killed_at}"
                 )
                 # A chain that is still about to learn the job, on a slow machine, has no step yet.
                 self._catch_up(outcome.killed_at)
                 outcome.restored_step, restored = self._restore()
-                self._display.say(f"step {outcome.restored_step} restored to {restored}")
+                self._display.print_line(f"step {outcome.restored_step} restored to {restored}")
                 trainers = self._launch(plan.script("job", *digests, "--resume", str(restored)))
             self._follow("resumed" if plan.kill_at else "training", trainers, until=None)
         finally:
             trainers.kill()
         self._catch_up(plan.steps)
-        outcome.chain = self._services.state()
+        outcome.chain = self._services.chain_state()
         replica = replica_digests(RunDir(plan.run).steps)
         outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
         self._services.stop()
@@ -124,7 +128,7 @@ class KillRestoreDrill:
         """What is still to come: each control trains as many steps as the drill did."""
         runs = (outcome.restored_step is not None) + (self._plan.cluster.hosts == 2)
         if runs:
-            self._display.say(
+            self._display.print_line(
                 f"the job took {took_s:.0f} s; what its end is compared with takes about as long "
                 f"{('once', 'twice')[runs - 1]} more (--no-control leaves it out)"
             )
@@ -137,7 +141,9 @@ class KillRestoreDrill:
         found: dict[int, Digests] = {}
         stop = outcome.restored_step
         if stop is not None:
-            self._display.say(f"control: stopped at step {stop} by the trainer's own save, resumed")
+            self._display.print_line(
+                f"control: stopped at step {stop} by the trainer's own save, resumed"
+            )
             own = checkpoint_path(plan.trainers_folder / "control", stop)
             kept = plan.trainers_folder / "control.jsonl"
             more = ("--stop-at", str(stop), "--digests", str(kept))
@@ -147,7 +153,7 @@ class KillRestoreDrill:
             self._to_end("control, resumed", plan.script("control", *more))
             outcome.control = trainer_digests(kept).get(plan.steps, {})
         if plan.cluster.hosts == 2:
-            self._display.say("control: never stopped")
+            self._display.print_line("control: never stopped")
             kept = plan.trainers_folder / "unbroken.jsonl"
             self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))
             outcome.unbroken = trainer_digests(kept).get(plan.steps, {})
@@ -167,10 +173,14 @@ class KillRestoreDrill:
         enter = cluster.enter(plan.cluster.checkpoint_namespace, [plan.trainers_folder])
         services = FlowCheckServices(job, plan.run, plan.services_folder / "up.log", enter=enter)
         services.wait_listening()
-        self._display.say("services are up on the checkpoint node; they see the mirror port alone")
+        self._display.print_line(
+            "services are up on the checkpoint node; they see the mirror port alone"
+        )
         own, run = as_typed(), quote(str(plan.run))
-        self._display.say(f"to watch them from another terminal: {own} top --run {run}")
-        self._display.say(f"or in a browser, at the address this prints: {own} watch --run {run}")
+        self._display.print_line(f"to watch them from another terminal: {own} top --run {run}")
+        self._display.print_line(
+            f"or in a browser, at the address this prints: {own} watch --run {run}"
+        )
         return services
 
     def _launch(self, script: Script, hosts: Sequence[int] | None = None) -> Trainers:
@@ -196,10 +206,10 @@ class KillRestoreDrill:
             step = int(last.get("step", 0))
             if until is not None and step >= until:
                 return
-            moving.look(step)
+            moving.check(step)
             if self._services is not None:
                 self._services.check()
-            chain = self._services.state() if self._services is not None else None
+            chain = self._services.chain_state() if self._services is not None else None
             self._display.show(what, last, chain)
             Event().wait(LOOK_S)
 
@@ -209,7 +219,7 @@ class KillRestoreDrill:
         out = plan.trainers_folder / "restored.pt"
         template = checkpoint_path(plan.trainers_folder / "job", 0)
         source = StepSource(run=plan.run)
-        request = RestoreRequest(source=source, templates=(template,), out=out, force=True)
+        request = RestoreRequest(source=source, templates=(template,), output=out, force=True)
         (done,) = restore(request)
         return done.written.step, out
 
@@ -218,7 +228,7 @@ class KillRestoreDrill:
         assert self._services is not None
         deadline_s = time.monotonic() + FOLLOW_LIMIT_S
         while time.monotonic() < deadline_s and self._services.alive():
-            chain = self._services.state()
+            chain = self._services.chain_state()
             if chain and (chain.jobs[0].step or 0) >= step:
                 return
             Event().wait(LOOK_S)
@@ -235,7 +245,11 @@ def run_drill(plan: LabPlan, *, quiet: bool) -> DrillOutcome:
     from flowcheck.lab.restore_drill.multi_job_drill import MultiJobDrill
 
     kind = (
-        MultiJobDrill if plan.jobs > 1 else KillRestoreDrill if plan.late is None else LateJoinDrill
+        MultiJobDrill
+        if plan.jobs > 1
+        else KillRestoreDrill
+        if plan.late_join is None
+        else LateJoinDrill
     )
     with Display(plan.steps, quiet=quiet) as display:
         return kind(plan, display).whole()

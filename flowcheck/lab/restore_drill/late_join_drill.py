@@ -41,8 +41,8 @@ class LateJoinDrill(KillRestoreDrill):
 
     def __init__(self, plan: LabPlan, display: Display) -> None:
         super().__init__(plan, display)
-        assert plan.late is not None
-        self._late = plan.late
+        assert plan.late_join is not None
+        self._late = plan.late_join
 
     def _train(self, outcome: DrillOutcome) -> dict[int, Digests]:
         plan, late = self._plan, self._late
@@ -54,11 +54,11 @@ class LateJoinDrill(KillRestoreDrill):
                 self._follow("training", trainers, until=late.leave_at)
                 self._services.stop()
                 self._services = None
-                self._display.say(f"FlowCheck left at step {trainers.step()}")
+                self._display.print_line(f"FlowCheck left at step {trainers.step()}")
             if late.join_at is not None:
                 self._follow("training alone", trainers, until=late.join_at)
                 self._services = self._start_services()
-                self._display.say(f"FlowCheck joins behind step {trainers.step()}")
+                self._display.print_line(f"FlowCheck joins behind step {trainers.step()}")
                 self._give_base(trainers, outcome)
             if late.gap_at is not None:
                 self._follow("followed", trainers, until=late.gap_at)
@@ -69,7 +69,7 @@ class LateJoinDrill(KillRestoreDrill):
             trainers.kill()
         self._catch_up(plan.steps)
         assert self._services is not None
-        outcome.chain = self._services.state()
+        outcome.chain = self._services.chain_state()
         outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
         replica = replica_digests(RunDir(plan.run).steps)
         self._services.stop()
@@ -84,7 +84,7 @@ class LateJoinDrill(KillRestoreDrill):
             os.kill(pid, signal.SIGKILL)
         Event().wait(GAP_S)
         os.kill(pids[SUPERVISOR.name], signal.SIGCONT)
-        self._display.say(f"capture was down for {GAP_S:g} s and more")
+        self._display.print_line(f"capture was down for {GAP_S:g} s and more")
 
     def _give_base(self, trainers: Trainers, outcome: DrillOutcome) -> None:
         """Of the trainer's checkpoints behind what is seen now the first that will do."""
@@ -94,12 +94,12 @@ class LateJoinDrill(KillRestoreDrill):
         while time.monotonic() < deadline_s:
             for step, one, other in self._pairs(behind):
                 try:
-                    base_command.apply_base(run, one, LogPosition(then=other))
+                    base_command.apply_base(run, one, LogPosition(later_checkpoint=other))
                 except StateError as error:
                     why = error.finding
                     continue
                 outcome.bases.append(step)
-                self._display.say(f"{one.name} is the base: {other.name} tells its place")
+                self._display.print_line(f"{one.name} is the base: {other.name} tells its place")
                 return
             if trainers.ended() and not self._pairs(behind):
                 why = TRAINERS_WROTE_TOO_FEW(why=why, every=self._late.save_every, step=behind)

@@ -61,13 +61,15 @@ class MultiJobDrill(KillRestoreDrill):
                 for job in jobs:
                     job.killed_at = max(trainer_digests(job.digests), default=0)
                 told = ", ".join(str(job.killed_at) for job in jobs)
-                self._display.say(f"all trainers killed with SIGKILL, their last steps {told}")
+                self._display.print_line(
+                    f"all trainers killed with SIGKILL, their last steps {told}"
+                )
                 self._start(jobs, self._give_back(jobs))
             self._follow_all("resumed" if plan.kill_at else "training", jobs, until=None)
         finally:
             self._kill(jobs)
         self._wait_for_all(plan.steps)
-        outcome.chain = self._services.state()
+        outcome.chain = self._services.chain_state()
         replicas = [replica_digests(own.steps) for own in all_run_dirs(RunDir(plan.run))]
         self._services.stop()
         self._services = None
@@ -95,11 +97,11 @@ class MultiJobDrill(KillRestoreDrill):
             steps = [trainers.step() for trainers in running]
             if until is not None and min(steps) >= until:
                 return
-            moving.look(steps)
+            moving.check(steps)
             assert self._services is not None
             self._services.check()
             lines = running[steps.index(min(steps))].lines()
-            self._display.show(what, dict(lines[-1]) if lines else {}, self._services.state())
+            self._display.show(what, dict(lines[-1]) if lines else {}, self._services.chain_state())
             Event().wait(LOOK_S)
 
     def _give_back(self, jobs: list[_Job]) -> dict[int, Path]:
@@ -109,12 +111,14 @@ class MultiJobDrill(KillRestoreDrill):
         out = plan.trainers_folder / "restored"
         found = {}
         source = StepSource(run=plan.run)
-        for done in restore(RestoreRequest(source=source, templates=tuple(templates), out=out)):
+        for done in restore(RestoreRequest(source=source, templates=tuple(templates), output=out)):
             assert done.template is not None
             job = templates[done.template]
             job.restored_step = done.written.step
             found[job.number] = done.out
-            self._display.say(f"step {job.restored_step} of {job.name} restored to {done.out}")
+            self._display.print_line(
+                f"step {job.restored_step} of {job.name} restored to {done.out}"
+            )
         return found
 
     def _wait_for_all(self, step: int) -> None:

@@ -58,7 +58,7 @@ class SyntheticTraffic:
     collectives: list[tuple[str, bytes]] = field(default_factory=list)
     """(kind, result) in order, all-gathers as the concatenation over ranks."""
 
-    def seen_at(self, rank: int, direction: str = "both") -> list[WireFrame]:
+    def frames_at_port(self, rank: int, direction: str = "both") -> list[WireFrame]:
         """Frames a mirror of `rank`'s port copies: rx, tx or both."""
         return [
             wire
@@ -113,10 +113,10 @@ class SyntheticRun:
         self.truth = SyntheticTraffic(shapes=job.shapes)
         self.sizes = [torch.Size(shape).numel() * job.dtype.itemsize for shape in job.shapes]
 
-    def all(self) -> SyntheticTraffic:
+    def generate(self) -> SyntheticTraffic:
         """DDP's constructor, iteration 0, the bucket rebuild, the later iterations."""
         job = self.job
-        self._start_up()
+        self._startup_broadcasts()
         whole = tuple(range(len(job.shapes)))
         later = job.buckets or (tuple(reversed(whole)),)
         for step in range(job.steps):
@@ -132,7 +132,7 @@ class SyntheticRun:
         self.truth.frames = self.fabric.frames
         return self.truth
 
-    def _start_up(self) -> None:
+    def _startup_broadcasts(self) -> None:
         job = self.job
         count = struct.pack("<q", len(job.shapes))
         self._play(ring_collectives.all_gather([count] * job.ranks))
@@ -204,4 +204,4 @@ class SyntheticRun:
 
 def make_traffic(job: SyntheticJob) -> SyntheticTraffic:
     """The whole job's frames and truth."""
-    return SyntheticRun(job).all()
+    return SyntheticRun(job).generate()

@@ -59,12 +59,12 @@ def measure(plan: LabPlan, *, rounds: int, warm_up: int, display: Display) -> li
         raise ConfigError("steps", plan.steps, "two more than --warm-up, which is at least 1")
     if rounds < 1:
         raise ConfigError("rounds", rounds, "1 or more")
-    check_folders(plan.folder, plan.own_folders, force=plan.force)
+    check_folders(plan.folder, plan.created_folders, force=plan.force)
     found = []
     with cluster.reserved(plan.cluster.name), _on_cpu(OTHER_CPU):
         for number in range(1, rounds + 1):
             for place, case in enumerate(CASES):
-                display.say(f"round {number} of {rounds}: {case.words}")
+                display.print_line(f"round {number} of {rounds}: {case.words}")
                 found.append(_one(plan, case, number, place, warm_up, display))
     return found
 
@@ -75,7 +75,7 @@ def _one(
     load = os.getloadavg()[0]
     cluster.down(plan.cluster.name)
     again = (number, place) != (1, 0)  # what is there is of the case before
-    make_empty_folders(plan.folder, plan.own_folders, force=plan.force or again)
+    make_empty_folders(plan.folder, plan.created_folders, force=plan.force or again)
     cluster.up(plan.cluster)
     services = trainers = None
     try:
@@ -103,7 +103,7 @@ def _one(
         )
         if services is None:
             return made
-        state = services.state()
+        state = services.chain_state()
         behind = None if state is None else plan.steps - _step(state)
         return replace(made, behind=behind, followed=_catch_up(services, plan.steps))
     finally:
@@ -138,7 +138,7 @@ def _watch(
                 samples.append(CpuSample(step, own, _cpu(serving) or 0.0))
             _forget(plan.trainers_folder / "job", step - KEPT)
             display.show(case.words, {"step": step}, None)
-        moving.look(step)
+        moving.check(step)
         Event().wait(LOOK_S)
     return samples
 
@@ -181,7 +181,7 @@ def _catch_up(services: FlowCheckServices, step: int) -> int:
     deadline_s, last = time.monotonic() + FOLLOW_LIMIT_S, 0
     while time.monotonic() < deadline_s and services.alive() and last < step:
         Event().wait(0.1)
-        state = services.state()
+        state = services.chain_state()
         last = last if state is None else _step(state)
     return last
 

@@ -242,7 +242,7 @@ def _coverage(found: Sequence[Collective]) -> MirrorCoverage | None:
         ranks=of.ranks,
         channels=of.ring.channels,
         protocol=of.protocol,
-        rule=of.ring.rules[0],
+        nccl_era=of.ring.rules[0],
         gpus=of.ring.gpus,
     )
     around = [link.senders for link in of.ring.links if link.algorithm is Algorithm.RING]

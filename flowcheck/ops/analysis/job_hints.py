@@ -31,9 +31,9 @@ class JobHints:
     """What the user stated of the job, by options or by a job file."""
 
     stated: OperatorStatement | None = None
-    release: NcclEra | None = None
+    nccl_era: NcclEra | None = None
     blocks: tuple[int, ...] = ()
-    parted: ShardedTraining | None = None
+    sharded: ShardedTraining | None = None
     factory: str | None = None
     """Of `stated.parameters`."""
     jobs: tuple[JobTableConfig, ...] = ()
@@ -44,9 +44,9 @@ class JobHints:
             tape.flows,
             tape.messages,
             stated=self.stated,
-            release=self.release,
+            release=self.nccl_era,
             blocks=self.blocks,
-            parted=self.parted,
+            parted=self.sharded,
         )
 
     def unlike(self, reading: Reading) -> list[Finding]:
@@ -67,7 +67,11 @@ class JobHints:
 
 def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
     """Raises ConfigError."""
-    stated = with_factory_model(ModelConfig(factory=model)).stated if model is not None else None
+    stated = (
+        with_factory_model(ModelConfig(factory=model)).operator_statement
+        if model is not None
+        else None
+    )
     if nccl_log is None:
         return JobHints(stated=stated, factory=model)
     logged = read_nccl_log("--nccl-log", nccl_log)
@@ -77,7 +81,7 @@ def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
         linear=has_linear_ll128(logged.version) if logged.version is not None else None,
     )
     release = era_of(logged.version) if logged.version is not None else None
-    return JobHints(stated=told, release=release, factory=model)
+    return JobHints(stated=told, nccl_era=release, factory=model)
 
 
 def hints_from_job_file(job: Path, files: Sequence[Path]) -> JobHints:
@@ -88,9 +92,9 @@ def hints_from_job_file(job: Path, files: Sequence[Path]) -> JobHints:
     sharded = sharded_model(config)
     return JobHints(
         stated=config.stated,
-        release=config.release,
+        nccl_era=config.release,
         blocks=() if sharded is None else tuple(u.block_bytes for u in sharded.units),
-        parted=None if sharded is None else sharded.parted,
+        sharded=None if sharded is None else sharded.sharded_wire,
         factory=config.model.factory,
         jobs=config.job or (JobTableConfig(hosts=config.hosts),),
     )

@@ -92,7 +92,7 @@ def _coverage(
         ranks=own.ranks,
         channels=own.channels,
         protocol=largest.protocol,
-        rule=job.rule,
+        nccl_era=job.rule,
         gpus=own.gpus,
     )
     around = [edge.writers for edge in edges if edge.algorithm is Algorithm.RING]

@@ -26,7 +26,7 @@ class AllReduceShape(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     channels: int
     protocol: Protocol
-    rule: NcclEra
+    nccl_era: NcclEra = msgspec.field(name="rule")
     gpus: int = 1
     """Ranks of a node: links are those between nodes, and named by the node that they lead out
     of."""
@@ -124,5 +124,5 @@ def _schedule(shape: AllReduceShape, sender: WriterRanks) -> Schedule:
         ranks=shape.ranks,
         channels=shape.channels,
         protocol=shape.protocol,
-        rule=shape.rule,
+        rule=shape.nccl_era,
     )

@@ -115,10 +115,10 @@ def sharded_model(config: JobConfig) -> ShardedModel | None:
     sharded = config.sharded
     if sharded is None:
         return None
-    from flowcheck.replica.sharding.sharded_model_probe import wrapped
+    from flowcheck.replica.sharding.sharded_model_probe import probe_sharded_model
 
     if sharded.style is ShardingStyle.FSDP:
-        return wrapped(sharded.factory, sharded.ranks)
+        return probe_sharded_model(sharded.factory, sharded.ranks)
     how = ShardingSettings(
         style=sharded.style,
         gradient_dtype=sharded.gradient_dtype,
@@ -128,4 +128,4 @@ def sharded_model(config: JobConfig) -> ShardedModel | None:
         round_robin_gradients=sharded.round_robin_gradients,
         pad_buckets_for_high_nccl_busbw=sharded.pad_buckets_for_high_nccl_busbw,
     )
-    return wrapped(sharded.factory, sharded.ranks, how)
+    return probe_sharded_model(sharded.factory, sharded.ranks, how)

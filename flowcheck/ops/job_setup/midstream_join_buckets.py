@@ -35,7 +35,7 @@ def expected_of(config: JobConfig) -> Expected | None:
     """By DistributedDataParallel's rules; None where no factory is stated, or no job is to be
     joined."""
     model = config.model
-    if model.factory is None or not config.joins:
+    if model.factory is None or not config.late_join:
         return None
     from flowcheck.ops.planning.ddp_collectives import DdpOptions, ddp_traffic
     from flowcheck.wire.ddp_startup import ddp_messages

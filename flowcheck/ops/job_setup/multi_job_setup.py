@@ -29,7 +29,7 @@ def with_factory_models(config: JobConfig) -> JobConfig:
     if not config.several:
         return config
     made = tuple(
-        msgspec.structs.replace(own, model=with_factory_model(own.model, joins=config.joins))
+        msgspec.structs.replace(own, model=with_factory_model(own.model, joins=config.late_join))
         if own.model is not None and own.model.factory is not None
         else own
         for own in config.job
@@ -75,7 +75,7 @@ def create_beside(config: JobConfig, run: RunDir, mount: Path, known: Sequence[P
     made: list[RunDir] = []
     try:
         for number in range(2, job_count(config) + 1):
-            folder = run.beside(number).root
+            folder = run.job_run_dir(number).root
             make_folder(folder.parent)
             own = RunDir.create(folder, mount)
             made.append(own)

@@ -13,7 +13,7 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.ops.job_setup.job_file_references import sharded_model
 from flowcheck.private_files import write_private
-from flowcheck.replica.state_file.gradient_log import ready_log
+from flowcheck.replica.state_file.gradient_log import prepare_log
 from flowcheck.stages.job_learning.remembered_job import (
     REMEMBERED_JOB_FILE,
     STATED_MODEL_FILE,
@@ -46,7 +46,7 @@ def prior_jobs(
     units = sharded_model(own[0])
     return [
         PriorJob(
-            newest_remembered_job(config, RunDir(root).beside(number).root)
+            newest_remembered_job(config, RunDir(root).job_run_dir(number).root)
             if may_join(config)
             else None,
             None if model is None else msgspec.json.encode(model),
@@ -61,7 +61,7 @@ def prior_jobs(
 def write_prior_job(run: RunDir, config: JobConfig, known: PriorJob) -> None:
     """Into a run directory that was made just now. config: of this job."""
     if config.gradient_log.file is not None:
-        ready_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
+        prepare_log(Path(config.gradient_log.file))  # of steps that no chain knows any more
     if known.job is not None:
         write_private(run.learned_folder / REMEMBERED_JOB_FILE, known.job)
     if known.model is not None:

@@ -79,13 +79,13 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
             if served.token_file is not None:
                 read_token(served.token_file)
     if config.persist is not None:
-        from flowcheck.vault.persist.save_format import check_form
+        from flowcheck.vault.persist.save_format import check_save_format
         from flowcheck.vault.persist.storage_target import check_target
 
         check_target(config.persist)
-        check_form(config.persist)
+        check_save_format(config.persist)
     if config.model.factory is not None:
-        made = with_factory_model(config.model, joins=config.joins)
+        made = with_factory_model(config.model, joins=config.late_join)
         config = msgspec.structs.replace(config, model=made)
     check_rules(config)
     return config
@@ -146,7 +146,7 @@ def _create_in(
             if learned is not None:
                 write_private(run.weights, learned[1])
                 if learned[2] is not None:
-                    write_private(run.beside_weights, learned[2])
+                    write_private(run.auxiliary_weights, learned[2])
                 write_private(run.learned_job, learned[0])
         for number, (source, _) in enumerate(config.rings):
             ring = FrameRing.create(
@@ -177,7 +177,7 @@ def _learned(job: Path) -> Learned:
         if not path.exists():
             raise ConfigError("learned", str(path), LEARNED_MISSING())
     decode_job(job.read_bytes())
-    others = job.with_name(RunDir(job.parent).beside_weights.name)
+    others = job.with_name(RunDir(job.parent).auxiliary_weights.name)
     rest = others.read_bytes() if others.exists() else None
     return job.read_bytes(), weights.read_bytes(), rest
 
@@ -203,7 +203,7 @@ def supervise(
             watch(progress)
         up = supervisor.all_up()
         if manager is not None:
-            manager.turn(up=up)
+            manager.poll(up=up)
         # What is persisted is persisted here: torch takes seconds, and an end has few.
         if up and will_save and config.persist is not None and loading.ident is None:
             loading.start()
@@ -215,7 +215,7 @@ def supervise(
         config,
         watch=turned,
         hurried=lambda: signals.hard,
-        beside=beside,
+        other_jobs=beside,
         lends=will_save,
     )
     links = StageSockets(run.sockets, StageSockets.EVENTS)

@@ -72,6 +72,6 @@ def _entry(run: RunDir, kept: Path | None, folder: Path) -> dict[str, Any]:
         told |= {
             "ranks": job.communicators[0].ranks,
             "addresses": addresses_of(job),
-            "queue_pairs": sorted({key.dest_qp for edge in job.edges for key in edge.every_flow}),
+            "queue_pairs": sorted({key.dest_qp for edge in job.edges for key in edge.all_flows}),
         }
     return told

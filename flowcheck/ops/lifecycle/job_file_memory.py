@@ -130,7 +130,7 @@ def _readers(own: JobConfig, config: JobConfig, held: ReplicaMemory) -> list[Mem
 
 
 def _log(own: JobConfig) -> list[MemoryItem]:
-    if not (own.joins or own.replica.awaits_base):
+    if not (own.late_join or own.replica.awaits_base):
         return []
     size = own.gradient_log.memory_bytes
     return [MemoryItem(what="gradient log", bytes=size, why=GRADIENTS_BEFORE_BASE())]

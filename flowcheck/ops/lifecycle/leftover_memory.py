@@ -112,22 +112,22 @@ def _leftover(memory: Path) -> LeftoverMemory:
 
 
 def _chain_of(run: Path) -> Path:
-    """Of one of several jobs the run directory that all of them are in (RunDir.beside)."""
+    """Of one of several jobs the run directory that all of them are in (RunDir.job_run_dir)."""
     chain = run.parent.parent
     own = run.parent.name == "jobs" and run.name.isdecimal() and is_run(chain)
     return chain if own else run
 
 
-def remove_leftovers(*, apart_from: Path, replicas: bool) -> RemovedLeftovers:
+def remove_leftovers(*, except_run: Path, replicas: bool) -> RemovedLeftovers:
     """Removes what nobody can use: memory no run directory leads to, and killed replays that were
     given no run directory. What belongs to a run directory is left and told.
 
-    apart_from: a run directory that is looked after already; replicas: remove also memory that
+    except_run: a run directory that is looked after already; replicas: remove also memory that
     holds one, though no run directory leads there.
     """
     done = RemovedLeftovers()
     for leftover in find():
-        if leftover.run == apart_from.resolve() or not leftover.mine:
+        if leftover.run == except_run.resolve() or not leftover.mine:
             continue
         if leftover.wanted or (leftover.run is None and leftover.has_replica and not replicas):
             done.left.append(leftover)

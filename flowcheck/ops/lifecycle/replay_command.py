@@ -62,7 +62,7 @@ class ReplayRequest:
     optimizer: str | None = None
     learning_rate: float | None = None
     job: Path | None = None
-    out: Path | None = None
+    output: Path | None = None
     speed: float | None = None
     source: str = "auto"
     digests: bool = False
@@ -75,8 +75,8 @@ def run(request: ReplayRequest) -> int:
     """The exit code: 0 only if every step of the stream is in the replica and none was lost."""
     counts = [_count(path) for path in request.files]
     config, assumed = _config(request, counts)
-    if request.out is not None:
-        make_folder(request.out)  # now, not after all the work
+    if request.output is not None:
+        make_folder(request.output)  # now, not after all the work
     console = Console(stderr=True, quiet=request.as_json)
     for note in kept_rights_notes():
         console.print(printable(str(note)), markup=False)
@@ -86,7 +86,7 @@ def run(request: ReplayRequest) -> int:
     rescued = rescue(RunDir(root), "flowcheck replay")
     if rescued is not None:
         console.print(printable(str(rescued)), markup=False)
-    for removed in remove_leftovers(apart_from=root, replicas=False).findings:
+    for removed in remove_leftovers(except_run=root, replicas=False).findings:
         console.print(printable(str(removed)), markup=False)
     where, memory = chain_runner.create(config, root)
     console.print(str(memory), markup=False)
@@ -186,9 +186,9 @@ def _replay(
             config,
             where,
             until_drained=True,
-            will_save=request.out is not None,
+            will_save=request.output is not None,
             signals=signals,
             watch=watch,
         )
         stopped = bool(signals.received)
-    return ReplayResult(request.out, frames, stopped).of(supervisor)
+    return ReplayResult(request.output, frames, stopped).of(supervisor)

@@ -40,7 +40,7 @@ class ReplayResult:
 
     def of(self, supervisor: Supervisor) -> dict[str, Any]:
         """What came of the job, and under `beside` of each further one on the same ports."""
-        watched = (supervisor, *supervisor.beside)
+        watched = (supervisor, *supervisor.other_jobs)
         runs = [one.run for one in watched]
         step, why = common_step_to_keep(runs[0].settings(), runs)
         with checkpoint_writer(supervisor.lender) as save:

@@ -102,7 +102,7 @@ def _goes_on(run: RunDir) -> bool:
 
 def _joined(run: RunDir) -> bool:
     with suppress(OSError, LearnError):
-        return decode_job(run.learned_job.read_bytes()).joined
+        return decode_job(run.learned_job.read_bytes()).awaits_base
     return False
 
 
@@ -111,7 +111,9 @@ def _lost_step(run: RunDir) -> int | None:
         return None
     with GradientShard.open(run.shard) as shard:
         lost = [
-            shard.iteration(n) for n in range(GENERATIONS) if shard.state(n) == GenerationState.LOST
+            shard.iteration(n)
+            for n in range(GENERATIONS)
+            if shard.generation_state(n) == GenerationState.LOST
         ]
     return min(lost, default=None)
 
@@ -127,7 +129,7 @@ def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> Finding:
 
 def last_step(run: RunDir) -> dict[str, object] | None:
     """The last whole line of steps.jsonl; where lines found no room, what the beat knows."""
-    beat = read_beat(run.beat)
+    beat = read_beat(run.heartbeat_file)
     if beat is not None and beat.unwritten_lines and beat.taken:
         return {"step": beat.taken, "digest": beat.digest}
     line = last_complete_line(run.steps)

@@ -46,22 +46,22 @@ def save_checkpoint(
 
 
 @contextmanager
-def checkpoint_writer(lender: CheckpointHelper | None) -> Iterator[Save]:
+def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
     """`save_checkpoint`, as long as it lives in the process that is lent; it is let go behind."""
-    if lender is None:
+    if helper is None:
         yield save_checkpoint
         return
 
     def save(config: JobConfig, run: RunDir, directory: Path, step: Step | None) -> Path | None:
         try:
-            return lender.save(run.root, directory, step)
+            return helper.save(run.root, directory, step)
         except HelperGone:
             return save_checkpoint(config, run, directory, step)
 
     try:
         yield save
     finally:
-        lender.close()
+        helper.close()
 
 
 def run_checkpoint_helper(descriptor: int) -> None:

@@ -149,7 +149,7 @@ def rescue(run: RunDir, finder: str) -> Finding | None:
     Raises ConfigError where stages of it do not end with their supervisor, StateError where its
     replica can be written nowhere; all is left as it is then.
     """
-    if not run.holds_memory or SUPERVISOR.name in run.stage_pids():
+    if not run.has_shared_memory or SUPERVISOR.name in run.stage_pids():
         return None
     _wait_for_stages(run)
     folders: list[str | None] = []
@@ -209,12 +209,12 @@ def down(root: Path, *, discard: bool, as_json: bool) -> int:
         note_who_stops(run)
         _end_supervisor(run, pids[SUPERVISOR.name])
     _end([pid for own in all_run_dirs(run) for pid in own.stage_pids().values()], signal.SIGKILL)
-    there = run.holds_memory
+    there = run.has_shared_memory
     rescued = None if discard else rescue(run, "flowcheck down")
     if discard and there:
         record_killed_end(run, "flowcheck down", DISCARDED(), ())
     run.remove(keep_records=True)
-    cleared = remove_leftovers(apart_from=root, replicas=True)
+    cleared = remove_leftovers(except_run=root, replicas=True)
     if as_json:
         result = {
             "ended": sorted(pids),

@@ -45,13 +45,13 @@ SIGNALLED: dict[int, Entry] = {
 def note_who_stops(run: RunDir) -> None:
     """Notes who is about to ask a chain to end; a signal does not tell."""
     with suppress(OSError):
-        write_private(run.asked, msgspec.json.encode(_me("flowcheck down")))
+        write_private(run.stop_request, msgspec.json.encode(_me("flowcheck down")))
 
 
 def stopped_by(run: RunDir, received: int) -> Finding:
     """Who asked. received: the signal that came; 0: none did."""
     with suppress(OSError):
-        return _who_asked(run.asked.read_bytes())
+        return _who_asked(run.stop_request.read_bytes())
     if received in SIGNALLED:
         return SIGNALLED[received]()
     return SIGNAL_OTHER(received) if received else TOLD_TO_STOP()
@@ -70,7 +70,7 @@ def record_end(
     """Of the chain in `run`, whose stages have ended. What cannot be read of it is left out."""
     restarts: dict[str, int] = {}
     for number, own in enumerate(all_run_dirs(run), 1):
-        beat = read_beat(own.beat)
+        beat = read_beat(own.heartbeat_file)
         named = "" if number == 1 else f" (job {number})"
         restarts |= {f"{name}{named}": n for name, n in (beat.restarts if beat else {}).items()}
     now_ns = time.time_ns() if time_ns is None else time_ns
@@ -130,7 +130,7 @@ def _rings(run: RunDir, *, aged_now: bool) -> list[RingState]:
         for number in range(len(config.rings)):
             found.append(read_ring(run, config, number)[0])
         if aged_now:
-            found = with_frame_ages(found, config, read_beat(run.beat))
+            found = with_frame_ages(found, config, read_beat(run.heartbeat_file))
     return found
 
 

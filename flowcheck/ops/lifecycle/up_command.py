@@ -63,7 +63,7 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
             rescued = rescue(RunDir(where), "flowcheck up")
         if rescued is not None:
             print_message(STARTS_ANEW(rescued))
-        cleared = remove_leftovers(apart_from=where, replicas=False)
+        cleared = remove_leftovers(except_run=where, replicas=False)
         for found in (*cleared.findings, *in_short(cleared.left)):
             print_message(found)
         check_memory_fits(config)
@@ -78,9 +78,9 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         supervisor = _supervised(config, run, signals, manager)
         runs = all_run_dirs(run)
         manager.stopping()
-        keeps = config.keeps
+        keeps = config.wants_final_checkpoint
         saved = _kept(config, run, manager, supervisor.lender) if keeps else [None] * len(runs)
-        watched = (supervisor, *supervisor.beside)
+        watched = (supervisor, *supervisor.other_jobs)
         ended = [run_outcome(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
         came_to = [_kept_of(*of) for of in zip(ended, saved, strict=True)]
         record_end(run, EndKind.ASKED, stopped_by(run, signals.received), came_to)
@@ -135,7 +135,7 @@ def _supervised(
             config,
             run,
             until_drained=False,
-            will_save=config.keeps,
+            will_save=config.wants_final_checkpoint,
             signals=signals,
             watch=LiveMessages(config),
             manager=manager,
@@ -188,7 +188,7 @@ def _summary(config: JobConfig, run: RunDir, ended: RunOutcome, saved: Path | st
         parts.append(f"step {ended.in_flight} was under way and is not in it")
     if saved is not None:
         parts.append(f"checkpoint {saved}")
-    elif ended.step and not config.keeps:
+    elif ended.step and not config.wants_final_checkpoint:
         parts.append("no checkpoint, for the job file names no folder for one")
     if ended.lost_frames:
         parts.append(f"{ended.lost_frames:,} frames were lost in capture")

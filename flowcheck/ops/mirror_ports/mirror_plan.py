@@ -108,7 +108,7 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
     notes += [note for name in topology.algorithms if (note := spec_of(name).mirror_note)]
     if topology.traffic is not None:
         notes.append(OTHER_TRAFFIC(topology.traffic.other_gbps))
-    if any(len(each) > 1 for each in plugs.of.values()):
+    if any(len(each) > 1 for each in plugs.ports.values()):
         notes.append(SEVERAL_CABLES())
     chosen = MirrorPlan(
         topology=topology,

@@ -80,11 +80,11 @@ def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
             "switch": pair.switch,
             "port": pair.port,
             "direction": str(pair.direction),
-            "is": pair.told,
+            "is": pair.description,
             "node": pair.node,
             "nic": pair.nic,
             "rings": chosen.rings_on(pair),
-            "monitor": spots[where].monitor.called,
+            "monitor": spots[where].monitor.label,
             "machine": spots[where].monitor.machine,
             **_flow(chosen.need.pairs[pair]),
         }
@@ -93,7 +93,7 @@ def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
     monitors = [
         {
             "switch": spots[number].monitor.switch,
-            "monitor": spots[number].monitor.called,
+            "monitor": spots[number].monitor.label,
             "machine": spots[number].monitor.machine,
             "gbps": spots[number].monitor.gbps,
             **_flow(flow),
@@ -178,7 +178,7 @@ def _pairs(chosen: MirrorPlan) -> Table:
             f"{pair.port}:{pair.direction}",
             f"node {pair.node} NIC {pair.nic}",
             str(len(chosen.rings_on(pair))),
-            chosen.monitors.spots[where].monitor.called,
+            chosen.monitors.spots[where].monitor.label,
             f"{flow.line_gbps:g}",
             _mean(flow),
         )
@@ -202,7 +202,7 @@ def _monitors(chosen: MirrorPlan) -> Table:
         _row(
             table,
             spot.monitor.switch,
-            spot.monitor.called,
+            spot.monitor.label,
             spot.monitor.machine,
             f"{flow.line_gbps:.4g}",
             f"{spot.monitor.gbps:g}",

@@ -126,7 +126,9 @@ def _told(chosen: MirrorPlan, ring: ChannelRing, pair: MirroredDirection) -> str
         for link in ring.links
         if _ends(link, pair)
     ]
-    told = f"{pair.switch} {pair.port}:{pair.direction} ({pair.told}), to {spot.monitor.called}"
+    told = (
+        f"{pair.switch} {pair.port}:{pair.direction} ({pair.description}), to {spot.monitor.label}"
+    )
     return f"{told} of {spot.monitor.machine}; {'; '.join(links)}"
 
 

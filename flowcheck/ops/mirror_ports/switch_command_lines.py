@@ -41,7 +41,7 @@ def command_lines(choice: PortChoice, monitors: MonitorPorts) -> tuple[SwitchCom
         for source in sources_of(platform, pairs):
             words += ["--source", str(source)]
         if spot.monitor.port is not None:
-            words += ["--monitor", platform.spelled(spot.monitor.port, monitor=True)]
+            words += ["--monitor", platform.canonical_port(spot.monitor.port, monitor=True)]
         if spot.monitor.erspan is not None:
             words += ["--erspan", spot.monitor.erspan]
         if spot.session is not None:
@@ -52,7 +52,7 @@ def command_lines(choice: PortChoice, monitors: MonitorPorts) -> tuple[SwitchCom
             SwitchCommandLine(
                 switch=spot.monitor.switch,
                 os=spot.os,
-                monitor=spot.monitor.called,
+                monitor=spot.monitor.label,
                 render=shlex.join(["flowcheck", "switch", "render", *words]),
                 apply=_apply(spot, words) if spot.os in APPLY_SYSTEMS else None,
             )

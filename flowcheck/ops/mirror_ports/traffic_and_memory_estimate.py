@@ -129,7 +129,7 @@ def _flow(
                 carried = carried + own
             else:
                 answered += own.messages
-    share = len(plugs.of[pair.node, pair.nic])
+    share = len(plugs.ports[pair.node, pair.nic])
     bytes_ = (carried.frame_bytes + ANSWER_BYTES * answered) / share
     frames = (carried.frames + ANSWER_FRAMES * answered) / share
     return MirrorLoad(

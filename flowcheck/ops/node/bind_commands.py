@@ -27,7 +27,7 @@ IOAT, IDXD = "ioatdma", "idxd"
 def show_nics(sysfs: MachineSettings) -> None:
     devices = installed_dpdk_drivers.pci_devices(sysfs.path("sys"))
     if not any(device.is_network for device in devices):
-        sysfs.say(
+        sysfs.report(
             f"    no network device among {len(devices)} PCI devices (/sys/bus/pci/devices): "
             "interface = ... in the job file captures from the kernel's own"
         )
@@ -38,9 +38,9 @@ def show_nics(sysfs: MachineSettings) -> None:
         group, members = vfio_bind.group_of(sysfs, device.address)
         among = f"IOMMU group {group} of {len(members)}" if group else "no IOMMU group"
         bound = device.bound_to or "no driver"
-        sysfs.say(f"    {device.address}  {bound}, {names}, {among}")
+        sysfs.report(f"    {device.address}  {bound}, {names}, {among}")
         for why in needed_for(sysfs, device.address):
-            sysfs.say(f"        needed here: {why}")
+            sysfs.report(f"        needed here: {why}")
 
 
 def bind_nics(sysfs: MachineSettings, addresses: Sequence[str], *, no_iommu: bool) -> None:
@@ -56,7 +56,7 @@ def bind_nics(sysfs: MachineSettings, addresses: Sequence[str], *, no_iommu: boo
             receive_only_port_setup.disable_firmware_lldp(sysfs, address)
             vfio_bind.bind(sysfs, address, no_iommu=no_iommu)
         else:
-            sysfs.say(f"    {address} stays with the kernel: DPDK works beside its driver")
+            sysfs.report(f"    {address} stays with the kernel: DPDK works beside its driver")
             receive_only_port_setup.prepare(sysfs, address)
 
 
@@ -64,13 +64,13 @@ def show_engines(sysfs: MachineSettings) -> None:
     instances = dsa_queues.instances(sysfs)
     for name in instances:
         for line in dsa_queues.dsa_lines(sysfs, name):
-            sysfs.say(f"    {line}")
+            sysfs.report(f"    {line}")
     devices = installed_dpdk_drivers.pci_devices(sysfs.path("sys"))
     engines = [d for d in devices if d.bound_to in (IOAT, IDXD) or d.class_code >> 8 == 0x0880]
     for device in engines:
-        sysfs.say(f"    {device.address}  {device.bound_to or 'no driver'}")
+        sysfs.report(f"    {device.address}  {device.bound_to or 'no driver'}")
     if not instances and not engines:
-        sysfs.say(
+        sysfs.report(
             f"    no copy engine: no accelerator in /{dsa_queues.DEVICES}, "
             f"none among {len(devices)} "
             "PCI devices; leave `engines` out of the job file, the processor copies then"
@@ -96,7 +96,7 @@ def undo(sysfs: MachineSettings, devices: Sequence[str]) -> None:
         else:
             done = vfio_bind.undo(sysfs, checked_address(sysfs, device))
         if not done:
-            sysfs.say(f"    {device}: nothing was changed by this script since the last restart")
+            sysfs.report(f"    {device}: nothing was changed by this script since the last restart")
 
 
 ABOUT = {

@@ -28,7 +28,7 @@ def checked_address(sysfs: MachineSettings, address: str) -> str:
 
 
 def base_class(sysfs: MachineSettings, address: str) -> int:
-    told = sysfs.look(f"{PCI_DEVICES}/{address}/class")
+    told = sysfs.read_value(f"{PCI_DEVICES}/{address}/class")
     return int(told, 16) >> 16 if told else -1
 
 
@@ -36,10 +36,10 @@ def needed_for(
     sysfs: MachineSettings, address: str, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
     """In words; empty where nothing needs the device."""
-    found = list(nic_usage.use_of(sysfs.root, address).taken)
+    found = list(nic_usage.use_of(sysfs.root, address).would_lose)
     if base_class(sysfs, address) == STORAGE:
         found.append("it is storage")
-    live = sysfs.look(f"{PCI_DEVICES}/{address}/sriov_numvfs")
+    live = sysfs.read_value(f"{PCI_DEVICES}/{address}/sriov_numvfs")
     if live not in ("", "0"):
         found.append(f"{live} virtual functions of it are in use")
     for name in nic_usage.interfaces_of(sysfs.root, address):
@@ -49,10 +49,10 @@ def needed_for(
         device = "/dev/infiniband/" + verbs.rsplit("/", 1)[1]
         found += [f"process {pid} has {device} open" for pid in users_of(sysfs, device)]
     for told in sysfs.names(f"{PCI_DEVICES}/{address}/dma/*/in_use"):
-        if sysfs.look(told) not in ("", "0"):
+        if sysfs.read_value(told) not in ("", "0"):
             found.append(f"copy channel {told.split('/')[-2]} is in use")
     for told in sysfs.names(f"{PCI_DEVICES}/{address}/dsa*/state"):
-        if sysfs.look(told) == "enabled":
+        if sysfs.read_value(told) == "enabled":
             found.append(f"{told.split('/')[-2]} is enabled in the kernel's idxd driver")
     return found
 
@@ -82,5 +82,5 @@ def _ssh_through(sysfs: MachineSettings, interface: str, environment: Mapping[st
     client = environment.get("SSH_CONNECTION", environment.get("SSH_CLIENT", "")).split()
     if not client:
         return False
-    told = sysfs.ask(["ip", "-o", "route", "get", client[0].partition("%")[0]])
+    told = sysfs.query(["ip", "-o", "route", "get", client[0].partition("%")[0]])
     return re.search(rf"\bdev {re.escape(interface)}\b", told) is not None

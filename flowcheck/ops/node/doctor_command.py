@@ -40,7 +40,7 @@ def checks(
         check_dpdk(),
         *check_drivers(drivers),
         *check_devices(drivers, devices, uses),
-        check_iommu(root, drivers, [d for d in devices if not uses[d.address].taken]),
+        check_iommu(root, drivers, [d for d in devices if not uses[d.address].would_lose]),
         machine_checks.hugepages(root, need_bytes),
         machine_checks.mount(root),
         machine_checks.shm(root, need_bytes),
@@ -131,8 +131,10 @@ def check_devices(
         vendor, product = device.ids[:2]
         numa = f", NUMA node {device.numa_node}" if device.numa_node >= 0 else ""
         text = f"{vendor:04x}:{product:04x}, bound to {device.bound_to or 'nothing'}{numa}"
-        if use.taken:
-            said = f"{text}; {', '.join(use.taken)}: this machine needs it, it is no capture port"
+        if use.would_lose:
+            said = (
+                f"{text}; {', '.join(use.would_lose)}: this machine needs it, it is no capture port"
+            )
             found.append(MachineCheck(device.address, "ok", said))
             continue
         if not fits:
@@ -142,7 +144,7 @@ def check_devices(
         text += f", driven by {', '.join(sorted({d.library for d in fits}))}"
         found.append(MachineCheck(device.address, *binding(device, fits, use, text)))
     ports = [device for device in devices if device.is_network]
-    if ports and all(uses[device.address].taken for device in ports):
+    if ports and all(uses[device.address].would_lose for device in ports):
         advice = "the mirror needs a port nothing else uses; or capture from a file"
         found.append(MachineCheck("NIC", "warn", "this machine needs every one it has", advice))
     if not ports:

@@ -35,10 +35,10 @@ def instances(sysfs: MachineSettings) -> list[str]:
 def dsa_lines(sysfs: MachineSettings, name: str) -> list[str]:
     """One line for the device and one for each queue that is of any type."""
     device = f"{DEVICES}/{name}"
-    lines = [f"{name}: {sysfs.look(f'{device}/state')}"]
+    lines = [f"{name}: {sysfs.read_value(f'{device}/state')}"]
     for path in sysfs.names(f"{device}/wq*"):
         values = [
-            sysfs.look(f"{path}/{what}") for what in ("state", "type", "mode", "name", "size")
+            sysfs.read_value(f"{path}/{what}") for what in ("state", "type", "mode", "name", "size")
         ]
         if values[1] not in ("", "none"):
             lines.append(
@@ -51,14 +51,14 @@ def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
     """Raises ConfigError where the device is in use, StateError where the kernel refuses; what was
     changed is then undone."""
     device, number = f"{DEVICES}/{name}", _number(sysfs, name)
-    if sysfs.look(f"{device}/state") == "enabled":
+    if sysfs.read_value(f"{device}/state") == "enabled":
         if _ours(sysfs, device):
-            sysfs.say(f"    {name} is ready for DPDK already")
+            sysfs.report(f"    {name} is ready for DPDK already")
             return
         raise ConfigError("device", name, ENGINE_IN_USE())
-    if sysfs.look(f"{device}/configurable") == "0":
+    if sysfs.read_value(f"{device}/configurable") == "0":
         raise ConfigError("device", name, ENGINE_FIXED())
-    most = int(sysfs.look(f"{device}/max_work_queues") or "0")
+    most = int(sysfs.read_value(f"{device}/max_work_queues") or "0")
     if not 1 <= queues <= most:
         raise ConfigError("queues", queues, ENGINE_QUEUES(most=most, engine=name))
     notes = UndoLog(sysfs, name)
@@ -66,7 +66,7 @@ def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
         _configure(sysfs, notes, device, number, queues)
         _enable(sysfs, notes, device, number, queues)
     except StateError:
-        sysfs.say("    taking back what was done:")
+        sysfs.report("    taking back what was done:")
         notes.undo()
         raise
 
@@ -80,36 +80,40 @@ def _number(sysfs: MachineSettings, name: str) -> str:
 
 def _ours(sysfs: MachineSettings, device: str) -> bool:
     """Whether queues of DPDK's are all that is enabled."""
-    enabled = [w for w in sysfs.names(f"{device}/wq*") if sysfs.look(f"{w}/state") == "enabled"]
-    return bool(enabled) and all(sysfs.look(f"{w}/name").startswith(PREFIX) for w in enabled)
+    enabled = [
+        w for w in sysfs.names(f"{device}/wq*") if sysfs.read_value(f"{w}/state") == "enabled"
+    ]
+    return bool(enabled) and all(sysfs.read_value(f"{w}/name").startswith(PREFIX) for w in enabled)
 
 
 def _configure(
     sysfs: MachineSettings, notes: UndoLog, device: str, number: str, queues: int
 ) -> None:
     """While the device is disabled: it takes none of these later."""
-    limits = [int(sysfs.look(f"{device}/{of}") or "1") for of in ("max_groups", "max_engines")]
+    limits = [
+        int(sysfs.read_value(f"{device}/{of}") or "1") for of in ("max_groups", "max_engines")
+    ]
     groups = min(*limits, queues)
-    size = int(sysfs.look(f"{device}/max_work_queues_size") or "0") // queues
+    size = int(sysfs.read_value(f"{device}/max_work_queues_size") or "0") // queues
     for group in range(groups):
-        notes.put(f"{device}/engine{number}.{group}/group_id", str(group))
+        notes.set_value(f"{device}/engine{number}.{group}/group_id", str(group))
     for queue in range(queues):
         path = f"{device}/wq{number}.{queue}"
-        notes.put(f"{path}/group_id", str(queue % groups))
-        notes.put(f"{path}/mode", "dedicated")
+        notes.set_value(f"{path}/group_id", str(queue % groups))
+        notes.set_value(f"{path}/mode", "dedicated")
         # A new type clears the name, also when it is undone: the name's note comes first.
-        if sysfs.look(f"{path}/name"):
-            notes.remember(f"{path}/name")
-        notes.put(f"{path}/type", "user")
-        if not sysfs.look(f"{path}/name").startswith(PREFIX):
+        if sysfs.read_value(f"{path}/name"):
+            notes.record_value(f"{path}/name")
+        notes.set_value(f"{path}/type", "user")
+        if not sysfs.read_value(f"{path}/name").startswith(PREFIX):
             sysfs.write(f"{path}/name", f"{PREFIX}wq{number}.{queue}")
         if sysfs.path(f"{path}/driver_name").exists():
-            notes.put(f"{path}/driver_name", "user")
-        notes.put(f"{path}/priority", "1")
+            notes.set_value(f"{path}/driver_name", "user")
+        notes.set_value(f"{path}/priority", "1")
         if sysfs.path(f"{path}/max_batch_size").exists():
-            limit = sysfs.look(f"{device}/max_batch_size")
-            notes.put(f"{path}/max_batch_size", str(min(int(BATCH), int(limit or BATCH))))
-        notes.put(f"{path}/size", str(size))
+            limit = sysfs.read_value(f"{device}/max_batch_size")
+            notes.set_value(f"{path}/max_batch_size", str(min(int(BATCH), int(limit or BATCH))))
+        notes.set_value(f"{path}/size", str(size))
 
 
 def _enable(sysfs: MachineSettings, notes: UndoLog, device: str, number: str, queues: int) -> None:
@@ -118,12 +122,12 @@ def _enable(sysfs: MachineSettings, notes: UndoLog, device: str, number: str, qu
     whole, single = (f"{DRIVERS}/{n}" for n in (("idxd", "user") if split else ("dsa", "dsa")))
     name = f"dsa{number}"
     state = (f"{device}/state", "enabled")
-    notes.tell(f"{whole}/bind", name, (f"{whole}/unbind", name), state)
+    notes.trigger(f"{whole}/bind", name, (f"{whole}/unbind", name), state)
     for queue in range(queues):
         own = f"wq{number}.{queue}"
         state = (f"{device}/{own}/state", "enabled")
-        notes.tell(f"{single}/bind", own, (f"{single}/unbind", own), state)
-        if sysfs.look(state[0]) != "enabled":
+        notes.trigger(f"{single}/bind", own, (f"{single}/unbind", own), state)
+        if sysfs.read_value(state[0]) != "enabled":
             raise StateError(QUEUE_NOT_ENABLED(queue=own, device=device))
 
 
@@ -131,7 +135,7 @@ def undo(sysfs: MachineSettings, name: str) -> bool:
     """Whether anything was to be undone. Raises ConfigError while a queue is in use."""
     _number(sysfs, name)
     for path in sysfs.names(f"{DEVICES}/{name}/wq*/clients"):
-        if sysfs.look(path) not in ("", "0"):
+        if sysfs.read_value(path) not in ("", "0"):
             queue = path.split("/")[-2]
             raise ConfigError("device", name, QUEUE_IN_USE(queue))
     return UndoLog(sysfs, name).undo()

@@ -23,7 +23,7 @@ class NicUsage:
 
     up: tuple[str, ...]
     """Interfaces that are up."""
-    taken: tuple[str, ...]
+    would_lose: tuple[str, ...]
     """What would be lost, in words: "eth0 holds the default route"."""
 
 

@@ -28,7 +28,7 @@ def prepare(sysfs: MachineSettings, address: str) -> None:
         _listen_to_all(sysfs, notes, name)
         _quieten(sysfs, notes, name)
     for line in manual_steps(sysfs, address):
-        sysfs.say(f"    # {line}" if line else "")
+        sysfs.report(f"    # {line}" if line else "")
 
 
 def disable_firmware_lldp(sysfs: MachineSettings, address: str) -> None:
@@ -39,7 +39,7 @@ def disable_firmware_lldp(sysfs: MachineSettings, address: str) -> None:
 
 
 def _listen_to_all(sysfs: MachineSettings, notes: UndoLog, name: str) -> None:
-    flags = int(sysfs.look(f"sys/class/net/{name}/flags") or "0", 16)
+    flags = int(sysfs.read_value(f"sys/class/net/{name}/flags") or "0", 16)
     if not flags & IFF_PROMISC:
         undo = ["ip", "link", "set", name, "promisc", "off"]
         notes.command(["ip", "link", "set", name, "promisc", "on"], undo)
@@ -49,7 +49,7 @@ def _listen_to_all(sysfs: MachineSettings, notes: UndoLog, name: str) -> None:
 
 def _quieten(sysfs: MachineSettings, notes: UndoLog, name: str) -> None:
     """802.3x pause off both ways, as `ethtool -a` tells it."""
-    told = sysfs.ask(["ethtool", "-a", name])
+    told = sysfs.query(["ethtool", "-a", name])
     found = dict(re.findall(r"^(Autonegotiate|RX|TX):\s+(on|off)", told, re.MULTILINE))
     if {"RX", "TX"} <= found.keys() and "on" in (found["RX"], found["TX"]):
         auto = ["autoneg", "off"] if found.get("Autonegotiate") == "on" else []
@@ -57,12 +57,12 @@ def _quieten(sysfs: MachineSettings, notes: UndoLog, name: str) -> None:
         undo = ["ethtool", "-A", name, *back, "rx", found["RX"], "tx", found["TX"]]
         notes.command(["ethtool", "-A", name, *auto, "rx", "off", "tx", "off"], undo)
     elif not found:
-        sysfs.say(f"    {name} does not tell its flow control (ethtool -a): see that it is off")
+        sysfs.report(f"    {name} does not tell its flow control (ethtool -a): see that it is off")
     _lldp(sysfs, notes, name)
 
 
 def _lldp(sysfs: MachineSettings, notes: UndoLog, name: str) -> None:
-    told = sysfs.ask(["ethtool", "--show-priv-flags", name])
+    told = sysfs.query(["ethtool", "--show-priv-flags", name])
     for flag, value in re.findall(r"^([\w-]+)\s*:\s*(on|off)", told, re.MULTILINE):
         if LLDP_OFF.get(flag, value) != value:
             set_flag = ["ethtool", "--set-priv-flags", name, flag]
@@ -77,7 +77,7 @@ def manual_steps(sysfs: MachineSettings, address: str) -> list[str]:
             f"priority flow control, where `dcb pfc show dev {name}` says on:",
             f"  dcb pfc set dev {name} prio-pfc all:off",
         ]
-    if sysfs.look(f"{PCI_DEVICES}/{address}/driver") != "mlx5_core":
+    if sysfs.read_value(f"{PCI_DEVICES}/{address}/driver") != "mlx5_core":
         return lines
     return [
         *lines,

@@ -49,15 +49,15 @@ class MachineSettings:
     """The settings of one machine."""
 
     def __init__(self, root: Path, *, say: Say = print, run: Run = run_command) -> None:
-        self.root, self.say, self._run = root, say, run
-        self.made_up = root.resolve() != Path("/")
-        if self.made_up:
+        self.root, self.report, self._run = root, say, run
+        self.is_test_root = root.resolve() != Path("/")
+        if self.is_test_root:
             say(f"    below {root}, a made-up root: no device changes and no command is run")
 
     def path(self, name: str) -> Path:
         return self.root / name
 
-    def look(self, name: str) -> str:
+    def read_value(self, name: str) -> str:
         """A file's text, or the name of what a link leads to; empty where there is neither."""
         path = self.path(name)
         if path.is_symlink():
@@ -72,7 +72,7 @@ class MachineSettings:
 
     def write(self, name: str, value: str) -> None:
         """Says and does it. Raises StateError with the kernel's reason."""
-        self.say(f"    /{name}: {self.look(name) or '-'} -> {value or 'nothing'}")
+        self.report(f"    /{name}: {self.read_value(name) or '-'} -> {value or 'nothing'}")
         self._write(name, value)
 
     def _write(self, name: str, value: str) -> None:
@@ -90,13 +90,13 @@ class MachineSettings:
 
     def run(self, words: Sequence[str]) -> str:
         """Says and runs a command, but below a made-up root."""
-        self.say(f"    {' '.join(words)}")
-        return "" if self.made_up and self._run is run_command else self._run(words)
+        self.report(f"    {' '.join(words)}")
+        return "" if self.is_test_root and self._run is run_command else self._run(words)
 
-    def ask(self, words: Sequence[str]) -> str:
+    def query(self, words: Sequence[str]) -> str:
         """As `run`, of a command that changes nothing; empty where it cannot be had."""
         try:
-            return "" if self.made_up and self._run is run_command else self._run(words)
+            return "" if self.is_test_root and self._run is run_command else self._run(words)
         except StateError:
             return ""
 
@@ -113,36 +113,36 @@ class UndoLog:
             except ValueError as error:
                 raise StateError(NOT_A_NOTE(self.path)) from error
 
-    def note(self, entry: dict[str, Any]) -> None:
+    def record(self, entry: dict[str, Any]) -> None:
         """The first of one target stays: it tells what was there before we came."""
         if entry not in self._entries:
             self._entries.append(entry)
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
             write_atomically(self.path, json.dumps(self._entries, indent=1).encode())
 
-    def put(self, name: str, value: str) -> None:
+    def set_value(self, name: str, value: str) -> None:
         """Sets a file that keeps its value, unless it has it."""
-        was = self.sysfs.look(name)
+        was = self.sysfs.read_value(name)
         if was == value:
             return
-        self.remember(name)
+        self.record_value(name)
         self.sysfs.write(name, value)
 
-    def remember(self, name: str) -> None:
+    def record_value(self, name: str) -> None:
         """What a file says now, unless that was noted before."""
         if not any(entry.get("write") == name for entry in self._entries):
-            was = self.sysfs.look(name)
-            self.note({"write": name, "value": "" if was == "(null)" else was})
+            was = self.sysfs.read_value(name)
+            self.record({"write": name, "value": "" if was == "(null)" else was})
 
-    def tell(self, name: str, value: str, undo: tuple[str, str], when: tuple[str, str]) -> None:
+    def trigger(self, name: str, value: str, undo: tuple[str, str], when: tuple[str, str]) -> None:
         """Writes to a file that does something. undo: file and value that take it back; when:
         file and what it says while there is something to take back."""
-        self.note({"write": undo[0], "value": undo[1], "when": list(when)})
+        self.record({"write": undo[0], "value": undo[1], "when": list(when)})
         self.sysfs.write(name, value)
 
     def command(self, words: Sequence[str], undo: Sequence[str]) -> None:
         if undo:
-            self.note({"command": list(undo)})
+            self.record({"command": list(undo)})
         self.sysfs.run(words)
 
     def undo(self) -> bool:
@@ -155,7 +155,7 @@ class UndoLog:
             try:
                 self._take_back(entry)
             except StateError as error:
-                self.sysfs.say(f"    {error}")
+                self.sysfs.report(f"    {error}")
                 failed.append(error.finding)
         if failed:
             raise StateError(NOT_ALL_UNDONE(first=failed[0], path=self.path))
@@ -169,15 +169,15 @@ class UndoLog:
             return
         if "expect" in entry:
             name, value = entry["expect"]
-            if self.sysfs.look(name) != value:
-                now = self.sysfs.look(name) or "nothing"
+            if self.sysfs.read_value(name) != value:
+                now = self.sysfs.read_value(name) or "nothing"
                 raise StateError(SETTING_CHANGED(file=f"/{name}", wanted=value, value=now))
             return
         name, value = entry["write"], entry["value"]
         if "when" in entry:
-            there = self.sysfs.look(entry["when"][0]) == entry["when"][1]
+            there = self.sysfs.read_value(entry["when"][0]) == entry["when"][1]
         else:
-            now = self.sysfs.look(name)
+            now = self.sysfs.read_value(name)
             there = self.sysfs.path(name).exists() and ("" if now == "(null)" else now) != value
         if there:
             self.sysfs.write(name, value)

@@ -29,12 +29,12 @@ PROBE = "sys/bus/pci/drivers_probe"
 
 def driver_of(sysfs: MachineSettings, address: str) -> str:
     """Empty: none."""
-    return sysfs.look(f"{PCI_DEVICES}/{address}/driver")
+    return sysfs.read_value(f"{PCI_DEVICES}/{address}/driver")
 
 
 def group_of(sysfs: MachineSettings, address: str) -> tuple[str, list[str]]:
     """The number of its IOMMU group and all devices in it; empty and itself without an IOMMU."""
-    number = sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group")
+    number = sysfs.read_value(f"{PCI_DEVICES}/{address}/iommu_group")
     members = sysfs.names(f"sys/kernel/iommu_groups/{number}/devices/*") if number else []
     return number, [member.rsplit("/", 1)[1] for member in members] or [address]
 
@@ -45,12 +45,15 @@ def check_group(
     """Says what else the group holds. Raises ConfigError where a kernel driver works on another
     member, for vfio gives out whole groups, and where there is no IOMMU."""
     number, members = group_of(sysfs, address)
-    if not number or sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu":
+    if (
+        not number
+        or sysfs.read_value(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu"
+    ):
         if not no_iommu:
             raise ConfigError("device", address, NO_IOMMU_GROUP())
         return
     told = [f"{member} ({driver_of(sysfs, member) or 'no driver'})" for member in members]
-    sysfs.say(f"    IOMMU group {number}: {', '.join(told)}")
+    sysfs.report(f"    IOMMU group {number}: {', '.join(told)}")
     for member in members:
         free = driver_of(sysfs, member) in ("", DRIVER) or base_class(sysfs, member) == BRIDGE
         if member not in given and not free:
@@ -64,21 +67,21 @@ def bind(sysfs: MachineSettings, address: str, *, no_iommu: bool) -> None:
     notes = UndoLog(sysfs, address)
     device, was = f"{PCI_DEVICES}/{address}", driver_of(sysfs, address)
     if was in (DRIVER, UIO):
-        sysfs.say(f"    {address} is with {was} already")
+        sysfs.report(f"    {address} is with {was} already")
         return
     try:
         driver = _ready_driver(sysfs, notes, address, no_iommu=no_iommu)
         if was:
-            notes.note({"expect": [f"{device}/driver", was]})
+            notes.record({"expect": [f"{device}/driver", was]})
             without = (f"{device}/driver", "")
-            notes.tell(f"{device}/driver/unbind", address, (PROBE, address), without)
-        notes.put(f"{device}/driver_override", driver)
+            notes.trigger(f"{device}/driver/unbind", address, (PROBE, address), without)
+        notes.set_value(f"{device}/driver_override", driver)
         undo = (f"{DRIVERS}/{driver}/unbind", address)
-        notes.tell(PROBE, address, undo, (f"{device}/driver", driver))
+        notes.trigger(PROBE, address, undo, (f"{device}/driver", driver))
         if driver_of(sysfs, address) != driver:
             raise StateError(DRIVER_NOT_BOUND(driver=driver, device=address))
     except StateError:
-        sysfs.say("    taking back what was done:")
+        sysfs.report("    taking back what was done:")
         notes.undo()
         raise
 
@@ -88,12 +91,12 @@ def _ready_driver(sysfs: MachineSettings, notes: UndoLog, address: str, *, no_io
     _load(sysfs, DRIVER)
     if not no_iommu or group_of(sysfs, address)[0]:
         return DRIVER
-    sysfs.say("    WARNING: without an IOMMU the device reaches all memory")
+    sysfs.report("    WARNING: without an IOMMU the device reaches all memory")
     if sysfs.path(UNSAFE).exists():
-        sysfs.say("    WARNING: the kernel says from now on that it is tainted, until a restart")
-        notes.put(UNSAFE, "Y")
+        sysfs.report("    WARNING: the kernel says from now on that it is tainted, until a restart")
+        notes.set_value(UNSAFE, "Y")
         return DRIVER
-    sysfs.say(f"    this kernel's vfio works with an IOMMU alone: {UIO} takes its place")
+    sysfs.report(f"    this kernel's vfio works with an IOMMU alone: {UIO} takes its place")
     _load(sysfs, UIO)
     return UIO
 
@@ -125,7 +128,7 @@ def _files_of(sysfs: MachineSettings, address: str) -> list[str]:
         return []
     prefix = (
         "noiommu-"
-        if sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu"
+        if sysfs.read_value(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu"
         else ""
     )
     return [f"/dev/vfio/{prefix}{number}"]

@@ -44,7 +44,7 @@ class MetaModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained(self) -> tuple[StatedTensor, ...]:
-        return tuple(tensor for tensor in self.tensors if tensor.trains)
+        return tuple(tensor for tensor in self.tensors if tensor.has_gradient)
 
 
 def load_model(
@@ -140,7 +140,7 @@ def _tensor(name: str, tensor: torch.Tensor, trains: bool, *, buffer: bool = Fal
         element_bytes=tensor.element_size(),
         dtype=str(tensor.dtype).removeprefix("torch."),
     )
-    return StatedTensor(name=name, wire=wire, trains=trains, buffer=buffer)
+    return StatedTensor(name=name, wire=wire, has_gradient=trains, buffer=buffer)
 
 
 def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:

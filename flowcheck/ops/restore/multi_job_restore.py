@@ -70,7 +70,7 @@ def restore_all_jobs(
             done.append(
                 RestoredStep(
                     out=target.path / name,
-                    where=found[number].where,
+                    source=found[number].where,
                     written=fill_template(found[number], template, file),
                     template=template,
                     job=number + 1,
@@ -154,7 +154,7 @@ def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
             parameters = flat_state(template, layout, optimizer_in(own))[
                 state_section_names.PARAMETERS
             ]
-            began = layout.memory_order(np.fromfile(own.weights, layout.stored_as))
+            began = layout.memory_order(np.fromfile(own.weights, layout.numpy_dtype))
             return parameters.tobytes() == began.tobytes()
         digests = digests_at(own.trace, template.step)
         if digests is None:

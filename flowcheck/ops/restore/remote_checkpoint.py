@@ -14,7 +14,7 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER
 from flowcheck.ops.console_output import bar
 from flowcheck.ops.restore.restore_request import StepSource
-from flowcheck.vault.download.checkpoint_download import fetched
+from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.serve.step_server import read_token
 
 
@@ -24,10 +24,10 @@ def is_url(where: object) -> bool:
 
 
 @contextmanager
-def checkpoint_of(source: StepSource, beside: Path | None = None) -> Iterator[Path]:
-    """The verified checkpoint folder of a source that is a URL, while the block runs. beside: what
-    is made of it, on whose disk it lies meanwhile; by default in a folder of this user for
-    temporary files.
+def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> Iterator[Path]:
+    """The verified checkpoint folder of a source that is a URL, while the block runs.
+    download_beside: what is made of it, on whose disk it lies meanwhile; by default in a folder of
+    this user for temporary files.
 
     What came stays after a block that failed, for the next call to go on with. Raises ConfigError
     and StateError as `fetched` does.
@@ -36,7 +36,9 @@ def checkpoint_of(source: StepSource, beside: Path | None = None) -> Iterator[Pa
     assert url is not None
     token = read_token(str(file)).decode() if file is not None else None
     name = f".flowcheck-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-    folder = (beside.absolute().parent if beside is not None else _own_temporary()) / name
+    folder = (
+        download_beside.absolute().parent if download_beside is not None else _own_temporary()
+    ) / name
     try:
         with bar(url, 1) as shown:
 
@@ -48,7 +50,7 @@ def checkpoint_of(source: StepSource, beside: Path | None = None) -> Iterator[Pa
 
             which = "latest" if source.step is None else source.step
             by = None if source.authority is None else str(source.authority)
-            yield fetched(url, which, folder, token, authority=by, moved=moved, said=said)
+            yield download_step(url, which, folder, token, authority=by, moved=moved, said=said)
     except ConfigError:
         if not folder.exists() or not any(folder.iterdir()):
             shutil.rmtree(folder, ignore_errors=True)

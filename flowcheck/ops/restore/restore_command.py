@@ -27,7 +27,7 @@ from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
 from flowcheck.vault.checkpoint_formats.format_registry import format_named
 from flowcheck.vault.overwrite_guard import INDEX, ProtectedPath
-from flowcheck.vault.page_cache_warmup import warm
+from flowcheck.vault.page_cache_warmup import warm_page_cache
 from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
 
 
@@ -37,15 +37,17 @@ def run(request: RestoreRequest, *, as_json: bool) -> int:
     several = done[0].job is not None
     if as_json:
         told = [_as_dict(one) for one in done]
-        result = {"out": str(request.out), "jobs": told} if several else told[0]
+        result = {"out": str(request.output), "jobs": told} if several else told[0]
         print(msgspec.json.encode(result).decode())
     else:
         for one in done:
             _print(one)
         if several:
-            print_line(f"{request.out / INDEX}: which addresses and queue pairs each of them is of")
+            print_line(
+                f"{request.output / INDEX}: which addresses and queue pairs each of them is of"
+            )
     if request.warm:
-        size, why = warm(request.out)
+        size, why = warm_page_cache(request.output)
         if not as_json:
             print_line(f"  {why or f'{size >> 20} MiB of it are being read into memory'}")
     return 0
@@ -79,7 +81,7 @@ def _local_source(
         if source.job is not None:
             raise ConfigError("--job", source.job, URL_NAMES_JOB())
         output_of(request, protected=protected).check()
-        with checkpoint_of(source, beside=request.out) as folder:
+        with checkpoint_of(source, download_beside=request.output) as folder:
             where = f"{source.url.rstrip('/')}/{folder.name}"
             yield replace(source, url=None, checkpoint=folder, shown_as=where)
         return
@@ -106,24 +108,24 @@ def _check_form(request: RestoreRequest) -> None:
 def _as_dict(done: RestoredStep) -> dict[str, Any]:
     """For programs."""
     own, out = done.written, str(done.out)
-    told = {"assumed": own.assumed, "not_full": own.lacks, "older": own.older}
+    told = {"assumed": own.assumed, "not_full": own.resume_caveats, "older": own.older}
     if isinstance(own, Manifest):
         size_bytes = sum(file.bytes for file in own.files.values())
         more = {"bytes": size_bytes, "seconds": round(done.took_s, 3)}
-        head = {"step": own.step, "format": own.form, "out": out, "from": done.where}
+        head = {"step": own.step, "format": own.form, "out": out, "from": done.source}
         return {**head, **more, **told, "audited": done.audited}
     told["untold"] = own.untold
     if done.job is not None:
         job = {"job": done.job, "step": own.step, "out": out, "template": str(done.template)}
         return {**job, **told}
     template = {"file": str(done.template), "step": own.template_step}
-    parts = {"template": template, "replaced": own.replaced, "kept": own.kept}
-    head = {"step": own.step, "out": out, "from": done.where}
+    parts = {"template": template, "replaced": own.replaced, "kept": own.unchanged}
+    head = {"step": own.step, "out": out, "from": done.source}
     return {**head, **parts, **told, "audited": done.audited}
 
 
 def _print(done: RestoredStep) -> None:
-    own, where = done.written, done.where if done.job is None else f"job {done.job}"
+    own, where = done.written, done.source if done.job is None else f"job {done.job}"
     form = f"in the form of {done.template}"
     if isinstance(own, Manifest):
         form = f"as {own.form}: {_rate(own, done.took_s)}"
@@ -136,7 +138,7 @@ def _print(done: RestoredStep) -> None:
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:
             print_line(f"  now of step {own.step}: {part}")
-        for part in own.kept:
+        for part in own.unchanged:
             print_line(f"  as the template has it: {part}")
     for finding in own.assumed:
         print_line(f"  assumed: {finding}")
@@ -153,8 +155,8 @@ def _rate(manifest: Manifest, took_s: float) -> str:
 
 def print_lacks(written: Manifest | FillReport) -> None:
     """Says what of an output is not of its step."""
-    if written.lacks:
-        print_line(f"  NOT a full resume: {'; '.join(map(str, written.lacks))}")
+    if written.resume_caveats:
+        print_line(f"  NOT a full resume: {'; '.join(map(str, written.resume_caveats))}")
     untold = written.untold if isinstance(written, FillReport) else ()
     for name, of in written.older.items():
         if name not in untold:

@@ -27,7 +27,7 @@ def output_of(
     one chain follows is written."""
     form = FORMATS.get(request.form or "")
     return OutputTarget(
-        path=request.out,
+        path=request.output,
         folder=several if form is None else form.folder,
         force=request.force,
         protected=protected,

@@ -55,7 +55,7 @@ class RestoreRequest:
     """A step, as a checkpoint of a named format or in the form of the trainer's own."""
 
     source: StepSource
-    out: Path
+    output: Path
     templates: tuple[Path, ...] = ()
     """Checkpoints the trainer wrote, of several jobs one of each."""
     form: str | None = None

@@ -28,7 +28,7 @@ class RestoredStep:
     """One output of `flowcheck restore`."""
 
     out: Path
-    where: str
+    source: str
     """What the step was taken from, to the user."""
     written: Manifest | FillReport
     """A filled template has no manifest."""
@@ -67,7 +67,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
         audit = last_audit(chain) if chain is not None else None
     return RestoredStep(
         out=target.path,
-        where=found.where,
+        source=found.where,
         written=written,
         template=template,
         took_s=took_s,
@@ -87,8 +87,8 @@ def fill_template(found: FoundStep, template: Path, target: OutputTarget) -> Fil
     rate = settings.rate if settings is not None else lambda step: 0.0
     if settings is not None:
         check_groups(pattern, taken.optimizer, settings, str(template))
-    filled = template_fill.fill(pattern, taken, rate, settings, found.seen)
-    template_fill.write(pattern.tree, target)
+    filled = template_fill.fill_template(pattern, taken, rate, settings, found.observed_files)
+    template_fill.write_torch_file(pattern.tree, target)
     return replace(filled, assumed=(*found.assumed, *filled.assumed))
 
 
@@ -96,4 +96,4 @@ def _bytes(contents: CheckpointContents) -> int:
     """Of all tensors of a step, as far as they are its own."""
     states = contents.named_states.values()
     held = [value for state in states for value in state.values() if hasattr(value, "nbytes")]
-    return sum(tensor.nbytes for tensor in (*contents.own.values(), *held))
+    return sum(tensor.nbytes for tensor in (*contents.untied.values(), *held))

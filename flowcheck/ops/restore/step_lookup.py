@@ -38,7 +38,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
 )
 from flowcheck.replica.checkpoint_files.latest_pointer import STEP
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
-from flowcheck.replica.optimizer.user_code_trust import as_stated
+from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
@@ -91,9 +91,9 @@ class FoundStep:
     assumed: tuple[Finding, ...] = ()
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What the sums of its tensors are to be, of one whose files are checked when it is written."""
-    kept: TrainerState | None = None
+    stored_state: TrainerState | None = None
     """The step as it was written, of a checkpoint whose code is not run here."""
-    seen: tuple[ObservedFile, ...] = ()
+    observed_files: tuple[ObservedFile, ...] = ()
     """What files of the trainer's showed of the rest of its model."""
 
     @property
@@ -105,9 +105,9 @@ class FoundStep:
         self, form: str = NATIVE_FORMAT, options: FormatOptions = NO_OPTIONS
     ) -> CheckpointContents:
         """What a checkpoint of it holds. Raises ConfigError and StateError as `contents_for`."""
-        own = self.kept or trainer_state(self.snapshot, assumed=self.assumed)
+        own = self.stored_state or trainer_state(self.snapshot, assumed=self.assumed)
         layout = self.snapshot.layout
-        found = contents_for(own, layout, form, options, self.names, self.seen)
+        found = contents_for(own, layout, form, options, self.names, self.observed_files)
         return replace(found, expected=self.expected)
 
     def template(self, file: Path) -> CheckpointTemplate:
@@ -118,8 +118,8 @@ class FoundStep:
         """With what else of the model these files show. Raises StateError where one is no
         checkpoint of a model of this layout, or does not tell of which step it is."""
         read = (self.template(file) for file in files)
-        more = (ObservedFile(own.step, buffer_digests(own, own.others)) for own in read)
-        return replace(self, seen=(*self.seen, *more))
+        more = (ObservedFile(own.step, buffer_digests(own, own.non_parameters)) for own in read)
+        return replace(self, observed_files=(*self.observed_files, *more))
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
     if taken.step == 0 and incarnation_of(run).step is None:
         raise StateError(STATE_UNKNOWN(run.root))
     where = f"the replica of {run.root}"
-    return FoundStep(taken, where, assumptions_of(run), seen=seen_in(run))
+    return FoundStep(taken, where, assumptions_of(run), observed_files=seen_in(run))
 
 
 def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundStep:
@@ -196,7 +196,7 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
         reasons = unlearned_reasons(run)
         raise StateError(BECAUSE(fact=fact, reasons=reasons) if reasons else fact)
     by = CodeApproval((config.optimizer,))
-    return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), seen=seen_in(run))
+    return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), observed_files=seen_in(run))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,9 @@ class CodeApproval:
     def stated(self, rule: OptimizerConfig) -> OptimizerConfig:
         """A checkpoint's rule, whose code is run as far as it is stated."""
         if self.user:
-            return as_stated(rule, None)
+            return with_trusted_code(rule, None)
         for one in filter(None, self.rules):
-            rule = as_stated(rule, one)
+            rule = with_trusted_code(rule, one)
         return rule
 
 
@@ -288,7 +288,7 @@ class _Positions:
     """Staged messages wait for a reading."""
 
     @property
-    def patience_s(self) -> float:
+    def settle_limit_s(self) -> float:
         """How long all this may stand still before nothing more is to be expected."""
         if self.whole or self.heads != self.tails:
             return UPDATE_S
@@ -299,7 +299,7 @@ def _settle(run: RunDir, config: JobConfig) -> None:
     """Raises StateError where whole steps wait and the updater does not take them."""
     last = _positions(run, config)
     began_s = moved_s = arrived_s = since_s = time.monotonic()
-    while time.monotonic() - moved_s < last.patience_s:
+    while time.monotonic() - moved_s < last.settle_limit_s:
         Event().wait(LOOK_S)
         now, now_s = _positions(run, config), time.monotonic()
         if now.heads != last.heads:

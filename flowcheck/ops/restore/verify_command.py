@@ -90,7 +90,7 @@ def _told(output: Path, manifest: Manifest, faults: list[FileFault]) -> dict[str
         "files": len(manifest.files or manifest.sha256),
         "tensors": len(manifest.tensors),
         "faults": faults,
-        "lacks": manifest.lacks,
+        "lacks": manifest.resume_caveats,
         "assumed": manifest.assumed,
     }
 
@@ -108,5 +108,5 @@ def _print(output: Path, manifest: Manifest, faults: list[FileFault]) -> None:
         return
     sums = f"{tensors} tensors" if manifest.tensors else "no tensor by itself: an older manifest"
     print_line(f"{output}: {what}, {sums}: all as written (sha256)")
-    if manifest.lacks:
-        print_line(f"  NOT a full resume: {'; '.join(map(str, manifest.lacks))}")
+    if manifest.resume_caveats:
+        print_line(f"  NOT a full resume: {'; '.join(map(str, manifest.resume_caveats))}")

@@ -74,7 +74,9 @@ def _clash(platform: Platform, one: MirrorSession, other: ExistingSession) -> Fi
     called = str(one.number) if platform.identity == "number" else one.name
     there = str(other.session)
     sources = _sources(platform, other)
-    monitor = None if other.monitor is None else platform.spelled(other.monitor, monitor=True)
+    monitor = (
+        None if other.monitor is None else platform.canonical_port(other.monitor, monitor=True)
+    )
     if there == called:
         return SESSION_EXISTS(there)
     if monitor is not None and monitor == one.monitor:

@@ -69,7 +69,7 @@ def parse_session(
         name=name,
         number=number,
         sources=tuple(parse_source(platform, word) for word in sources),
-        monitor=platform.spelled(monitor, monitor=True) if monitor is not None else None,
+        monitor=platform.canonical_port(monitor, monitor=True) if monitor is not None else None,
         tunnel=tunnel,
         bridge=bridge,
     )
@@ -79,10 +79,10 @@ def parse_source(platform: Platform, word: str) -> MirrorSource:
     """`PORT`, or `PORT:rx`, `PORT:tx`, `PORT:both`. Raises ConfigError."""
     port, colon, last = word.rpartition(":")
     if colon and last in tuple(MirrorDirection):
-        return MirrorSource(port=platform.spelled(port), direction=MirrorDirection(last))
+        return MirrorSource(port=platform.canonical_port(port), direction=MirrorDirection(last))
     if colon and last.isalpha():
         raise ConfigError("--source", word, DIRECTION_SUFFIX())
-    return MirrorSource(port=platform.spelled(word))
+    return MirrorSource(port=platform.canonical_port(word))
 
 
 def parse_tunnel(word: str) -> ErspanTunnel:

@@ -154,24 +154,28 @@ SYSFS = Path("/sys/class/net")
 
 
 def check_monitor_speed(
-    session: MirrorSession, gbps: Callable[[str], float | None], beside: Sequence[str] = ()
+    session: MirrorSession, gbps: Callable[[str], float | None], other_sources: Sequence[str] = ()
 ) -> None:
     """gbps: line rate of a port, Gb/s; None where nobody knows, as of a virtual one: then nothing
-    is refused. beside: ports that others than this session copy there, one for each direction. An
-    all-reduce runs at line rate in bursts (ops/switch/monitor_capacity.py, speed).
+    is refused. other_sources: ports that others than this session copy there, one for each
+    direction. An all-reduce runs at line rate in bursts (ops/switch/monitor_capacity.py, speed).
 
     Raises ConfigError with the sum.
     """
     if session.monitor is None or (room := gbps(session.monitor)) is None:
         return
     found = [(gbps(source.port), len(source.direction.ways())) for source in session.sources]
-    found += [(gbps(port), 1) for port in beside]
+    found += [(gbps(port), 1) for port in other_sources]
     known = [(speed, ways) for speed, ways in found if speed is not None]
     total = sum(speed * ways for speed, ways in known)
     if total <= room:
         return
     parts = " + ".join(f"{speed:g}" if ways == 1 else f"2 * {speed:g}" for speed, ways in known)
-    others = f" and the copies of {', '.join(beside)} that go there already" if beside else ""
+    others = (
+        f" and the copies of {', '.join(other_sources)} that go there already"
+        if other_sources
+        else ""
+    )
     right = (
         f"runs at {room:g} Gb/s, but its sources{others} run at {parts} = {total:g} Gb/s: copies "
         "of a burst would be dropped. Use fewer directions or a faster port; or --oversubscribe, "

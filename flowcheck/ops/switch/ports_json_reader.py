@@ -68,6 +68,6 @@ def rates_in_ports_json(
 
 def _is(platform: Platform, one: ExpectedRate, port: str, way: MirrorDirection) -> bool:
     try:
-        return one.direction is way and platform.spelled(one.port) == port
+        return one.direction is way and platform.canonical_port(one.port) == port
     except ConfigError:  # of a switch of another system
         return False

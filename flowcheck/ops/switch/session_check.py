@@ -45,11 +45,11 @@ def check(
     speeds: monitor_capacity.LineRates,
     figures: monitor_capacity.JobRates | None,
     sizes: MtuSizes,
-    held: Path | None,
+    state_file: Path | None,
 ) -> list[RuleResult]:
     """One result for each rule. Raises ConfigError for an invalid state file."""
     platform = platform_named(os)
-    there = None if held is None else existing_sessions.read(held)
+    there = None if state_file is None else existing_sessions.read(state_file)
     found = session_rules.check_ports(platform, session)
     if exit_code(found) == 0:
         found.append(learned(os, session))

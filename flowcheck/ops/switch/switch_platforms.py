@@ -118,7 +118,7 @@ class Platform(ConfigSection, frozen=True):
         """What the look before a set-up must find."""
         return self.erspan_absent if tunnel and self.erspan_absent else self.absent
 
-    def spelled(self, port: str, *, monitor: bool = False) -> str:
+    def canonical_port(self, port: str, *, monitor: bool = False) -> str:
         """`port` as this platform's commands write it.
 
         Raises ConfigError for a name that no port of this platform has.

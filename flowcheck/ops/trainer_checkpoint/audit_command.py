@@ -33,7 +33,7 @@ from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
-from flowcheck.vault.audit.step_settings_check import settings_of
+from flowcheck.vault.audit.step_settings_check import compare_step_settings
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
 
@@ -60,7 +60,7 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
     if as_json:
         result = msgspec.to_builtins(line) | {
             "differences": [asdict(d) for d in found.differences],
-            "others": found.others,
+            "others": found.not_compared,
             "settings": found.settings.differing,
             "notes": found.settings.notes,
         }
@@ -81,7 +81,7 @@ def append_audit_line(
         tensors=found.tensors,
         first_difference=found.first_difference,
         # What differs may be of another job.
-        others=buffer_digests(template, found.others) if found.equal else {},
+        others=buffer_digests(template, found.not_compared) if found.equal else {},
     )
     with naming_file(where.audits):
         log = open_private(where.audits, APPENDING)
@@ -139,9 +139,9 @@ def compared_with_replica(
 ) -> bitwise_audit.Audit:
     """The replica's step of it. Raises StateError where that is not known."""
     found = _stepped_against(where, template, file)
-    told = settings_of(template, optimizer_in(where), peek_versions(where.replica)[0])
+    told = compare_step_settings(template, optimizer_in(where), peek_versions(where.replica)[0])
     found = replace(found, settings=told)
-    return bitwise_audit.and_rest(
+    return bitwise_audit.audit_frozen_and_buffers(
         found, template, read_frozen_and_buffers(where.replica, template.step)
     )
 
@@ -172,8 +172,8 @@ def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitw
 def _print(found: bitwise_audit.Audit, file: Path) -> None:
     compared = found.optimizer and not found.parameters_only
     kinds = "parameters and optimizer tensors" if compared else "parameters"
-    left = f"; {len(found.others)} tensors of the file (buffers) are not in the replica"
-    left_out = left if found.others else ""
+    left = f"; {len(found.not_compared)} tensors of the file (buffers) are not in the replica"
+    left_out = left if found.not_compared else ""
     if found.parameters_only:
         left_out += "; the replica has no optimizer state, only parameters as they are sent"
     elif not found.optimizer:

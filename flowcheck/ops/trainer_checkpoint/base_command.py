@@ -62,7 +62,7 @@ shorter fails for a large model."""
 class LogPosition:
     """Where a base belongs in the log of a job that was joined midstream, as the user states."""
 
-    then: Path | None = None
+    later_checkpoint: Path | None = None
     """A later checkpoint of the trainer's: only the right place in the log leads to it."""
     after: int | None = None
     """Steps from the joining of the job to the base, the base's own included."""
@@ -133,7 +133,7 @@ def apply_base(
 
 def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir, BaseCheckpoint]:
     """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
-    if place.then is None and place.after is not None:
+    if place.later_checkpoint is None and place.after is not None:
         right = LATER_CHECKPOINT_OR_JOB(runs[0].root)
         raise ConfigError("--after", place.after, right)
     found: list[tuple[RunDir, BaseCheckpoint]] = []
@@ -187,16 +187,16 @@ def verified_base(
     template = template_for(file, layout, config.optimizer)
     check_settings(template, config.optimizer, layout, str(file))
     job = decode_job(where.learned_job.read_bytes())
-    leaves_out = job.mapped or bool(job.never_used)
+    leaves_out = job.has_usage_map or bool(job.unused_parameters)
     sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
-    if job.joined:
+    if job.awaits_base:
         after, why = _placed(where, config, layout, (template.step, sections), place)
         return BaseCheckpoint(template, sections, file, why, after)
     if place != NO_POSITION:
         raise StateError(START_WAS_SEEN(where.root))
     if not where.weights.exists():
         raise StateError(BEING_JOINED(where.root))
-    began = layout.memory_order(np.fromfile(where.weights, layout.stored_as))
+    began = layout.memory_order(np.fromfile(where.weights, layout.numpy_dtype))
     mine = sections[state_section_names.PARAMETERS]
     for p in layout.parameters:
         if mine[p.start : p.stop].tobytes() != began[p.start : p.stop].tobytes():
@@ -214,11 +214,11 @@ def _placed(
 ) -> tuple[int, Finding]:
     """(steps since the job was joined until the base, how that is known)."""
     first, last = logged_step_range(where, config)
-    if place.then is not None:
+    if place.later_checkpoint is not None:
         assert config.optimizer is not None
-        later = template_for(place.then, layout, config.optimizer)
+        later = template_for(place.later_checkpoint, layout, config.optimizer)
         after = gradient_log_position.steps_before(where, config, layout, base, later)
-        how = LEADS_TO_LATER_FILE(steps=later.step - base[0], file=place.then)
+        how = LEADS_TO_LATER_FILE(steps=later.step - base[0], file=place.later_checkpoint)
         if place.after in (None, after):
             return after, how
         raise StateError(STATED_ELSEWHERE(how=how, steps=after, stated=place.after))

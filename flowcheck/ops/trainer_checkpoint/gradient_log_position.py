@@ -44,11 +44,11 @@ class _TrialReplica:
             path,
             layout,
             config.optimizer,
-            np.zeros(layout.elements, layout.stored_as),
-            leaves_out=self._map.leaves_out,
+            np.zeros(layout.elements, layout.numpy_dtype),
+            may_skip_parameters=self._map.may_skip_parameters,
         )
 
-    def leads_to(
+    def reaches_checkpoint(
         self,
         base: tuple[Step, Sections],
         gradients: Iterable[np.ndarray],
@@ -98,7 +98,7 @@ def steps_before(
                 fits = [
                     at
                     for at in starts
-                    if trial.leads_to(
+                    if trial.reaches_checkpoint(
                         base, (log.read(held[at + n + 1]) for n in range(count)), later
                     )
                 ]

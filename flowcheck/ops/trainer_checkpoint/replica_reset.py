@@ -93,7 +93,7 @@ def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -
     """Puts its state where the updater takes it; what the request is called. Raises StateError."""
     layout, _ = peek_versions(where.replica)
     job = decode_job(where.learned_job.read_bytes())
-    leaves_out = job.mapped or bool(job.never_used)
+    leaves_out = job.has_usage_map or bool(job.unused_parameters)
     sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)
     return submit_request(where, RequestKind.ANCHOR, template.step, sections, str(file))
 

@@ -83,7 +83,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self._head_in)
 
     def handle_one_request(self) -> None:
-        self._head_in.again()
+        self._head_in.restart()
         super().handle_one_request()
 
     def do_GET(self) -> None:
@@ -100,7 +100,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _answer(self) -> None:
-        if self.server.token is not None and not self._has_word(self.server.token):
+        if self.server.token is not None and not self._has_token(self.server.token):
             told = {"WWW-Authenticate": 'Basic realm="flowcheck", charset="UTF-8"'}
             self._refuse(HTTPStatus.UNAUTHORIZED, "send this server's token", told)
         elif self.server.is_loopback and not self._is_local():
@@ -137,7 +137,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
                     "unknown path: there are /, /metrics, /healthz and /state.json",
                 )
 
-    def _has_word(self, word: bytes) -> bool:
+    def _has_token(self, token: bytes) -> bool:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         sent = given.strip().encode("latin-1", "replace")
         if scheme.lower() == "basic":
@@ -147,7 +147,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
                 return False
         elif scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(sent, word)
+        return hmac.compare_digest(sent, token)
 
     def _is_local(self) -> bool:
         host = self.headers.get("Host", "")

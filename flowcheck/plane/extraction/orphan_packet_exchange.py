@@ -18,7 +18,7 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 def shared_orphans(extractor: Extractor) -> Iterator[tuple[int, FlowKey, int, NDArray[np.uint8]]]:
     """(place, flow, joined PSN, payload) of every packet whose message is not known here."""
     keys = extractor.keys()
-    for index, flow, psn, payload in extractor.staging.held_at():
+    for index, flow, psn, payload in extractor.staging.orphan_packets_at():
         yield index, keys[flow], psn + extractor.psn_shift(flow), payload
 
 

@@ -81,16 +81,16 @@ class Extractor(Closeable):
         self.shard = shard
         lib.fc_extractor_use_shard(self.handle, shard.handle)
 
-    def call(self, names: Mapping[FlowKey, JoinedFlow]) -> None:
+    def set_flow_names(self, names: Mapping[FlowKey, JoinedFlow]) -> None:
         """From now on flows have the names under which all mirror points were joined."""
         self._names, self._keys = names, []
 
     @property
     def names(self) -> Mapping[FlowKey, JoinedFlow]:
-        """Those that `call` gave."""
+        """Those that `set_flow_names` gave."""
         return self._names
 
-    def close_homes(self) -> None:
+    def ignore_late_payload(self) -> None:
         """What still comes of messages that were placed is ignored: their steps are given up."""
         lib.fc_homes_close(self.handle)
 
@@ -135,7 +135,9 @@ class Extractor(Closeable):
             flow = int(self.staging.handle.records[record].message.flow)
             yield self.staging.message(record, keys[flow], copy=copy)
 
-    def install(self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER) -> bool:
+    def install_plan(
+        self, plan: FlowPlan, *, first_step: int = 1, frontier: int = NO_FRONTIER
+    ) -> bool:
         """Sets the plan of one flow; False while this ring has not seen the flow.
 
         first_step: the step `plan.first` fills first; frontier: which of the shard's, one and the
@@ -170,7 +172,7 @@ class Extractor(Closeable):
         """Nothing more of the flow with this index is staged or placed."""
         check(lib.fc_plan_set(self.handle, flow, PLAN_IGNORE), "ignore a flow", RingError)
 
-    def cut(self, flow: int, cut: tuple[int, int, int]) -> None:
+    def skip_messages(self, flow: int, cut: tuple[int, int, int]) -> None:
         """Messages [from, resume) of a planned flow belong to no step; from `resume` on, number
         less `skipped` mod 2^64 counts in the plan, which is active again. A cut before its
         last one changes nothing: a killed stage made it."""
@@ -200,7 +202,7 @@ class Extractor(Closeable):
         """What is missing of a planned flow before message `number` was as planned."""
         check(lib.fc_frontier_pass(self.handle, flow, number), "pass a frontier", RingError)
 
-    def place_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
+    def assign_staged(self, numbers: Mapping[tuple[FlowKey, int], int] | None = None) -> int:
         """Gives staged messages the homes their plans have by now; returns how many moved.
 
         numbers: {(flow, first_psn): number} of messages the transport could not number.
@@ -235,7 +237,7 @@ class Extractor(Closeable):
 def place_staged(
     extractors: Sequence[Extractor], numbers: Mapping[tuple[FlowKey, int], int]
 ) -> int:
-    """Extractor.place_staged of all rings of a job, in the order of message numbers: what comes
+    """Extractor.assign_staged of all rings of a job, in the order of message numbers: what comes
     first decides whether the plan still holds, and whether what follows has its turn."""
     waiting = [
         (number, ring, record, named)

@@ -83,7 +83,7 @@ def read_capture_files(paths: Sequence[Path], *, icrc_every: int = 1) -> Capture
         flows=together.flows,
         messages=together.messages,
         conflicts=together.conflicts + sum(one.conflicts for one in files),
-        dropped_packets=together.homeless + sum(one.dropped for one in files),
+        dropped_packets=together.unmatched_packets + sum(one.dropped for one in files),
     )
 
 

@@ -96,7 +96,9 @@ def merge(one: ObservedMessage, other: ObservedMessage) -> tuple[ObservedMessage
 
     A message whose start was seen is believed about its length before one whose was not.
     """
-    kept, extra = (other, one) if one.inferred and not other.inferred else (one, other)
+    kept, extra = (
+        (other, one) if one.length_inferred and not other.length_inferred else (one, other)
+    )
     if _contradict(kept, extra):
         everything = ((0, kept.wire_bytes),) if kept.wire_bytes else ()
         return replace(kept, conflicts=everything), min(kept.wire_bytes, extra.wire_bytes)
@@ -115,7 +117,7 @@ def merge(one: ObservedMessage, other: ObservedMessage) -> tuple[ObservedMessage
             missing=_ranges(here | there),
             conflicts=_ranges(~different),
             number=extra.number if kept.number is None else kept.number,
-            counted=kept.counted or extra.counted,
+            psn_counted=kept.psn_counted or extra.psn_counted,
             immediate=extra.immediate if kept.immediate is None else kept.immediate,
             line_flag=extra.line_flag if kept.line_flag is None else kept.line_flag,
             first_ns=min(kept.first_ns, extra.first_ns),
@@ -228,7 +230,7 @@ class MergedView:
     messages: list[ObservedMessage]
     conflicts: int
     """Bytes on which two mirror points differ; the first one is kept."""
-    homeless: int
+    unmatched_packets: int
     """Packets whose message nobody knows."""
     names: list[dict[FlowKey, JoinedFlow]]
     """[view] what its flows are called here."""
@@ -241,7 +243,8 @@ def mirror_view(extractor: Extractor, *, copy: bool = True) -> MirrorView:
         flows=[flow_seen(record) for record in extractor.flows.flows()],
         messages=list(extractor.staged(copy=copy)),
         strays=[
-            OrphanPacket(keys[flow], psn, data) for flow, psn, data in extractor.staging.held()
+            OrphanPacket(keys[flow], psn, data)
+            for flow, psn, data in extractor.staging.orphan_packets()
         ],
     )
 

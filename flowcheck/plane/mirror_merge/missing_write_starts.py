@@ -46,7 +46,7 @@ def with_starts(
     found = []
     for flow, own in of_flow.items():
         sizes = pieces[flow.source, flow.destination]
-        if sizes and own[0].inferred:
+        if sizes and own[0].length_inferred:
             own[0] = _from_start(own[0], sizes, pmtu_bytes[flow])
         found += own
         left = packets.get(flow)
@@ -54,7 +54,7 @@ def with_starts(
             stop = before.first_psn + before.packets
             if stop < message.first_psn and sizes:
                 start = _piece(message, stop, pmtu_bytes[flow], left or {}, sizes)
-            elif stop < message.first_psn and message.closes:
+            elif stop < message.first_psn and message.closes_adaptive_send:
                 start = _start(message, stop, pmtu_bytes[flow], list(left or ()))
             else:
                 start = None
@@ -69,8 +69,8 @@ def _pieces(messages: Sequence[ObservedMessage]) -> set[int]:
     sizes: set[int] = set()
     split = False
     for before, message in pairwise((messages[0], *messages)):
-        own = before if message.closes else message
-        if own.wire_bytes and not own.inferred:
+        own = before if message.closes_adaptive_send else message
+        if own.wire_bytes and not own.length_inferred:
             sizes.add(own.wire_bytes)
             word = message.immediate
             split = split or bool(word and own.wire_bytes not in immediate_sizes(word))
@@ -149,12 +149,12 @@ def _headless(near: ObservedMessage, first_psn: int, packets: int, size: int) ->
         first_psn=first_psn,
         packets=packets,
         number=None,
-        counted=False,
+        psn_counted=False,
         immediate=None,
         va=None,
         rkey=None,
         wire_bytes=size,
-        inferred=True,
+        length_inferred=True,
         payload=np.zeros(size, np.uint8),
         missing=((0, size),),
     )

@@ -116,7 +116,7 @@ class FlowTable(Closeable):
         return view
 
     @property
-    def messages_made(self) -> int:
+    def newest_message(self) -> int:
         """Pool position of the newest message; positions count from 1."""
         return int(lib.fc_flows_messages_made(self.handle))
 
@@ -132,7 +132,7 @@ class FlowTable(Closeable):
     def messages(self, start: int = 1) -> Iterator[Any]:
         """Copies of the records from `start` on that are still kept, in order of discovery."""
         for position in range(
-            max(start, self.messages_made - self.pool_records + 1), self.messages_made + 1
+            max(start, self.newest_message - self.pool_records + 1), self.newest_message + 1
         ):
             record = self.message(position)
             if record is not None:

@@ -60,7 +60,7 @@ class GradientShard(Closeable):
         return int(self.handle.header.gradient_bytes)
 
     @property
-    def held_bytes(self) -> int:
+    def module_buffer_bytes(self) -> int:
         """What lies behind each gradient."""
         return int(self.handle.header.held_bytes)
 
@@ -73,7 +73,7 @@ class GradientShard(Closeable):
         """The last one whose gradients the replica has applied; 0 for none."""
         return Iteration(lib.fc_shard_applied(self.handle))
 
-    def state(self, generation: int) -> GenerationState:
+    def generation_state(self, generation: int) -> GenerationState:
         return GenerationState(lib.fc_shard_state(self.handle, generation))
 
     def iteration(self, generation: int) -> Iteration:
@@ -88,16 +88,16 @@ class GradientShard(Closeable):
         more may be found of one that is COMPLETE."""
         return int(self.handle.header.generations[generation].conflict_bytes)
 
-    def doubt(self, generation: int) -> None:
+    def mark_conflicting(self, generation: int) -> None:
         """The updater's word on a COMPLETE generation of which two copies differ: its step is not
         taken."""
         lib.fc_shard_doubt(self.handle, generation)
 
-    def doubted(self, generation: int) -> bool:
+    def is_conflicting(self, generation: int) -> bool:
         """Its step is not taken, as two copies differ; until it is opened anew."""
         return bool(lib.fc_shard_doubted(self.handle, generation))
 
-    def begun(self, generation: int) -> int:
+    def open_count(self, generation: int) -> int:
         """How often it was opened: with another number it holds other bytes."""
         return int(lib.fc_shard_begun(self.handle, generation))
 
@@ -108,7 +108,7 @@ class GradientShard(Closeable):
         return int(lib.fc_shard_settled(self.handle))
 
     @property
-    def undone(self) -> int:
+    def rollback_count(self) -> int:
         """Grows behind every time that an extractor took back what one before it had left of a
         span: coverage that was seen since this was smaller may be of bytes that change."""
         return int(lib.fc_shard_undone(self.handle))
@@ -119,7 +119,7 @@ class GradientShard(Closeable):
             # The state behind the number: an older one would be of what it held before.
             if (
                 self.iteration(generation) == iteration
-                and self.state(generation) != GenerationState.EMPTY
+                and self.generation_state(generation) != GenerationState.EMPTY
             ):
                 return generation
         return None
@@ -129,15 +129,15 @@ class GradientShard(Closeable):
         data = lib.fc_shard_data(self.handle, generation)
         return np.frombuffer(ffi.buffer(data, self.gradient_bytes), np.uint8)
 
-    def held(self, generation: int) -> NDArray[np.uint8] | None:
+    def module_buffers(self, generation: int) -> NDArray[np.uint8] | None:
         """[held_bytes] a copy of what lies behind the gradient; None: not all of it is there."""
-        begun, size = self.begun(generation), self.held_bytes
+        begun, size = self.open_count(generation), self.module_buffer_bytes
         if not size or not lib.fc_shard_held(self.handle, generation):
             return None
         data = lib.fc_shard_data(self.handle, generation) + self.gradient_bytes
         found = np.frombuffer(ffi.buffer(data, size), np.uint8).copy()
         # Another opening, or a copy that differs and came meanwhile: nobody knows which is right.
-        same = self.begun(generation) == begun and lib.fc_shard_held(self.handle, generation)
+        same = self.open_count(generation) == begun and lib.fc_shard_held(self.handle, generation)
         return found if same else None
 
     def missing(self, generation: int) -> tuple[Range, ...]:
@@ -158,7 +158,7 @@ class GradientShard(Closeable):
         """Publishes an OPEN generation as COMPLETE if every byte is there; is it COMPLETE?"""
         return bool(lib.fc_shard_finish(self.handle, generation))
 
-    def lose(self, generation: int) -> None:
+    def mark_lost(self, generation: int) -> None:
         """Says that the generation's iteration will never be whole."""
         lib.fc_shard_lose(self.handle, generation)
 

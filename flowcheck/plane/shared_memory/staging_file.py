@@ -83,7 +83,7 @@ class Staging(Closeable):
         return int(self.handle.header.completions)
 
     @property
-    def held_packets(self) -> int:
+    def orphan_count(self) -> int:
         """Packets kept now whose message is not known."""
         return int(self.handle.header.held_used)
 
@@ -106,14 +106,14 @@ class Staging(Closeable):
         None: not known. psn: unwrapped, as this ring's table has it."""
         return int(lib.fc_step_at(flows.handle, self.handle, flow, psn)) or None
 
-    def held(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
+    def orphan_packets(self) -> Iterator[tuple[int, int, NDArray[np.uint8]]]:
         """(flow index, unwrapped PSN, payload) of every packet whose message is not known."""
-        for _, flow, psn, payload in self.held_at():
+        for _, flow, psn, payload in self.orphan_packets_at():
             yield flow, psn, payload
 
-    def held_at(self) -> Iterator[tuple[int, int, int, NDArray[np.uint8]]]:
+    def orphan_packets_at(self) -> Iterator[tuple[int, int, int, NDArray[np.uint8]]]:
         """The same with the place of each before it."""
-        left = self.held_packets
+        left = self.orphan_count
         for index in range(int(self.handle.header.held_max)):
             if left == 0:
                 return
@@ -124,14 +124,14 @@ class Staging(Closeable):
                 payload = np.frombuffer(bytes(ffi.buffer(at, entry.payload_bytes)), np.uint8)
                 yield index, int(entry.flow), int(entry.psn), payload
 
-    def held_differs(self, place: int) -> bool:
+    def orphan_differs(self, place: int) -> bool:
         """Copies of the packet held there were not all the same."""
         return bool(self.handle.held[place].differs)
 
     @property
-    def held_free(self) -> int:
+    def orphan_room(self) -> int:
         """Packets without a message that still find room."""
-        return int(self.handle.header.held_max) - self.held_packets
+        return int(self.handle.header.held_max) - self.orphan_count
 
     def missing(self, record: int) -> tuple[Range, ...]:
         """Wire bytes of a staged message that never came, ascending."""
@@ -175,12 +175,12 @@ class Staging(Closeable):
             first_psn=int(m.first_psn),
             packets=int(m.packets),
             number=None if m.number == NUMBER_UNKNOWN else int(m.number),
-            counted=bool(flags & lib.FC_MESSAGE_COUNTED),
+            psn_counted=bool(flags & lib.FC_MESSAGE_COUNTED),
             va=int(m.va) if reth else None,
             rkey=int(m.rkey) if reth else None,
             immediate=int(m.immediate) if flags & lib.FC_MESSAGE_IMMEDIATE else None,
             wire_bytes=int(m.length_bytes),
-            inferred=bool(flags & lib.FC_MESSAGE_INFERRED),
+            length_inferred=bool(flags & lib.FC_MESSAGE_INFERRED),
             line_flag=int(m.line_flag) if flags & lib.FC_MESSAGE_LINE_FLAG else None,
             payload=self.payload(record) if copy else self.payload_view(record),
             missing=missing,

@@ -48,15 +48,18 @@ from flowcheck.replica.checkpoint_files.manifest import (
     Manifest,
     load_manifest,
 )
-from flowcheck.replica.checkpoint_files.non_tensor_state import NonTensorState, plain_parts
+from flowcheck.replica.checkpoint_files.non_tensor_state import (
+    NonTensorState,
+    decode_non_tensor_state,
+)
 from flowcheck.replica.checkpoint_files.safetensors_file import read_tensors
 from flowcheck.replica.optimizer.optimizer_builder import build
-from flowcheck.replica.optimizer.user_code_trust import tells_code
+from flowcheck.replica.optimizer.user_code_trust import names_untrusted_code
 from flowcheck.replica.param_layout import Layout, Parameter
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
-BESIDE = "beside.safetensors"
+FROZEN_AND_BUFFERS = "beside.safetensors"
 AVERAGES = "averages.safetensors"
 MASTERS = "masters.safetensors"
 
@@ -75,14 +78,14 @@ class Checkpoint:
     plain: NonTensorState = field(default_factory=NonTensorState)
     """What is no tensor."""
     more: OptionalState = field(default_factory=OptionalState)
-    beside: FrozenAndBuffers = besides.NO_FROZEN_OR_BUFFERS
+    frozen_and_buffers: FrozenAndBuffers = besides.NO_FROZEN_OR_BUFFERS
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What the sums of its tensors are to be, of one that was loaded lazily."""
 
     @property
     def model(self) -> dict[str, torch.Tensor]:
         """The module's state_dict, as far as it is known."""
-        return self.beside.state_dict(self.parameters)
+        return self.frozen_and_buffers.state_dict(self.parameters)
 
     def optimizer_state_dict(self) -> Any:
         """What `torch.optim.Optimizer.load_state_dict` takes; of several optimizers a list of
@@ -96,7 +99,11 @@ class Checkpoint:
             built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
             groups = built.optimizers[0].state_dict()["param_groups"]
         found = {"state": self.numbered_states, "param_groups": groups}
-        return found if self.among is None else self.among.parted(found)
+        return (
+            found
+            if self.several_optimizers is None
+            else self.several_optimizers.split_by_optimizer(found)
+        )
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -114,7 +121,7 @@ class Checkpoint:
         return dict(sorted((order[name], state) for name, state in held.items()))
 
     @property
-    def among(self) -> SeveralOptimizers | None:
+    def several_optimizers(self) -> SeveralOptimizers | None:
         """Of several optimizers; None: of one."""
         told = self.plain.several
         return None if told is None else SeveralOptimizers(told.groups, told.keys)
@@ -131,7 +138,7 @@ def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
     if manifest.layout is None:
         raise StateError(OTHER_FORM(folder=folder, form=repr(manifest.form)))
     own = _laid(folder, manifest.layout)
-    plain = plain_parts(manifest.plain, own, f"{folder}/{MANIFEST}")
+    plain = decode_non_tensor_state(manifest.plain, own, f"{folder}/{MANIFEST}")
     later = manifest.tensors.keys() if lazily else ()
     _refuse(folder, verify_files(folder, manifest, whole_files=False, later=later))
     if not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
@@ -166,7 +173,7 @@ def _expected(folder: Path, found: Checkpoint) -> ExpectedChecksums:
     """The sums of what was mapped; all else is checked in the files."""
     manifest = found.manifest
     named: dict[str, Any] = {f"model/{name}": value for name, value in found.parameters.items()}
-    named |= {f"beside/{name}": value for name, value in found.beside.tensors.items()}
+    named |= {f"beside/{name}": value for name, value in found.frozen_and_buffers.tensors.items()}
     for part, held in ((AVERAGES, found.more.averages), (MASTERS, found.more.masters)):
         of = part.removesuffix(".safetensors")
         named |= {f"{of}/{name}": value for name, value in (held or {}).items()}
@@ -208,7 +215,7 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
         kept.states,
         {name: step for name, step in manifest.older.items() if name in kept.parameters},
         kept.more,
-        kept.beside,
+        kept.frozen_and_buffers,
     )
 
 
@@ -232,7 +239,9 @@ def _refuse_unlike(folder: Path, values: Mapping[str, torch.Tensor], layout: Lay
 def _beside(folder: Path, manifest: Manifest, plain: NonTensorState) -> FrozenAndBuffers:
     if plain.beside is None:
         return besides.NO_FROZEN_OR_BUFFERS
-    tensors = read_tensors(folder / BESIDE) if BESIDE in manifest.files else {}
+    tensors = (
+        read_tensors(folder / FROZEN_AND_BUFFERS) if FROZEN_AND_BUFFERS in manifest.files else {}
+    )
     return FrozenAndBuffers(**msgspec.structs.asdict(plain.beside), tensors=tensors)
 
 
@@ -265,7 +274,7 @@ def trainer_state_as_saved(
     can be worked out. taken: the same step. Raises StateError where it was not written with its
     optimizer's groups."""
     config, plain = taken.optimizer, kept.plain
-    if taken.parameters_only or not tells_code(config):
+    if taken.parameters_only or not names_untrusted_code(config):
         return None
     if plain.param_groups is None:
         raise StateError(CODE_WITHOUT_GROUPS())
@@ -277,14 +286,14 @@ def trainer_state_as_saved(
         model=dict(taken.parameters),
         optimizer={"state": kept.numbered_states, "param_groups": plain.param_groups},
         order=tuple(numbers.get(name, -1) for name in taken.parameters),
-        among=kept.among,
+        several_optimizers=kept.several_optimizers,
         scheduler=plain.scheduler,
         scaler=plain.scaler,
-        masters=taken.more.masters,
-        averages=taken.more.averages,
-        averaged=taken.more.averaged,
-        taken=taken.step - taken.more.skipped,
+        masters=taken.optional_state.masters,
+        averages=taken.optional_state.averages,
+        average_updates=taken.optional_state.averaged,
+        optimizer_steps=taken.step - taken.optional_state.skipped,
         older=taken.older,
-        beside=taken.beside,
+        frozen_and_buffers=taken.frozen_and_buffers,
         assumed=assumed,
     )

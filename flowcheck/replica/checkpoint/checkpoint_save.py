@@ -31,7 +31,7 @@ from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
 from flowcheck.replica.checkpoint.checkpoint_load import (
     AVERAGES,
-    BESIDE,
+    FROZEN_AND_BUFFERS,
     MASTERS,
     MODEL,
     OPTIMIZER,
@@ -41,11 +41,11 @@ from flowcheck.replica.checkpoint.checkpoint_load import (
     snapshot_of,
 )
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
-from flowcheck.replica.checkpoint.step_snapshot import Snapshot, in_place
+from flowcheck.replica.checkpoint.step_snapshot import Snapshot, snapshot_in_place
 from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_state
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
-from flowcheck.replica.checkpoint_files.latest_pointer import point
+from flowcheck.replica.checkpoint_files.latest_pointer import write_latest
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
     CheckpointKind,
@@ -53,7 +53,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
     load_manifest,
     write_manifest,
 )
-from flowcheck.replica.checkpoint_files.non_tensor_state import to_plain
+from flowcheck.replica.checkpoint_files.non_tensor_state import to_json_value
 from flowcheck.replica.checkpoint_files.safetensors_file import write_tensors
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
@@ -102,7 +102,7 @@ def save_given(step: TrainerState, directory: Path, layout: Layout) -> Path:
             write(step, place, layout)
             if final.exists():  # damaged: a folder takes the place of none but an empty one
                 shutil.rmtree(final)
-    point(directory, final.name)
+    write_latest(directory, final.name)
     return final
 
 
@@ -125,7 +125,7 @@ def write(step: TrainerState, folder: Path, layout: Layout) -> Manifest:
             digest=step.digest,
             torch_version=str(torch.__version__),
             kind=kind_of(step),
-            older=step.older | step.beside.older(step.step),
+            older=step.older | step.frozen_and_buffers.older(step.step),
             files=sums.files(),
             tensors=sums.tensors(),
             evidence=step.evidence,
@@ -151,17 +151,25 @@ def write_files(
     for name, held in ((AVERAGES, step.averages), (MASTERS, step.masters)):
         if held is not None:
             write_tensors(folder / name, held, sums, part=name.removesuffix(SUFFIX) + "/")
-    if step.beside.tensors:
-        write_tensors(folder / BESIDE, step.beside.tensors, sums, part="beside/")
-    beside = besides.to_plain(step.beside) if step.beside.keys else None
+    if step.frozen_and_buffers.tensors:
+        write_tensors(
+            folder / FROZEN_AND_BUFFERS, step.frozen_and_buffers.tensors, sums, part="beside/"
+        )
+    beside = besides.to_json_dict(step.frozen_and_buffers) if step.frozen_and_buffers.keys else None
     groups = None if step.optimizer is None else step.optimizer["param_groups"]
     rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
     rest["beside"] = beside
-    counts = {"averaged": step.averaged or None, "taken": step.taken if step.scaler else None}
-    several = step.among and {"groups": list(step.among.groups), "keys": list(step.among.keys)}
+    counts = {
+        "averaged": step.average_updates or None,
+        "taken": step.optimizer_steps if step.scaler else None,
+    }
+    several = step.several_optimizers and {
+        "groups": list(step.several_optimizers.groups),
+        "keys": list(step.several_optimizers.keys),
+    }
     plain = {"param_groups": groups, "numbers": numbers_of(step), "several": several}
     plain |= {**rest, **counts}
-    told = {k: to_plain(v, k) for k, v in plain.items() if v is not None}
+    told = {k: to_json_value(v, k) for k, v in plain.items() if v is not None}
     return {"layout": layout, "optimizer": step.optimizer_config, "plain": told}
 
 
@@ -189,7 +197,7 @@ def _tensors_of(
 
 def _in_place(replica: Replica) -> Snapshot:
     """The newest step over the replica's own memory: good until it takes the next."""
-    return in_place(
+    return snapshot_in_place(
         replica.commit,
         replica.description,
         replica.optimizer,

@@ -41,7 +41,7 @@ class FrozenAndBuffers:
     frozen: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     """Their names, in the order of their registration; also of those that are not known."""
-    still: tuple[str, ...] = ()
+    constant_buffers: tuple[str, ...] = ()
     """Buffers that are taken to be the same for ever."""
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Of these by name, as far as they are known."""
@@ -60,7 +60,7 @@ class FrozenAndBuffers:
         return {key: whole[name] for key, name in self.keys if name in whole}
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def persistent_buffers(self) -> tuple[str, ...]:
         """Names of buffers that state_dict has: those that are persistent."""
         held = {name for _, name in self.keys}
         return tuple(name for name in self.buffers if name in held)
@@ -74,11 +74,11 @@ class FrozenAndBuffers:
 
     def older(self, step: Step) -> dict[str, int]:
         """{buffer: the step it is of}, where that is another one than `step`."""
-        moving = (name for name in self.kept if name not in self.still)
+        moving = (name for name in self.persistent_buffers if name not in self.constant_buffers)
         known = (name for name in moving if name in self.tensors)
-        return {name: of for name in known if (of := self.step_of(name)) != step}
+        return {name: of for name in known if (of := self.step_of_buffer(name)) != step}
 
-    def step_of(self, name: str) -> int:
+    def step_of_buffer(self, name: str) -> int:
         """That a buffer is of."""
         return self.step if self.sent is None or name not in self.followed else self.sent
 
@@ -95,7 +95,7 @@ def frozen_and_buffers_of(
     """Of a stated model, and of what was sent of it. sent: [bytes] all that takes no gradient, back
     to back, each in index order; None: it was not seen; still: buffers, by their number, that no
     forward changes."""
-    others = [tensor for tensor in everything if not tensor.trains]
+    others = [tensor for tensor in everything if not tensor.has_gradient]
     tensors: dict[str, torch.Tensor] = {}
     at = 0
     for tensor in others:
@@ -112,17 +112,19 @@ def frozen_and_buffers_of(
         registered=tuple(tensor.name for tensor in everything if not tensor.buffer),
         frozen=tuple(tensor.name for tensor in others if not tensor.buffer),
         buffers=buffers,
-        still=tuple(buffers[number] for number in still),
+        constant_buffers=tuple(buffers[number] for number in still),
         tensors=tensors,
     )
 
 
-def write_frozen_and_buffers(replica: Path, beside: FrozenAndBuffers) -> None:
+def write_frozen_and_buffers(replica: Path, frozen_and_buffers: FrozenAndBuffers) -> None:
     """Beside the replica's file; it appears whole."""
     path = _path(replica)
-    told = {"": json.dumps(to_plain(beside))}
+    told = {"": json.dumps(to_json_dict(frozen_and_buffers))}
     with safetensors_errors_as_os_errors(path), atomic_path(path, durable=False) as place:
-        save_file({n: t.contiguous() for n, t in beside.tensors.items()}, place, metadata=told)
+        save_file(
+            {n: t.contiguous() for n, t in frozen_and_buffers.tensors.items()}, place, metadata=told
+        )
 
 
 def read_frozen_and_buffers(replica: Path, step: Step | None = None) -> FrozenAndBuffers:
@@ -133,7 +135,7 @@ def read_frozen_and_buffers(replica: Path, step: Step | None = None) -> FrozenAn
         return NO_FROZEN_OR_BUFFERS
     with safe_open(path, framework="pt") as file:
         told = json.loads(file.metadata()[""])
-    beside = replace(from_plain(told), tensors=read_tensors(path))
+    beside = replace(from_json_dict(told), tensors=read_tensors(path))
     for of, own in _sent(replica) if step is not None else ():
         if beside.step < of <= (step or 0):
             with suppress(StateError):  # gone meanwhile
@@ -143,7 +145,9 @@ def read_frozen_and_buffers(replica: Path, step: Step | None = None) -> FrozenAn
     return beside
 
 
-def write_sent(replica: Path, step: Step, tensors: Mapping[str, torch.Tensor], first: int) -> None:
+def write_broadcast_buffers(
+    replica: Path, step: Step, tensors: Mapping[str, torch.Tensor], first: int
+) -> None:
     """Buffers as they were after `step`; those of steps before `first` go."""
     path = _path(replica, step)
     with safetensors_errors_as_os_errors(path), atomic_path(path, durable=False) as place:
@@ -153,7 +157,7 @@ def write_sent(replica: Path, step: Step, tensors: Mapping[str, torch.Tensor], f
             own.unlink(missing_ok=True)
 
 
-def forget_sent(replica: Path, step: Step) -> None:
+def forget_broadcast_buffers(replica: Path, step: Step) -> None:
     """What was written of `step` and later ones is of another past."""
     for of, own in _sent(replica):
         if of >= step:
@@ -166,21 +170,21 @@ def _sent(replica: Path) -> Iterator[tuple[int, Path]]:
     yield from sorted(((int(of), own) for of, own in found if of.isdecimal()), reverse=True)
 
 
-def to_plain(beside: FrozenAndBuffers) -> dict[str, object]:
+def to_json_dict(beside: FrozenAndBuffers) -> dict[str, object]:
     """All but the tensors, as JSON has it."""
     return {
         "keys": [list(one) for one in beside.keys],
         "registered": list(beside.registered),
         "frozen": list(beside.frozen),
         "buffers": list(beside.buffers),
-        "still": list(beside.still),
+        "still": list(beside.constant_buffers),
         "step": beside.step,
         "sent": beside.sent,
         "followed": list(beside.followed),
     }
 
 
-def from_plain(told: Mapping[str, object]) -> FrozenAndBuffers:
+def from_json_dict(told: Mapping[str, object]) -> FrozenAndBuffers:
     """What `to_plain` gave, without tensors."""
     keys, step = told["keys"], told["step"]
     assert isinstance(keys, list) and isinstance(step, int)

@@ -39,7 +39,7 @@ from flowcheck.replica.optimizer.state_sections import (
 from flowcheck.replica.optimizer_step.weights_only_step import parameters_of_other_steps
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_digest import state_digest, tensor_digests
-from flowcheck.replica.state_file.concurrent_reader import ATTEMPTS, pinned, read_copy
+from flowcheck.replica.state_file.concurrent_reader import ATTEMPTS, pin_step, read_copy
 from flowcheck.replica.state_file.file_header import Commit, Description
 from flowcheck.step_numbers import Step
 
@@ -79,9 +79,9 @@ class Snapshot:
     states: tuple[dict[str, Any], ...]
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
-    more: OptionalState = field(default_factory=OptionalState)
+    optional_state: OptionalState = field(default_factory=OptionalState)
     """What not every job has."""
-    beside: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
+    frozen_and_buffers: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
     """The rest of the module, where it is stated."""
 
     @property
@@ -116,14 +116,16 @@ def hold_snapshot(
     Raises what `copy_snapshot` does, and StateError at the end if the step was overwritten after
     all, because other readers hold all other copies: what was read is worthless then.
     """
-    with pinned(path, step) as found:
-        if found.spare:
+    with pin_step(path, step) as found:
+        if found.has_spare_copy:
             _check_made_with(path, found.commit, optimizer)
             if not _has_its_digest(found.commit, found.description, found.sections):
                 raise StateError(DIGEST_DIFFERS(path=path, step=found.commit.step))
             beside = read_frozen_and_buffers(path, found.commit.step)
-            yield in_place(found.commit, found.description, optimizer, found.sections, beside)
-            if not found.still:
+            yield snapshot_in_place(
+                found.commit, found.description, optimizer, found.sections, beside
+            )
+            if not found.is_unchanged:
                 raise StateError(OVERWRITTEN(path=path, step=found.commit.step))
             return
     yield copy_snapshot(path, optimizer, step)
@@ -141,18 +143,18 @@ def _has_its_digest(
     return state_digest(named, tensor_digests(a for _, a in named)) == commit.digest
 
 
-def in_place(
+def snapshot_in_place(
     commit: Commit,
     description: Description,
     optimizer: OptimizerConfig,
     sections: dict[str, np.ndarray],
-    beside: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS,
+    frozen_and_buffers: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS,
 ) -> Snapshot:
     """A step over the memory it lies in, not to be written."""
     with warnings.catch_warnings():
         # torch has no tensors that cannot be written, and says so of each.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return _assembled(commit, description, optimizer, sections, beside)
+        return _assembled(commit, description, optimizer, sections, frozen_and_buffers)
 
 
 def _assembled(
@@ -160,7 +162,7 @@ def _assembled(
     description: Description,
     optimizer: OptimizerConfig,
     sections: dict[str, np.ndarray],
-    beside: FrozenAndBuffers,
+    frozen_and_buffers: FrozenAndBuffers,
 ) -> Snapshot:
     layout = description.layout
     held = has_state_mask(description, sections, stepped=commit.has_optimizer_state)
@@ -190,4 +192,6 @@ def _assembled(
     )
     left = parameters_of_other_steps(optimizer, layout, sections, commit.step)
     digest = commit.digest.hex()
-    return Snapshot(commit.step, digest, layout, optimizer, parameters, states, left, more, beside)
+    return Snapshot(
+        commit.step, digest, layout, optimizer, parameters, states, left, more, frozen_and_buffers
+    )

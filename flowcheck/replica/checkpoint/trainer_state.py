@@ -18,7 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.frozen_and_buffers import NO_FROZEN_OR_BUFFERS, FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
-from flowcheck.replica.optimizer.optimizer_class import CHOSEN
+from flowcheck.replica.optimizer.optimizer_class import IMPLEMENTATION_FLAGS
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
 from flowcheck.step_numbers import Step
 
@@ -32,7 +32,7 @@ class SeveralOptimizers:
     keys: tuple[str, ...] = ()
     """[optimizer] of its state in a dictionary; (): a list."""
 
-    def parted(self, optimizer: dict[str, Any]) -> Any:
+    def split_by_optimizer(self, optimizer: dict[str, Any]) -> Any:
         """[optimizer] the state_dict() of each, in a list or by its key. optimizer: of all, whose
         numbers count on from one to the next, and whose groups follow each other."""
         found, group, first = [], 0, 0
@@ -47,9 +47,9 @@ class SeveralOptimizers:
             }
             found.append({"state": state, "param_groups": groups})
             group, first = group + count, first + size
-        return self.shaped(found)
+        return self.in_file_shape(found)
 
-    def shaped(self, parts: Sequence[Any]) -> Any:
+    def in_file_shape(self, parts: Sequence[Any]) -> Any:
         """[optimizer] of any kind, likewise."""
         return dict(zip(self.keys, parts, strict=True)) if self.keys else list(parts)
 
@@ -74,24 +74,24 @@ class TrainerState:
     groups, numbers counted on from one to the next."""
     order: tuple[int, ...] = ()
     """[parameter] the optimizer's number of it; -1: in no group. (): as they are registered."""
-    among: SeveralOptimizers | None = None
+    several_optimizers: SeveralOptimizers | None = None
     """Which groups are of which of several optimizers; None: there is one."""
     scheduler: Any = None
-    """The scheduler's own state_dict(); None without one. Of several optimizers as `among` keeps
-    those of each."""
+    """The scheduler's own state_dict(); None without one. Of several optimizers as
+    `several_optimizers` keeps those of each."""
     scaler: dict[str, Any] | None = None
     """torch.amp.GradScaler.state_dict()."""
     masters: dict[str, torch.Tensor] | None = None
     """What the optimizer steps in place of the parameters, by the names of `model`."""
     averages: dict[str, torch.Tensor] | None = None
     """Moving averages of the parameters, by the names of `model`."""
-    averaged: int = 0
+    average_updates: int = 0
     """How often those were updated: AveragedModel's n_averaged."""
-    taken: int = 0
+    optimizer_steps: int = 0
     """Steps of the optimizer alone: what its own counters show."""
     older: dict[str, int] = field(default_factory=dict)
     """Parameters that are of another step, and which."""
-    beside: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
+    frozen_and_buffers: FrozenAndBuffers = NO_FROZEN_OR_BUFFERS
     """The rest of the module, where it is stated."""
     evidence: tuple[Finding, ...] = ()
     assumed: tuple[Finding, ...] = ()
@@ -100,9 +100,9 @@ class TrainerState:
     @property
     def optimizers(self) -> Any:
         """`optimizer` as the trainer's own file has it: of several a list or a dictionary."""
-        if self.optimizer is None or self.among is None:
+        if self.optimizer is None or self.several_optimizers is None:
             return self.optimizer
-        return self.among.parted(self.optimizer)
+        return self.several_optimizers.split_by_optimizer(self.optimizer)
 
 
 def trainer_state(
@@ -110,18 +110,18 @@ def trainer_state(
 ) -> TrainerState:
     """The step that a snapshot holds. Raises ConfigError where the user's schedule or factory
     cannot be had."""
-    config, more = snapshot.optimizer, snapshot.more
+    config, more = snapshot.optimizer, snapshot.optional_state
     optimizer, scheduler, order, among = None, None, tuple[int, ...](), None
     if not snapshot.parameters_only:
         settings = ParamGroupSettings(config, stepped_layout(config, snapshot.layout))
         optimizer, order = _optimizer(snapshot, settings), settings.built.order
-        if config.takes_frozen and snapshot.beside.frozen:
-            optimizer, order = _over_all(snapshot, optimizer)
+        if config.takes_frozen and snapshot.frozen_and_buffers.frozen:
+            optimizer, order = _with_frozen(snapshot, optimizer)
         among = _among(settings)
         schedulers = settings.schedulers(scheduler_events(config, snapshot.step, more.skipped))
         scheduler = schedulers[0]
         if among is not None:
-            scheduler = among.shaped(schedulers) if any(schedulers) else None
+            scheduler = among.in_file_shape(schedulers) if any(schedulers) else None
     return TrainerState(
         step=snapshot.step,
         digest=snapshot.digest,
@@ -129,15 +129,15 @@ def trainer_state(
         model=dict(snapshot.parameters),
         optimizer=optimizer,
         order=order,
-        among=among,
+        several_optimizers=among,
         scheduler=scheduler,
         scaler=_scaler(snapshot),
         masters=more.masters,
         averages=more.averages,
-        averaged=more.averaged,
-        taken=snapshot.step - more.skipped,
+        average_updates=more.averaged,
+        optimizer_steps=snapshot.step - more.skipped,
         older=snapshot.older,
-        beside=snapshot.beside,
+        frozen_and_buffers=snapshot.frozen_and_buffers,
         evidence=evidence,
         assumed=assumed,
     )
@@ -155,12 +155,12 @@ def _optimizer(snapshot: Snapshot, settings: ParamGroupSettings) -> dict[str, An
     built = settings.built
     at = sorted((number, i) for i, number in enumerate(built.order) if number >= 0)
     state = {number: dict(snapshot.states[i]) for number, i in at if snapshot.states[i]}
-    events = scheduler_events(snapshot.optimizer, snapshot.step, snapshot.more.skipped)
-    groups = settings.at(events)
+    events = scheduler_events(snapshot.optimizer, snapshot.step, snapshot.optional_state.skipped)
+    groups = settings.settings_at(events)
     for place, group in enumerate(groups):
         group["params"] = [number for number, i in at if built.group_of[i] == place]
     if snapshot.optimizer.factory is None:
-        parts = snapshot.optimizer.parts
+        parts = snapshot.optimizer.per_optimizer
         made = zip(parts, built.optimizers, strict=True)
         of_group = [part for part, own in made for _ in own.param_groups]
         for part, group in zip(of_group, groups, strict=True):
@@ -173,15 +173,15 @@ def _kernels(part: OptimizerConfig, group: dict[str, Any]) -> dict[str, bool | N
     torch's own choice on the device where the file is loaded, which nothing here is to pin."""
     stated = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
     told = stated.get(part.implementation or "", {})
-    return {key: told.get(key) for key in CHOSEN if key in group}
+    return {key: told.get(key) for key in IMPLEMENTATION_FLAGS if key in group}
 
 
-def _over_all(
+def _with_frozen(
     snapshot: Snapshot, optimizer: dict[str, Any]
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """The same state where the trainer's optimizer was given frozen parameters as well: torch
     numbers all that it was given, and keeps no state of those without a gradient."""
-    at = {name: number for number, name in enumerate(snapshot.beside.registered)}
+    at = {name: number for number, name in enumerate(snapshot.frozen_and_buffers.registered)}
     order = tuple(at[name] for name in snapshot.parameters)
     state = {order[number]: own for number, own in optimizer["state"].items()}
     (group,) = optimizer["param_groups"]
@@ -190,7 +190,7 @@ def _over_all(
 
 
 def _scaler(snapshot: Snapshot) -> dict[str, Any] | None:
-    stated, held = snapshot.optimizer.scaler, snapshot.more.scaler
+    stated, held = snapshot.optimizer.scaler, snapshot.optional_state.scaler
     if stated is None:
         return None
     return {

@@ -20,10 +20,10 @@ from flowcheck.replica.checkpoint_files.manifest import MANIFEST, FileSpan, Mani
 from flowcheck.replica.checkpoint_files.sha256 import (
     Sha256,
     Span,
-    feed,
-    of_joined,
-    of_spans,
-    walked,
+    hash_file_and_spans,
+    hash_joined_spans,
+    hash_range,
+    hash_spans,
 )
 from flowcheck.untrusted_paths import is_relative
 
@@ -41,20 +41,20 @@ class ExpectedChecksums:
     """The checkpoint, to the user."""
     rest: Callable[[set[str]], None] = lambda met: None
     """Checks what was not met. Raises StateError."""
-    met: set[str] = field(default_factory=set)
+    verified: set[str] = field(default_factory=set)
 
-    def meet(self, address: Address, own: str) -> None:
+    def verify(self, address: Address, own: str) -> None:
         """Raises StateError where the tensor that lies there is to have another sum."""
         label, wanted = self.sums.get(address, ("", own))
         if wanted != own:
             fault = damage.IN_PART(part=label, why=damage.TENSOR_CHANGED())
             raise StateError(damage.NOT_AS_WRITTEN(checkpoint=self.where, fault=fault))
         if label:
-            self.met.add(label)
+            self.verified.add(label)
 
     def end(self) -> None:
         """Checks what was written nowhere. Raises StateError."""
-        self.rest(self.met)
+        self.rest(self.verified)
 
 
 NO_EXPECTED_CHECKSUMS = ExpectedChecksums()
@@ -225,14 +225,14 @@ def _file_told(
             number = file.fileno()
             size_bytes = os.fstat(number).st_size
             if want is None:
-                found = of_joined(number, [(0, size_bytes)])
+                found = hash_joined_spans(number, [(0, size_bytes)])
                 same = found == manifest.sha256[name]
                 return None if same else damage.FILE_CHANGED(), {}
-            around = of_joined(number, _around(size_bytes, taken))
+            around = hash_joined_spans(number, _around(size_bytes, taken))
             why = None if around == want.around else damage.AROUND_CHANGED()
             if not whole_files:
                 return why, {}
-            whole, sums = walked(number, size_bytes, list(spans.values()))
+            whole, sums = hash_file_and_spans(number, size_bytes, list(spans.values()))
             if why is None and whole != want.sha256:
                 why = damage.FILE_CHANGED()
             return why, dict(zip(spans, sums, strict=True))
@@ -263,7 +263,7 @@ def _spans_told(path: Path, spans: list[Span]) -> list[str]:
     """Sums of parts of a file; none where it cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
-            return of_spans(file.fileno(), spans)
+            return hash_spans(file.fileno(), spans)
     except OSError:
         return []
 
@@ -274,7 +274,7 @@ def _of_pieces(root: Path, pieces: Sequence[FileSpan]) -> str:
     try:
         for name, first, count in pieces:
             with (root / name).open("rb", buffering=0) as file:
-                feed(whole, file.fileno(), first, count)
+                hash_range(whole, file.fileno(), first, count)
     except OSError:
         return ""
     return whole.hexdigest()

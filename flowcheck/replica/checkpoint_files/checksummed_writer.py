@@ -32,7 +32,7 @@ and costs switches."""
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of no bytes."""
 
-_Told = tuple[FileSum, dict[str, str]]
+_FileChecksums = tuple[FileSum, dict[str, str]]
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
@@ -56,14 +56,14 @@ class ChecksummedWriter(Closeable):
         self._waiting = ThreadPoolExecutor(AHEAD_FILES, "sync")
         self._spare: list[np.ndarray] = []
         self._tensors: dict[str, tuple[torch.Tensor, str, int, int]] = {}
-        self._files: dict[str, Future[_Told]] = {}
+        self._files: dict[str, Future[_FileChecksums]] = {}
         self._given_up = Event()
-        self._begun: list[Future[_Told]] = []
+        self._begun: list[Future[_FileChecksums]] = []
         """Of each file in turn: its sums, when it is written."""
         self._synced: list[Future[None]] = []
         self.names: dict[str, str] = {}
         """Of files that are written under another name than they will have."""
-        self.more: dict[str, Any] = {}
+        self.format_fields: dict[str, Any] = {}
         """Fields of the manifest that this format alone has."""
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class ChecksummedWriter(Closeable):
         for rest in (self._ahead, self._waiting):
             rest.shutdown(cancel_futures=True)
 
-    def put(
+    def write_file(
         self,
         name: str,
         path: Path,
@@ -111,7 +111,7 @@ class ChecksummedWriter(Closeable):
             if label not in self._tensors and not tensor.numel():
                 self.empty(label, tensor)
 
-    def _poured(self, pouring: DirectWrite, path: Path) -> _Told:
+    def _poured(self, pouring: DirectWrite, path: Path) -> _FileChecksums:
         told = pouring.poured()
         self._synced.append(self._waiting.submit(sync, path))
         return told
@@ -147,7 +147,7 @@ class ChecksummedWriter(Closeable):
         return told
 
 
-def _of_small(path: Path) -> _Told:
+def _of_small(path: Path) -> _FileChecksums:
     raw, own = path.read_bytes(), Sha256()
     hash_two(own, raw)
     return FileSum(len(raw), own.hexdigest(), own.hexdigest()), {}

@@ -33,7 +33,7 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import (
 )
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece, ReadAhead
 from flowcheck.replica.checkpoint_files.manifest import FileSum
-from flowcheck.replica.checkpoint_files.sha256 import Sha256, pour
+from flowcheck.replica.checkpoint_files.sha256 import Sha256, copy_and_hash
 
 ALIGN_BYTES = 1 << 12
 """Of place, length and memory of a write past the page cache (open(2), O_DIRECT): what disks and
@@ -47,7 +47,7 @@ CACHED_BYTES = 1 << 16
 256 KiB took 2.5 times as long in all, where few are left whole."""
 
 
-def aligned(count: int) -> np.ndarray:
+def aligned_memory(count: int) -> np.ndarray:
     """So many bytes of memory that `DirectFile.put` takes, up to whole pages; of large ones, where
     there are such: the kernel has each page of a write to look up and to hold."""
     pages = -(-max(1, count) // PAGESIZE)
@@ -106,14 +106,14 @@ class DirectFile:
 
     def _read_back(self, block: np.ndarray, count: int, first: int) -> None:
         last = (count - 1) // ALIGN_BYTES * ALIGN_BYTES
-        page = aligned(ALIGN_BYTES)
+        page = aligned_memory(ALIGN_BYTES)
         got = os.preadv(self._descriptor, [page.data[:ALIGN_BYTES]], first + last)
         if got != count - last or not np.array_equal(page[:got], block[last:count]):
             raise StateError(NOT_READ_BACK(file=self._name, offset=first + last))
 
 
 @contextmanager
-def opened(path: Path, size_bytes: int) -> Iterator[DirectFile]:
+def open_direct(path: Path, size_bytes: int) -> Iterator[DirectFile]:
     """A file to write, emptied. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     direct = os.O_DIRECT if size_bytes >= DIRECT_BYTES else 0
@@ -178,7 +178,7 @@ class DirectWrite:
         """Writes the file, not synced yet; (sums of the file, of each tensor in it). Raises
         StateError, which names the tensor, where one has not the sum it is to have, or does not
         read back; OSError, which names the file, where there is no room or it is given up."""
-        with naming_file(self._path), opened(self._path, self._size_bytes) as file:
+        with naming_file(self._path), open_direct(self._path, self._size_bytes) as file:
             try:
                 told = self._through(file)
             finally:  # the file stays open as long as it is written to
@@ -196,20 +196,22 @@ class DirectWrite:
         block = None
         for piece in self._pieces:
             own = Sha256() if piece.label else around
-            data = np.frombuffer(piece.raw if piece.late is None else piece.late(), np.uint8)
+            data = np.frombuffer(
+                piece.raw if piece.deferred_bytes is None else piece.deferred_bytes(), np.uint8
+            )
             at = 0
             while at < data.size:
                 block = block or self._free()
                 held = block.held_bytes
                 part = data[at : at + self._room_bytes - held]
-                pour(part, block.memory[held:], whole, own, piece.crc)
+                copy_and_hash(part, block.memory[held:], whole, own, piece.crc)
                 block.held_bytes, at = held + part.size, at + part.size
                 if block.held_bytes == self._room_bytes:
                     self._hand_on(block, file)
                     block = None
             if piece.label:
                 tensors[piece.label] = own.hexdigest()
-                self._expected.meet(piece.address, tensors[piece.label])
+                self._expected.verify(piece.address, tensors[piece.label])
         if block is not None:
             self._hand_on(block, file)
         return FileSum(self._size_bytes, whole.hexdigest(), around.hexdigest()), tensors
@@ -218,7 +220,7 @@ class DirectWrite:
         """The next one, when it is written."""
         if self._given_up.is_set():
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
-        self._ahead.of(self._done_bytes)
+        self._ahead.advance(self._done_bytes)
         number = self._done_bytes // self._room_bytes
         if number < BLOCKS:
             self._blocks.append(_Block(self._memory()))
@@ -232,7 +234,7 @@ class DirectWrite:
         if self._room_bytes == BLOCK_BYTES:
             with suppress(IndexError):
                 return self._spare.pop()
-        return aligned(self._room_bytes)
+        return aligned_memory(self._room_bytes)
 
     def _hand_on(self, block: _Block, file: DirectFile) -> None:
         block.written = self._disk.submit(

@@ -22,7 +22,7 @@ class FilePiece:
     raw: Buffer
     label: str = ""
     """The tensor whose bytes they are, all of them; empty where they are none's."""
-    late: Callable[[], bytes] | None = None
+    deferred_bytes: Callable[[], bytes] | None = None
     """What stands there in place of `raw`, as many bytes; to be asked when all before it is
     written."""
     crc: Crc | None = None
@@ -56,7 +56,7 @@ class ReadAhead:
         """threads: fetch. One that waits for a disk is not to keep others from writing."""
         self._parts, self._threads, self._asked_bytes = _parts(pieces), threads, 0
 
-    def of(self, done_bytes: int) -> None:
+    def advance(self, done_bytes: int) -> None:
         """So much of the file is read."""
         while self._asked_bytes < done_bytes + AHEAD_BYTES:
             part = next(self._parts, None)
@@ -71,7 +71,7 @@ class ReadAhead:
 def _parts(pieces: Sequence[FilePiece]) -> Iterator[tuple[int, int]]:
     """(address, bytes), in order; no address where it is not worth it."""
     for piece in pieces:
-        if piece.late is not None or piece.nbytes < LARGE_BYTES:
+        if piece.deferred_bytes is not None or piece.nbytes < LARGE_BYTES:
             yield 0, piece.nbytes
             continue
         first, count = piece.address

@@ -29,7 +29,7 @@ TEXT_BYTES_MAX = NAME_BYTES_MAX + 1
 """Of the file: a name and the end of its line."""
 
 
-def point(folder: Path, name: str) -> None:
+def write_latest(folder: Path, name: str) -> None:
     """`folder`/`name` is the newest from now on; it is whole and on disk already."""
     write_atomically(folder / LATEST, name.encode() + b"\n")
 

@@ -37,18 +37,18 @@ from flowcheck.findings.catalog.checkpoint_damage import (
 )
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.optimizer.user_code_trust import as_told
+from flowcheck.replica.optimizer.user_code_trust import with_untrusted_code
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import plain_text
 from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import step_number
 
 FORMAT = 3
-READS = (1, 2, 3)
+READABLE_FORMATS = (1, 2, 3)
 MANIFEST = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
 """Behind the name of an output that is one file."""
-MOST_BYTES = 256 << 20
+MANIFEST_MAX_BYTES = 256 << 20
 """Bytes of a manifest: a tensor takes some 300, so that 890,000 tensors fit. What is longer is no
 manifest, and is not read."""
 
@@ -111,7 +111,7 @@ class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class Manifest(_SameInAllFormats, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an output is and what it rests on."""
 
-    lacks: tuple[Finding, ...] = ()
+    resume_caveats: tuple[Finding, ...] = msgspec.field(default=(), name="lacks")
     """Why a trainer does not go on from it as if nothing had happened; (): it does."""
     evidence: tuple[Finding, ...] = ()
     """What was seen on the wire that the caller rests on."""
@@ -132,7 +132,7 @@ class _WithSentences(_SameInAllFormats, frozen=True, forbid_unknown_fields=True,
     def of_today(self) -> Manifest:
         return Manifest(
             **{name: getattr(self, name) for name in _SameInAllFormats.__struct_fields__},
-            lacks=(earlier_finding(self.lacks),) if self.lacks else (),
+            resume_caveats=(earlier_finding(self.lacks),) if self.lacks else (),
             evidence=tuple(map(earlier_finding, self.seen)),
             assumed=tuple(map(earlier_finding, self.rests_on)),
             seal=self.seal,
@@ -164,7 +164,7 @@ def load_manifest(output: Path) -> Manifest:
     FlowCheck's."""
     path = path_of(output)
     manifest = decode_manifest(manifest_text(output), str(path))
-    return manifest if output.is_dir() else _of_file(manifest, output)
+    return manifest if output.is_dir() else _renamed_with_file(manifest, output)
 
 
 def manifest_text(output: Path) -> bytes:
@@ -178,8 +178,8 @@ def text_at(path: Path, output: Path) -> bytes:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             raise StateError(NO_MANIFEST_FILE(output=output, manifest=path.name))
-        if found.st_size > MOST_BYTES:
-            raise StateError(MANIFEST_TOO_LONG(manifest=path, bytes=MOST_BYTES))
+        if found.st_size > MANIFEST_MAX_BYTES:
+            raise StateError(MANIFEST_TOO_LONG(manifest=path, bytes=MANIFEST_MAX_BYTES))
         return path.read_bytes()
     except OSError as error:
         unreadable = MANIFEST_UNREADABLE(output=output, manifest=path.name, error=error.strerror)
@@ -191,8 +191,8 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
     read here, or not as it was written. Code that its optimizer names is Told: never called."""
     try:
         number = msgspec.json.decode(text, type=_Format).format
-        if number not in READS:
-            raise StateError(FORMAT_UNKNOWN(where=where, format=number, known=READS))
+        if number not in READABLE_FORMATS:
+            raise StateError(FORMAT_UNKNOWN(where=where, format=number, known=READABLE_FORMATS))
         manifest = (
             msgspec.json.decode(text, type=Manifest)
             if number == FORMAT
@@ -205,10 +205,10 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
     step_number(manifest.step, where)
     if manifest.optimizer is None:
         return manifest
-    return msgspec.structs.replace(manifest, optimizer=as_told(manifest.optimizer))
+    return msgspec.structs.replace(manifest, optimizer=with_untrusted_code(manifest.optimizer))
 
 
-def _of_file(manifest: Manifest, output: Path) -> Manifest:
+def _renamed_with_file(manifest: Manifest, output: Path) -> Manifest:
     """What a manifest beside a file says of that file, also where both were renamed: never of one
     that has the old name. Raises StateError where it is of several."""
     if manifest.files.keys() == {output.name}:

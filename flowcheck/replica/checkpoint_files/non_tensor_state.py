@@ -20,7 +20,7 @@ DEPTH_MAX = 64
 trainer's state nests a few."""
 
 
-def to_plain(value: Any, what: str, depth: int = 0) -> Any:
+def to_json_value(value: Any, what: str, depth: int = 0) -> Any:
     """`value` in JSON's types. Raises StateError, which names `what`, for a value of another
     type."""
     if depth > DEPTH_MAX:
@@ -30,49 +30,51 @@ def to_plain(value: Any, what: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
-        return {TUPLE: [to_plain(one, f"{what}[{i}]", depth + 1) for i, one in enumerate(value)]}
+        return {
+            TUPLE: [to_json_value(one, f"{what}[{i}]", depth + 1) for i, one in enumerate(value)]
+        }
     if isinstance(value, list):
-        return [to_plain(one, f"{what}[{i}]", depth + 1) for i, one in enumerate(value)]
+        return [to_json_value(one, f"{what}[{i}]", depth + 1) for i, one in enumerate(value)]
     if isinstance(value, dict):
         if all(isinstance(key, str) and not key.startswith("__") for key in value):
-            return {k: to_plain(one, f"{what}.{k}", depth + 1) for k, one in value.items()}
+            return {k: to_json_value(one, f"{what}.{k}", depth + 1) for k, one in value.items()}
         pairs = [list(pair) for pair in value.items()]
-        return {ITEMS: [to_plain(pair, what, depth + 2) for pair in pairs]}
+        return {ITEMS: [to_json_value(pair, what, depth + 2) for pair in pairs]}
     if getattr(value, "dim", None) is not None and value.dim() == 0:
-        return to_plain(value.item(), what, depth + 1)  # a rate kept as a tensor
+        return to_json_value(value.item(), what, depth + 1)  # a rate kept as a tensor
     raise StateError(NOT_A_PLAIN_VALUE(what=what, type=type(value).__name__))
 
 
-def from_plain(value: Any) -> Any:
+def from_json_value(value: Any) -> Any:
     """What `to_plain` was given."""
     if isinstance(value, list):
-        return [from_plain(one) for one in value]
+        return [from_json_value(one) for one in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {TUPLE}:
-        return tuple(from_plain(value[TUPLE]))
+        return tuple(from_json_value(value[TUPLE]))
     if value.keys() == {FLOAT}:
         return float(value[FLOAT])
     if value.keys() == {ITEMS}:
-        return dict(from_plain(value[ITEMS]))
-    return {key: from_plain(one) for key, one in value.items()}
+        return dict(from_json_value(value[ITEMS]))
+    return {key: from_json_value(one) for key, one in value.items()}
 
 
-class Several(msgspec.Struct, frozen=True):
+class SavedOptimizerSplit(msgspec.Struct, frozen=True):
     """Which groups are of which of several optimizers (replica/checkpoint/trainer_state.py)."""
 
     groups: tuple[int, ...]
     keys: tuple[str, ...]
 
 
-class PlainBeside(msgspec.Struct, frozen=True):
+class SavedFrozenAndBuffers(msgspec.Struct, frozen=True):
     """The rest of a module but its tensors (checkpoint/frozen_and_buffers.py)."""
 
     keys: tuple[tuple[str, str], ...]
     registered: tuple[str, ...]
     frozen: tuple[str, ...]
     buffers: tuple[str, ...]
-    still: tuple[str, ...]
+    constant_buffers: tuple[str, ...] = msgspec.field(name="still")
     step: Step
     sent: int | None = None
     followed: tuple[str, ...] = ()
@@ -90,21 +92,23 @@ class NonTensorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     param_groups: list[dict[str, Any]] | None = None
     numbers: dict[str, int] | None = None
     """By parameter, the optimizer's number of it."""
-    several: Several | None = None
+    several: SavedOptimizerSplit | None = None
     scheduler: Any = None
     scaler: dict[str, int | float] | None = None
     state: dict[str, dict[str, Any]] = {}
     """By parameter: states that are no tensors."""
-    beside: PlainBeside | None = None
+    beside: SavedFrozenAndBuffers | None = None
     averaged: int = 0
     taken: int | None = None
 
 
-def plain_parts(plain: dict[str, Any], names: Collection[str], where: str) -> NonTensorState:
+def decode_non_tensor_state(
+    plain: dict[str, Any], names: Collection[str], where: str
+) -> NonTensorState:
     """Of a manifest's `plain`. names: of its parameters. Raises StateError, which names `where`,
     for what no checkpoint of ours holds."""
     try:
-        found = msgspec.convert(from_plain(plain), NonTensorState)
+        found = msgspec.convert(from_json_value(plain), NonTensorState)
         groups = [msgspec.convert(group, SavedParamGroup) for group in found.param_groups or ()]
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
         raise StateError(NO_MANIFEST(where=where, error=f"plain: {error}")) from error
@@ -132,7 +136,7 @@ def _unlike(
     return None
 
 
-def _parts(several: Several, groups: int) -> bool:
+def _parts(several: SavedOptimizerSplit, groups: int) -> bool:
     counts, keys = several.groups, several.keys
     fits = sum(counts) == groups and all(count > 0 for count in counts)
     return fits and len(keys) in (0, len(counts)) and len(set(keys)) == len(keys)

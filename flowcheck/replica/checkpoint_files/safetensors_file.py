@@ -70,7 +70,7 @@ def write_tensors(
     )
     pieces = [FilePiece(_header(path, ordered, metadata))]
     pieces += [FilePiece(bytes_of(tensor), part + own) for own, tensor in ordered if tensor.numel()]
-    sums.put(name or path.name, path, pieces, {part + own: value for own, value in ordered})
+    sums.write_file(name or path.name, path, pieces, {part + own: value for own, value in ordered})
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

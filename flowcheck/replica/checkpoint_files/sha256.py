@@ -13,7 +13,7 @@ import numpy as np
 
 from flowcheck._core import ffi, lib
 
-TOGETHER = bool(lib.fc_sha256_here())
+HAS_PAIRED_SHA = bool(lib.fc_sha256_here())
 DIGEST_BYTES = 32
 BLOCK_BYTES = 64
 """Summed at once (FIPS 180-4, 1): of bytes that begin a block in both of two sums the work that
@@ -40,13 +40,13 @@ class Sha256:
     __slots__ = ("state",)
 
     def __init__(self) -> None:
-        self.state: Any = hashlib.sha256() if not TOGETHER else ffi.new("struct fc_sha256 *")
-        if TOGETHER:
+        self.state: Any = hashlib.sha256() if not HAS_PAIRED_SHA else ffi.new("struct fc_sha256 *")
+        if HAS_PAIRED_SHA:
             lib.fc_sha256_begin(self.state)
 
     def hexdigest(self) -> str:
         """Of all that was added; more may be added behind it."""
-        if not TOGETHER:
+        if not HAS_PAIRED_SHA:
             return str(self.state.hexdigest())
         out = ffi.new("uint8_t[]", DIGEST_BYTES)
         ended = ffi.new("struct fc_sha256 *", self.state[0])
@@ -59,7 +59,7 @@ def hash_two(
 ) -> None:
     """Adds `data` to `one`, and as many bytes to `other`: the same ones, or `other_data`."""
     second = data if other_data is None else other_data
-    if not TOGETHER:
+    if not HAS_PAIRED_SHA:
         one.state.update(data)
         if other is not None:
             other.state.update(second)
@@ -74,11 +74,13 @@ def hash_two(
     lib.fc_sha256_add(one.state, first, other.state, beside, len(first))
 
 
-def pour(data: np.ndarray, to: np.ndarray, one: Sha256, other: Sha256, crc: Crc | None) -> None:
+def copy_and_hash(
+    data: np.ndarray, to: np.ndarray, one: Sha256, other: Sha256, crc: Crc | None
+) -> None:
     """Copies `data` to the first bytes of `to`, and adds it to both and to `crc`, in one pass."""
     into = ffi.from_buffer("uint8_t[]", to)
     so_far = ffi.NULL if crc is None else ffi.new("uint32_t *", crc.value)
-    if TOGETHER:
+    if HAS_PAIRED_SHA:
         raw = ffi.from_buffer("uint8_t[]", data)
         lib.fc_sha256_pour(one.state, other.state, raw, into, data.size, so_far)
     else:
@@ -91,7 +93,7 @@ def pour(data: np.ndarray, to: np.ndarray, one: Sha256, other: Sha256, crc: Crc 
         crc.value = int(so_far[0])
 
 
-def of_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:
+def hash_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:
     """The sum of each part of an open file, two at a time; of what there is of it. Read, never
     mapped: a file that is cut short meanwhile must not end the process."""
     sums = [Sha256() for _ in spans]
@@ -119,22 +121,24 @@ def of_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:
     return [one.hexdigest() for one in sums]
 
 
-def of_joined(descriptor: int, spans: Sequence[Span]) -> str:
+def hash_joined_spans(descriptor: int, spans: Sequence[Span]) -> str:
     """The sum of parts of an open file, one behind the other; of what there is of them."""
     whole = Sha256()
     for first, count in spans:
-        feed(whole, descriptor, first, count)
+        hash_range(whole, descriptor, first, count)
     return whole.hexdigest()
 
 
-def feed(whole: Sha256, descriptor: int, first: int, count: int) -> None:
+def hash_range(whole: Sha256, descriptor: int, first: int, count: int) -> None:
     """Adds a part of an open file, of what there is of it."""
     buffer = memoryview(bytearray(max(1, min(READ_BYTES, count))))
     for at in range(first, first + count, READ_BYTES):
         hash_two(whole, _read(descriptor, at, buffer[: min(READ_BYTES, first + count - at)]))
 
 
-def walked(descriptor: int, size_bytes: int, spans: Sequence[Span]) -> tuple[str, list[str]]:
+def hash_file_and_spans(
+    descriptor: int, size_bytes: int, spans: Sequence[Span]
+) -> tuple[str, list[str]]:
     """(the sum of a file, of each span), in one reading. spans: ascending, none in another."""
     whole, sums = Sha256(), list[str]()
     buffer = memoryview(bytearray(READ_BYTES))

@@ -86,7 +86,7 @@ EPSILON = 1.0e-6
 """Beside the norm that is divided by; torch's clip_grad_norm_ has the same."""
 
 
-def factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int) -> float:
+def clip_factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int) -> float:
     """A float32: what the gradients are to be multiplied by (torch/nn/utils/clip_grad.py,
     _clip_grads_with_norm_). threads: torch's in the trainer; a norm's last bits depend on them."""
     if not gradients:
@@ -100,7 +100,9 @@ def factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int) -> f
     return float(torch.clamp(most / (norm + EPSILON), max=1.0))
 
 
-def square(gradient: np.ndarray, layout: Layout, used: GradientMask, *, threads: int) -> float:
+def squared_norm(
+    gradient: np.ndarray, layout: Layout, used: GradientMask, *, threads: int
+) -> float:
     """Of the norm of a ring's own gradients, a float32. gradient: flat, as it was reduced, never
     written; used: [parameters] bool, those that have one; threads: torch's in the trainer."""
     own = parameter_views(flat_gradient(gradient, layout), layout)
@@ -115,7 +117,9 @@ def square(gradient: np.ndarray, layout: Layout, used: GradientMask, *, threads:
         torch.set_num_threads(before)
 
 
-def clipped(gradient: np.ndarray, layout: Layout, total: float, most: float) -> np.ndarray:
+def clip_by_total_norm(
+    gradient: np.ndarray, layout: Layout, total: float, most: float
+) -> np.ndarray:
     """The gradient scaled where the norm of all rings is above `most`; else itself. total: of
     their squares."""
     coefficient = most / (total**0.5 + EPSILON)
@@ -124,7 +128,7 @@ def clipped(gradient: np.ndarray, layout: Layout, total: float, most: float) -> 
     return flat_gradient(gradient, layout).clone().mul_(coefficient).numpy()
 
 
-def summed(squares: Sequence[float]) -> float:
+def sum_float32(squares: Sequence[float]) -> float:
     """In float32, one after the other."""
     total = np.float32(squares[0])
     with np.errstate(over="ignore", invalid="ignore"):
@@ -133,12 +137,12 @@ def summed(squares: Sequence[float]) -> float:
     return float(total)
 
 
-def told_by_all_orders(squares: Sequence[float], most: float) -> bool:
+def is_order_independent(squares: Sequence[float], most: float) -> bool:
     """Whether the gradients are multiplied by the same float32, in whatever order and by whatever
     tree the squares are summed."""
     if not all(map(math.isfinite, squares)):
         return True  # the sum is no finite number in any order, and nothing is multiplied
-    one, other = (_factor(total, most) for total in bounds(squares))
+    one, other = (_factor(total, most) for total in float32_sum_bounds(squares))
     return bool(one == other)
 
 
@@ -147,7 +151,7 @@ def _factor(total: float, most: float) -> np.float32:
     return np.float32(min(1.0, most / (total**0.5 + EPSILON)))
 
 
-def bounds(squares: Sequence[float]) -> tuple[float, float]:
+def float32_sum_bounds(squares: Sequence[float]) -> tuple[float, float]:
     """The least and the most that a float32 sum of them can be: a sum of two rises with each, so
     that of every subset its least and most are made of those of its two parts."""
     least = np.zeros(1 << len(squares), np.float32)

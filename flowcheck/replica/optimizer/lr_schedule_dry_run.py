@@ -46,13 +46,13 @@ def check_numbers(kind: type, arguments: dict[str, Any]) -> None:
 
 def try_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> None:
     """Steps it. Raises ConfigError for what does not work out."""
-    stated = [part for part in config.parts if part.schedule is not None]
+    stated = [part for part in config.per_optimizer if part.schedule is not None]
     own = config.factory is not None or any(
         is_user_function(part.schedule or "") for part in stated
     )
     for events in range(1, (OWN_STEPS if own else STEPS) + 1):
         try:
-            settings.at(events * config.schedule_every)
+            settings.settings_at(events * config.schedule_every)
         except ConfigError as error:
             if str(error.__cause__).startswith(ENDED):
                 return

@@ -24,7 +24,10 @@ from flowcheck.replica.optimizer.optimizer_class import (
     constructor_arguments,
     group_arguments,
 )
-from flowcheck.replica.optimizer.param_group_patterns import grouped, shared
+from flowcheck.replica.optimizer.param_group_patterns import (
+    assign_param_groups,
+    parameters_of_optimizers,
+)
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import callable_at, error_text
 
@@ -70,7 +73,7 @@ class BuiltOptimizers:
         return [self.of_group(group) if group >= 0 else None for group in self.group_of]
 
     @property
-    def places(self) -> tuple[ParameterNumber, ...]:
+    def parameter_numbers(self) -> tuple[ParameterNumber, ...]:
         """[parameter] where a file has its state; -1: nowhere."""
         if len(self.optimizers) == 1:
             return self.order
@@ -89,9 +92,9 @@ def build(
     """
     leaves = [t if isinstance(t, torch.nn.Parameter) else torch.nn.Parameter(t) for t in tensors]
     if config.factory is not None:
-        optimizers, schedulers, keys = _made(config, layout, leaves)
+        optimizers, schedulers, keys = _from_factory(config, layout, leaves)
     else:
-        own = zip(config.parts, shared(config, layout), strict=True)
+        own = zip(config.per_optimizer, parameters_of_optimizers(config, layout), strict=True)
         optimizers = [_stated(part, layout, leaves, members) for part, members in own]
         schedulers = [None] * len(optimizers)
         keys = tuple(each.key for each in config.each if each.key)
@@ -111,7 +114,7 @@ def _stated(
     groups = [
         {"params": [leaves[i] for i in own]}
         | ({} if table is None else group_arguments(part, table))
-        for own, table in grouped(part, layout, members)
+        for own, table in assign_param_groups(part, layout, members)
     ]
     try:
         return kind(groups, **arguments)
@@ -119,7 +122,7 @@ def _stated(
         raise ConfigError("optimizer", part.name, TORCH_REFUSES(error)) from error
 
 
-def _made(
+def _from_factory(
     config: OptimizerConfig, layout: Layout, leaves: Sequence[torch.nn.Parameter]
 ) -> tuple[list[torch.optim.Optimizer], list[LRScheduler | None], tuple[str, ...]]:
     """(optimizers, [optimizer] scheduler, [optimizer] keys) of the script's own function."""

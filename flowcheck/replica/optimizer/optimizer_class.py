@@ -23,14 +23,14 @@ from flowcheck.replica.torch_without_compiler import skip_compiler_import
 
 skip_compiler_import()
 
-TORCHS = {"learning_rate": "lr"}
+TORCH_NAMES = {"learning_rate": "lr"}
 """Keys of ours that torch calls otherwise."""
 KEYS = (
     *("learning_rate", "momentum", "dampening", "nesterov", "betas", "eps", "weight_decay"),
     *("amsgrad", "maximize"),
 )
 """Keys of [optimizer] and of its groups that are arguments of torch's class."""
-CHOSEN = ("foreach", "fused")
+IMPLEMENTATION_FLAGS = ("foreach", "fused")
 """Arguments that `implementation` decides."""
 
 
@@ -39,7 +39,7 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     name = config.name
     if refused := rule_named(name).refused:
         raise ConfigError("optimizer.name", config.name, refused)
-    made = torchs_classes()
+    made = torch_optimizer_classes()
     if name not in made:
         known = sorted(key for key in made if not rule_named(key).refused)
         right = UNKNOWN_CLASS(torch=str(torch.__version__), known=known)
@@ -47,7 +47,7 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
     return made[name]
 
 
-def torchs_classes() -> dict[str, type[torch.optim.Optimizer]]:
+def torch_optimizer_classes() -> dict[str, type[torch.optim.Optimizer]]:
     """Every class of torch.optim by its name in lower case."""
     base = torch.optim.Optimizer
     return {
@@ -61,14 +61,14 @@ def rule_of_class(kind: type) -> OptimizerRule:
     """What is known of torch's own object, however it was made. Of a class that a script derives
     from torch's, nothing: its step may be any other."""
     name = kind.__name__.lower()
-    return rule_named(name) if torchs_classes().get(name) is kind else UNLISTED
+    return rule_named(name) if torch_optimizer_classes().get(name) is kind else UNLISTED
 
 
 def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
     """Keyword arguments of the class, without its groups'. Raises ConfigError for one it does not
     take."""
     takes = _takes(config)
-    chosen = {key: config.kernels == key for key in CHOSEN}
+    chosen = {key: config.kernels == key for key in IMPLEMENTATION_FLAGS}
     for key, wanted in chosen.items():
         if wanted and key not in takes:
             right = NO_IMPLEMENTATION(config.name)
@@ -94,17 +94,17 @@ def _stated(
     own = {key: getattr(where, key) for key in KEYS}
     # A manifest of old states what the class does not have: torch's defaults then.
     made = {
-        TORCHS.get(key, key): value
+        TORCH_NAMES.get(key, key): value
         for key, value in own.items()
-        if value is not None and TORCHS.get(key, key) in takes
+        if value is not None and TORCH_NAMES.get(key, key) in takes
     }
     for key, value in where.arguments.items():
-        if key in CHOSEN:
+        if key in IMPLEMENTATION_FLAGS:
             raise ConfigError(f"{table}.arguments", key, SAID_BY_IMPLEMENTATION())
         if key not in takes:
             raise ConfigError(f"{table}.arguments", key, NOT_AN_ARGUMENT(sorted(takes)))
         if key in made:
-            ours = next(mine for mine in KEYS if TORCHS.get(mine, mine) == key)
+            ours = next(mine for mine in KEYS if TORCH_NAMES.get(mine, mine) == key)
             raise ConfigError(f"{table}.arguments", key, STATED_ALREADY(f"{table}.{ours}"))
         made[key] = tuple(value) if isinstance(value, list) else value
     return made
@@ -117,6 +117,6 @@ def check_keys(config: OptimizerConfig) -> None:
     for where, table in ((config, "optimizer"), *((g, "optimizer.groups") for g in config.groups)):
         for key in KEYS:
             value = getattr(where, key)
-            if value and TORCHS.get(key, key) not in takes:
+            if value and TORCH_NAMES.get(key, key) not in takes:
                 right = CLASS_HAS_NO_SETTING(optimizer=config.name, setting=key)
                 raise ConfigError(f"{table}.{key}", value, right)

@@ -42,7 +42,7 @@ class OptimizerStateShapes:
 
     kinds: tuple[dict[str, StateShape], ...]
     """[parameter] by torch's names, in the order it makes them; {}: none, or in no group."""
-    eager: bool
+    exists_before_first_step: bool
     """They are there before the first step (Adagrad)."""
 
 

@@ -35,7 +35,9 @@ GroupMembers = tuple[tuple[int, ...], GroupConfig | None]
 """Parameters by their place in registration order, and their table; None: [optimizer] itself."""
 
 
-def grouped(config: OptimizerConfig, layout: Layout, members: Sequence[int]) -> list[GroupMembers]:
+def assign_param_groups(
+    config: OptimizerConfig, layout: Layout, members: Sequence[int]
+) -> list[GroupMembers]:
     """Every parameter of an optimizer in one group, in torch's order of groups. members: those it
     is of. Raises ConfigError where a pattern names none of them, or two tables one."""
     if not config.groups:
@@ -53,7 +55,7 @@ def grouped(config: OptimizerConfig, layout: Layout, members: Sequence[int]) -> 
     return [*made, (left, None)] if left else made
 
 
-def shared(config: OptimizerConfig, layout: Layout) -> list[tuple[int, ...]]:
+def parameters_of_optimizers(config: OptimizerConfig, layout: Layout) -> list[tuple[int, ...]]:
     """[optimizer] the parameters of each that is stated, by their place in registration order.
     Raises ConfigError as `grouped`, and for a parameter of none."""
     every = range(len(layout.parameters))

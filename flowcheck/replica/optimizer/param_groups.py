@@ -63,7 +63,7 @@ class ParamGroupSettings:
         config = self._config
         self.built = built = _stand_ins(config, self._layout)
         made = list(built.schedulers)
-        for number, part in enumerate(config.parts):
+        for number, part in enumerate(config.per_optimizer):
             if part.schedule is not None:
                 made[number] = _scheduler_of(part, built.optimizers[number])
         if len(made) > 1 and config.scaler is not None and not config.schedule_when_skipped:
@@ -75,7 +75,7 @@ class ParamGroupSettings:
         self._schedulers, self._steps = made, 0
         self._check()
 
-    def at(self, events: int) -> list[GroupSettings]:
+    def settings_at(self, events: int) -> list[GroupSettings]:
         """By torch's groups, of the step that follows so many events. Raises ConfigError where the
         user's schedule gives no number."""
         self._to(events)
@@ -122,7 +122,7 @@ class ParamGroupSettings:
                 raise ConfigError(*self._named(), right)
 
     def _named(self) -> tuple[str, object]:
-        stated = [part.schedule for part in self._config.parts if part.schedule is not None]
+        stated = [part.schedule for part in self._config.per_optimizer if part.schedule is not None]
         if stated:
             return KEY, ", ".join(stated)
         return FACTORY, self._config.factory
@@ -139,7 +139,7 @@ def optimizer_numbering(
     """[parameter] torch's number of it; None: all are of one group, in registration order."""
     if config.factory is None and not config.groups and not config.each:
         return None
-    return _stand_ins(config, layout).places
+    return _stand_ins(config, layout).parameter_numbers
 
 
 def _stand_ins(config: OptimizerConfig, layout: Layout) -> BuiltOptimizers:

@@ -29,7 +29,7 @@ SCALER = "scaler"
 """The loss scale's own, SCALER_NUMBERS as float64."""
 SCALER_NUMBERS = ("scale", "growth_tracker", "skipped")
 """torch.amp.GradScaler's two, and how many steps of the stream were none of the optimizer's."""
-OURS = (PARAMETERS, STEPPED, MASTER, AVERAGE, AVERAGED, SCALER)
+REPLICA_SECTIONS = (PARAMETERS, STEPPED, MASTER, AVERAGE, AVERAGED, SCALER)
 """Sections that are no states of torch's optimizer."""
 
 GradientMask = np.ndarray | None

@@ -26,8 +26,8 @@ from flowcheck.replica.optimizer.state_section_names import (
     AVERAGE,
     AVERAGED,
     MASTER,
-    OURS,
     PARAMETERS,
+    REPLICA_SECTIONS,
     SCALER,
     SCALER_NUMBERS,
     STEP_COUNT,
@@ -58,20 +58,20 @@ class StoredState(NamedTuple):
 def describe_sections(layout: Layout, config: OptimizerConfig, leaves_out: bool) -> list[Section]:
     """The sections of a copy; states in the order in which torch makes them. leaves_out: steps may
     leave out parameters. Raises ConfigError for settings that torch refuses."""
-    made = [Section(PARAMETERS, layout.stored_as, layout.elements)]
+    made = [Section(PARAMETERS, layout.numpy_dtype, layout.elements)]
     if not config.computes_steps:
         return [*made, _each(STEPPED, layout, "float32")] if leaves_out else made
     inner = stepped_layout(config, layout)
     own = inner.dtype if inner is not layout else ""
     if own:
-        made.append(Section(MASTER, inner.stored_as, inner.elements, holds=own))
+        made.append(Section(MASTER, inner.numpy_dtype, inner.elements, holds=own))
     kinds = optimizer_state_shapes(config, inner).kinds
     for name in dict.fromkeys(name for each in kinds for name in each):
-        if name in OURS:
+        if name in REPLICA_SECTIONS:
             raise StateError(STATE_NAME_TAKEN(repr(name)))
         made.append(_section(name, [each.get(name) for each in kinds], inner, own))
     if config.average is not None:
-        made.append(Section(AVERAGE, layout.stored_as, layout.elements))
+        made.append(Section(AVERAGE, layout.numpy_dtype, layout.elements))
         made.append(Section(AVERAGED, "<i8", 1, per=EntryPer.REPLICA))
     if config.scaler is not None:
         check_scaler(config, inner)
@@ -99,7 +99,7 @@ def _section(name: str, kinds: Sequence[StateShape | None], layout: Layout, hold
         (kind.dtype, kind.shape) == (layout.dtype_of(p), p.shape) and _lies_so(kind, p.stride)
         for kind, p in zip(every, layout.parameters, strict=True)
     ):
-        return Section(name, layout.stored_as, layout.elements, holds=holds)
+        return Section(name, layout.numpy_dtype, layout.elements, holds=holds)
     places, at = [], 0
     for index, kind in enumerate(kinds):
         if kind is None:
@@ -125,7 +125,7 @@ def named_tensors(description: Description, arrays: Mapping[str, np.ndarray]) ->
         array = arrays[section.name]
         if section.per is EntryPer.ELEMENT:
             behind = "" if section.name == PARAMETERS else f"/{section.name}"
-            own = lies(section, layout).parameters
+            own = layout_of_section(section, layout).parameters
             tensors += [(f"{p.name}{behind}", array[p.start : p.stop]) for p in own]
         elif section.per is EntryPer.PLACE:
             for place in section.places:
@@ -139,7 +139,7 @@ def named_tensors(description: Description, arrays: Mapping[str, np.ndarray]) ->
     ]
 
 
-def lies(section: Section, layout: Layout) -> Layout:
+def layout_of_section(section: Section, layout: Layout) -> Layout:
     """The layout of a section of elements."""
     return layout.relaid(section.holds) if section.holds else layout
 
@@ -150,7 +150,7 @@ def tensors_of_section(
     """[parameter] of a section of elements, with the trainer's strides; None: there is none."""
     for section in description.sections:
         if section.name == name:
-            own = lies(section, description.layout)
+            own = layout_of_section(section, description.layout)
             return parameter_views(flat_tensor(arrays[name], own), own)
     return None
 
@@ -163,10 +163,10 @@ def stored_states(
     found: list[dict[str, StoredState]] = [{} for _ in description.layout.parameters]
     for section in description.sections:
         array = arrays[section.name]
-        if section.name in OURS:
+        if section.name in REPLICA_SECTIONS:
             continue
         if section.per is EntryPer.ELEMENT:
-            own = lies(section, description.layout)
+            own = layout_of_section(section, description.layout)
             for index, tensor in enumerate(parameter_views(flat_tensor(array, own), own)):
                 found[index][section.name] = StoredState(tensor)
         elif section.per is EntryPer.PARAMETER:

@@ -22,12 +22,12 @@ CodeReference = tuple[str, str, bytes]
 """Key, "file.py:function", the arguments it is called with."""
 
 
-def as_told(config: OptimizerConfig) -> OptimizerConfig:
+def with_untrusted_code(config: OptimizerConfig) -> OptimizerConfig:
     """The same rule, whose code nobody calls."""
     return _worded(config, UntrustedCode)
 
 
-def as_stated(config: OptimizerConfig, by: OptimizerConfig | None) -> OptimizerConfig:
+def with_trusted_code(config: OptimizerConfig, by: OptimizerConfig | None) -> OptimizerConfig:
     """The same rule; code of it that `by` states with the same arguments is run again. by: of a job
     file; None: whoever asks vouches for all of it."""
     stated = None if by is None else set(_named(by))
@@ -36,7 +36,7 @@ def as_stated(config: OptimizerConfig, by: OptimizerConfig | None) -> OptimizerC
     return _worded(config, str.__str__)
 
 
-def tells_code(config: OptimizerConfig) -> bool:
+def names_untrusted_code(config: OptimizerConfig) -> bool:
     """Whether it names code that is not run, for nobody here states it."""
     return any(isinstance(text, UntrustedCode) for _, _, text in _texts(config))
 

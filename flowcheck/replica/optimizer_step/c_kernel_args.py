@@ -20,7 +20,7 @@ from flowcheck.replica.optimizer.optimizer_class import rule_of_class
 from flowcheck.replica.optimizer_step import cuda_arithmetic
 from flowcheck.replica.param_layout import Layout
 
-Groups = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
+GroupsWithMembers = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
 """torch's parameter groups as they stand before the step, and the parameters each is for, by their
 number in registration order."""
 
@@ -44,7 +44,7 @@ STEP_ROW = np.dtype(
 assert STEP_ROW.itemsize == ffi.sizeof("struct fc_step_row")
 
 
-def unfit(
+def why_no_c_kernel(
     optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
 ) -> Finding | None:
     """Why torch itself must take the steps of this optimizer; None where C may."""
@@ -67,12 +67,12 @@ def unfit(
         return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel)
     if not fuses():
         return findings.NO_FUSED_MULTIPLY_ADD()
-    if rule.square_roots and root_kind() is None:
+    if rule.square_roots and square_root_kind() is None:
         return findings.UNKNOWN_ROOT()
     return None
 
 
-def rests_on(optimizer: torch.optim.Optimizer) -> tuple[Finding, ...]:
+def cpu_assumptions(optimizer: torch.optim.Optimizer) -> tuple[Finding, ...]:
     """What no frame shows of a CPU's arithmetic."""
     return (findings.SQUARE_ROOTS(),) if rule_of_class(type(optimizer)).square_roots else ()
 
@@ -84,7 +84,7 @@ def fuses() -> bool:
 
 
 @cache
-def root_kind() -> int | None:
+def square_root_kind() -> int | None:
     """Which of C's square roots gives the bits of torch's, tried on `_probes`; None: none.
 
     torch hands them to MKL (aten/src/ATen/cpu/vml.h), which takes Newton's step on an estimate: on
@@ -94,14 +94,16 @@ def root_kind() -> int | None:
     values = _probes()
     own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
     for kind in ROOT_NAMES:
-        if lib.fc_step_root_runs(kind) and np.array_equal(roots(values, kind).view(np.uint32), own):
+        if lib.fc_step_root_runs(kind) and np.array_equal(
+            c_square_roots(values, kind).view(np.uint32), own
+        ):
             return kind
     return None
 
 
-def root_name() -> str:
+def square_root_name() -> str:
     """`root_kind` in a word: what a recording says of the CPUs it was made on."""
-    kind = root_kind()
+    kind = square_root_kind()
     return "unknown" if kind is None else ROOT_NAMES[kind]
 
 
@@ -132,7 +134,7 @@ def _probes() -> np.ndarray:
     return bits.astype(np.uint32).view(np.float32)
 
 
-def roots(values: np.ndarray, kind: int) -> np.ndarray:
+def c_square_roots(values: np.ndarray, kind: int) -> np.ndarray:
     """C's square roots. values: [n] float32."""
     found = np.empty_like(values)
     pointers = (ffi.cast("float *", a.ctypes.data) for a in (values, found))
@@ -142,7 +144,7 @@ def roots(values: np.ndarray, kind: int) -> np.ndarray:
 
 def kernel_args(
     optimizer: torch.optim.Optimizer,
-    groups: Groups,
+    groups: GroupsWithMembers,
     steps: np.ndarray | None,
     held: np.ndarray,
     used: np.ndarray,
@@ -174,7 +176,10 @@ def kernel_args(
 
 
 def double_kernel_args(
-    optimizer: torch.optim.Optimizer, groups: Groups, parameters: int, arithmetic: Arithmetic
+    optimizer: torch.optim.Optimizer,
+    groups: GroupsWithMembers,
+    parameters: int,
+    arithmetic: Arithmetic,
 ) -> np.ndarray | None:
     """[parameters] of cuda_arithmetic.STEP_DOUBLES: what stays double in the arithmetic that needs
     it; else None. optimizer: as `kernel_args` has it."""

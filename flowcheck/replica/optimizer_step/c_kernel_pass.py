@@ -12,7 +12,7 @@ import numpy as np
 from flowcheck._core import ffi, lib
 from flowcheck.replica import state_digest
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.worker_threads import blocks, owners, thread_number
+from flowcheck.replica.worker_threads import tensor_blocks, thread_number, thread_of_piece
 
 ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved", "u4")])
 """struct fc_step_item."""
@@ -29,7 +29,7 @@ class KernelPlan:
     def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
         """sections: those of one element per element of the layout, parameters first."""
         self.sections = tuple(sections)
-        cut = blocks(layout, ELEMENT_BYTES, state_digest.BLOCK_BYTES)
+        cut = tensor_blocks(layout, ELEMENT_BYTES, state_digest.BLOCK_BYTES)
         self.items = np.array([(*each, 0) for each in cut], ITEM)
         self.elements = self.items["elements"].copy()
         first = np.searchsorted(self.items["row"], np.arange(len(layout.parameters) + 1))
@@ -72,7 +72,10 @@ class KernelPlan:
     def owners(self, threads: int) -> np.ndarray:
         """[item] the thread that it is of."""
         if len(self._owners) == 0 or self._threads != threads:
-            self._owners, self._threads = owners(self.elements * ELEMENT_BYTES, threads), threads
+            self._owners, self._threads = (
+                thread_of_piece(self.elements * ELEMENT_BYTES, threads),
+                threads,
+            )
         return self._owners
 
     def digests(self, found: np.ndarray) -> list[bytes]:
@@ -83,7 +86,7 @@ class KernelPlan:
             own[self._alone] = found[self._of_alone, place]
             for parameter, first, last in self._several:
                 blocks = [found[i, place].tobytes() for i in range(first, last)]
-                own[parameter] = np.frombuffer(state_digest.joined(blocks), np.uint8)
+                own[parameter] = np.frombuffer(state_digest.combine_digests(blocks), np.uint8)
             flat = own.tobytes()
             made += [flat[at : at + _BYTES] for at in range(0, len(flat), _BYTES)]
         return made

@@ -38,7 +38,7 @@ def initial_arrays(
     if config.scaler is not None:
         arrays[SCALER][0] = config.scaler.init_scale
     inner = stepped_layout(config, description.layout)
-    if optimizer_state_shapes(config, inner).eager:
+    if optimizer_state_shapes(config, inner).exists_before_first_step:
         _fill_eager(config, description, arrays)
     return arrays
 

@@ -41,7 +41,7 @@ ENOUGH = 3
 it later."""
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class ScaleEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen since the job is followed."""
 
     shown: int = 0
@@ -60,7 +60,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         return against >= ENOUGH and against > self.shown
 
     @property
-    def told(self) -> Finding:
+    def summary(self) -> Finding:
         """The counts."""
         return SCALE_CHANGES(
             predicted=self.shown + self.missing + self.unclear,
@@ -71,17 +71,17 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def read_scale_evidence(file: Path) -> Tally | None:
+def read_scale_evidence(file: Path) -> ScaleEvidence | None:
     """What was counted there; None: nothing yet."""
     with suppress(FileNotFoundError):
-        return msgspec.json.decode(file.read_bytes(), type=Tally)
+        return msgspec.json.decode(file.read_bytes(), type=ScaleEvidence)
     return None
 
 
 class ScaleObserver:
     """Steps whose gradients were finite, in order."""
 
-    def __init__(self, growth_log2: float, tally: Tally | None = None) -> None:
+    def __init__(self, growth_log2: float, tally: ScaleEvidence | None = None) -> None:
         """growth_log2: of the factor a scale grows by; tally: of a process before."""
         self._growth_log2 = growth_log2
         self._levels: deque[tuple[float, float]] = deque(maxlen=2 * SIDE)
@@ -89,7 +89,7 @@ class ScaleObserver:
         self._scale_log2: float | None = None
         self._noises: deque[float] = deque(maxlen=NOISES)
         self._quiet = 0
-        self.tally = tally or Tally()
+        self.tally = tally or ScaleEvidence()
 
     def add(self, level_log2: float, scale_log2: float) -> bool:
         """A step: how large its gradients are, as they were reduced, and their scale as predicted.

@@ -17,7 +17,7 @@ from flowcheck.findings.catalog import step_arithmetic as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.flat_tensors import Tensors, parameter_views
-from flowcheck.replica.optimizer.gradient_clipping import factor
+from flowcheck.replica.optimizer.gradient_clipping import clip_factor
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
 from flowcheck.replica.optimizer.state_section_names import (
@@ -50,7 +50,7 @@ class StepInProgress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _InOnePass:
+class _CKernelStep:
     passing: KernelPass
     flat: KernelPlan
     counts: list[np.ndarray]
@@ -70,7 +70,7 @@ class _InOnePass:
 
 
 @dataclass(frozen=True, slots=True)
-class _ByTorch:
+class _TorchStep:
     finish: Callable[[], list[bytes]]
 
     def apply(self, parameters: Sequence[int]) -> None:
@@ -88,7 +88,7 @@ class StepExecutor:
         self.inner = stepped_layout(optimizer, self._layout)
         """The layout of what the optimizer steps, in which gradients are taken."""
         self._sections = [state.sections(copy) for copy in range(state.copies)]
-        self._whole = [state.whole_copy(copy) for copy in range(state.copies)]
+        self._whole = [state.bytes_of_copy(copy) for copy in range(state.copies)]
         self._steppers = [
             stepper_for_copy(optimizer, state.description, each) for each in self._sections
         ]
@@ -97,7 +97,7 @@ class StepExecutor:
         self._joins = workers.caller_steps
         self.arithmetic = self._arithmetic()
         """Whose rounding the trainer's steps have."""
-        self.unfit = self._why_not_one_pass()
+        self.why_torch_steps = self._why_not_one_pass()
         """Why torch takes the steps; None where C does."""
 
     def _arithmetic(self) -> Arithmetic:
@@ -119,18 +119,20 @@ class StepExecutor:
             return findings.MORE_THAN_THE_RULE()
         if any(s.per is EntryPer.PLACE for s in sections) or not first.steps_all:
             return findings.DIFFERENT_STATES()
-        return c_kernel_args.unfit(first.optimizer, self._layout, self.arithmetic)
+        return c_kernel_args.why_no_c_kernel(first.optimizer, self._layout, self.arithmetic)
 
     @property
-    def rests_on(self) -> tuple[Finding, ...]:
+    def assumptions(self) -> tuple[Finding, ...]:
         """What the arithmetic rests on that no frame shows."""
         first, clips = self._steppers[0], self._optimizer.clip_norm is not None
         if isinstance(first, WeightsOnlyStepper):
             return ()
         if self.arithmetic.cuda:
-            own = cuda_assumptions(self.arithmetic, self.unfit, clips=clips)
+            own = cuda_assumptions(self.arithmetic, self.why_torch_steps, clips=clips)
         else:
-            rests_on = (one for each in first.optimizers for one in c_kernel_args.rests_on(each))
+            rests_on = (
+                one for each in first.optimizers for one in c_kernel_args.cpu_assumptions(each)
+            )
             own = tuple(dict.fromkeys(rests_on))
         return own if self._optimizer.scaler is None else (*own, findings.LOSS_SCALE())
 
@@ -152,7 +154,7 @@ class StepExecutor:
         """Whether parameters may be stepped before the gradients of the others are there."""
         config = self._optimizer
         alone = config.clip_norm is None and config.gradient_divisor == 1.0
-        return self.unfit is None and alone and self._layout.gradient_dtype is None
+        return self.why_torch_steps is None and alone and self._layout.gradient_dtype is None
 
     def begin(
         self,
@@ -166,9 +168,9 @@ class StepExecutor:
         """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
         it was reduced; has_state: a step was taken before."""
         stepper = self._steppers[other]
-        if self.unfit is not None or isinstance(stepper, WeightsOnlyStepper):
-            return _ByTorch(lambda: self._by_torch(step, good, other, gradient, has_state, used))
-        stepper.set_groups(self._settings.at(step - 1))
+        if self.why_torch_steps is not None or isinstance(stepper, WeightsOnlyStepper):
+            return _TorchStep(lambda: self._by_torch(step, good, other, gradient, has_state, used))
+        stepper.set_groups(self._settings.settings_at(step - 1))
         source, target = self._sections[good], self._sections[other]
         held = has_state_mask(self._description, source, stepped=has_state)
         taken = np.ones(len(held), np.bool_) if used is None else np.asarray(used, np.bool_)
@@ -190,10 +192,10 @@ class StepExecutor:
             np.copyto(target[name], source[name])
             target[name][taken] = target[name][taken] + 1 if name == STEP_COUNT else 1
         counts = [target[name] for name in source if name in _COUNTS]
-        root = c_kernel_args.root_kind() or 0
+        root = c_kernel_args.square_root_kind() or 0
         passing = self._flat.begin(table, root, source, target, gradient.numpy(), wide)
         threads, joins = self._threads, self._joins
-        return _InOnePass(passing, self._flat, counts, self._pool, threads, joins)
+        return _CKernelStep(passing, self._flat, counts, self._pool, threads, joins)
 
     def _by_torch(
         self,
@@ -207,9 +209,9 @@ class StepExecutor:
         stepper = self._steppers[other]
         torch.from_numpy(self._whole[other]).copy_(torch.from_numpy(self._whole[good]))
         if isinstance(stepper, WeightsOnlyStepper):
-            stepper.place(step, gradient, used)
+            stepper.replace_weights(step, gradient, used)
         else:
-            groups = self._settings.at(self._events(step, good))
+            groups = self._settings.settings_at(self._events(step, good))
             stepper.step(step, gradient, groups, has_state=has_state, used=used)
         return self.digests(other)
 
@@ -232,7 +234,7 @@ class StepExecutor:
         own = [
             g for g, has in zip(parameter_views(gradient, self._layout), taken, strict=True) if has
         ]
-        return gradient, 1.0, factor(own, config.clip_norm, threads=config.torch_threads)
+        return gradient, 1.0, clip_factor(own, config.clip_norm, threads=config.torch_threads)
 
     def digests(self, copy: int) -> list[bytes]:
         """Of every tensor of a copy, read once."""

@@ -37,7 +37,7 @@ from flowcheck.replica.optimizer.state_sections import (
     stored_states,
     tensors_of_section,
 )
-from flowcheck.replica.optimizer_step.weight_averages import averages_at, update
+from flowcheck.replica.optimizer_step.weight_averages import averages_due, update_averages
 from flowcheck.replica.param_layout import SEVERAL, Layout
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
@@ -97,7 +97,8 @@ class InPlaceTorchOptimizers:
         return [np.array([place[id(p)] for p in g["params"]], np.intp) for g in self._stated]
 
     def set_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Settings of torch's groups in the step that follows (`ParamGroupSettings.at`)."""
+        """Settings of torch's groups in the step that follows
+        (`ParamGroupSettings.settings_at`)."""
         for group, settings in zip(self._stated, groups, strict=True):
             group.update(settings)
 
@@ -165,8 +166,8 @@ class InPlaceTorchOptimizers:
         stated = self._config.average
         if stated is None or self._averages is None:
             return
-        if averages_at(stated, step, stepped=stepped):
-            update(stated, self._averages, self.parameters, self._arrays[AVERAGED])
+        if averages_due(stated, step, stepped=stepped):
+            update_averages(stated, self._averages, self.parameters, self._arrays[AVERAGED])
 
     def give_states(self, *, has_state: bool) -> None:
         """Gives torch the states of what was stepped before, in place; it makes those of the
@@ -182,7 +183,9 @@ class InPlaceTorchOptimizers:
     def trainers_threads(self) -> Iterator[None]:
         """As many of torch's as the trainer has, where bits depend on them."""
         config = self._config
-        alike = all(part.rule.per_element for part in config.parts) and not _two_bytes(self._inner)
+        alike = all(part.rule.per_element for part in config.per_optimizer) and not _two_bytes(
+            self._inner
+        )
         if alike and not has_clipping(config):
             yield
             return

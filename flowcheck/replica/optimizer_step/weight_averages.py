@@ -24,14 +24,14 @@ def _function(config: AverageConfig) -> Callable[..., None]:
     return made
 
 
-def averages_at(config: AverageConfig, step: Step, *, stepped: bool) -> bool:
+def averages_due(config: AverageConfig, step: Step, *, stepped: bool) -> bool:
     """The script calls update_parameters() behind this step of the stream."""
     if step < config.start or (step - config.start) % config.every:
         return False
     return stepped or config.when_skipped
 
 
-def update(
+def update_averages(
     config: AverageConfig,
     averages: Sequence[torch.Tensor],
     parameters: Sequence[torch.Tensor],

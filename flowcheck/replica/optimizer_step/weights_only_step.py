@@ -29,7 +29,7 @@ class WeightsOnlyStepper:
         )
         self.states: list[dict[str, StoredState]] = [{} for _ in layout.parameters]
 
-    def place(
+    def replace_weights(
         self, step: Step, values: torch.Tensor, used: state_section_names.GradientMask = None
     ) -> None:
         """values: [layout.elements] of that step; used: [parameters] that came, None: all."""

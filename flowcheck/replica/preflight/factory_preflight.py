@@ -25,14 +25,14 @@ of code that hangs, shorter fails for large models."""
 KEY = "optimizer.factory"
 
 
-class Request(msgspec.Struct, frozen=True):
+class FactoryRequest(msgspec.Struct, frozen=True):
     """What is to be tried; without a layout the file is imported only."""
 
     config: OptimizerConfig
     layout: Layout | None
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class FactoryRefusal(msgspec.Struct, frozen=True):
     """What a ConfigError says; all empty: the settings are right."""
 
     key: str = ""
@@ -42,7 +42,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
     """Raises ConfigError for what does not work out there, or takes too long."""
-    request = msgspec.json.encode(Request(config, layout))
+    request = msgspec.json.encode(FactoryRequest(config, layout))
     own = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", __name__]
     try:
@@ -55,12 +55,12 @@ def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         told = last[0] if last else EXIT_STATUS(done.returncode)
         raise ConfigError(KEY, config.factory, ENDED_THE_TRIAL(told))
-    refusal = msgspec.json.decode(done.stdout.splitlines()[-1], type=Refusal)
+    refusal = msgspec.json.decode(done.stdout.splitlines()[-1], type=FactoryRefusal)
     if refusal.right:
         raise ConfigError(refusal.key, refusal.value, refusal.right)
 
 
-def _tried(request: Request) -> Refusal:
+def _tried(request: FactoryRequest) -> FactoryRefusal:
     from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
     from flowcheck.replica.user_code import callable_at
 
@@ -70,10 +70,10 @@ def _tried(request: Request) -> Refusal:
         if request.layout is not None:
             check_optimizer(request.config, request.layout)
     except ConfigError as error:
-        return Refusal(error.key, str(error.value), error.right)
-    return Refusal()
+        return FactoryRefusal(error.key, str(error.value), error.right)
+    return FactoryRefusal()
 
 
 if __name__ == "__main__":
-    refusal = _tried(msgspec.json.decode(sys.stdin.buffer.read(), type=Request))
+    refusal = _tried(msgspec.json.decode(sys.stdin.buffer.read(), type=FactoryRequest))
     sys.stdout.buffer.write(b"\n" + msgspec.json.encode(refusal) + b"\n")

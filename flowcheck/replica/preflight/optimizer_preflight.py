@@ -26,7 +26,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
     """layout: of the job's parameters, where a stated model tells them; else what depends on them
     is checked once the job is learned. Raises ConfigError with the key."""
     plain = config.rule.known_without_torch and not (config.arguments or config.groups)
-    parts = config.parts
+    parts = config.per_optimizer
     if not config.computes_steps or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load
     from flowcheck.replica.optimizer.lr_schedule_dry_run import try_schedule

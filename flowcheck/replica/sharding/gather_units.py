@@ -38,7 +38,7 @@ class UnitParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """In a rank's part; in the unit where `dim` is None."""
     dim: int | None = None
     """It is cut along this dimension; None: it lies in the unit in one piece."""
-    cut: tuple[int, ...] = ()
+    shard_shape: tuple[int, ...] = msgspec.field(default=(), name="cut")
     """Shape of a rank's cut with its padding."""
 
     @property
@@ -62,7 +62,7 @@ class ShardedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     ranks: int
     units: tuple[GatherUnit, ...]
     names: tuple[str, ...]
-    parted: ShardedTraining | None = None
+    sharded_wire: ShardedTraining | None = msgspec.field(default=None, name="parted")
     """What crosses the wire, where the trainer is no FSDP."""
 
 
@@ -99,17 +99,17 @@ class UnitSplitter:
         if piece.dim is None:
             return unit[piece.start_byte : piece.start_byte + piece.nbytes]
         each = size_of(piece.dtype)
-        count = math.prod(piece.cut)
+        count = math.prod(piece.shard_shape)
         blocks = unit.reshape(self._ranks, -1)[:, piece.start_byte :][:, : count * each]
-        cuts = blocks.reshape(self._ranks, *piece.cut, each)
+        cuts = blocks.reshape(self._ranks, *piece.shard_shape, each)
         joined = np.moveaxis(cuts, 0, piece.dim)
-        shape = list(piece.cut)
+        shape = list(piece.shard_shape)
         shape[piece.dim] *= self._ranks
         whole = joined.reshape(*shape, each)
         whole = np.take(whole, range(piece.shape[piece.dim]), axis=piece.dim)
         return np.ascontiguousarray(whole).reshape(-1)
 
-    def whole(self, missing: Sequence[Range]) -> NDArray[np.bool_]:
+    def complete_parameters(self, missing: Sequence[Range]) -> NDArray[np.bool_]:
         """[parameters] those whose unit lacks nothing. missing: ranges of what was gathered."""
         short = {
             unit

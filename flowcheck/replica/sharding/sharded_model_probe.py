@@ -26,7 +26,11 @@ from flowcheck.findings.catalog.refused_user_code import (
     TOOK_TOO_LONG,
 )
 from flowcheck.replica.sharding.gather_units import GatherUnit, ShardedModel, UnitParameter
-from flowcheck.replica.sharding.zero_megatron_layout import NamedParameter, ShardingSettings, laid
+from flowcheck.replica.sharding.zero_megatron_layout import (
+    NamedParameter,
+    ShardingSettings,
+    shard_parameters,
+)
 from flowcheck.replica.user_code import callable_at, error_text
 
 KEY = "sharded.factory"
@@ -35,7 +39,9 @@ LIMIT_S = 300.0
 shorter fails for large models."""
 
 
-def wrapped(factory: str, ranks: int, how: ShardingSettings | None = None) -> ShardedModel:
+def probe_sharded_model(
+    factory: str, ranks: int, how: ShardingSettings | None = None
+) -> ShardedModel:
     """The units of the model that `factory`, "file.py:function", returns in a job of `ranks`. how:
     where they are laid by a trainer that is no FSDP. Raises ConfigError."""
     command = [
@@ -74,11 +80,11 @@ def _main(factory: str, ranks: int, *how: str) -> None:
     _stay_on_meta()
     with torch.device("meta"), torch.no_grad():
         model = made()
-    check_made(factory, model[0] if how and isinstance(model, tuple) else model)
+    check_is_module(factory, model[0] if how and isinstance(model, tuple) else model)
     if how:
         laying = msgspec.json.decode(how[0], type=ShardingSettings)
         groups, every = _groups_of(model)
-        print(msgspec.json.encode(laid(groups, every, ranks, laying)).decode())
+        print(msgspec.json.encode(shard_parameters(groups, every, ranks, laying)).decode())
         return
     found = [*_fsdp2(model), *_fsdp1(model)]
     if not found:
@@ -102,7 +108,7 @@ def _main(factory: str, ranks: int, *how: str) -> None:
     )
 
 
-def check_made(factory: str, made: object) -> None:
+def check_is_module(factory: str, made: object) -> None:
     """Raises ConfigError for anything but a torch module."""
     import torch
 
@@ -119,7 +125,7 @@ def _groups_of(made: Any) -> tuple[list[list[NamedParameter]], list[NamedParamet
             name=name,
             shape=tuple(p.shape),
             dtype=str(p.dtype).removeprefix("torch."),
-            alone=bool(getattr(p, "shared_embedding", False)),
+            own_bucket=bool(getattr(p, "shared_embedding", False)),
         )
         for name, p in model.named_parameters()
     }
@@ -157,7 +163,7 @@ def _unit_of(name: str, group: Any, names: dict[int, str]) -> GatherUnit:
                 dtype=str(dtype).removeprefix("torch."),
                 start_byte=at,
                 dim=param.fsdp_placement.dim,
-                cut=tuple(param.padded_sharded_param_size),
+                shard_shape=tuple(param.padded_sharded_param_size),
             )
         )
         at += param.padded_sharded_param_size.numel() * dtype.itemsize

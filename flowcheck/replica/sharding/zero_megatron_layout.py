@@ -55,7 +55,7 @@ class NamedParameter(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     shape: tuple[int, ...]
     dtype: str
-    alone: bool = False
+    own_bucket: bool = msgspec.field(default=False, name="alone")
     """Megatron-LM gives it a bucket of its own (shared_embedding)."""
 
     @property
@@ -63,7 +63,7 @@ class NamedParameter(msgspec.Struct, frozen=True, kw_only=True):
         return math.prod(self.shape)
 
 
-def laid(
+def shard_parameters(
     groups: Sequence[Sequence[NamedParameter]],
     registered: Sequence[NamedParameter],
     ranks: int,
@@ -99,7 +99,7 @@ def laid(
     )
     own = {named.name for group in groups for named in group}
     names = tuple(named.name for named in registered if named.name in own)
-    return ShardedModel(ranks=ranks, units=tuple(units), names=names, parted=parted)
+    return ShardedModel(ranks=ranks, units=tuple(units), names=names, sharded_wire=parted)
 
 
 def _places(
@@ -141,13 +141,13 @@ def _megatron(
         own, starts, at = list[NamedParameter](), list[int](), 0
         for named in [named for named in every if named.dtype == dtype][::-1]:
             at = round_up(at, START_ELEMENTS)
-            if named.alone and own:
+            if named.own_bucket and own:
                 yield _unit(f"bucket {number}", own, starts, round_up(at, divisor), ranks)
                 own, starts, at, number = [], [], 0, number + 1
             own.append(named)
             starts.append(at)
             at += named.elements
-            if at >= most or named.alone:
+            if at >= most or named.own_bucket:
                 yield _unit(f"bucket {number}", own, starts, round_up(at, divisor), ranks)
                 own, starts, at, number = [], [], 0, number + 1
         if own:

@@ -58,7 +58,7 @@ def unpin(descriptor: int, copy: int) -> None:
     _locked(descriptor, fcntl.F_UNLCK, copy)
 
 
-def claim(descriptor: int, copy: int) -> bool:
+def claim_for_writing(descriptor: int, copy: int) -> bool:
     """The updater's turn: nobody reads `copy`, and nobody can begin to until `unpin`."""
     return _locked(descriptor, fcntl.F_WRLCK, copy)
 
@@ -81,26 +81,26 @@ delays the error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedCommit:
     """A whole step in shared memory, in place."""
 
     commit: Commit
     description: Description
     sections: dict[str, np.ndarray]
     """Flat and read-only."""
-    spare: bool
+    has_spare_copy: bool
     """The updater leaves it alone for as long as it is pinned; else only until its next step but
     one."""
     _memory: mmap.mmap
 
     @property
-    def still(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Nothing was written to it so far."""
         return self.commit in read_commits(self._memory)
 
 
 @contextmanager
-def pinned(path: Path, step: Step | None = None) -> Iterator[Pinned]:
+def pin_step(path: Path, step: Step | None = None) -> Iterator[PinnedCommit]:
     """A step of the state file at `path`, the newest by default, held still as long as there is
     memory for that.
 
@@ -113,7 +113,7 @@ def pinned(path: Path, step: Step | None = None) -> Iterator[Pinned]:
         try:
             sections = _sections(memory, sizes, description, commit.copy)
             spare = sizes.copies >= SPARE_COPIES
-            yield Pinned(commit, description, sections, spare, memory)
+            yield PinnedCommit(commit, description, sections, spare, memory)
         finally:
             unpin(descriptor, commit.copy)
     finally:
@@ -129,7 +129,7 @@ def read_copy(
     step: another one than the newest. Raises RingError where there is no state, StateError where
     it does not hold that step.
     """
-    with pinned(path, step) as held:
+    with pin_step(path, step) as held:
         copied = {name: array.copy() for name, array in held.sections.items()}
         return held.commit, held.description, copied
 

@@ -57,7 +57,7 @@ MAGIC = b"FCSTATE\n"
 VERSION = 6
 HEADER_BYTES = 4096
 PAGE_BYTES = 4096
-APART_BYTES = 512  # whole cache lines, which is torch's own alignment of a tensor
+SECTION_STAGGER_BYTES = 512  # whole cache lines, which is torch's own alignment of a tensor
 """How far into a page each section begins behind where the one before it does, and a copy's first
 behind the third of the copy before. A step reads an element of four places and writes it to three
 more: where their addresses differ by whole pages, a core, which first tells them apart by the
@@ -73,7 +73,7 @@ _SEQUENCE_BITS = 40
 _SLOTS_OFFSET = 256
 _SLOT = struct.Struct("<QQHHI16s16s")
 _SLOT_BYTES = 64  # with the checksum, in a cache line of its own
-LOOKS = 1000
+READ_ATTEMPTS = 1000
 """Looks at the slots, before they are said never to hold still: one takes microseconds, in which no
 step is made; who is taken off its processor meanwhile looks again. A choice: more only delays the
 error."""
@@ -145,7 +145,7 @@ class Commit:
     digest: bytes
     fingerprint: bytes
     """16 bytes that stand for the optimizer's configuration."""
-    past: int = 0
+    lineage: int = 0
     """Which one it is of: another one begins where another state takes the place of all steps."""
 
 
@@ -161,7 +161,7 @@ class FileSizes:
     copies: int
 
 
-def write_fixed(memory: mmap.mmap, sizes: FileSizes, description: Description) -> None:
+def write_description(memory: mmap.mmap, sizes: FileSizes, description: Description) -> None:
     """Everything of the header that never changes; `memory` is a fresh file."""
     text = encode_description(description)
     fixed = _FIXED.pack(
@@ -206,7 +206,7 @@ def read_in_step(memory: mmap.mmap) -> int:
 
 
 def write_in_step(memory: mmap.mmap, step: Step) -> None:
-    store(memory, _IN_STEP_OFFSET, _IN_STEP.pack(step))
+    store_words(memory, _IN_STEP_OFFSET, _IN_STEP.pack(step))
 
 
 def read_commits(memory: mmap.mmap, copies: int = COPIES_MAX) -> list[Commit]:
@@ -214,14 +214,14 @@ def read_commits(memory: mmap.mmap, copies: int = COPIES_MAX) -> list[Commit]:
 
     Raises StateError where it never held still for as long as a look takes.
     """
-    for _ in range(LOOKS):
+    for _ in range(READ_ATTEMPTS):
         past, sequence = read_head(memory)
         raw = _load(memory, _SLOTS_OFFSET, copies * _SLOT_BYTES)
         if read_head(memory) == (past, sequence):
             slots = (_slot_in(raw, copy) for copy in range(copies))
-            found = [c for c in slots if c and c.past == past and c.sequence <= sequence]
+            found = [c for c in slots if c and c.lineage == past and c.sequence <= sequence]
             return sorted(found, key=lambda commit: commit.sequence)
-    raise StateError(COMMITS_CHANGING(LOOKS))
+    raise StateError(COMMITS_CHANGING(READ_ATTEMPTS))
 
 
 def read_commit(path: Path, memory: mmap.mmap) -> Commit:
@@ -240,7 +240,9 @@ def read_head(memory: mmap.mmap) -> tuple[int, int]:
 
 def write_head(memory: mmap.mmap, commit: Commit) -> None:
     """Makes a commit whose slot is whole the newest one, in one store."""
-    store(memory, _HEAD_OFFSET, _HEAD.pack(commit.past << _SEQUENCE_BITS | commit.sequence))
+    store_words(
+        memory, _HEAD_OFFSET, _HEAD.pack(commit.lineage << _SEQUENCE_BITS | commit.sequence)
+    )
 
 
 def write_commit(memory: mmap.mmap, commit: Commit) -> None:
@@ -251,12 +253,12 @@ def write_commit(memory: mmap.mmap, commit: Commit) -> None:
         commit.step,
         commit.copy,
         commit.has_optimizer_state,
-        commit.past,
+        commit.lineage,
         commit.digest,
         commit.fingerprint,
     )
     slot = raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
-    store(memory, _SLOTS_OFFSET + commit.copy * _SLOT_BYTES, slot)
+    store_words(memory, _SLOTS_OFFSET + commit.copy * _SLOT_BYTES, slot)
     write_head(memory, commit)
 
 
@@ -264,10 +266,10 @@ def clear_commit(memory: mmap.mmap, copy: int) -> None:
     """Says that a copy is whole no longer, before anything is written to it."""
     at = _SLOTS_OFFSET + copy * _SLOT_BYTES
     if any(_load(memory, at, _SLOT_BYTES)):
-        store(memory, at, bytes(_SLOT_BYTES))
+        store_words(memory, at, bytes(_SLOT_BYTES))
 
 
-def store(memory: mmap.mmap, at: int, raw: bytes) -> None:
+def store_words(memory: mmap.mmap, at: int, raw: bytes) -> None:
     """The one place that changes what a state file says it holds: words of 8 bytes, each in one
     store, in order, behind all that was written before (dpdk_ext/step/fc_commit.h)."""
     words = ffi.from_buffer("uint64_t[]", memory, require_writable=True) + at // 8
@@ -282,7 +284,7 @@ def _load(memory: mmap.mmap, at: int, size_bytes: int) -> bytes:
     return bytes(raw)
 
 
-def peek(path: Path) -> tuple[Commit, int]:
+def peek_commit(path: Path) -> tuple[Commit, int]:
     """(last commit, step being applied or 0) of a replica that another process may be writing."""
     with (
         os.fdopen(open_private(path, os.O_RDONLY), "rb") as file,

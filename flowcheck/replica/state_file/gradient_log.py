@@ -51,7 +51,7 @@ class LogFileSpace:
     size_bytes: int
 
 
-def room_for(path: Path, records: int, gradient_bytes: int) -> LogFileSpace:
+def log_file_space(path: Path, records: int, gradient_bytes: int) -> LogFileSpace:
     """Of so many gradients."""
     return LogFileSpace(path, DATA_OFFSET + records * _stride(gradient_bytes))
 
@@ -60,12 +60,12 @@ def _stride(gradient_bytes: int) -> int:
     return -(-(_RECORD.size + gradient_bytes) // RECORD_ALIGN) * RECORD_ALIGN
 
 
-def ready_log(path: Path) -> None:
+def prepare_log(path: Path) -> None:
     """Has a log begin anew in the file `path`, in whose folder this process is to write. Raises
     ConfigError where it cannot: that is told before gradients come."""
     try:
         make_folder(path.parent)
-        forget_log(path)
+        remove_stale_log(path)
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
@@ -73,7 +73,7 @@ def ready_log(path: Path) -> None:
         raise ConfigError("gradient_log.file", str(path), right) from error
 
 
-def forget_log(path: Path) -> None:
+def remove_stale_log(path: Path) -> None:
     """Takes away what a chain before left in a file; one of something else stays."""
     with suppress(FileNotFoundError):
         with path.open("rb") as file:
@@ -118,7 +118,7 @@ class GradientLog:
         """
         self._gradient_bytes = gradient_bytes
         stride = _stride(gradient_bytes)
-        self._parts = [_Part(room, gradient_bytes, stride, writes=writes) for room in rooms]
+        self._parts = [_LogFile(room, gradient_bytes, stride, writes=writes) for room in rooms]
         self._closed = any(part.closed for part in self._parts)
         self._iterations: list[Iteration] = []
         self.look_again()
@@ -205,7 +205,7 @@ class GradientLog:
         for part in self._parts:
             part.close()
 
-    def _place(self, index: int) -> tuple[_Part | None, int]:
+    def _place(self, index: int) -> tuple[_LogFile | None, int]:
         for part in self._parts:
             if index < part.records_max:
                 return part, index
@@ -222,7 +222,7 @@ class GradientLog:
         return (Iteration(iteration), digest) if whole else None
 
 
-class _Part:
+class _LogFile:
     """One file of the log. A file system without room for all of it gives none."""
 
     def __init__(

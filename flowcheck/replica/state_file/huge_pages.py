@@ -18,7 +18,7 @@ import numpy as np
 
 from flowcheck._core import ffi, lib
 from flowcheck.replica.state_file.file_header import Description, EntryPer, FileSizes
-from flowcheck.replica.worker_threads import WorkerThreads, shares
+from flowcheck.replica.worker_threads import WorkerThreads, thread_shares
 
 HUGE_BYTES = 2 * 1024 * 1024
 """Bytes of a huge page of x86-64 (PMD level)."""
@@ -28,11 +28,11 @@ for less gains nothing."""
 STRIP_BYTES = 64 * 1024 * 1024
 """Bytes that one call touches. A choice: smaller costs calls, larger lets threads end unevenly."""
 
-Part = tuple[int, int]
+ByteRange = tuple[int, int]
 """First byte, and behind the last, of a file."""
 
 
-def mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
+def map_with_huge_pages(descriptor: int, size_bytes: int) -> mmap.mmap:
     """The file, which asks for 2 MiB pages for as much as fills them: none is taken that reaches
     beyond its end."""
     memory = mmap.mmap(descriptor, size_bytes)
@@ -43,28 +43,32 @@ def mapped(descriptor: int, size_bytes: int) -> mmap.mmap:
     return memory
 
 
-def touch(memory: mmap.mmap, parts: Sequence[Sequence[Part]], workers: WorkerThreads) -> None:
+def touch_pages(
+    memory: mmap.mmap, parts: Sequence[Sequence[ByteRange]], workers: WorkerThreads
+) -> None:
     """Takes a fresh file's pages, none twice: each thread its parts, then the caller what is left.
     parts: [workers.number]. Ends early where the file system has no room or the kernel no way: who
     asks for the room then (fallocate) is told why."""
     begins = np.frombuffer(memory, np.uint8).ctypes.data
 
-    def take(every: Iterator[Part]) -> None:
+    def take(every: Iterator[ByteRange]) -> None:
         for first, stop in every:
             at = first // mmap.PAGESIZE * mmap.PAGESIZE
             if lib.fc_populate(ffi.cast("uint8_t *", begins + at), stop - at):
                 return
 
     if len(memory) >= SHARED_BYTES:
-        workers.each(lambda number: take(iter(parts[number])))
+        workers.run_on_each(lambda number: take(iter(parts[number])))
     size = len(memory)
     take((at, min(at + STRIP_BYTES, size)) for at in range(0, size, STRIP_BYTES))
 
 
-def parts_of(sizes: FileSizes, description: Description, threads: int) -> list[list[Part]]:
+def byte_ranges_of_threads(
+    sizes: FileSizes, description: Description, threads: int
+) -> list[list[ByteRange]]:
     """[thread] what it will step, of every copy; what has a type of its own is stepped by torch."""
-    own = shares(description.layout, threads)
-    made: list[list[Part]] = [[] for _ in range(threads)]
+    own = thread_shares(description.layout, threads)
+    made: list[list[ByteRange]] = [[] for _ in range(threads)]
     for copy in range(sizes.copies):
         for section in description.sections:
             if section.per is not EntryPer.ELEMENT or section.holds:

@@ -24,11 +24,11 @@ from flowcheck.findings.catalog.replica_state_errors import (
     TOO_SHORT,
 )
 from flowcheck.private_files import open_private
-from flowcheck.replica.state_file.concurrent_reader import claim, unpin
+from flowcheck.replica.state_file.concurrent_reader import claim_for_writing, unpin
 from flowcheck.replica.state_file.file_header import (
-    APART_BYTES,
     HEADER_BYTES,
     PAGE_BYTES,
+    SECTION_STAGGER_BYTES,
     Commit,
     Description,
     FileSizes,
@@ -41,12 +41,16 @@ from flowcheck.replica.state_file.file_header import (
     read_head,
     read_in_step,
     write_commit,
-    write_fixed,
+    write_description,
     write_head,
     write_in_step,
 )
 from flowcheck.replica.state_file.free_space import check_space, free_space_of, in_memory
-from flowcheck.replica.state_file.huge_pages import mapped, parts_of, touch
+from flowcheck.replica.state_file.huge_pages import (
+    byte_ranges_of_threads,
+    map_with_huge_pages,
+    touch_pages,
+)
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
 
@@ -56,7 +60,7 @@ def place_sections(wanted: Sequence[Section]) -> tuple[Section, ...]:
     behind where a gradient begins, which lies at whole pages."""
     sections, offset = [], 0
     for number, each in enumerate(wanted, 1):
-        within = number * APART_BYTES % PAGE_BYTES
+        within = number * SECTION_STAGGER_BYTES % PAGE_BYTES
         offset += (within - offset) % PAGE_BYTES
         section = msgspec.structs.replace(each, offset=offset)
         sections.append(section)
@@ -106,12 +110,14 @@ class StateFile:
         try:
             _lock(path, descriptor)
             os.ftruncate(descriptor, sizes.total)
-            whole = mapped(descriptor, sizes.total)
+            whole = map_with_huge_pages(descriptor, sizes.total)
             if in_memory(path.parent):
                 workers = workers or WorkerThreads()
-                touch(whole, parts_of(sizes, description, workers.number), workers)
+                touch_pages(
+                    whole, byte_ranges_of_threads(sizes, description, workers.number), workers
+                )
             os.posix_fallocate(descriptor, 0, sizes.total)
-            write_fixed(whole, sizes, description)
+            write_description(whole, sizes, description)
             write_commit(whole, commit)
             state = cls(path, descriptor, whole)
             for name, array in state.sections(commit.copy).items():
@@ -138,7 +144,7 @@ class StateFile:
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes < HEADER_BYTES:
                 raise RingError(errno.EINVAL, TOO_SHORT(path=path, bytes=size_bytes))
-            return cls(path, descriptor, mapped(descriptor, size_bytes))
+            return cls(path, descriptor, map_with_huge_pages(descriptor, size_bytes))
         except BaseException:
             os.close(descriptor)
             raise
@@ -160,7 +166,7 @@ class StateFile:
             for s in self.description.sections
         }
 
-    def whole_copy(self, copy: int) -> np.ndarray:
+    def bytes_of_copy(self, copy: int) -> np.ndarray:
         """All bytes of one copy, in place."""
         base = self._sizes.data_offset + copy * self._sizes.copy
         return np.frombuffer(self._map, np.uint8, self._sizes.copy, base)
@@ -179,16 +185,16 @@ class StateFile:
         reads, else the oldest step's; it is whole no longer from here on. Readers never make the
         updater wait: where there is no other copy, theirs is taken, and they see that."""
         others = self._others()
-        copy = next((c for c in others if claim(self._descriptor, c)), others[0])
+        copy = next((c for c in others if claim_for_writing(self._descriptor, c)), others[0])
         clear_commit(self._map, copy)
         unpin(self._descriptor, copy)
         return copy
 
-    def spares(self, steps: int) -> bool:
+    def has_spare_copy(self, steps: int) -> bool:
         """Whether `begin` would take a copy that nobody reads, and leave at least so many whole
         steps beside the newest."""
         for copy in self._others():
-            if claim(self._descriptor, copy):
+            if claim_for_writing(self._descriptor, copy):
                 unpin(self._descriptor, copy)
                 left = {commit.copy for commit in self.versions} - {copy, self.commit.copy}
                 return len(left) >= steps
@@ -204,13 +210,13 @@ class StateFile:
         self, step: Step, copy: int, digest: bytes, *, has_optimizer_state: bool = True
     ) -> None:
         """The one store that makes `copy` the replica at `step`."""
-        self._commit(step, copy, digest, has_optimizer_state, self.commit.past)
+        self._commit(step, copy, digest, has_optimizer_state, self.commit.lineage)
 
-    def publish_alone(
+    def publish_new_lineage(
         self, step: Step, copy: int, digest: bytes, *, has_optimizer_state: bool
     ) -> None:
         """As `publish`, of another past: the same store ends all steps that were whole before."""
-        self._commit(step, copy, digest, has_optimizer_state, self.commit.past + 1)
+        self._commit(step, copy, digest, has_optimizer_state, self.commit.lineage + 1)
         self._clear_others()
 
     def go_back(self, version: Commit) -> None:
@@ -248,7 +254,9 @@ def _sizes_of(folder: Path, description: Description, copies: int) -> FileSizes:
     last = description.sections[-1]
     text_bytes = len(encode_description(description))
     data_offset = _round_up(HEADER_BYTES + text_bytes, mmap.PAGESIZE)
-    copy_bytes = _round_up(max(last.offset + last.size_bytes, 1), mmap.PAGESIZE) + 3 * APART_BYTES
+    copy_bytes = (
+        _round_up(max(last.offset + last.size_bytes, 1), mmap.PAGESIZE) + 3 * SECTION_STAGGER_BYTES
+    )
     total = _round_up(data_offset + copies * copy_bytes, page_bytes)
     return FileSizes(text_bytes, data_offset, copy_bytes, total, copies)
 

@@ -114,7 +114,7 @@ class EventRecorder:
         self._beat()
         self._lacking.close()
 
-    def heard(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         if isinstance(message, Hello) and message.stage == StageSockets.EVENTS:
             return  # the supervisor's own: `begin` told it
         if isinstance(message, Unwritten):
@@ -131,7 +131,7 @@ class EventRecorder:
         elif isinstance(message, JobLearned):
             self._silence.learned()
         elif isinstance(message, StepArrived):
-            self._silence.whole(message.time_ns)
+            self._silence.step_completed(message.time_ns)
         elif isinstance(message, StepShort):
             self._lacking.short(message.step)
         elif isinstance(message, StepApplied):
@@ -147,7 +147,7 @@ class EventRecorder:
         more = {"event": "restart"} | ({} if code is None else {"exit_code": code})
         self._write(Event(kind=EventKind.RESTART, stage=stage, why=why), more)
 
-    def turn(self, rings: Sequence[FrameRing]) -> None:
+    def poll(self, rings: Sequence[FrameRing]) -> None:
         """To be called in every turn of the supervisor's loop; works every LOOK_S."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_S:
@@ -159,7 +159,7 @@ class EventRecorder:
             self._look_at_tables(rings)
             self._look_at_links()
         self._look_at_files()  # first: a later life counts its steps anew
-        self._lacking.look(len(rings))
+        self._lacking.check(len(rings))
         self._look_for_silence(rings)
         self._beat()
 
@@ -187,7 +187,7 @@ class EventRecorder:
             self._write(Event(kind=EventKind.LOSS, what=PACKETS, count=new, why=why))
 
     def _look_at_links(self) -> None:
-        for source, interface, lasted_s in self._carrier.look():
+        for source, interface, lasted_s in self._carrier.check():
             kind, entry = EventKind.LINK_UP, LINK_UP
             if lasted_s is None:
                 kind, entry = EventKind.LINK_DOWN, LINK_DOWN
@@ -201,7 +201,7 @@ class EventRecorder:
         self._asked &= any(ring.source_end is None for ring in rings)
         self._asked &= not (self._last and self._lacking.taken >= self._last)  # else it is over
         own, unread = self._silence, self._run.unread.exists()
-        turn = own.look(rings, counts=self._asked, unread=unread)
+        turn = own.check(rings, counts=self._asked, unread=unread)
         if turn is SilenceChange.BEGAN:
             self._write(Event(kind=EventKind.SILENT, seconds=own.lasted_s, why=JOB_SILENT()))
         elif turn is SilenceChange.ENDED and self._asked:
@@ -271,15 +271,15 @@ class EventRecorder:
             steps_lost=self._steps_lost,
             packets_came_late=self._lacking.late,
             frame_ns=tuple(self._silence.frame_ns),
-            came_ns=self._silence.came_ns if self._asked else None,
+            came_ns=self._silence.last_packet_ns if self._asked else None,
             silence_limit_s=self._silence.limit_s,
             step_s=self._silence.step_s,
             newest_step=self._lacking.newest,
-            dark_ns=tuple(self._carrier.dark_ns),
+            link_down_ns=tuple(self._carrier.dark_ns),
             unplaced_s=self._silence.unplaced_s,
             unwritten_lines=self._room.lines,
             full=self._room.full,
             taken=self._lacking.taken,
             digest=self._digest,
         )
-        write_beat(self._run.beat, beat)
+        write_beat(self._run.heartbeat_file, beat)

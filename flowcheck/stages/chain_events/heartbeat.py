@@ -41,7 +41,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """Packets that were missing at one look and there at a later one."""
     frame_ns: tuple[int, ...] = ()
     """[ring] CLOCK_MONOTONIC of the last frame captured, to half a second; 0: none came."""
-    dark_ns: tuple[int, ...] = ()
+    link_down_ns: tuple[int, ...] = msgspec.field(default=(), name="dark_ns")
     """[source] CLOCK_MONOTONIC since when its interface has no link; 0: it has one, or the source
     is no interface."""
     came_ns: int | None = None

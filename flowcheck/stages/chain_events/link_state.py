@@ -45,7 +45,7 @@ class LinkMonitor:
         self.dark_ns = [0] * len(sources)
         """[source] since when it has no link; 0: it has, or nobody can tell."""
 
-    def look(self, now_ns: int | None = None) -> list[tuple[int, str, float | None]]:
+    def check(self, now_ns: int | None = None) -> list[tuple[int, str, float | None]]:
         """(source, its interface, how long it had no link; None: it has none from now on) for each
         link that changed since the last look."""
         now_ns = time.monotonic_ns() if now_ns is None else now_ns

@@ -95,7 +95,7 @@ class LostPackets:
         self._tables, self._own, self._others, self._first = tables, own, others, first
         self._flows: dict[tuple[int, int], _Flow] = {}
 
-    def look(self) -> LossChange:
+    def check(self) -> LossChange:
         change = LossChange()
         for ring, table in enumerate(self._tables):
             records = table.flows()

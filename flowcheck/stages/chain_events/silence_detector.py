@@ -66,7 +66,7 @@ class SilenceDetector:
         return median(self._gaps) if self._gaps else 0.0
 
     @property
-    def came_ns(self) -> int:
+    def last_packet_ns(self) -> int:
         """When traffic of the job last arrived."""
         return max(self.placed_ns, self.staged_ns)
 
@@ -81,7 +81,7 @@ class SilenceDetector:
         become complete all at once, and tell nothing about the step time."""
         self._catches_up, self._came, self._whole_ns = True, None, None
 
-    def whole(self, time_ns: int) -> None:
+    def step_completed(self, time_ns: int) -> None:
         """A step became complete at this time."""
         if self._catches_up or time_ns <= self._caught_up_ns:
             return
@@ -89,7 +89,7 @@ class SilenceDetector:
             self._gaps.append((time_ns - self._whole_ns) / 1e9)
         self._whole_ns = time_ns
 
-    def look(
+    def check(
         self,
         rings: Sequence[FrameRing],
         *,
@@ -128,7 +128,7 @@ class SilenceDetector:
         return self._turned(now_ns, counts=counts)
 
     def _turned(self, now_ns: int, *, counts: bool) -> SilenceChange | None:
-        silent_s = (now_ns - self.came_ns) / 1e9
+        silent_s = (now_ns - self.last_packet_ns) / 1e9
         if counts and silent_s > self.limit_s:
             began, self.silent, self.lasted_s = not self.silent, True, silent_s
             return SilenceChange.BEGAN if began else None

@@ -74,13 +74,13 @@ class StepLosses:
         unknown."""
         self.taken, self._missing, self.newest = step or 0, Counter(), None
 
-    def look(self, rings: int) -> None:
+    def check(self, rings: int) -> None:
         """Reports packets that are missing at two looks in a row; what arrived in between was only
         late."""
         try:
             if self._losses is None:
                 self._losses = open_lost_packets(self._run, rings, self._files)
-            change = self._losses.look()
+            change = self._losses.check()
         except (RingError, OSError):  # not there yet
             return
         for iteration, count in change.lost.items():

@@ -26,7 +26,7 @@ from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
 from flowcheck.vault.persist.save_schedule import SaveSchedule
 from flowcheck.vault.persist.save_status_file import SaveStatus
 from flowcheck.vault.persist.saver import Saver
-from flowcheck.vault.persist.storage_target import open_place
+from flowcheck.vault.persist.storage_target import open_target
 
 LOOK_S = 0.2
 """Seconds between two looks at the newest step. A choice: shorter costs processor time, longer
@@ -54,10 +54,10 @@ class PersistService:
         assert config.persist is not None, "the stage is started where it is stated"
         self._run, self._config = run, config.persist
         self._schedule = SaveSchedule(config.persist.every_steps, config.persist.every_minutes)
-        self._told = tolds.read_save_status(run.persisted) or SaveStatus(
+        self._reported = tolds.read_save_status(run.persisted) or SaveStatus(
             target=config.persist.target
         )
-        self._told.phase = ""
+        self._reported.phase = ""
         self._thread: threading.Thread | None = None
         self._saver: Saver | None = None
         self._saved: LedgerEntry | None = None
@@ -71,7 +71,7 @@ class PersistService:
         self._links = links
         with suppress(OSError):
             os.nice(NICENESS)
-        self._tell()
+        self._report()
 
     def work(self) -> int:
         now = time.monotonic()
@@ -86,9 +86,9 @@ class PersistService:
             return 0
         self._looked_s = now
         held = ReplicaSteps(self._run, self._config).versions()
-        last = self._told.durable_step or 0
+        last = self._reported.durable_step or 0
         step = self._schedule.due(held, last, now - self._began_s)
-        if step is None and self._told.attempts and held and held[-1] > 0:
+        if step is None and self._reported.attempts and held and held[-1] > 0:
             step = held[-1]  # what failed is still owed
         if step is not None or (not self._asked and held):
             self._begin(step)
@@ -99,8 +99,10 @@ class PersistService:
         self._saved = self._failed = None
         if step is not None:
             self._began_s = time.monotonic()
-            self._told.step, self._told.began_s = step, time.time()
-            self._told.done_bytes = self._told.total_bytes = self._told.skipped_bytes = 0
+            self._reported.step, self._reported.began_s = step, time.time()
+            self._reported.done_bytes = self._reported.total_bytes = (
+                self._reported.skipped_bytes
+            ) = 0
         self._thread = threading.Thread(target=self._save, args=(step,), daemon=True)
         self._thread.start()
 
@@ -112,7 +114,7 @@ class PersistService:
             saver.on_phase = self._phase
             self._saver = saver
             if step is None:
-                self._saved = saver.settled()
+                self._saved = saver.durable_after_cleanup()
                 if saver.unfinished():
                     self._saved = saver.save(Step(0))
             else:
@@ -124,7 +126,11 @@ class PersistService:
             self._failed = ERROR_TEXT(text=str(error) or kind, kind=kind)
 
     def _phase(self, phase: str, step: Step, total_bytes: int) -> None:
-        self._told.phase, self._told.step, self._told.total_bytes = phase, step, total_bytes
+        self._reported.phase, self._reported.step, self._reported.total_bytes = (
+            phase,
+            step,
+            total_bytes,
+        )
 
     def _watch(self, now: float) -> None:
         """Reports the progress of a save; ends this process where nothing moves at the target any
@@ -132,9 +138,9 @@ class PersistService:
         saver = self._saver
         if now - self._wrote_s >= TELL_S:
             if saver is not None:
-                self._told.done_bytes = saver.pace.moved_bytes + saver.pace.skipped_bytes
-                self._told.skipped_bytes = saver.pace.skipped_bytes
-            self._tell()
+                self._reported.done_bytes = saver.pace.moved_bytes + saver.pace.skipped_bytes
+                self._reported.skipped_bytes = saver.pace.skipped_bytes
+            self._report()
         limit_s = 2 * self._config.timeout_s
         if saver is not None and saver.stands_still(limit_s):
             self._failed = NOTHING_MOVED(target=self._config.target, seconds=round(limit_s))
@@ -143,7 +149,7 @@ class PersistService:
             os._exit(HUNG)
 
     def _end(self) -> None:
-        told, saved = self._told, self._saved
+        told, saved = self._reported, self._saved
         told.phase = ""
         if self._failed is None:
             self._asked = True
@@ -169,7 +175,7 @@ class PersistService:
             self._links.report(SaveFailed(step=told.step, why=self._failed, attempts=told.attempts))
         told.step = None
         self._saver = None
-        self._tell()
+        self._report()
 
     def _report_saved(self, saved: LedgerEntry, took_s: float) -> None:
         self._links.report(
@@ -182,10 +188,10 @@ class PersistService:
             )
         )
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._wrote_s = time.monotonic()
         with suppress(OSError):  # told again in a second
-            tolds.write(self._run.persisted, self._told)
+            tolds.write_save_status(self._run.persisted, self._reported)
 
     def _say(self, found: Finding) -> None:
         self._links.report(Note(stage=self.name, finding=found))
@@ -201,13 +207,13 @@ class PersistService:
             self._saver.pace.stop()
         if self._thread is not None:
             self._thread.join(JOIN_S)
-            self._told.phase = ""
-            self._tell()
+            self._reported.phase = ""
+            self._report()
 
 
 def saver_of(run: RunDir, config: PersistConfig) -> Saver:
     """The saver of this run's steps. Raises ConfigError for a target that no installed library can
     open."""
-    staging = run.staged(config.staging)
-    place = open_place(config, staging)
+    staging = run.upload_staging_folder(config.staging)
+    place = open_target(config, staging)
     return Saver(config, place, staging, ReplicaSteps(run, config))

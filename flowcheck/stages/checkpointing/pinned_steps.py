@@ -28,17 +28,17 @@ class PinnedStep:
     """A step to save, as saver.py's StepToSave describes. config: for checkpoint formats other than
     FlowCheck's own."""
 
-    given: TrainerState
+    trainer_state: TrainerState
     layout: Layout
     config: PersistConfig | None
 
     @property
     def step(self) -> Step:
-        return self.given.step
+        return self.trainer_state.step
 
     @property
     def digest(self) -> str:
-        return self.given.digest
+        return self.trainer_state.digest
 
     def write(self, folder: Path) -> None:
         """Writes it in the format that the job file states, by default in FlowCheck's own."""
@@ -47,7 +47,7 @@ class PinnedStep:
 
         form = NATIVE_FORMAT if self.config is None else self.config.format
         options = {} if self.config is None else self.config.format_options
-        save_format.write(self.given, self.layout, folder, form, options)
+        save_format.write_step(self.trainer_state, self.layout, folder, form, options)
 
 
 class ReplicaSteps:

@@ -35,7 +35,7 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalo
     unique: Sequence[Path] = list(dict.fromkeys(folder.resolve() for folder in folders))
     staging = run.root / "serve"
     if own.staging is not None:  # shared with other runs, and other jobs
-        staging = run.staged(own.staging).with_suffix(".serve")
+        staging = run.upload_staging_folder(own.staging).with_suffix(".serve")
     return StepCatalog(unique, ReplicaSteps(run, None), staging, own.staged)
 
 
@@ -45,7 +45,9 @@ def catalogues_of(
     """{job name: its steps}, for a chain that follows several jobs."""
     if not config.several or run.port is not run:
         return catalogue_of(run, config, own)
-    named = {job_folder_name(config, n): run.beside(n) for n in range(1, job_count(config) + 1)}
+    named = {
+        job_folder_name(config, n): run.job_run_dir(n) for n in range(1, job_count(config) + 1)
+    }
     return {name: catalogue_of(each, each.settings(), own) for name, each in named.items()}
 
 

@@ -92,11 +92,11 @@ class ActiveJob:
         )
         self.planned.restore(lost=self.lost)
         self.planned.install(lost=self.lost)
-        self.place()
+        self.assign_staged()
 
     @property
     def lost(self) -> bool:
-        short = self.generations.short()
+        short = self.generations.incomplete_step()
         return self._stopped or (short is not None and short.lost)
 
     @property
@@ -118,14 +118,14 @@ class ActiveJob:
         generations = self.generations
         self.planned.install(lost=self.lost)
         done = 0
-        if any(self.planned.late) and looks and not self.awaited:
-            done += succession.look(self._extractors, self.planned, at_once=False)
+        if any(self.planned.late_flows) and looks and not self.awaited:
+            done += succession.check_new_flows(self._extractors, self.planned, at_once=False)
             if succession.proved:
                 return done
         if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
-            done += self.place()
+            done += self.assign_staged()
         self._hand_on()
-        short = generations.short()
+        short = generations.incomplete_step()
         if short is None or self.lost or done:
             return done
         if looks and (done := self._recut(short, ended=rings_drained(self._extractors))):
@@ -140,18 +140,18 @@ class ActiveJob:
         over = self._alone and rings_drained(self._extractors) and not short.covered_bytes
         if self._broken is not None and short.iteration >= self._broken[0] and not over:
             return self._lose(short, self._broken[1])
-        if stalled(self._extractors) and any(self.planned.late):
+        if stalled(self._extractors) and any(self.planned.late_flows):
             succession.drop(self.planned)
-            return self.place()
+            return self.assign_staged()
         if stalled(self._extractors) and not generations.waiting:
-            return self.give_up(short, STAGING_FULL())
+            return self.abandon_step(short, STAGING_FULL())
         # A whole step before it frees a generation first: then what waits is read again.
         if (
             looks
             and not generations.waiting
             and (passed := self.planned.passage.passed(short.iteration)) is not None
         ):
-            return self.give_up(short, passed)
+            return self.abandon_step(short, passed)
         return 0
 
     def _hand_on(self) -> None:
@@ -165,7 +165,7 @@ class ActiveJob:
             self._links.send("update", ShardReady(iteration=step, generation=generation))
             self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
 
-    def give_up(self, short: IncompleteStep, why: Finding) -> int:
+    def abandon_step(self, short: IncompleteStep, why: Finding) -> int:
         """Nothing more arrives for this step: declares it lost. What waits behind the loss may
         still complete it."""
         if short.iteration in self.generations.refused:
@@ -178,7 +178,7 @@ class ActiveJob:
         passed = self.planned.explain(self._apart.numbers)
         for found in passed:
             self._note(found)
-        return len(passed) + self.place() if passed else 0
+        return len(passed) + self.assign_staged() if passed else 0
 
     def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
         """Reads flows that left their plan again: messages between the steps are identified and
@@ -195,31 +195,31 @@ class ActiveJob:
         self._broken = outcome.broken
         for found in outcome.notes:
             self._note(found)
-        return outcome.done and outcome.done + self.place()
+        return outcome.done and outcome.done + self.assign_staged()
 
-    def wind_up(self, succession: JobRestart) -> int:
+    def finish_before_restart(self, succession: JobRestart) -> int:
         """A later incarnation is proved: finishes the last complete steps of this one."""
         generations = self.generations
         self.planned.install(lost=self.lost)
-        done = generations.open_free() + self.place()
+        done = generations.open_free() + self.assign_staged()
         self._hand_on()
-        short = generations.short()
+        short = generations.incomplete_step()
         if short is not None and not short.lost:
             done = done or self._recut(short, ended=True)
             if not done and self.planned.explain(self._apart.numbers):
-                done = self.place()
+                done = self.assign_staged()
         if done or generations.waiting:
             return done
         if short is not None and short.covered_bytes and not short.lost:
             self._note(STEP_GIVEN_UP_AT_END(self._name(short.iteration)))
         self.planned.ignore_planned()
         generations.shard.clear()
-        self.place()
+        self.assign_staged()
         folder = succession.commit()
         self._links.send("update", JobLearned(path=str(folder)))
         return 1
 
-    def place(self) -> int:
+    def assign_staged(self) -> int:
         """Places staged messages whose place is known by now. Returns how many."""
         done = self._apart.adopt(self._extractors)
         self._apart.number(self._extractors)
@@ -242,7 +242,7 @@ class ActiveJob:
         broken = self._broken is not None and short.iteration >= self._broken[0]
         self._stopped = self._alone and broken
         if not self._stopped:
-            shard.lose(short.generation)
+            shard.mark_lost(short.generation)
         named = self._name(short.iteration)
         if self._alone and not broken:
             absent = sum(b - a for a, b in missing)
@@ -251,7 +251,7 @@ class ActiveJob:
             self._links.send(
                 "update", ShardReady(iteration=short.iteration, generation=short.generation)
             )
-            return 1 + self.place()
+            return 1 + self.assign_staged()
         self.why = STEP_LOST(step=named, reason=why)
         message = StepLost(step=named, missing=missing, why=why)
         self._links.send("update", message)
@@ -262,7 +262,7 @@ class ActiveJob:
             self._note(STEP_LOST_JOINS_AGAIN(named))
         else:
             self.planned.ignore_planned()
-        self.place()
+        self.assign_staged()
         return 1
 
     def end(self) -> tuple[int, int | None]:
@@ -270,7 +270,7 @@ class ActiveJob:
         complete step once nothing more can be done)."""
         held = staged_message_count(self._extractors)
         self.generations.look_back()
-        short = self.generations.short()
+        short = self.generations.incomplete_step()
         if short is None or self.generations.undecided:
             return 0, None
         if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
@@ -278,7 +278,7 @@ class ActiveJob:
         if held and not short.lost and (self.generations.waiting or not self._read_out):
             return 0, None
         if not short.lost and (short.covered_bytes or held):
-            return self.give_up(short, CAPTURE_ENDED()), None
+            return self.abandon_step(short, CAPTURE_ENDED()), None
         if short.lost and self.why is None:
             # By this stage, before it was restarted.
             self.why = STEP_WAS_LOST(self._name(short.iteration))

@@ -62,7 +62,7 @@ def open_or_create_shard(
     an earlier incarnation; None: there is none yet."""
     if shard is None:
         shard = _created(run, job)
-    return shard, job if shard.held_bytes == job.held_bytes else without_held(job)
+    return shard, job if shard.module_buffer_bytes == job.module_buffer_bytes else without_held(job)
 
 
 def _created(run: RunDir, job: LearnedJob) -> GradientShard:
@@ -72,7 +72,7 @@ def _created(run: RunDir, job: LearnedJob) -> GradientShard:
             place,
             gradient_bytes=job.gradient_bytes,
             unit_bytes=unit,
-            held_bytes=job.held_bytes,
+            held_bytes=job.module_buffer_bytes,
         )
 
 
@@ -126,7 +126,7 @@ class ExtractService:
         if self._lifecycle.state is ExtractState.STAGING:
             self._lifecycle.enter(ExtractState.FOLLOWING)
         for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
-            extractor.call(names)
+            extractor.set_flow_names(names)
         shard, job = open_or_create_shard(self._run, job, shard)
         for extractor in self._extractors:
             extractor.use_shard(shard)
@@ -162,7 +162,7 @@ class ExtractService:
             ended = state is ExtractState.ENDED
             return 0 if ended else self._learn(wait_s=READING_TURN_S if idle else 0.0)
         if state is ExtractState.CLOSING:
-            return followed.wind_up(self._succession)
+            return followed.finish_before_restart(self._succession)
         if state is ExtractState.HANDING_OVER:
             return self._hand_over(followed)
         if self._turned_down:
@@ -191,18 +191,18 @@ class ExtractService:
             wanted=self._wants(),
         )
         if proof is not None:
-            if proof.job.joined:
+            if proof.job.awaits_base:
                 self._lifecycle.await_base()
                 self._note(JOINED())
-            if proof.beside and not self._config.several:
-                self._note(FURTHER_JOBS(further=proof.beside, jobs=proof.beside + 1))
+            if proof.other_jobs and not self._config.several:
+                self._note(FURTHER_JOBS(further=proof.other_jobs, jobs=proof.other_jobs + 1))
             if self._config.several:
                 self._claims.make(self._extractors, proof.names, proof.flows)
             proof.keep(self._run, CrossRingReassembly(self._run.learned_folder / "numbers"))
             self._adopt(proof.job, None, fresh=True)
             self._unlearned.over()
             return 1
-        if left := self._learner.left_out():
+        if left := self._learner.take_ignored_flow_count():
             self._note(FLOWS_OF_NO_JOB(left))
             return 1 + place_staged(self._extractors, {})
         if self._learner.busy:
@@ -278,7 +278,7 @@ class ExtractService:
         followed.why = verdict.why
         followed.planned.install(lost=True)
         self._succession.drop(followed.planned)
-        return followed.place()
+        return followed.assign_staged()
 
     def _end(self) -> int:
         """Settles every step: the sources ended and every frame is extracted."""
@@ -289,7 +289,7 @@ class ExtractService:
             return 0
         if followed is None:
             if self._learner.read_all(self._extractors):
-                self._run.unfound.touch(mode=PRIVATE_FILE_MODE)
+                self._run.no_job_found.touch(mode=PRIVATE_FILE_MODE)
                 self._say_drained(0, NO_JOB_LEARNED(self._why_not()))
             return 0
         if self._lifecycle.state is ExtractState.HANDING_OVER:
@@ -297,9 +297,11 @@ class ExtractService:
         if self._turned_down:
             self._say_drained(followed.generations.shard.applied_iteration, followed.why)
             return 0
-        if any(followed.planned.late) and not followed.awaited:
-            looked = self._succession.look(self._extractors, followed.planned, at_once=True)
-            return looked and looked + followed.place()
+        if any(followed.planned.late_flows) and not followed.awaited:
+            looked = self._succession.check_new_flows(
+                self._extractors, followed.planned, at_once=True
+            )
+            return looked and looked + followed.assign_staged()
         done, steps = followed.end()
         if steps is not None:
             self._say_drained(steps, followed.why)

@@ -50,9 +50,9 @@ class InstalledPlans:
         self.job = job
         self._joins = joins
         self.rejoins = False
-        """A step was lost: the job's own flows are among `late` now."""
+        """A step was lost: the job's own flows are among `late_flows` now."""
         self._base, self._fresh = base, fresh
-        self.late: list[set[int]] = [set() for _ in extractors]
+        self.late_flows: list[set[int]] = [set() for _ in extractors]
         """[ring] flows that appeared after the job was learned: they stay staged."""
         self._extractors = extractors
         self._plans = {plan.flow: plan for plan in compile_flow_plans(job)}
@@ -60,7 +60,7 @@ class InstalledPlans:
         """[ring] flows without a plan of which no message came: the other directions of theirs."""
         self._looked = [0] * len(extractors)
         self.passage = FlowProgress(extractors, clock)
-        once = job.kind is FollowedData.PARAMETERS and not (job.guarded or job.parted)
+        once = job.kind is FollowedData.PARAMETERS and not (job.sees_units_twice or job.sharded)
         self.recuts = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
 
     def restore(self, *, lost: bool) -> None:
@@ -91,16 +91,16 @@ class InstalledPlans:
                 key = keys[index]
                 plan = self._plans.get(key)
                 if plan is not None and lost and self.rejoins:
-                    self.late[number].add(index)
+                    self.late_flows[number].add(index)
                 elif plan is None and not wrote[index]:
                     self._waiting[number].append(index)
                 elif plan is None and index not in beside:
-                    self.late[number].add(index)
+                    self.late_flows[number].add(index)
                 elif plan is None or lost:
                     extractor.ignore(index)
                 else:
                     first = self._base + 1
-                    extractor.install(plan, first_step=first, frontier=plan.connection)
+                    extractor.install_plan(plan, first_step=first, frontier=plan.connection)
                     self.recuts.restore(extractor, index, key)
             self._looked[number] = len(keys)
         self._fresh = False
@@ -110,7 +110,7 @@ class InstalledPlans:
         clear-to-send, and other traffic of the job. Of a job joined midstream these are all flows
         without a plan."""
         keys = extractor.keys()
-        if self.job.amid:
+        if self.job.midstream:
             return set(range(len(keys)))
         records = extractor.staging.records()
         staged = records["message"][records["state"] == 1]
@@ -120,48 +120,48 @@ class InstalledPlans:
             plan, position = self._plans.get(keys[int(m["flow"])]), int(m["position"])
             begins.setdefault(int(m["flow"]), position)
             if plan is not None:
-                needed = plan.first_number + len(plan.first.sends) + len(plan.each.sends)
+                needed = plan.first_number + len(plan.first.sends) + len(plan.message_table.sends)
                 if plan.number(int(m["number"])) < needed:
                     proved_at = max(proved_at, position)
         return {index for index, begin in begins.items() if begin < proved_at}
 
     def crowded(self, share: float) -> bool:
         """Whether later flows fill more than this share of a ring's staging."""
-        rings = zip(self._extractors, self.late, strict=True)
+        rings = zip(self._extractors, self.late_flows, strict=True)
         return any(late and staging_fuller_than(extractor, share) for extractor, late in rings)
 
     def ignore_late(self) -> None:
         """Drops what is staged of later flows, and keeps nothing more of them."""
-        for extractor, late in zip(self._extractors, self.late, strict=True):
+        for extractor, late in zip(self._extractors, self.late_flows, strict=True):
             for index in late:
                 extractor.ignore(index)
             late.clear()
 
     def forget_ignored(self) -> None:
         """Later flows that are ignored are not looked at any more."""
-        for extractor, late in zip(self._extractors, self.late, strict=True):
+        for extractor, late in zip(self._extractors, self.late_flows, strict=True):
             states = extractor.staging.plans()["state"]
             late -= {index for index in late if states[index] == PLAN_IGNORE}
 
     def ignore_planned(self) -> None:
         """The job is over: places nothing more of it, nor of other flows that exist by now."""
-        for extractor, late in zip(self._extractors, self.late, strict=True):
+        for extractor, late in zip(self._extractors, self.late_flows, strict=True):
             for index in range(len(extractor.keys())):
                 if index not in late:
                     extractor.ignore(index)
-            extractor.close_homes()
+            extractor.ignore_late_payload()
 
     @property
     def messages_of_iteration(self) -> int:
         """Messages of one iteration, over all flows."""
-        return sum(len(plan.each.sends) for plan in self._plans.values())
+        return sum(len(plan.message_table.sends) for plan in self._plans.values())
 
     def join_again(self) -> bool:
-        """The job goes on after what was lost: from now on its flows are `late` ones. False: it may
-        not be joined."""
+        """The job goes on after what was lost: from now on its flows are `late_flows` ones. False:
+        it may not be joined."""
         if not self._joins or self.job.kind is FollowedData.PARAMETERS:
             return False
-        for extractor, late in zip(self._extractors, self.late, strict=True):
+        for extractor, late in zip(self._extractors, self.late_flows, strict=True):
             states = extractor.staging.plans()["state"][: len(extractor.keys())]
             late |= set(map(int, np.flatnonzero(np.isin(states, (PLAN_ACTIVE, PLAN_SUSPENDED)))))
             extractor.forget_plans()
@@ -186,8 +186,8 @@ class InstalledPlans:
 
         called: [ring] names that the successor gives its flows.
         """
-        named = {flow for edge in successor.edges for flow in edge.every_flow}
-        for extractor, late, names in zip(self._extractors, self.late, called, strict=True):
+        named = {flow for edge in successor.edges for flow in edge.all_flows}
+        for extractor, late, names in zip(self._extractors, self.late_flows, called, strict=True):
             flows = extractor.flows.flows()
             own = [index for index in late if names[flow_key(flows[index])].flow in named]
             records = extractor.staging.records()

@@ -65,7 +65,7 @@ def promote_successor(
     (run.learned_folder / "numbers").unlink(missing_ok=True)
     run.assumed.unlink(missing_ok=True)
     shard.clear()
-    for name in ("names", "numbers", run.weights.name, run.beside_weights.name):
+    for name in ("names", "numbers", run.weights.name, run.auxiliary_weights.name):
         if (folder / name).exists():
             write_atomically(run.learned_folder / name, (folder / name).read_bytes())
     if not (folder / run.weights.name).exists():
@@ -130,7 +130,7 @@ class JobRestart:
         """Whether a later incarnation is known, and the end of the old one is not on file yet."""
         return self._lifecycle.state is ExtractState.CLOSING
 
-    def look(
+    def check_new_flows(
         self, extractors: Sequence[Extractor], planned: InstalledPlans, *, at_once: bool
     ) -> int:
         """Reads the flows that appeared later; returns 1 where that changed something."""
@@ -138,7 +138,7 @@ class JobRestart:
             self._learner.forget()
             return release_staged(extractors)
         if planned.crowded(LATE_MOST):
-            self._leave_out(planned, STAGING_FULL(self._learner.why_not))
+            self._ignore_new_flows(planned, STAGING_FULL(self._learner.why_not))
             return 1
         proof = self._learner.learn(
             extractors,
@@ -146,27 +146,27 @@ class JobRestart:
             known=KnownJob(job=planned.job) if planned.rejoins else NO_KNOWN_JOB,
             at_once=at_once,
             hurry=planned.crowded(LATE_HURRY),
-            only=planned.late,
+            only=planned.late_flows,
             wait_s=0.05 if at_once else 0.0,
             wanted=self._wants(),
         )
-        if left := self._learner.left_out():
+        if left := self._learner.take_ignored_flow_count():
             self._note(LATE_FLOWS_OF_NO_JOB(left))
             planned.forget_ignored()
             return 1
         if proof is None and at_once and not self._learner.busy:
-            self._leave_out(planned, *self._learner.why_not)
+            self._ignore_new_flows(planned, *self._learner.why_not)
             return 1
         if proof is None:
             return 0
         if planned.goes_on(proof.job, proof.names):
-            self._leave_out(planned, STILL_GOES_ON())
+            self._ignore_new_flows(planned, STILL_GOES_ON())
         else:
             self._proof = proof
             self._lifecycle.enter(ExtractState.CLOSING)
         return 1
 
-    def _leave_out(self, planned: InstalledPlans, *why: Finding) -> None:
+    def _ignore_new_flows(self, planned: InstalledPlans, *why: Finding) -> None:
         self._note(LATE_FLOWS_LEFT_OUT(why))
         self.drop(planned)
 

@@ -136,7 +136,7 @@ class DeviationResolver:
             for lane, cuts in zip(self._readers[recut.communicator].lanes, recut.cuts, strict=True):
                 if key in lane.flows:
                     for cut in cuts:
-                        extractor.cut(index, cut)
+                        extractor.skip_messages(index, cut)
 
     def look(
         self,
@@ -263,7 +263,7 @@ class DeviationResolver:
     def _apply(self, view: CommunicatorMessages, recut: SkipDecision) -> int:
         for instance in view.instances:
             for cut in recut.cuts[instance.lane]:
-                instance.extractor.cut(instance.index, cut)
+                instance.extractor.skip_messages(instance.index, cut)
             if instance.state == PLAN_SUSPENDED:
                 instance.extractor.resume(instance.index)
         return len(view.instances)

@@ -81,7 +81,7 @@ class ShardGenerations:
 
     def _free(self, applied: Iteration) -> int | None:
         for generation in range(GENERATIONS):
-            state = self.shard.state(generation)
+            state = self.shard.generation_state(generation)
             if state == GenerationState.EMPTY or self.shard.iteration(generation) <= applied:
                 return generation
         return None
@@ -95,10 +95,10 @@ class ShardGenerations:
     def _look_back(self, generation: int, applied: Iteration) -> None:
         """Reports one generation. applied: read no later than what follows depends on."""
         shard, iteration = self.shard, self.shard.iteration(generation)
-        if shard.state(generation) != GenerationState.COMPLETE or iteration > applied:
+        if shard.generation_state(generation) != GenerationState.COMPLETE or iteration > applied:
             return
         this, conflict_bytes = (
-            (generation, shard.begun(generation)),
+            (generation, shard.open_count(generation)),
             shard.conflict_bytes(generation),
         )
         if conflict_bytes and this not in self._told_doubtful:
@@ -111,18 +111,18 @@ class ShardGenerations:
         yet."""
         shard, applied = self.shard, self.shard.applied_iteration
         return any(
-            shard.state(g) == GenerationState.COMPLETE
+            shard.generation_state(g) == GenerationState.COMPLETE
             and shard.iteration(g) > applied
             and shard.conflict_bytes(g) > 0
-            and not shard.doubted(g)
+            and not shard.is_conflicting(g)
             for g in range(GENERATIONS)
         )
 
     def _over(self, generation: int) -> bool:
         """Whether the updater applies the generation, or has applied it."""
-        state = self.shard.state(generation)
+        state = self.shard.generation_state(generation)
         return state in self._done and (
-            state != GenerationState.COMPLETE or not self.shard.doubted(generation)
+            state != GenerationState.COMPLETE or not self.shard.is_conflicting(generation)
         )
 
     def finished(self) -> list[tuple[Iteration, int]]:
@@ -141,7 +141,9 @@ class ShardGenerations:
         whole = shard.covered_bytes(generation) == shard.gradient_bytes
         if iteration in self.refused or not whole:
             return False
-        if shard.state(generation) == GenerationState.OPEN and not shard.conflict_bytes(generation):
+        if shard.generation_state(generation) == GenerationState.OPEN and not shard.conflict_bytes(
+            generation
+        ):
             why = self._problem(shard.gradient(generation))
             if why is not None:
                 self.refused[iteration] = why
@@ -155,15 +157,15 @@ class ShardGenerations:
         generation = self.shard.generation_of(Iteration(self.shard.applied_iteration + 1))
         return generation is not None and self._over(generation)
 
-    def short(self) -> IncompleteStep | None:
+    def incomplete_step(self) -> IncompleteStep | None:
         """The first iteration after the complete ones, if a generation is open for it."""
         iteration = Iteration(self.shard.applied_iteration + 1)
         while (generation := self.shard.generation_of(iteration)) is not None:
-            state = self.shard.state(generation)
+            state = self.shard.generation_state(generation)
             if not self._over(generation):
                 covered = self.shard.covered_bytes(generation)
                 conflict_bytes = self.shard.conflict_bytes(generation)
-                doubted = self.shard.doubted(generation)
+                doubted = self.shard.is_conflicting(generation)
                 return IncompleteStep(
                     iteration,
                     generation,

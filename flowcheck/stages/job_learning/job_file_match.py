@@ -19,7 +19,7 @@ from flowcheck.wire.training_job.learned_job import LearnedJob
 
 def addresses_of(job: LearnedJob) -> list[str]:
     """Of the ports that its connections were seen at."""
-    keys = [key for edge in job.edges for key in edge.every_flow]
+    keys = [key for edge in job.edges for key in edge.all_flows]
     return sorted({address for key in keys for address in (key.source, key.destination)})
 
 

@@ -87,7 +87,7 @@ class JobLearner:
         self._grew = (-1, clock())
         """Messages staged, and since when it is so many."""
         self._told = True
-        self._tell(unread=False)
+        self._publish_unread(unread=False)
         self._read_at = 0
         self._not_before_s = 0.0
         self._last_word = False
@@ -153,7 +153,7 @@ class JobLearner:
                 self._wanted = wanted
                 self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
         read = complete <= self._read_at and (self._read_quiet or self._last_word)
-        self._tell(unread=self._reading is not None or (complete > 0 and not read))
+        self._publish_unread(unread=self._reading is not None or (complete > 0 and not read))
         if self._reading is None:
             return None
         if not self._reading.wait(wait_s):
@@ -161,20 +161,20 @@ class JobLearner:
         reading, self._reading = self._reading, None
         found, took_s = reading.outcome()
         self._not_before_s = self._clock() + PAUSE * took_s
-        if found.job is None or (found.weights is None and not found.job.joined):
+        if found.job is None or (found.weights is None and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
-            self._left_out += ignore_flows(extractors, reading.seen.names, found.others)
+            self._left_out += ignore_flows(extractors, reading.messages_read.names, found.others)
             return None
         self.forget()
         return ProvedJob(
             job=found.job,
             weights=found.weights,
-            names=reading.seen.names,
+            names=reading.messages_read.names,
             numbers=found.numbers,
-            messages=reading.seen.messages,
+            messages=reading.messages_read.messages,
             flows=found.flows,
-            beside=found.beside,
+            other_jobs=found.other_jobs,
             beside_weights=found.beside_weights,
         )
 
@@ -182,10 +182,10 @@ class JobLearner:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
-        self._tell(unread=False)
+        self._publish_unread(unread=False)
         self.close()
 
-    def left_out(self) -> int:
+    def take_ignored_flow_count(self) -> int:
         """Flows found since the last call to be of no job, of which nothing more is kept."""
         left, self._left_out = self._left_out, 0
         return left
@@ -215,7 +215,7 @@ class JobLearner:
             self._grew = (staged, self._clock())
         return self._clock() - self._grew[1] >= QUIET_S
 
-    def _tell(self, *, unread: bool) -> None:
+    def _publish_unread(self, *, unread: bool) -> None:
         """Leaves a file that tells others whether staged messages are still to be read."""
         if unread == self._told:
             return
@@ -246,11 +246,11 @@ class JobLearner:
             hasty=hasty,
             release=self._release,
             before=before,
-            stated=self._stated,
+            operator_statement=self._stated,
             known=known,
             blocks=blocks_of(self._run),
             parted=sharded_optimizer_of(self._run),
-            wanted=self._wanted,
+            selector=self._wanted,
         )
         self._reading = ReadingProcess(seen, flows, terms)
 
@@ -263,7 +263,7 @@ def _joined_of(
     for extractor, indices in zip(extractors, only, strict=True):
         # An earlier join's names are of what was there then.
         names = extractor.names
-        extractor.call({})
+        extractor.set_flow_names({})
         keys = extractor.keys()
         own = {keys[index] for index in indices}
         view = mirror_view(extractor, copy=False)
@@ -271,7 +271,7 @@ def _joined_of(
         strays = [stray for stray in view.strays if stray.flow in own]
         views.append(replace(view, messages=messages, strays=strays))
         chosen.append(own)
-        extractor.call(names)
+        extractor.set_flow_names(names)
     seen = join(views)
     wanted = {seen.names[view][key].flow for view, own in enumerate(chosen) for key in own}
     return seen, [flow for flow in seen.flows if flow.key in wanted]

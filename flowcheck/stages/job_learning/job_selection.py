@@ -71,7 +71,7 @@ def replica_had_weights(run: RunDir, job: LearnedJob, weights: NDArray[np.uint8]
             return False
         if weights.tobytes() == run.weights.read_bytes():
             return True
-        flat = layout.memory_order(weights.view(layout.stored_as))
+        flat = layout.memory_order(weights.view(layout.numpy_dtype))
         own = b"".join(tensor_digests(flat[p.start : p.stop] for p in layout.parameters))
         return run.trace.read_bytes().find(own) >= 0
     return False
@@ -145,7 +145,7 @@ def flows_of(job: LearnedJob, readings: Sequence[FlowReading]) -> Iterator[FlowK
     """Both directions of every connection of a job."""
     peers = {reading.seen.key: reading.peer for reading in readings}
     for edge in job.edges:
-        for key in edge.every_flow:
+        for key in edge.all_flows:
             yield key
             peer = peers.get(key)
             if peer is not None:
@@ -168,7 +168,7 @@ class FlowClaims:
         first = list(range(1, reader + 1))
         if config.job:
             first = [n for n in first if stated_alike(own, config.job[n - 1])]
-        return [self._run.port.beside(number) for number in first]
+        return [self._run.port.job_run_dir(number) for number in first]
 
     def turn(self, extractors: Sequence[Extractor]) -> bool:
         """Whether all that have their turn before have claimed theirs: nothing of that is read."""
@@ -176,7 +176,7 @@ class FlowClaims:
             if number in self._taken:
                 continue
             rings = claimed_flows(run)
-            if rings is None and run.unfound.exists():
+            if rings is None and run.no_job_found.exists():
                 rings = [[] for _ in extractors]
             if rings is None:
                 return False
@@ -193,7 +193,7 @@ class FlowClaims:
         """The jobs beside this one that were learned."""
         reader, port = self._run.reader, self._run.port
         numbers = (n for n in range(job_count(self._config)) if n != reader)
-        beside = [port.beside(number + 1) for number in numbers]
+        beside = [port.job_run_dir(number + 1) for number in numbers]
         known = [(run, rings) for run in beside if (rings := claimed_flows(run)) is not None]
         return tuple(past_of(run, rings, extractors) for run, rings in known)
 

@@ -32,7 +32,7 @@ class ProvedJob:
     messages: Sequence[ObservedMessage]
     flows: Sequence[FlowKey] = ()
     """Of the job, both directions of each of its connections."""
-    beside: int = 0
+    other_jobs: int = 0
     """Other data-parallel jobs that were read."""
     beside_weights: NDArray[np.uint8] | None = None
     """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there

@@ -34,7 +34,7 @@ class ReadingProcess:
         self, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
     ) -> None:
         """seen: as joined just now. Raises OSError where no process can be had."""
-        self.seen = seen
+        self.messages_read = seen
         self._began_s = time.monotonic()
         self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
         self._pidfd = -1

@@ -28,7 +28,7 @@ def may_join(config: JobConfig) -> bool:
     that are clipped together find no base alone."""
     optimizer = config.optimizer
     assert optimizer is not None
-    return config.joins and optimizer.synced_backwards == 1 and not optimizer.clip_together
+    return config.late_join and optimizer.synced_backwards == 1 and not optimizer.clip_together
 
 
 def remember(config: JobConfig, job: LearnedJob) -> None:

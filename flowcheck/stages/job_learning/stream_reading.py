@@ -56,7 +56,7 @@ class ReadingOutcome:
     """As of `Reading`."""
     flows: tuple[FlowKey, ...] = ()
     """Of the job, both directions of each of its connections."""
-    beside: int = 0
+    other_jobs: int = 0
     """Other data-parallel jobs that were read."""
     joining: bool = False
     """A job that is known runs, and cannot be joined yet."""
@@ -74,12 +74,12 @@ class ReadingTerms:
     hasty: bool = False
     release: NcclEra | None = None
     before: LearnedJob | None = None
-    stated: OperatorStatement | None = None
+    operator_statement: OperatorStatement | None = None
     known: KnownJob = NO_KNOWN_JOB
     """Of a job that may be joined midstream."""
     blocks: tuple[int, ...] = ()
     parted: ShardedTraining | None = None
-    wanted: JobSelector | None = None
+    selector: JobSelector | None = None
     """Which of several jobs; None: the one that began first."""
 
 
@@ -94,11 +94,11 @@ def read_first_life(
             release=terms.release,
             before=terms.before,
             earlier=terms.before,
-            stated=terms.stated,
+            stated=terms.operator_statement,
             blocks=terms.blocks,
             parted=terms.parted,
         )
-        reading = select_job(reading, terms.wanted)
+        reading = select_job(reading, terms.selector)
         if reading.job is not None and (reading.gathered or reading.weights) is not None:
             return reading
     if not terms.quiet:
@@ -113,9 +113,9 @@ def read_first_life(
         blocks=terms.blocks,
         parted=terms.parted,
         hasty=terms.hasty,
-        stated=terms.stated,
+        stated=terms.operator_statement,
     )
-    return select_job(reading, terms.wanted)
+    return select_job(reading, terms.selector)
 
 
 def reading_outcome(reading: Reading) -> ReadingOutcome:
@@ -149,7 +149,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         beside_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),
-        beside=len(others),
+        other_jobs=len(others),
     )
 
 
@@ -175,7 +175,7 @@ def read_job(
 
 def _new(seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms) -> ReadingOutcome:
     """A job that was not followed before."""
-    model, several = terms.known.model, terms.wanted is not None
+    model, several = terms.known.model, terms.selector is not None
     begun = {message.flow for message in seen.messages if from_start(message)}
     if model is None or (begun and not several):
         return reading_outcome(read_first_life(seen, flows, terms))
@@ -211,8 +211,8 @@ def _stated(
         messages,
         ended=terms.ended,
         release=terms.release,
-        logged=() if terms.stated is None else terms.stated.rings,
-        unlike=(lambda job: None) if terms.wanted is None else terms.wanted.unlike,
+        logged=() if terms.operator_statement is None else terms.operator_statement.rings,
+        unlike=(lambda job: None) if terms.selector is None else terms.selector.unlike,
     )
     if job is None:
         assert why_not is not None

@@ -39,13 +39,13 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
         audited = 0  # a file is equal to what was made of it
     known = audited or followed.anchored is not None  # a file has shown all of the state
     first = () if known or job.kind is FollowedData.PARAMETERS else (EMPTY_STATE(),)
-    if job.joined:
+    if job.awaits_base:
         # A base is equal to itself: what was taken on it shows whether it belonged there.
         shown = followed.base is not None and audited > followed.base
         first = () if shown else (BASE_FITS(),)
         own = tuple(found for found in own if not (shown and found.until_audit))
     added = [_told(run, found) for found in _added(run) if not (audited and found.until_audit)]
-    left_out = first_unused_step(run.left_out)
+    left_out = first_unused_step(run.first_unused_step)
     keeps = () if left_out is None or audited >= left_out else (UNUSED_LEFT_OUT(left_out),)
     return tuple(dict.fromkeys((*own, *added, *first, *keeps)))
 
@@ -53,7 +53,7 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
 def _told(run: RunDir, found: Finding) -> Finding:
     """The assumption with the evidence that was counted for and against it since."""
     tally = read_scale_evidence(run.scale) if found.of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
-    return found if tally is None else LOSS_SCALE_COUNTED(tally.told)
+    return found if tally is None else LOSS_SCALE_COUNTED(tally.summary)
 
 
 def _added(run: RunDir) -> list[Finding]:

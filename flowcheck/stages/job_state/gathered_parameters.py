@@ -45,7 +45,7 @@ def blocks_of(run: RunDir) -> tuple[int, ...]:
 def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
     """The kind of trainer whose optimizer is sharded, where one is stated."""
     model = wrapped_of(run)
-    return None if model is None else model.parted
+    return None if model is None else model.sharded_wire
 
 
 def parameter_placement(
@@ -58,7 +58,7 @@ def parameter_placement(
     model = wrapped_of(run)
     if model is not None:
         placing, alike = model_units(sizes, ranks, model)
-        return placing, (SHARDED_LAYOUT(),) if model.parted is not None else (
+        return placing, (SHARDED_LAYOUT(),) if model.sharded_wire is not None else (
             UNITS_IN_MODULE_ORDER(),
         ) * alike
     dtype = config.model.dtype
@@ -74,4 +74,4 @@ def gathered_parameters(
     if gathered.size != placing.gathered_bytes:
         size, expected = gathered.size, placing.gathered_bytes
         raise StateError(GATHERED_SIZE(bytes=size, expected=expected))
-    return placing.parameters(gathered), placing.whole(unbelieved)
+    return placing.parameters(gathered), placing.complete_parameters(unbelieved)

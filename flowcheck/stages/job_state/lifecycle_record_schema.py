@@ -56,19 +56,20 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
     """The last step whose state was replaced by a trainer checkpoint, as the two differed; None:
     none was."""
 
-    def iteration_of(self, step: Step, each: int) -> Iteration:
-        """The shard's number of the iteration that ends `step`; each: iterations per step."""
+    def iteration_of(self, step: Step, iterations_per_step: int) -> Iteration:
+        """The shard's number of the iteration that ends `step`; iterations_per_step: iterations per
+        step."""
         assert self.step is not None
-        return Iteration(self.iterations + (step - self.step) * each)
+        return Iteration(self.iterations + (step - self.step) * iterations_per_step)
 
     def step_within(self, iteration: Iteration, each: int) -> Step:
         """The step an iteration belongs to; while nobody knows, its place in this incarnation."""
         return Step((self.step or 0) - (self.iterations - iteration) // each)
 
-    def step_of(self, iteration: Iteration, each: int) -> Step | None:
+    def step_of(self, iteration: Iteration, iterations_per_step: int) -> Step | None:
         """The step an iteration ends; None where it only adds to one."""
         assert self.step is not None
-        steps, rest = divmod(iteration - self.iterations, each)
+        steps, rest = divmod(iteration - self.iterations, iterations_per_step)
         return None if rest else Step(self.step + steps)
 
 

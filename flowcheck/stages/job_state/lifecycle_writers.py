@@ -97,7 +97,7 @@ class UpdateLifecycle:
             _write_if_room(self.run.update_record, part)
             self.part = part
 
-    def judge(self, verdict: RestartVerdict) -> None:
+    def write_verdict(self, verdict: RestartVerdict) -> None:
         """Commits the verdict on the incarnation that is offered."""
         state = ReplicaState.HANDED_OVER if verdict.followed else ReplicaState.STOPPED
         self._commit(verdict=verdict, state=state, number=verdict.number)

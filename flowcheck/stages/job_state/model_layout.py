@@ -60,7 +60,7 @@ def layout_of(job: TrainingFacts, config: JobConfig) -> Layout:
     told = all(parameter.dtype is not None for parameter in job.parameters)
     meant = {} if told else _dtypes(sizes, config.model)
     optimizer = optimizer_of(job, config)
-    for part in optimizer.parts:
+    for part in optimizer.per_optimizer:
         if why := part.rule.unreproducible(part, sizes):
             raise StateError(why)
     if optimizer.clip_together and {p.element_bytes for p in job.reduced} != {4}:

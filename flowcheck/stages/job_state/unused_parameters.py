@@ -36,15 +36,15 @@ class UnusedParameterMap:
         """backwards: all-reduced backward passes per step of the trainer."""
         own = job.reduced[: job.map_index]
         self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
-        self._mapped = job.mapped
-        self.joined = job.joined
-        self._never = np.isin(np.arange(len(own)), job.never_used)
+        self._mapped = job.has_usage_map
+        self.joined = job.awaits_base
+        self._never = np.isin(np.arange(len(own)), job.unused_parameters)
         self._ranks = max(job.communicator_ranks, default=0)
         self._backwards = backwards
         self.gradient_bytes = self._bounds[-1][1]
 
     @property
-    def leaves_out(self) -> bool:
+    def may_skip_parameters(self) -> bool:
         """Whether iterations may leave out parameters."""
         return self._mapped or bool(self._never.any())
 

@@ -170,7 +170,7 @@ def for_code(
     force = not picture.exists() or is_picture(picture)
     needs += [] if force else job_file_paths.of_file(picture)  # which is refused
     outbox = _sent(who, picture, force=force)
-    needs += [PathNeed(folder, PathUse.PLACE), PathNeed(outbox.own, PathUse.OWN)]
+    needs += [PathNeed(folder, PathUse.PLACE), PathNeed(outbox.staging_folder, PathUse.OWN)]
     _descend(stated, lambda _: who, needs, outbox=outbox)
 
 
@@ -235,7 +235,7 @@ def for_output(
     needs = [n for file in files if file is not None for n in job_file_paths.of_file(file)]
     needs += [PathNeed(run.absolute(), PathUse.OWN), *mount_namespace.remembered_paths(run)]
     outbox = _sent(who, out, force=target.force or os.path.lexists(out))
-    needs += [PathNeed(place, PathUse.PLACE), PathNeed(outbox.own, PathUse.OWN)]
+    needs += [PathNeed(place, PathUse.PLACE), PathNeed(outbox.staging_folder, PathUse.OWN)]
     _descend(None, lambda _: who, needs, run=run, outbox=outbox)
 
 

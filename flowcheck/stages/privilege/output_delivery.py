@@ -37,8 +37,8 @@ def is_picture(path: Path) -> bool:
 class OutputDelivery:
     """Of one result."""
 
-    out: Path
-    own: Path
+    output_folder: Path
+    staging_folder: Path
     """The folder that is written in, beside it."""
     force: bool
     """It takes the place of an output of ours."""
@@ -48,7 +48,7 @@ class OutputDelivery:
         """Of what is put in its place: the manifest of a file lies beside it."""
         from flowcheck.replica.checkpoint_files.manifest import manifest_beside
 
-        return self.out.name, manifest_beside(self.out).name
+        return self.output_folder.name, manifest_beside(self.output_folder).name
 
     @classmethod
     def make(cls, who: Account, out: Path, *, force: bool) -> OutputDelivery:
@@ -62,18 +62,18 @@ class OutputDelivery:
         """In the process that writes, in mounts of its own: its folder stands for the named one,
         with what was seen there. Raises StateError where that is too much."""
         with ExitStack() as files:
-            folder = _opened(self.own, files)
+            folder = _opened(self.staging_folder, files)
             seen = {e.name: _opened(e, files) for e in self._shown()}
             if len(seen) > ENTRIES_MAX:
-                raise StateError(TOO_MANY_FILES(self.out.parent))
+                raise StateError(TOO_MANY_FILES(self.output_folder.parent))
             privilege_syscalls.mount(
                 folder,
-                str(self.out.parent),
+                str(self.output_folder.parent),
                 None,
                 privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC,
             )
             for name, what in seen.items():
-                place = self.out.parent / name
+                place = self.output_folder.parent / name
                 place.mkdir() if Path(what).is_dir() else place.touch()
                 privilege_syscalls.mount(
                     what, str(place), None, privilege_syscalls.MS_BIND | privilege_syscalls.MS_REC
@@ -82,8 +82,8 @@ class OutputDelivery:
     def _shown(self) -> Iterator[Path]:
         """What is to be replaced is not: a mount cannot be. Root looks at that itself."""
         replaced = self._names if self.force else ()
-        for entry in self.out.parent.iterdir():
-            if entry != self.own and entry.name not in replaced and entry.exists():
+        for entry in self.output_folder.parent.iterdir():
+            if entry != self.staging_folder and entry.name not in replaced and entry.exists():
                 yield entry
 
     def delivered(self, writer: int) -> int:
@@ -95,26 +95,34 @@ class OutputDelivery:
             if code == 0:
                 self._deliver()
         finally:
-            shutil.rmtree(self.own, ignore_errors=True)
+            shutil.rmtree(self.staging_folder, ignore_errors=True)
         return code if code >= 0 else 128 - code
 
     def _deliver(self) -> None:
         """Raises ConfigError where something lies there by now whose place it may not take."""
         from flowcheck.vault.overwrite_guard import OutputTarget, by_either
 
-        written = [self.own / name for name in self._names if os.path.lexists(self.own / name)]
-        if not written and os.path.lexists(self.out):
+        written = [
+            self.staging_folder / name
+            for name in self._names
+            if os.path.lexists(self.staging_folder / name)
+        ]
+        if not written and os.path.lexists(self.output_folder):
             return  # a writer that had to keep root's rights, as it told
-        if self.own / self.out.name not in written or any(path.is_symlink() for path in written):
-            raise StateError(OUTPUT_NOT_WRITTEN(self.out))
+        if self.staging_folder / self.output_folder.name not in written or any(
+            path.is_symlink() for path in written
+        ):
+            raise StateError(OUTPUT_NOT_WRITTEN(self.output_folder))
         for entry in written:
             _make_roots(entry)
         folder = written[0].is_dir()
-        own = OutputTarget(path=self.out, folder=folder, force=self.force, listed=by_either)
+        own = OutputTarget(
+            path=self.output_folder, folder=folder, force=self.force, listed=by_either
+        )
         with own.replacing() as make_room:
             make_room()
             for entry in written:
-                entry.rename(self.out.parent / entry.name)
+                entry.rename(self.output_folder.parent / entry.name)
 
 
 def _make_roots(entry: Path) -> None:

@@ -59,7 +59,7 @@ class AnchorReplay:
         self._run, self._config, self._source, self._each = run, config, source, each
         self._kept = AppliedGradientLog(run, config, source.gradient_bytes)
 
-    def keep(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
+    def keep_gradient(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
         """Keeps a gradient for replay: one that was applied or, during a replay, one that will be.
         False: there is no room."""
         if not self._kept.on:
@@ -88,7 +88,7 @@ class AnchorReplay:
         """The gradient of an iteration; None where it is not kept."""
         return self._kept.of(iteration)
 
-    def take(
+    def apply_anchor(
         self,
         replica: Replica,
         records: StepLog,

@@ -81,7 +81,7 @@ class EarlyStep:
         self._seen: tuple[int, np.ndarray] | None = None
         """What `settled` was behind the look that found parameters covered, and which."""
 
-    def look(self, step: Step | None, iteration: Iteration) -> int:
+    def apply_available(self, step: Step | None, iteration: Iteration) -> int:
         """Steps the parameters of `iteration`, the one that ends `step`, whose gradients are there.
         Returns how many. step: None where the trainer takes no step after this iteration."""
         coverage = self._coverage
@@ -93,7 +93,7 @@ class EarlyStep:
             return 0
         b = self._begun
         if b is None or not b.started.open or (b.step, b.opening) != (step, opening):
-            if not self._replica.spares(self._earlier_steps):
+            if not self._replica.has_spare_copy(self._earlier_steps):
                 return 0
             b = self._begin(coverage, step, opening)
         return self._take(coverage, b)

@@ -34,10 +34,10 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
     GradientShard,
 )
 from flowcheck.replica.optimizer.gradient_clipping import (
-    clipped,
-    square,
-    summed,
-    told_by_all_orders,
+    clip_by_total_norm,
+    is_order_independent,
+    squared_norm,
+    sum_float32,
 )
 from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
@@ -72,11 +72,11 @@ class GradNormExchange:
         self._say, self._clock = say, clock
         self._own = run.reader + 1
         self._others = tuple(n for n in range(1, job_count(config) + 1) if n != self._own)
-        self._told: dict[str, str] = _read(_file(run))
+        self._published: dict[str, str] = _read(_file(run))
         self._since: tuple[str, float, bool] = ("", 0.0, False)
         self._over = ""
         self._assumed = False
-        self.gone = False
+        self.peer_gone = False
         """The step that was asked for last is never to be taken."""
 
     def clipped(
@@ -89,24 +89,24 @@ class GradNormExchange:
             return gradient
         life = incarnation_of(self._run).number
         name = f"{life}:{step}"
-        self.gone = self._is_over(life, step)
-        if self.gone:
+        self.peer_gone = self._is_over(life, step)
+        if self.peer_gone:
             return None
-        if name not in self._told:
-            own = square(gradient, layout, used, threads=optimizer.torch_threads)
-            newest = [*self._told.items(), (name, own.hex())][-KEPT:]
-            self._tell(dict(newest))
-        squares = {self._own: float.fromhex(self._told[name])}
+        if name not in self._published:
+            own = squared_norm(gradient, layout, used, threads=optimizer.torch_threads)
+            newest = [*self._published.items(), (name, own.hex())][-KEPT:]
+            self._publish(dict(newest))
+        squares = {self._own: float.fromhex(self._published[name])}
         for number in self._others:
-            other = self._told_by(number, name)
+            other = self._published_by(number, name)
             if other is None and self._passed(number, step):
-                other = self._told_by(number, name)  # told before it passed on, if at all
-                self.gone = other is None
+                other = self._published_by(number, name)  # told before it passed on, if at all
+                self.peer_gone = other is None
             if other is None:
                 self._wait(number, name, step)
                 return None
             squares[number] = float.fromhex(other)
-        return clipped(gradient, layout, self._total(squares), optimizer.clip_norm)
+        return clip_by_total_norm(gradient, layout, self._total(squares), optimizer.clip_norm)
 
     def _total(self, squares: dict[int, float]) -> float:
         """The sum of the squares, in the order in which the trainers' ranks add them."""
@@ -115,29 +115,29 @@ class GradNormExchange:
         order = optimizer.clip_order or tuple(sorted(squares))
         every = [squares[number] for number in order]
         known = optimizer.clip_order or len(every) == 2 or self._assumed
-        if not known and not told_by_all_orders(every, optimizer.clip_norm):
+        if not known and not is_order_independent(every, optimizer.clip_norm):
             self._assumed = True
             add_assumption(self._run, NORMS_IN_JOB_ORDER())
-        return summed(every)
+        return sum_float32(every)
 
-    def _tell(self, told: dict[str, str]) -> None:
-        self._told = told
+    def _publish(self, told: dict[str, str]) -> None:
+        self._published = told
         write_atomically(_file(self._run), msgspec.json.encode(told), durable=False)
 
-    def _told_by(self, number: int, name: str) -> str | None:
+    def _published_by(self, number: int, name: str) -> str | None:
         return _read(_file(self._beside(number))).get(name)
 
     def _beside(self, number: int) -> RunDir:
-        return self._run.port.beside(number)
+        return self._run.port.job_run_dir(number)
 
     def _is_over(self, life: int, step: Step) -> bool:
         """Whether a ring has given up this incarnation of the job."""
         name = f"{life}:{OVER}"
-        if name in self._told:
+        if name in self._published:
             return True
-        if all(self._told_by(number, name) is None for number in self._others):
+        if all(self._published_by(number, name) is None for number in self._others):
             return False
-        self._tell({name: ""})
+        self._publish({name: ""})
         self._say(NORM_WAIT_OVER_ELSEWHERE(step))
         return True
 
@@ -155,7 +155,7 @@ class GradNormExchange:
             lost = [
                 shard.iteration(n)
                 for n in range(GENERATIONS)
-                if shard.state(n) == GenerationState.LOST
+                if shard.generation_state(n) == GenerationState.LOST
             ]
         return any(iteration <= wanted for iteration in lost)
 
@@ -164,7 +164,7 @@ class GradNormExchange:
         is given up; gives it up once it has waited too long."""
         waits, since_s, said = self._since
         life = name.partition(":")[0]
-        if self.gone:
+        if self.peer_gone:
             if self._over != life:
                 self._over = life
                 self._say(NORM_NEVER_COMES(step=step, job=number))
@@ -174,8 +174,8 @@ class GradNormExchange:
             return
         stood_s, limit_s = self._clock() - since_s, self._optimizer.clip_wait_s
         if stood_s >= limit_s:
-            self.gone = True
-            self._tell({f"{life}:{OVER}": ""})
+            self.peer_gone = True
+            self._publish({f"{life}:{OVER}": ""})
             self._say(NORM_WAIT_OVER(step=step, seconds=round(limit_s), job=number))
         elif not said and stood_s >= STOOD_S:
             self._since = (name, since_s, True)

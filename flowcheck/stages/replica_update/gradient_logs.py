@@ -13,7 +13,7 @@ import numpy as np
 
 from flowcheck.config import JobConfig
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
-from flowcheck.replica.state_file.gradient_log import GradientLog, LogFileSpace, room_for
+from flowcheck.replica.state_file.gradient_log import GradientLog, LogFileSpace, log_file_space
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
@@ -53,7 +53,7 @@ LOGS = 2
 
 def applied_log_bytes(steps: int, gradient_bytes: int) -> int:
     """Bytes that the two logs of so many applied steps take, each reserved in full."""
-    return LOGS * room_for(Path(), steps, gradient_bytes).size_bytes if steps else 0
+    return LOGS * log_file_space(Path(), steps, gradient_bytes).size_bytes if steps else 0
 
 
 class AppliedGradientLog:
@@ -63,7 +63,7 @@ class AppliedGradientLog:
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
         steps = config.gradient_log.taken_steps
         files = [run.memory / f"taken-{number}" for number in range(LOGS if steps else 0)]
-        rooms = [room_for(file, steps, gradient_bytes) for file in files]
+        rooms = [log_file_space(file, steps, gradient_bytes) for file in files]
         self._logs = [GradientLog([room], gradient_bytes) for room in rooms]
 
     @property

@@ -61,7 +61,7 @@ class Handover:
         assert offered is not None
         return self._run.learned_folder / offered.folder
 
-    def judge(
+    def write_verdict(
         self,
         replica: Replica,
         source: GradientSource,
@@ -90,10 +90,10 @@ class Handover:
         records.audited(step, number + 1)
         successor = self._offered
         job = decode_job((successor / self._run.learned_job.name).read_bytes())
-        sent = successor / self._run.beside_weights.name
+        sent = successor / self._run.auxiliary_weights.name
         store_broadcast_buffers(self._run, self._config, job, sent, step=step)
         verdict = RestartVerdict(number=number, step=step, iterations=source.applied_iteration)
-        self._lifecycle.judge(verdict)
+        self._lifecycle.write_verdict(verdict)
         if newest > step:
             return WENT_BACK(number=number + 1, step=step, newest=newest)
         return WENT_ON(number=number + 1, step=step)
@@ -135,7 +135,7 @@ class Handover:
             why=what,
             waits=waits,
         )
-        self._lifecycle.judge(verdict)
+        self._lifecycle.write_verdict(verdict)
         return what
 
     def _compared(self, replica: Replica) -> tuple[Step | None, Finding | None, bool]:
@@ -155,14 +155,17 @@ class Handover:
             return None, error.finding, False
         if layout != replica.layout:
             return None, OTHER_PARAMETERS(), False
-        if (job.mapped, job.never_used) != (known.mapped, known.never_used):
+        if (job.has_usage_map, job.unused_parameters) != (
+            known.has_usage_map,
+            known.unused_parameters,
+        ):
             return None, OTHERWISE_USED(), False
-        if job.joined:
+        if job.awaits_base:
             return None, REJOINED_AFTER_GAP(), True
         weights = np.fromfile(folder / self._run.weights.name, np.uint8)
         if gathered is not None:
             weights = gathered.parameters(weights)
-        weights = weights.view(layout.stored_as)
+        weights = weights.view(layout.numpy_dtype)
         step = replica.step_of_weights(layout.memory_order(weights))
         return step, WEIGHTS_OF_NO_STEP(replica.versions), gathered is None
 

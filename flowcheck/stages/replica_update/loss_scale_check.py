@@ -69,7 +69,7 @@ class LossScaleCheck:
         tally = self._seen.tally
         write_atomically(self._run.scale, msgspec.json.encode(tally), durable=False)
         if tally.contradicted and add_assumption(self._run, LOSS_SCALE_CONTRADICTED()):
-            self._say(LOSS_SCALE_CONTRADICTED_BY(tally.told))
+            self._say(LOSS_SCALE_CONTRADICTED_BY(tally.summary))
 
 
 def sampled_spans(layout: Layout) -> list[Span]:

@@ -18,11 +18,11 @@ import torch
 
 from flowcheck.config import JobConfig
 from flowcheck.replica.checkpoint.frozen_and_buffers import (
-    forget_sent,
+    forget_broadcast_buffers,
     frozen_and_buffers_of,
     read_frozen_and_buffers,
+    write_broadcast_buffers,
     write_frozen_and_buffers,
-    write_sent,
 )
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.job_incarnation import Incarnation
@@ -45,8 +45,8 @@ def store_broadcast_buffers(
     if not model.keys or not names_fit(job, config):
         return
     held = np.fromfile(sent, np.uint8) if sent.exists() else None
-    forget_sent(run.replica, Step(step + 1))
-    made = frozen_and_buffers_of(model.everything, model.keys, held, job.still)
+    forget_broadcast_buffers(run.replica, Step(step + 1))
+    made = frozen_and_buffers_of(model.everything, model.keys, held, job.unchanged_buffers)
     if held is None and step:
         return  # nothing newer is known
     write_frozen_and_buffers(run.replica, replace(made, step=step))
@@ -73,8 +73,12 @@ class Buffers:
         self._path, self._replica, self._source, self._each = run.replica, replica, source, each
         self._kept: tuple[int, int] | None = None
         known = read_frozen_and_buffers(run.replica)
-        told = job.held and job.held_bytes == source.held_bytes and bool(known.keys)
-        numbers = [n for one in job.held if told for n in one.numbers]
+        told = (
+            job.buffer_broadcasts
+            and job.module_buffer_bytes == source.held_bytes
+            and bool(known.keys)
+        )
+        numbers = [n for one in job.buffer_broadcasts if told for n in one.numbers]
         self._names = [known.buffers[n] for n in numbers]
         self._like = known.tensors
         if any(name not in known.tensors for name in self._names):
@@ -90,7 +94,7 @@ class Buffers:
             return
         sent = self._source.held(Iteration(before + 1))
         if sent is not None:
-            write_sent(self._path, step, self._cut(sent), min(self._replica.versions))
+            write_broadcast_buffers(self._path, step, self._cut(sent), min(self._replica.versions))
             self._kept = now
 
     def _cut(self, sent: np.ndarray) -> dict[str, torch.Tensor]:

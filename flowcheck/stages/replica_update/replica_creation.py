@@ -99,19 +99,19 @@ def open_replica(
     if placing is not None:
         layout, leaves_out = placing.layout, True
         gathered = placing.parameters(np.fromfile(run.weights, np.uint8))
-        weights = layout.memory_order(gathered.view(layout.stored_as))
+        weights = layout.memory_order(gathered.view(layout.numpy_dtype))
     else:
         layout = layout_of(job, config)
         if config.model.names and not names_fit(job, config):
             names, parameters = len(config.model.names), len(job.parameters)
             say(NAME_COUNT(names=names, parameters=parameters))
-        known = not job.joined  # else they are nobody's, and the base takes their place
+        known = not job.awaits_base  # else they are nobody's, and the base takes their place
         raw = np.fromfile(run.weights, np.uint8) if known else np.zeros(job.state_bytes, np.uint8)
-        weights = layout.memory_order(raw.view(layout.stored_as))
+        weights = layout.memory_order(raw.view(layout.numpy_dtype))
     check_replica_memory(run, config, job, layout, optimizer, leaves_out=leaves_out)
     if placing is None:
         store_broadcast_buffers(
-            run, config, job, run.beside_weights
+            run, config, job, run.auxiliary_weights
         )  # first: who finds a replica finds these
     made = Replica.create(
         run.replica,
@@ -119,14 +119,14 @@ def open_replica(
         optimizer,
         weights,
         keep_bytes=config.replica.keep_bytes,
-        leaves_out=leaves_out,
+        may_skip_parameters=leaves_out,
         workers=workers,
     )
     return _resting(run, made), placing
 
 
 def _resting(run: RunDir, replica: Replica) -> Replica:
-    for found in replica.rests_on:
+    for found in replica.assumptions:
         add_assumption(run, found)
     replica.prepare()
     return replica

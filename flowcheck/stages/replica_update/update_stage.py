@@ -133,7 +133,7 @@ class UpdateService:
         source = kind.open(run, job, self._each)  # first: of one that is refused no replica is made
         try:
             replica, placing = open_replica(
-                run, self._config, job, leaves_out=known.leaves_out, say=self._say
+                run, self._config, job, leaves_out=known.may_skip_parameters, say=self._say
             )
         except BaseException:
             source.close()
@@ -143,7 +143,10 @@ class UpdateService:
             self._lifecycle.state_known(msgspec.structs.replace(followed, step=Step(0)))
         records = StepLog(run, self._config, replica)
         waiting = BaseWait(run, self._config, source.gradient_bytes)
-        alone, behind = placing is None and not known.leaves_out, int(bool(self._config.together))
+        alone, behind = (
+            placing is None and not known.may_skip_parameters,
+            int(bool(self._config.together)),
+        )
         ahead = EarlyStep(replica, source.partial, alone=alone, earlier_steps=behind)
         anchors = AnchorReplay(run, self._config, source, self._each)
         buffers = Buffers(run, job, replica, source, self._each)
@@ -167,7 +170,7 @@ class UpdateService:
             o.records.write(o.replica, 0.0, own)
         if iteration > o.source.applied_iteration:
             if arrived is not None:
-                o.anchors.keep(o.replica, iteration, arrived.data)
+                o.anchors.keep_gradient(o.replica, iteration, arrived.data)
             o.source.release(iteration)
             self._tell(o, 0.0)
 
@@ -191,19 +194,19 @@ class UpdateService:
         if waits:
             return self._wait(o, followed, arrived)
         if again is not None:
-            return self._take_again(o, *again, arrived)
+            return self._replay_step(o, *again, arrived)
         iteration = o.source.next_iteration
         step = followed.step_of(iteration, self._each)
         if arrived is None:
-            return self._look_at_successor(o) or o.ahead.look(step, iteration)
+            return self._look_at_successor(o) or o.ahead.apply_available(step, iteration)
         took: float | None = 0.0
         if step is not None:
             took = self._step(o, step, *o.taken(arrived), arrived.certain)
-            if arrived.doubted or (took is None and not self._squares.gone):
+            if arrived.doubted or (took is None and not self._squares.peer_gone):
                 return 0
             if took is None:
                 self._lifecycle.enter(ReplicaState.STOPPED, followed.number)
-            o.anchors.keep(o.replica, iteration, arrived.data)
+            o.anchors.keep_gradient(o.replica, iteration, arrived.data)
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.source.release(iteration)
         if step is not None and took is not None:
@@ -259,7 +262,7 @@ class UpdateService:
             return None
         left_out = used if o.placing is None else None
         if left_out is not None and bool((o.replica.have_state() & ~left_out).any()):
-            note_first_unused_step(self._run.left_out, step)
+            note_first_unused_step(self._run.first_unused_step, step)
         self._scales.before(o.replica)
         if not o.ahead.finish(step, own, used, certain):
             return None
@@ -284,7 +287,7 @@ class UpdateService:
             took = self._step(o, step, *o.map.split(logged[1]))
             if took is None:
                 return 0
-            o.anchors.keep(o.replica, *logged)
+            o.anchors.keep_gradient(o.replica, *logged)
             self._tell(o, took)
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
@@ -297,7 +300,7 @@ class UpdateService:
         waits = followed.step is None or o.waiting.used
         given = o.replica, o.records, self._lifecycle, request, self._say
         if request.kind is RequestKind.ANCHOR:
-            o.anchors.take(*given, gathered=o.placing is not None, waits=waits)
+            o.anchors.apply_anchor(*given, gathered=o.placing is not None, waits=waits)
             if o.replica.step == request.step:
                 self._tell(o, 0.0)
         elif followed.step is not None:
@@ -306,13 +309,15 @@ class UpdateService:
             o.waiting.settle(*given, joined=o.map.joined)
         return 1
 
-    def _take_again(
+    def _replay_step(
         self, o: UpdaterState, step: Step, gradient: np.ndarray, arrived: ArrivedGradient | None
     ) -> int:
         """Replays a step after one that a trainer checkpoint replaced. New iterations are kept
         until it is their turn, so that their source does not wait. arrived: the next iteration,
         where it is complete."""
-        if arrived is not None and o.anchors.keep(o.replica, arrived.iteration, arrived.data):
+        if arrived is not None and o.anchors.keep_gradient(
+            o.replica, arrived.iteration, arrived.data
+        ):
             o.source.release(arrived.iteration)
         if self._step(o, step, *o.map.split(gradient)) is not None:
             self._tell(o, 0.0)
@@ -324,7 +329,7 @@ class UpdateService:
         if not self._judge.due:
             return 0
         o.waiting.forget()
-        self._say(self._judge.judge(o.replica, o.source, o.records, o.anchors, self._each))
+        self._say(self._judge.write_verdict(o.replica, o.source, o.records, o.anchors, self._each))
         return 1
 
     def _tell(self, o: UpdaterState, seconds: float) -> None:

@@ -19,7 +19,7 @@ def all_run_dirs(run: RunDir) -> list[RunDir]:
     """The run directories of all jobs that the chain in `run` follows, the first one's first."""
     if not run.config.exists() or run.port is not run:
         return [run]
-    return [run.beside(number) for number in range(1, job_count(run.settings()) + 1)]
+    return [run.job_run_dir(number) for number in range(1, job_count(run.settings()) + 1)]
 
 
 def job_folder_name(config: JobConfig, number: int) -> str:
@@ -47,4 +47,4 @@ def job_run_root(root: Path, job: str) -> Path:
         number = int(job)
     else:
         raise ConfigError("--job", job, NO_SUCH_JOB(known))
-    return root if number == 1 else RunDir(root).beside(number).root
+    return root if number == 1 else RunDir(root).job_run_dir(number).root

@@ -76,7 +76,7 @@ class RecordFiles:
         return self.root / "events.jsonl"
 
     @property
-    def beat(self) -> Path:
+    def heartbeat_file(self) -> Path:
         """That the supervisor is alive (chain_events/heartbeat.py)."""
         return self.root / "beat.json"
 
@@ -101,7 +101,7 @@ class RecordFiles:
         return self.root / "ended.json"
 
     @property
-    def asked(self) -> Path:
+    def stop_request(self) -> Path:
         """Who asked it to end; exists from the request to the end."""
         return self.root / "asked"
 
@@ -116,7 +116,7 @@ class RecordFiles:
     def records(self) -> list[Path]:
         """What tells how it went, but for the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
-        held = (self.audits, self.anchors, self.beat, self.ended)
+        held = (self.audits, self.anchors, self.heartbeat_file, self.ended)
         patterns = ("*.log", "steps-*.jsonl")
         return [*own, *held, *(path for pattern in patterns for path in self.root.glob(pattern))]
 
@@ -147,7 +147,7 @@ class LearnedFiles:
         return self.learned_folder / "weights.bin"
 
     @property
-    def beside_weights(self) -> Path:
+    def auxiliary_weights(self) -> Path:
         """Frozen parameters and buffers that were broadcast with them, back to back in the order
         of the stated model ([model] everything), bytes in index order."""
         return self.learned_folder / "beside.bin"
@@ -184,7 +184,7 @@ class LearnedFiles:
         return self.learned_folder / "claimed.json"
 
     @property
-    def unfound(self) -> Path:
+    def no_job_found(self) -> Path:
         """Is there once everything was read and no job was learned."""
         return self.learned_folder / "none"
 
@@ -251,7 +251,7 @@ class RunDir(LearnedFiles, RecordFiles):
         return folder
 
     @property
-    def holds_memory(self) -> bool:
+    def has_shared_memory(self) -> bool:
         """A chain runs here, or was killed; one that ended has given its memory back."""
         return (self.root / "memory").is_symlink()
 
@@ -280,7 +280,7 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.root / "units.json"
 
     @property
-    def left_out(self) -> Path:
+    def first_unused_step(self) -> Path:
         """The first step that left out a parameter which was used before: a number."""
         return self.root / "left-out.json"
 
@@ -289,7 +289,7 @@ class RunDir(LearnedFiles, RecordFiles):
         """Gradients that wait for a base, the part in memory."""
         return self.memory / "gradients"
 
-    def staged(self, stated: str | None) -> Path:
+    def upload_staging_folder(self, stated: str | None) -> Path:
         """Of checkpoints that are sent elsewhere; stated: in the job file, for several runs."""
         if stated is None:
             return self.root / "persist"
@@ -319,13 +319,13 @@ class RunDir(LearnedFiles, RecordFiles):
         """Which reader of the rings its extractor is."""
         return int(self.root.name) - 1 if self.port is not self else 0
 
-    def beside(self, number: int) -> RunDir:
+    def job_run_dir(self, number: int) -> RunDir:
         """Of a further job on the same ports, by its number from 2 on; 1: this one. Of what is left
         of the run before: what is left of that job's."""
         if number == 1:
             return self
         if self.root.name == self.previous.name and not (self.root / "jobs").exists():
-            return RunDir(RunDir(self.root.parent).beside(number).previous)
+            return RunDir(RunDir(self.root.parent).job_run_dir(number).previous)
         return RunDir(self.root / "jobs" / str(number))
 
     def ring(self, number: int) -> Path:
@@ -385,7 +385,7 @@ class RunDir(LearnedFiles, RecordFiles):
             if memory in _LOCKS:
                 os.close(_LOCKS.pop(memory))
             link.unlink(missing_ok=True)
-        self.asked.unlink(missing_ok=True)
+        self.stop_request.unlink(missing_ok=True)
         folders = [self.sockets, self.pids]
         if not keep_records:
             folders += [self.learned_folder, self.previous, temporary_path(self.previous)]

@@ -70,7 +70,7 @@ class CrossRingReassembly:
         done = 0
         for holder in extractors:
             for index, flow, psn, payload in list(orphan_packet_exchange.shared_orphans(holder)):
-                differs = holder.staging.held_differs(index)
+                differs = holder.staging.orphan_differs(index)
                 for other, own, shift in where.get(flow, ()):
                     if other is not holder and orphan_packet_exchange.adopt_orphan(
                         other, own, psn - shift, payload, differs=differs

@@ -21,7 +21,7 @@ def slots_to_take(extractor: Extractor, rings: int) -> int:
     """How much to take at once: what one of several rings holds for another must find room."""
     if rings == 1:
         return SPAN_SLOTS
-    return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.held_free))
+    return min(SPAN_SLOTS, max(SPAN_SLOTS_LEAST, extractor.staging.orphan_room))
 
 
 def rings_drained(extractors: Sequence[Extractor]) -> bool:
@@ -65,7 +65,7 @@ def _completed_of(extractor: Extractor, flows: set[int]) -> int:
 
 def held_packets_crowded(extractors: Sequence[Extractor]) -> bool:
     """Packets whose message is not known yet fill two thirds of what any ring may hold of them."""
-    return any(2 * x.staging.held_free < x.staging.held_packets for x in extractors)
+    return any(2 * x.staging.orphan_room < x.staging.orphan_count for x in extractors)
 
 
 def staging_fuller_than(extractor: Extractor, share: float) -> bool:

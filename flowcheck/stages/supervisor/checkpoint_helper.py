@@ -63,7 +63,7 @@ class CheckpointHelper:
         self._lent = False
 
     @property
-    def lent(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether its stage has ended and it waits for requests. Never blocks."""
         if not self._lent and select.select([self._channel], [], [], 0)[0]:
             with suppress(OSError):

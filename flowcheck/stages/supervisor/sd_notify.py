@@ -45,7 +45,7 @@ class SdNotifier:
         self._look_s, self._moved = look_s, moved
         self._said_s, self._ready = -float("inf"), False
 
-    def turn(self, *, up: bool) -> None:
+    def poll(self, *, up: bool) -> None:
         """Called in every turn of the supervisor's loop. up: every stage has greeted."""
         if up and not self._ready:
             self._ready = True

@@ -70,9 +70,9 @@ class StageProcess:
     deaths: int = 0
     """In a row, of an optional stage."""
     rests_until_s: float = 0.0
-    lends: bool = False
+    serves_checkpoints: bool = False
     """Whether its process writes checkpoints once the stage has ended (checkpoint_helper.py)."""
-    lender: CheckpointHelper | None = None
+    checkpoint_helper: CheckpointHelper | None = None
     spec: StageSpec = field(init=False)
     number: int = field(init=False)
     """Of the source, or the ring."""
@@ -99,8 +99,8 @@ class StageProcess:
 
     def spawn(self, run: RunDir) -> None:
         """Starts it, in a session of its own: Ctrl-C is for the supervisor to pass on."""
-        if self.lender is not None:
-            self.lender.close()  # of one that died
+        if self.checkpoint_helper is not None:
+            self.checkpoint_helper.close()  # of one that died
         with ExitStack() as files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             log = files.enter_context(os.fdopen(open_private(run.log(self.stage), flags), "ab"))
@@ -110,7 +110,7 @@ class StageProcess:
             command = [sys.executable, "-m", "flowcheck", *self.spec.command(self.number)]
             command += ["--run", str(run.root), "--parent", str(os.getpid())]
             passed: tuple[int, ...] = ()
-            if self.lends:
+            if self.serves_checkpoints:
                 own, other = socket.socketpair()
                 passed = (files.enter_context(other).fileno(),)
                 command += ["--lend", str(passed[0])]
@@ -123,8 +123,8 @@ class StageProcess:
                 start_new_session=True,
                 pass_fds=passed,
             )
-        if self.lends:
-            self.lender = CheckpointHelper(process, own)
+        if self.serves_checkpoints:
+            self.checkpoint_helper = CheckpointHelper(process, own)
         self._started(run, process)
 
     def _started(self, run: RunDir, process: ProcessHandle) -> None:
@@ -143,27 +143,31 @@ class StageProcess:
     def has_left(self) -> bool:
         """Whether its stage has ended, be it that the process lives on."""
         assert self.process is not None
-        lent = self.lender is not None and self.lender.lent
+        lent = self.checkpoint_helper is not None and self.checkpoint_helper.is_ready
         return lent or self.process.poll() is not None
 
     def end(self, run: RunDir) -> None:
         """At once, except a process that writes checkpoints now: it is no longer a stage."""
         assert self.process is not None
-        if self.process.poll() is None and self.lender is not None and self.lender.lent:
+        if (
+            self.process.poll() is None
+            and self.checkpoint_helper is not None
+            and self.checkpoint_helper.is_ready
+        ):
             (run.pids / self.stage).unlink(missing_ok=True)
             return
         self.process.kill()
         self.process.wait()
-        if self.lender is not None:
-            self.lender.close()
-            self.lender = None
+        if self.checkpoint_helper is not None:
+            self.checkpoint_helper.close()
+            self.checkpoint_helper = None
 
     def check_start(self, run: RunDir) -> None:
         """Raises StateError where it runs and does not come up in time."""
         if self.is_up or self.patience is None or not self.patience.over():
             return
         waited_s = round(time.monotonic() - self.started_s)
-        named = {"stage": self.stage, "seconds": waited_s, "log": self.end_of_log(run)}
+        named = {"stage": self.stage, "seconds": waited_s, "log": self.last_log_line(run)}
         if waited_s >= HELLO_LIMIT_S:
             raise StateError(STAGE_NOT_UP(**named))
         raise StateError(STAGE_STOOD_STILL(**named, still_s=round(STILL_LIMIT_S)))
@@ -185,13 +189,13 @@ class StageProcess:
                     deaths=FRUITLESS_MAX + 1,
                     seconds=round(FRUITLESS_WITHIN_S),
                     ended=ended,
-                    log=self.end_of_log(run),
+                    log=self.last_log_line(run),
                 )
             )
         self.fruitless_s.append(now)
         return STAGE_RESTARTED(stage=self.stage, ended=ended)
 
-    def nurse(self, run: RunDir) -> Finding | None:
+    def restart_if_dead(self, run: RunDir) -> Finding | None:
         """Of an optional stage: starts it again once it has died, later each time. How it ended,
         when it has; else None."""
         assert self.process is not None
@@ -206,12 +210,12 @@ class StageProcess:
         self.deaths = 1 if now - self.started_s > REST_MAX_S else self.deaths + 1
         rest_s = 0.0 if self.deaths == 1 else min(REST_MAX_S, 2.0 ** (self.deaths - 1))
         self.rests_until_s = now + rest_s
-        named = {"stage": self.stage, "ended": _ended(code), "log": self.end_of_log(run)}
+        named = {"stage": self.stage, "ended": _ended(code), "log": self.last_log_line(run)}
         if not rest_s:
             return OPTIONAL_STAGE_RESTARTED(**named)
         return OPTIONAL_STAGE_WAITS(**named, seconds=round(rest_s))
 
-    def end_of_log(self, run: RunDir) -> Finding:
+    def last_log_line(self, run: RunDir) -> Finding:
         """The last line of its log."""
         log = run.log(self.stage)
         lines = log.read_text(errors="replace").split("\n") if log.exists() else []

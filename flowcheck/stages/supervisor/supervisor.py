@@ -48,20 +48,20 @@ class Supervisor:
         *,
         watch: Callable[[ChainProgress], None] | None = None,
         hurried: Callable[[], bool] = lambda: False,
-        beside: Sequence[RunDir] = (),
+        other_jobs: Sequence[RunDir] = (),
         lends: bool = False,
     ) -> None:
         """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
         run directories of further jobs on the same ports; lends: the updater's process may write
         checkpoints after its stage has ended, until the caller closes `lender`."""
         self.run, self.config = run, config
-        self.beside = [Supervisor(own, own.settings(), hurried=hurried) for own in beside]
+        self.other_jobs = [Supervisor(own, own.settings(), hurried=hurried) for own in other_jobs]
         self.progress = ChainProgress()
         self.fault: Fault | None = None
         self._watch, self._hurried = watch, hurried
         self._children = [StageProcess(name) for name in stage_names(config, run.reader)]
         for child in self._children:
-            child.lends = lends and child.spec.serves_checkpoints
+            child.serves_checkpoints = lends and child.spec.serves_checkpoints
         self._rings: list[FrameRing] = []
         self._healthy = True
         self._logs = LogTrimmer([run.log(child.stage) for child in self._children])
@@ -75,7 +75,7 @@ class Supervisor:
         paths = [self.run.ring(number) for number in range(len(self.config.rings))]
         self._rings = [FrameRing.open(path, reader=self.run.reader) for path in paths]
         self._spawn()
-        for own in self.beside:
+        for own in self.other_jobs:
             own.start(StageSockets(own.run.sockets, StageSockets.EVENTS))
 
     def _spawn(self) -> None:
@@ -88,17 +88,17 @@ class Supervisor:
         return all_up(self._everyone())
 
     def _everyone(self) -> list[StageProcess]:
-        return [child for one in (self, *self.beside) for child in one._children]
+        return [child for one in (self, *self.other_jobs) for child in one._children]
 
     def work(self) -> int:
         try:
-            if self.beside:
+            if self.other_jobs:
                 self._hear()
             for child in self._children:
                 self._look_after(child)
             self._logs.look()
-            self._record(self._recorder.turn, self._rings)
-            for own in self.beside:
+            self._record(self._recorder.poll, self._rings)
+            for own in self.other_jobs:
                 own.work()
                 self._pass_on(own)
             if self._watch is not None:
@@ -123,7 +123,7 @@ class Supervisor:
         if child.process is None:
             return
         if child.spec.optional:
-            if (why := child.nurse(self.run)) is not None:
+            if (why := child.restart_if_dead(self.run)) is not None:
                 self.progress.notes.append(why)
                 self._record(self._recorder.restarted, child.stage, why)
             return
@@ -145,7 +145,7 @@ class Supervisor:
             self.on_message(message)
         if self.fault is not None and self.fault.stage == child.stage:
             return STAGE_SAYS(stage=child.stage, what=self.fault.finding)
-        return STAGE_GAVE_UP(stage=child.stage, log=child.end_of_log(self.run))
+        return STAGE_GAVE_UP(stage=child.stage, log=child.last_log_line(self.run))
 
     def _restart(self, child: StageProcess, code: int) -> None:
         why = child.note_death(self.run, code, self._reached(child))
@@ -166,7 +166,7 @@ class Supervisor:
     def on_message(self, message: Message) -> None:
         assert self._links.broadcast is not None
         self._links.broadcast.send(message)
-        self._record(self._recorder.heard, message)
+        self._record(self._recorder.on_message, message)
         if isinstance(message, Hello):
             self._greet(message)
         elif isinstance(message, Fault):
@@ -195,7 +195,7 @@ class Supervisor:
 
         The shard tells, not a message: an updater may be killed before it could send one.
         """
-        optimizer, every = self.config.optimizer, [self, *self.beside]
+        optimizer, every = self.config.optimizer, [self, *self.other_jobs]
         if not all(one._have_come_up() for one in every):
             return False  # what has not come up may yet refuse
         whole = [one.progress.complete_steps for one in every]
@@ -218,13 +218,13 @@ class Supervisor:
         self._recorder.end(in_order=self._healthy)
         if self._healthy:
             self._drain(until_s - GRACE_S / 2)
-        everyone = [c for one in (self, *self.beside) for c in reversed(one._children)]
+        everyone = [c for one in (self, *self.other_jobs) for c in reversed(one._children)]
         running = [c for c in everyone if c.ask_to_leave()]
         self._wait(lambda: all(c.has_left() for c in running), until_s)
         for child in running:
             child.end(self.run)
         self._close()
-        for own in self.beside:
+        for own in self.other_jobs:
             own._close()
             if own._rings:
                 own._links.close()
@@ -232,7 +232,9 @@ class Supervisor:
     @property
     def lender(self) -> CheckpointHelper | None:
         """The process that writes checkpoints once the chain has stopped."""
-        return next((c.lender for c in self._children if c.lender is not None), None)
+        return next(
+            (c.checkpoint_helper for c in self._children if c.checkpoint_helper is not None), None
+        )
 
     def _close(self) -> None:
         self._recorder.stop()
@@ -242,7 +244,7 @@ class Supervisor:
     def _drain(self, until_s: float) -> None:
         self._hear()
         self._ending = True
-        for own in self.beside:
+        for own in self.other_jobs:
             own._ending = True
         bringing = [c.process for c in self._children if c.spec.brings_frames and c.process]
         for process in bringing:
@@ -265,6 +267,6 @@ class Supervisor:
     def _hear(self, wait_ms: int = 0) -> None:
         for message in self._links.inbox.drain(limit=64, wait_ms=wait_ms):
             self.on_message(message)
-        for own in self.beside:
+        for own in self.other_jobs:
             if own._rings:
                 own._hear()

@@ -59,7 +59,7 @@ class Audit:
     """Compared, optimizer state included."""
     differences: tuple[Difference, ...]
     """In registration order, parameters before their state."""
-    others: tuple[str, ...]
+    not_compared: tuple[str, ...]
     """Tensors of the file's model that no replica has, so that nothing was compared: buffers."""
     optimizer: bool
     """The file holds an optimizer's state."""
@@ -116,7 +116,9 @@ def audit_digests(
     if template.optimizer is not None and optimizer.computes_steps:
         description = _described(layout, optimizer, len(digests))
         named = named_tensors(description, flat_sections(template, description))
-        any_state = any(s.name not in state_section_names.OURS for s in description.sections)
+        any_state = any(
+            s.name not in state_section_names.REPLICA_SECTIONS for s in description.sections
+        )
         mine = [
             n for n, (name, _) in enumerate(named) if n >= len(own) and any_state and _told(name)
         ]
@@ -130,15 +132,17 @@ def audit_digests(
 
 
 @structure_errors_as_state_errors("the file")
-def and_rest(found: Audit, template: CheckpointTemplate, beside: FrozenAndBuffers) -> Audit:
+def audit_frozen_and_buffers(
+    found: Audit, template: CheckpointTemplate, beside: FrozenAndBuffers
+) -> Audit:
     """The same audit, and what takes no steps beside it: frozen parameters, buffers that are taken
     to be the same for ever, and those of this very step."""
-    fixed = {*beside.frozen, *beside.still}
+    fixed = {*beside.frozen, *beside.constant_buffers}
     pairs = []
-    for name in template.others:
+    for name in template.non_parameters:
         plain = name.removeprefix("module.")
         own = dict(beside.keys).get(plain, plain)
-        if own in beside.tensors and (own in fixed or beside.step_of(own) == template.step):
+        if own in beside.tensors and (own in fixed or beside.step_of_buffer(own) == template.step):
             pairs.append((name, template.model[name], beside.tensors[own]))
     differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     held = {name for name, _, _ in pairs}
@@ -146,7 +150,7 @@ def and_rest(found: Audit, template: CheckpointTemplate, beside: FrozenAndBuffer
         found,
         tensors=found.tensors + len(pairs),
         differences=(*found.differences, *differ),
-        others=tuple(name for name in found.others if name not in held),
+        not_compared=tuple(name for name in found.not_compared if name not in held),
     )
 
 
@@ -163,7 +167,7 @@ def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Desc
 def _told(name: str) -> bool:
     """A tensor of the replica's that torch's own optimizer keeps, or who has a state."""
     kind = name.rpartition("/")[2]
-    return kind == state_section_names.STEPPED or kind not in state_section_names.OURS
+    return kind == state_section_names.STEPPED or kind not in state_section_names.REPLICA_SECTIONS
 
 
 def _renamed(name: str, layout: Layout, template: CheckpointTemplate) -> str:
@@ -181,7 +185,9 @@ def _audit(
 ) -> Audit:
     alone = not config.computes_steps
     optimizer = template.optimizer is not None
-    return Audit(template.step, tensors, tuple(differences), template.others, optimizer, alone)
+    return Audit(
+        template.step, tensors, tuple(differences), template.non_parameters, optimizer, alone
+    )
 
 
 def _as_sent(
@@ -204,7 +210,7 @@ def _pairs(
         yield name, _as_sent(own, parameter, snapshot.layout, snapshot.optimizer), new
         if snapshot.parameters_only:
             continue
-        held = {k: v for k, v in template.states(index).items() if v is not None}
+        held = {k: v for k, v in template.optimizer_state(index).items() if v is not None}
         if template.optimizer is not None and held.keys() != snapshot.states[index].keys():
             own_states = sorted(snapshot.states[index])
             raise StateError(
@@ -219,7 +225,7 @@ def _beside(
     template: CheckpointTemplate, snapshot: Snapshot
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Masters, averages and the loss scale, as far as both have them."""
-    more = snapshot.more
+    more = snapshot.optional_state
     if more.masters is not None:
         inner = stepped_layout(snapshot.optimizer, snapshot.layout)
         theirs = masters_in(template, inner) or ()

@@ -33,18 +33,18 @@ from flowcheck.replica.optimizer.param_groups import (
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import (
-    FLAGS,
+    IMPLEMENTATION_KEYS,
     INITIAL,
     RATE,
-    foreign_keys,
-    moving_keys,
-    plain,
-    same,
+    keys_of_another_class,
+    plain_setting,
+    same_setting,
+    scheduled_keys,
     setting_differs,
 )
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
-from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import which_of
+from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import optimizer_of_scheduler
 
 COUNT = "last_epoch"
 """torch/optim/lr_scheduler.py, LRScheduler.state_dict: how many steps the schedule took."""
@@ -80,7 +80,7 @@ def setting_name(differing: Finding) -> str:
 
 
 @structure_errors_as_state_errors("the file")
-def settings_of(
+def compare_step_settings(
     template: CheckpointTemplate, config: OptimizerConfig, layout: Layout
 ) -> SettingDifferences:
     """What the file's groups and schedules say that is not as stated. A file without an optimizer's
@@ -89,18 +89,20 @@ def settings_of(
         return NO_DIFFERENCES
     settings = ParamGroupSettings(config, layout)
     groups: Sequence[Mapping[str, Any]] = template.optimizer["param_groups"]
-    began = settings.at(0)
+    began = settings.settings_at(0)
     if len(groups) != len(began):
         return SettingDifferences((GROUP_COUNT(file=len(groups), stated=len(began)),))
     kinds = [type(settings.built.of_group(number)).__name__ for number in range(len(groups))]
-    foreign = [foreign_keys(n, *of) for n, of in enumerate(zip(groups, began, kinds, strict=True))]
+    foreign = [
+        keys_of_another_class(n, *of) for n, of in enumerate(zip(groups, began, kinds, strict=True))
+    ]
     if any(foreign):
         return SettingDifferences(tuple(filter(None, foreign)))
     unset = _unset(template, config, settings, groups)
     tries = [
         [
             {k: v for k, v in mine.items() if k not in keys}
-            for mine, keys in zip(settings.at(at), unset, strict=True)
+            for mine, keys in zip(settings.settings_at(at), unset, strict=True)
         ]
         for at in _times(template, config)
     ]
@@ -131,7 +133,7 @@ def _unset(
     made."""
     if template.step:
         return [frozenset()] * len(groups)
-    moving, own = moving_keys(template, config, settings), settings.at(0)
+    moving, own = scheduled_keys(template, config, settings), settings.settings_at(0)
     return [
         keys | {RATE} if INITIAL in mine and INITIAL not in group else frozenset()
         for group, mine, keys in zip(groups, own, moving, strict=True)
@@ -142,7 +144,7 @@ def _differing(
     groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings], step: Step
 ) -> Iterator[Finding]:
     for number, key, theirs, mine in _pairs(groups, own):
-        if not same(theirs, mine):
+        if not same_setting(theirs, mine):
             differs = setting_differs(number, key, theirs, mine)
             yield RATE_DIFFERS(**differs.arguments, step=step) if key == RATE else differs
 
@@ -151,8 +153,8 @@ def _last_bits(
     groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings]
 ) -> Iterator[Finding]:
     for number, key, theirs, mine in _pairs(groups, own):
-        one, other = plain(theirs), plain(mine)
-        if same(theirs, mine) and one != other and (one or other):
+        one, other = plain_setting(theirs), plain_setting(mine)
+        if same_setting(theirs, mine) and one != other and (one or other):
             yield LAST_BITS(group=number, setting=key, file=repr(one), stated=repr(other))
 
 
@@ -162,7 +164,7 @@ def _pairs(
     """(group, key, the file's, the stated), of keys that both have."""
     for number, (group, mine) in enumerate(zip(groups, own, strict=True)):
         for key in group:
-            if key in mine and key not in FLAGS:
+            if key in mine and key not in IMPLEMENTATION_KEYS:
                 yield number, key, group[key], mine[key]
 
 
@@ -195,7 +197,7 @@ def _add_schedules(
     for number, own in enumerate(template.schedulers):
         name = "schedule" if len(template.schedulers) == 1 else f"schedule {number}"
         try:
-            which = which_of(own, template, config, settings)
+            which = optimizer_of_scheduler(own, template, config, settings)
         except StateError as error:
             notes.append(error.finding)
             continue
@@ -224,6 +226,6 @@ def _otherwise(name: str, own: Mapping[str, Any], mine: Mapping[str, Any]) -> It
     """What a schedule was made with, as far as its state tells."""
     for key, value in own.items():
         counts = key in (COUNT, OWN_FUNCTIONS) or key.startswith("_")
-        if key in mine and not counts and not same(value, mine[key]):
-            file, stated = repr(plain(value)), repr(plain(mine[key]))
+        if key in mine and not counts and not same_setting(value, mine[key]):
+            file, stated = repr(plain_setting(value)), repr(plain_setting(mine[key]))
             yield SCHEDULE_SETTING(schedule=name, setting=key, file=file, stated=stated)

@@ -30,10 +30,10 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.format_registry import PARTS
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import (
     ObservedFile,
-    first_of,
+    buffers_of_other_steps,
+    first_names,
     judge_buffers,
-    newest,
-    of_steps,
+    newest_tensor,
 )
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
@@ -62,14 +62,14 @@ def averaged_model_state(
 class CheckpointContents:
     """One step; tensors are not to be written."""
 
-    given: TrainerState
+    trainer_state: TrainerState
     layout: Layout
     model: Mapping[str, torch.Tensor]
     """The module's state_dict as far as it is known: tied weights under each of their names (the
     same tensor), frozen ones and buffers where a stated model or an earlier file told them."""
     numbers: Mapping[int, str]
     """The optimizer's number of a parameter to its name."""
-    kept: tuple[Finding, ...] = ()
+    carried_over: tuple[Finding, ...] = ()
     """What is not of this step."""
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
     """What sums of its tensors are to be."""
@@ -79,21 +79,21 @@ class CheckpointContents:
     @property
     def older(self) -> dict[str, int]:
         """Parameters and buffers that are of another step, and which."""
-        return {**self.given.older, **self.buffers_of}
+        return {**self.trainer_state.older, **self.buffers_of}
 
     @property
     def frozen(self) -> dict[str, torch.Tensor]:
-        """Of `own` the parameters that take no steps, as far as they are known to be none of the
+        """Of `untied` the parameters that take no steps, as far as they are known to be none of the
         buffers."""
-        beside = self.given.beside
+        beside = self.trainer_state.frozen_and_buffers
         of = dict(beside.keys)
-        named = {key: key.removeprefix("module.") for key in self.own}
+        named = {key: key.removeprefix("module.") for key in self.untied}
         return {
             key: self.model[key] for key, one in named.items() if of.get(one, one) in beside.frozen
         }
 
     @property
-    def own(self) -> dict[str, torch.Tensor]:
+    def untied(self) -> dict[str, torch.Tensor]:
         """`model` with every tensor under its first name alone."""
         first = {id(value): name for name, value in reversed(list(self.model.items()))}
         return {name: value for name, value in self.model.items() if first[id(value)] == name}
@@ -101,24 +101,24 @@ class CheckpointContents:
     @property
     def named_states(self) -> dict[str, dict[str, Any]]:
         """The optimizer's state by parameter name; {} where there is none."""
-        held = (self.given.optimizer or {}).get("state", {})
+        held = (self.trainer_state.optimizer or {}).get("state", {})
         return {self.numbers[number]: state for number, state in held.items()}
 
     @property
     def named_groups(self) -> list[dict[str, Any]]:
         """Its parameter groups with names in place of numbers."""
-        groups = (self.given.optimizer or {}).get("param_groups", [])
+        groups = (self.trainer_state.optimizer or {}).get("param_groups", [])
         return [{**g, "params": [self.numbers[n] for n in g["params"]]} for g in groups]
 
     @property
-    def lacks(self) -> tuple[Finding, ...]:
+    def resume_caveats(self) -> tuple[Finding, ...]:
         """Why a trainer does not go on from it as if nothing had happened; (): it does."""
         told = []
-        if self.given.optimizer is None:
-            told.append(gaps.NO_OPTIMIZER_STATE(self.given.step))
-        if self.given.older:
-            told.append(gaps.EARLIER_PARAMETERS(len(self.given.older)))
-        return (*told, *self.kept)
+        if self.trainer_state.optimizer is None:
+            told.append(gaps.NO_OPTIMIZER_STATE(self.trainer_state.step))
+        if self.trainer_state.older:
+            told.append(gaps.EARLIER_PARAMETERS(len(self.trainer_state.older)))
+        return (*told, *self.carried_over)
 
 
 def contents_of(
@@ -134,10 +134,10 @@ def contents_of(
     """
     order = numbers_of(given)
     if given.optimizer_config.takes_frozen:
-        order |= {name: n for n, name in enumerate(given.beside.registered)}
+        order |= {name: n for n, name in enumerate(given.frozen_and_buffers.registered)}
     if like is None:
         numbers = {number: name for name, number in order.items()}
-        beside, buffers = given.beside, given.beside.older(given.step)
+        beside, buffers = given.frozen_and_buffers, given.frozen_and_buffers.older(given.step)
         whole, kept = beside.state_dict(given.model), _untold(beside, buffers)
         return CheckpointContents(given, layout, whole, numbers, kept, buffers_of=buffers)
     new = dict(zip(given.model, like.names, strict=True))
@@ -156,16 +156,18 @@ def contents_of(
                 findings.OTHER_SHAPE(tensor=name, shape=value.shape, own_shape=values[own].shape)
             )
         else:
-            model[name], step = newest(given.beside, name, value, of=like.step, now=given.step)
+            model[name], step = newest_tensor(
+                given.frozen_and_buffers, name, value, of=like.step, now=given.step
+            )
             if step != given.step:
                 others[name] = step
-    if not given.beside.keys:
+    if not given.frozen_and_buffers.keys:
         judged = judge_buffers(like, list(others), seen)
         given = replace(given, assumed=(*given.assumed, *judged.assumed))
         others = {name: of for name, of in others.items() if name not in judged.same}
-        kept = of_steps({name: others[name] for name in judged.stale})
+        kept = buffers_of_other_steps({name: others[name] for name in judged.stale})
     else:
-        kept = of_steps(others)
+        kept = buffers_of_other_steps(others)
     numbers = {number: new.get(name, name) for name, number in order.items()}
     renamed = replace(
         given,
@@ -182,10 +184,10 @@ def contents_of(
 def _untold(beside: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[Finding, ...]:
     """What of a module is not known, or is of another step."""
     if not (missing := beside.missing):
-        return of_steps(older)
+        return buffers_of_other_steps(older)
     only_buffers = set(missing) <= set(beside.buffers)
     entry = gaps.BUFFERS_MISSING if only_buffers else gaps.TENSORS_MISSING
-    return (*of_steps(older), entry(count=len(missing), names=first_of(missing)))
+    return (*buffers_of_other_steps(older), entry(count=len(missing), names=first_names(missing)))
 
 
 def _renamed_in(
@@ -202,8 +204,8 @@ def _renamed(layout: Layout, names: Sequence[str]) -> Layout:
 
 def refuse_several_optimizers(parts: CheckpointContents, who: str) -> None:
     """Raises StateError for a job of several optimizers: the format `who` holds one's state."""
-    if parts.given.among is not None:
-        count = len(parts.given.among.groups)
+    if parts.trainer_state.several_optimizers is not None:
+        count = len(parts.trainer_state.several_optimizers.groups)
         raise StateError(options.ONE_OPTIMIZER_ONLY(format=who, optimizers=count))
 
 
@@ -215,7 +217,7 @@ def tree_of(parts: CheckpointContents, keys: Mapping[str, str], *, named: bool) 
     for part in keys:
         if part not in PARTS:
             raise ConfigError("--keys", part, options.ONE_OF(tuple(PARTS)))
-    given = parts.given
+    given = parts.trainer_state
     optimizer = given.optimizers
     if named and optimizer is not None:  # torch's get_optimizer_state_dict has all in one as well
         optimizer = {"state": parts.named_states, "param_groups": parts.named_groups}
@@ -224,7 +226,9 @@ def tree_of(parts: CheckpointContents, keys: Mapping[str, str], *, named: bool) 
         "optimizer": optimizer,
         "scheduler": given.scheduler,
         "scaler": given.scaler,
-        "averages": averaged_model_state(parts.model, given.model, given.averages, given.averaged),
+        "averages": averaged_model_state(
+            parts.model, given.model, given.averages, given.average_updates
+        ),
         "masters": given.masters,
         "step": given.step,
     }

@@ -130,7 +130,7 @@ def _write_files(
     """Writes the files of a step at `place`, which is to be called `name`; what they are."""
     if chosen.needs_like is not None and options.like is None:
         raise ConfigError("--like", None, chosen.needs_like)
-    given = contents.given
+    given = contents.trainer_state
     with ChecksummedWriter(contents.expected, reads_back=True) as sums:
         sums.names[place.name] = name
         lacks = chosen.write(contents, place, options, sums)
@@ -140,13 +140,13 @@ def _write_files(
             digest=given.digest,
             torch_version=str(torch.__version__),
             kind=PARAMETERS_ONLY if given.optimizer is None else FULL,
-            lacks=lacks,
+            resume_caveats=lacks,
             older=contents.older,
             files=sums.files(),
             tensors=sums.tensors(),
             evidence=given.evidence,
             assumed=given.assumed,
-            **sums.more,
+            **sums.format_fields,
         )
 
 

@@ -36,8 +36,8 @@ from flowcheck.vault.checkpoint_formats.tensor_storage import (
 from flowcheck.vault.checkpoint_formats.torch_save_archive import (
     PieceRecorder,
     TensorArchives,
-    joined,
-    uncollected,
+    gc_paused,
+    merge_small_pieces,
 )
 
 DATA_SUFFIX = ".distcp"
@@ -74,7 +74,7 @@ def writer_of(
                         archives.put(data, recorder)
                     place = _StorageInfo(name, first, recorder.tell() - first)
                     results.append(WriteResult(item.index, place.length, place))
-                done(name, list(joined(recorder.pieces)))
+                done(name, list(merge_small_pieces(recorder.pieces)))
             told: Future[list[WriteResult]] = Future()
             told.set_result(results)
             return told
@@ -113,9 +113,9 @@ def write(
 
     def done(name: str, pieces: list[FilePiece]) -> None:
         own = {piece.label: rest.pop(piece.label) for piece in pieces if piece.label}
-        sums.put(name, folder / name, pieces, own)
+        sums.write_file(name, folder / name, pieces, own)
 
-    with warnings.catch_warnings(), naming_file(folder), uncollected():
+    with warnings.catch_warnings(), naming_file(folder), gc_paused():
         warnings.simplefilter("ignore")  # it says that no process group is initialised: so it is
         try:
             state_dict_saver.save(tree, storage_writer=writer_of(folder, at, done))
@@ -128,7 +128,7 @@ def write(
         if not tensor.numel():
             sums.empty(label, tensor)
     sums.file(DCP_METADATA, folder / DCP_METADATA)
-    return (*parts.lacks, STATES_TO_COME(missing)) if missing else parts.lacks
+    return (*parts.resume_caveats, STATES_TO_COME(missing)) if missing else parts.resume_caveats
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:
     state_dict.py, _init_optim_state) and asks for those of all parameters. Where a first step from
     zeros is that from none, zeros are what it goes on from.
     """
-    given, config = parts.given, parts.given.optimizer_config
+    given, config = parts.trainer_state, parts.trainer_state.optimizer_config
     if given.optimizer is None:
         return parts, 0
     zeros_of = config.rule.zeros_before_first_step(config)
@@ -161,7 +161,9 @@ def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:
         zeros = {kind: torch.zeros_like(like) for kind in kinds if kind != "step"}
         held[number] = {**({"step": torch.tensor(0.0)} if "step" in kinds else {}), **zeros}
     optimizer = {**given.optimizer, "state": dict(sorted(held.items()))}
-    return replace(parts, given=replace(given, optimizer=optimizer)), 0 if kinds else len(without)
+    return replace(parts, trainer_state=replace(given, optimizer=optimizer)), 0 if kinds else len(
+        without
+    )
 
 
 def _contiguous(node: Any) -> Any:

@@ -24,8 +24,8 @@ from flowcheck.findings.catalog.unreadable_checkpoints import CANNOT_BE_READ
 from flowcheck.findings.finding import Finding
 from flowcheck.untrusted_paths import refuse_special_file, single_name
 from flowcheck.vault.safe_torch_load import (
-    load_bytes,
-    refuse_grown,
+    refuse_expanded,
+    safe_torch_load_bytes,
     structure_errors_as_state_errors,
 )
 
@@ -75,10 +75,10 @@ class _RefusedPickleError(pickle.UnpicklingError):
         self.finding = finding
 
 
-class _Kept:
+class _Record:
     """What a pickle says of an object: values, in place of an instance of torch's class."""
 
-    def __new__(cls, *args: Any) -> _Kept:
+    def __new__(cls, *args: Any) -> _Record:
         self = super().__new__(cls)
         self.__dict__["made_with"] = args
         return self
@@ -108,7 +108,7 @@ def _size(*args: Any) -> tuple[int, ...]:
 
 def _key(key: Any) -> Any:
     """What a dictionary may have as a key: nothing that takes long to compare."""
-    if type(key).__name__ == "MetadataIndex" and isinstance(key, _Kept):
+    if type(key).__name__ == "MetadataIndex" and isinstance(key, _Record):
         offset = key.__dict__.get("offset")
         return _key((key.__dict__.get("fqn"), *(() if offset is None else offset)))
     plain = key if type(key) is tuple else (key,)
@@ -117,7 +117,7 @@ def _key(key: Any) -> Any:
     return key
 
 
-class _Plain(pickle._Unpickler):
+class _MetadataUnpickler(pickle._Unpickler):
     """Imports nothing and calls nothing of torch's: each known class is one that is made for this
     reading and holds values, each dtype torch's constant, on which nothing is built. The one
     written in Python: that in C makes room for as many objects as a torn file says."""
@@ -158,7 +158,7 @@ class _Plain(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN:
             if name not in self._kinds:
-                self._kinds[name] = type(name, (_Kept,), {})
+                self._kinds[name] = type(name, (_Record,), {})
             return self._kinds[name]
         found = getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
         if isinstance(found, torch.dtype):
@@ -173,7 +173,7 @@ class _Plain(pickle._Unpickler):
         stack: list[Any] = self.stack  # type: ignore[attr-defined]
         state = stack.pop()
         held = stack[-1]
-        if not isinstance(held, _Kept):
+        if not isinstance(held, _Record):
             raise _RefusedPickleError(findings.STATE_OF_KIND(type(held).__name__))
         if type(held).__name__ == "TensorProperties" and type(state) is tuple and state:
             state = {"dtype": state[0]}
@@ -222,7 +222,7 @@ class _Plain(pickle._Unpickler):
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SavedItem:
     """One saved thing: some bytes of a file."""
 
     path: Path
@@ -258,14 +258,14 @@ def metadata_of(folder: Path) -> Any:
         if size_bytes > METADATA_MAX_BYTES:
             raise StateError(findings.METADATA_TOO_LONG(file=path, limit=METADATA_MAX_BYTES))
         with path.open("rb") as file:
-            found = _Plain(file).load()
+            found = _MetadataUnpickler(file).load()
     except OSError as error:
         raise StateError(CANNOT_BE_READ(file=path, error=error.strerror)) from error
     except StateError:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes say
         raise StateError(findings.INVALID_METADATA(file=path, error=error)) from error
-    refuse_grown(found, size_bytes, str(path))
+    refuse_expanded(found, size_bytes, str(path))
     if type(found).__name__ != "Metadata" or not isinstance(
         getattr(found, "state_dict_metadata", None), dict
     ):
@@ -273,7 +273,7 @@ def metadata_of(folder: Path) -> Any:
     return found
 
 
-def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | None) -> Item:
+def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | None) -> SavedItem:
     """Where a shard, or with None a plain value, was saved. Raises StateError."""
     info = (metadata.storage_data or {}).get((key, *(() if offset is None else offset)))
     if info is None:
@@ -287,7 +287,7 @@ def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | Non
     single_name(name, f"{folder}: {key}")
     if not (isinstance(first, int) and isinstance(size_bytes, int)) or min(first, size_bytes) < 0:
         raise StateError(findings.INVALID_PLACE(folder=folder, key=key, file=name))
-    return Item(folder / name, name, first, size_bytes)
+    return SavedItem(folder / name, name, first, size_bytes)
 
 
 def read_tree(folder: Path) -> dict[str, Any]:
@@ -380,9 +380,9 @@ def _shard(
     return part, [o + n for o, n in zip(chunk.offsets, chunk.sizes, strict=True)]
 
 
-def _loaded(item: Item, key: str) -> Any:
+def _loaded(item: SavedItem, key: str) -> Any:
     raw = item.read()
-    return load_bytes(raw, f"{item.path}: {key}")
+    return safe_torch_load_bytes(raw, f"{item.path}: {key}")
 
 
 def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def write(
     if options.stage not in (0, 1, 2):
         raise ConfigError("--zero", options.stage, ZERO_STAGE())
     refuse_several_optimizers(parts, "DeepSpeed")
-    step = parts.given.step
+    step = parts.trainer_state.step
     place = folder / f"global_step{step}"
     place.mkdir(mode=PRIVATE_FOLDER_MODE)
     own = "" if options.stage == 0 else "bf16_" * _in_bfloat16(parts)
@@ -208,7 +208,7 @@ def write(
         write_tree(with_own_storage(tree), folder / name, name, sums, part=f"{rank}/")
     (folder / LATEST).write_text(place.name)
     sums.file(LATEST, folder / LATEST)
-    return parts.lacks
+    return parts.resume_caveats
 
 
 def recognizes(folder: Path) -> bool:
@@ -218,20 +218,20 @@ def recognizes(folder: Path) -> bool:
 
 
 def _module(parts: CheckpointContents, options: FormatOptions, shapes: Any) -> dict[str, Any]:
-    given, frozen = parts.given, parts.frozen
+    given, frozen = parts.trainer_state, parts.frozen
     owned = given.model.keys() | frozen
     first = {id(value): name for name, value in reversed(list(parts.model.items()))}
     tied = {n: first[id(v)] for n, v in parts.model.items() if first[id(v)] != n}
     return {
         "module": OrderedDict(parts.model),
-        "buffer_names": [name for name in parts.own if name not in owned],
+        "buffer_names": [name for name in parts.untied if name not in owned],
         "optimizer": given.optimizer if options.stage == 0 else None,
         "param_shapes": shapes,
         "frozen_param_shapes": OrderedDict((name, one.shape) for name, one in frozen.items()),
         "frozen_param_fragments": OrderedDict(frozen),
         "shared_params": tied,
         "lr_scheduler": given.scheduler,
-        "skipped_steps": given.step - (given.taken or given.step),
+        "skipped_steps": given.step - (given.optimizer_steps or given.step),
         "global_steps": given.step,
         "dp_world_size": options.ranks,
         "mp_world_size": 1,
@@ -241,18 +241,18 @@ def _module(parts: CheckpointContents, options: FormatOptions, shapes: Any) -> d
 
 
 def _in_bfloat16(parts: CheckpointContents) -> bool:
-    return any(value.dtype == torch.bfloat16 for value in parts.given.model.values())
+    return any(value.dtype == torch.bfloat16 for value in parts.trainer_state.model.values())
 
 
 def _groups(parts: CheckpointContents) -> list[list[str]]:
-    if parts.given.optimizer is None:
+    if parts.trainer_state.optimizer is None:
         raise StateError(findings.NO_OPTIMIZER_STATE())
-    stepped = parts.given.model
+    stepped = parts.trainer_state.model
     return [[name for name in g["params"] if name in stepped] for g in parts.named_groups]
 
 
 def _shapes(parts: CheckpointContents) -> list[OrderedDict[str, torch.Size]]:
-    model = parts.given.model
+    model = parts.trainer_state.model
     return [OrderedDict((name, model[name].shape) for name in names) for names in _groups(parts)]
 
 
@@ -302,13 +302,13 @@ def _kinds(parts: CheckpointContents, names: Sequence[str]) -> tuple[list[str], 
         own = held.get(name, {})
         if own.keys() != first.keys() or any(own[k] != value for k, value in one.items()):
             raise StateError(findings.OTHER_STEP_IN_GROUP(parameter=name, first=names[0]))
-        if wrong := [k for k in flat if own[k].shape != parts.given.model[name].shape]:
+        if wrong := [k for k in flat if own[k].shape != parts.trainer_state.model[name].shape]:
             raise StateError(findings.OTHER_STATE_SHAPE(parameter=name, state=wrong[0]))
     return flat, one
 
 
 def _master(parts: CheckpointContents, name: str) -> torch.Tensor:
-    value = (parts.given.masters or parts.given.model)[name]
+    value = (parts.trainer_state.masters or parts.trainer_state.model)[name]
     if value.dtype != torch.float32:
         raise StateError(findings.NO_FLOAT32_MASTER(name))
     return value

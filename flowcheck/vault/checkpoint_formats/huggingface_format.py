@@ -53,10 +53,10 @@ def write(
     like = options.like if options.like is not None and options.like.is_dir() else None
     if like is not None and not (like / "config.json").is_file():
         raise ConfigError("--like", str(like), checkpoint_options.LIKE_WITHOUT_CONFIG())
-    tensors = _in_its_words(parts.own)
+    tensors = _in_its_words(parts.untied)
     shards = list(_shards(tensors, options.shard_bytes))
     names = [ONE] if len(shards) == 1 else [_shard(n, len(shards)) for n in range(len(shards))]
-    told = {**FOR_TORCH, "step": str(parts.given.step)}
+    told = {**FOR_TORCH, "step": str(parts.trainer_state.step)}
     for name, shard in zip(names, shards, strict=True):
         write_tensors(folder / name, shard, sums, part="model/", metadata=told)
     if len(shards) > 1:
@@ -69,7 +69,7 @@ def write(
         shutil.copyfile(file, folder / file.name)
         sums.file(file.name, folder / file.name)
     configuration = () if like is not None else (NO_MODEL_CONFIG(),)
-    return (PARAMETERS_ALONE(), *configuration, *parts.kept)
+    return (PARAMETERS_ALONE(), *configuration, *parts.carried_over)
 
 
 def read(folder: Path) -> dict[str, Any]:

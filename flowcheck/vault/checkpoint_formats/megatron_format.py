@@ -34,7 +34,11 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
     refuse_several_optimizers,
 )
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
-from flowcheck.vault.checkpoint_formats.pickle_stand_ins import PICKLING, allowed, revived
+from flowcheck.vault.checkpoint_formats.pickle_stand_ins import (
+    PICKLING,
+    restore_numpy_arrays,
+    stand_ins_for,
+)
 from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
 from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
 from flowcheck.vault.safe_torch_load import (
@@ -55,7 +59,7 @@ KEPT = {
 
 
 @structure_errors_as_state_errors("--like")
-def filled(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
+def fill_megatron_tree(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
     """Puts the step into `tree`, which `what` names; returns what stays of the earlier step.
     Raises StateError where it is of another model or optimizer."""
     if not isinstance(tree, dict) or not isinstance(tree.get("iteration"), int):
@@ -63,11 +67,11 @@ def filled(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
     if not isinstance(tree.get("model"), dict):
         raise StateError(findings.PIPELINE_STAGES(what))
     refuse_several_optimizers(parts, "Megatron-LM's folder")
-    step, before = parts.given.step, tree["iteration"]
+    step, before = parts.trainer_state.step, tree["iteration"]
     _model_in(tree["model"], parts, what).update(parts.model)
     tree["iteration"] = step
     told: list[Finding] = []
-    if parts.given.optimizer is None:
+    if parts.trainer_state.optimizer is None:
         told.append(gaps.EARLIER_OPTIMIZER(before))
     elif not isinstance(tree.get("optimizer"), dict):
         raise StateError(findings.NO_OPTIMIZER(what))
@@ -81,9 +85,9 @@ def filled(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
 def _model_in(node: dict[str, Any], parts: CheckpointContents, what: str) -> dict[str, Any]:
     """The dictionary with the parameters' names; older versions have it within others."""
     for found in _dicts(node):
-        if found.keys() >= parts.given.model.keys():
+        if found.keys() >= parts.trainer_state.model.keys():
             return found
-    lost = next((name for name in parts.given.model if name not in node), "")
+    lost = next((name for name in parts.trainer_state.model if name not in node), "")
     raise StateError(findings.NO_PARAMETER(file=what, parameter=lost))
 
 
@@ -98,7 +102,7 @@ def _fill_optimizer(
     own: dict[str, Any], parts: CheckpointContents, what: str, before: int
 ) -> list[Finding]:
     inner = own["optimizer"] if isinstance(own.get("optimizer"), dict) else own
-    groups, new = inner.get("param_groups"), parts.given.optimizer
+    groups, new = inner.get("param_groups"), parts.trainer_state.optimizer
     assert new is not None, "asked before"
     if not isinstance(groups, list) or not isinstance(inner.get("state"), dict):
         raise StateError(findings.OTHER_OPTIMIZER_FORM(what))
@@ -117,7 +121,9 @@ def _fill_optimizer(
     for group, other in zip(groups, new["param_groups"], strict=True):
         group["lr"] = other["lr"]
         if "step" in group:  # of fused optimizers that count once a group
-            group["step"] = type(group["step"])(parts.given.taken or parts.given.step)
+            group["step"] = type(group["step"])(
+                parts.trainer_state.optimizer_steps or parts.trainer_state.step
+            )
     if own is not inner:
         _fill_masters(own, numbers, parts, what)
         return _fill_scale(own, parts, before)
@@ -139,7 +145,7 @@ def _fill_masters(
     own: dict[str, Any], numbers: Mapping[int, int], parts: CheckpointContents, what: str
 ) -> None:
     """In the order of groups, of parameters of two bytes alone."""
-    given = parts.given
+    given = parts.trainer_state
     assert given.optimizer is not None, "asked before"
     masters = given.masters or {}
     new = []
@@ -153,7 +159,7 @@ def _fill_masters(
 
 
 def _fill_scale(own: dict[str, Any], parts: CheckpointContents, before: int) -> list[Finding]:
-    scaler, kept = parts.given.scaler, own.get("grad_scaler")
+    scaler, kept = parts.trainer_state.scaler, own.get("grad_scaler")
     if not kept:
         return []
     if scaler is None:
@@ -192,13 +198,13 @@ def write(
     optimizer."""
     assert options.like is not None, "the table of formats says that it is needed"
     tree = _loaded(_file_of(options.like))
-    told = filled(tree, parts, str(options.like))
-    name = f"iter_{parts.given.step:07d}/{RANK_FILE}"
+    told = fill_megatron_tree(tree, parts, str(options.like))
+    name = f"iter_{parts.trainer_state.step:07d}/{RANK_FILE}"
     (folder / name).parent.mkdir(parents=True)
     write_tree(with_own_storage(tree), folder / name, name, sums, pickling=PICKLING)
-    (folder / MEGATRON_LATEST).write_text(str(parts.given.step))
+    (folder / MEGATRON_LATEST).write_text(str(parts.trainer_state.step))
     sums.file(MEGATRON_LATEST, folder / MEGATRON_LATEST)
-    return (*parts.lacks, *told)
+    return (*parts.resume_caveats, *told)
 
 
 def read(folder: Path) -> Any:
@@ -231,7 +237,7 @@ def _loaded(path: Path) -> Any:
     except Exception:  # torch raises whatever its unpickler meets: it is told below
         names = []
     own = [name for name in names if name.startswith(OWN)]
-    return revived(safe_torch_load(path, allowed(own)), str(path))
+    return restore_numpy_arrays(safe_torch_load(path, stand_ins_for(own)), str(path))
 
 
 def _place(folder: Path) -> Path:

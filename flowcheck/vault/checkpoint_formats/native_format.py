@@ -22,8 +22,14 @@ def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
     """The step's own files; what an earlier checkpoint alone tells has no place in them."""
-    sums.more.update(checkpoint_save.write_files(parts.given, folder, parts.layout, sums))
-    return parts.lacks if parts.given.optimizer is None or parts.given.older else ()
+    sums.format_fields.update(
+        checkpoint_save.write_files(parts.trainer_state, folder, parts.layout, sums)
+    )
+    return (
+        parts.resume_caveats
+        if parts.trainer_state.optimizer is None or parts.trainer_state.older
+        else ()
+    )
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -34,10 +34,10 @@ class _InvalidArrayError(ValueError):
         self.finding = finding
 
 
-class Opaque:
+class PickleStandIn:
     """What a pickle says of an object: what it was made with, and its state."""
 
-    def __new__(cls, *made_with: Any) -> Opaque:
+    def __new__(cls, *made_with: Any) -> PickleStandIn:
         self = super().__new__(cls)
         self.__dict__["made_with"] = made_with
         return self
@@ -53,14 +53,14 @@ class Opaque:
         return (type(self), self.__dict__["made_with"], *(() if state is None else (state,)))
 
 
-def stand_in(name: str) -> tuple[type[Opaque], str]:
+def stand_in(name: str) -> tuple[type[PickleStandIn], str]:
     """A class in place of the one that a pickle calls `name`, as torch's safe_globals takes it."""
     module, _, own = name.rpartition(".")
-    kind = type(own, (Opaque,), {"__module__": module, "__qualname__": own})
+    kind = type(own, (PickleStandIn,), {"__module__": module, "__qualname__": own})
     return kind, name
 
 
-def revived(tree: Any, where: str) -> Any:
+def restore_numpy_arrays(tree: Any, where: str) -> Any:
     """The tree with numpy's arrays of numbers in place of what their pickles say. Raises StateError
     for any other array."""
     return _Reviving(where).of(tree)
@@ -89,13 +89,13 @@ class _Reviving:
             node[:] = [self.of(value, depth) for value in node]
         elif type(node) is tuple:
             return tuple([self.of(value, depth) for value in node])
-        elif isinstance(node, Opaque) and _name(type(node)) in NUMPY:
+        elif isinstance(node, PickleStandIn) and _name(type(node)) in NUMPY:
             try:
                 return _dtype(node) if _name(type(node)) == "numpy.dtype" else _array(node)
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
                 invalid = findings.INVALID_ARRAY(file=self._where, error=error)
                 raise StateError(invalid) from error
-        elif isinstance(node, Opaque | Namespace):
+        elif isinstance(node, PickleStandIn | Namespace):
             for key, value in list(vars(node).items()):
                 vars(node)[key] = self.of(value, depth)
         return node
@@ -105,7 +105,7 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _array(node: Opaque) -> np.ndarray:
+def _array(node: PickleStandIn) -> np.ndarray:
     """numpy's `ndarray.__reduce__`: an empty one, and (1, shape, dtype, Fortran's order, bytes)."""
     made_of, shape, _ = node.__dict__["made_with"]
     if _name(made_of) != "numpy.ndarray" or shape != (0,):
@@ -120,7 +120,7 @@ def _array(node: Opaque) -> np.ndarray:
 
 def _dtype(node: Any) -> np.dtype[Any]:
     """numpy's `dtype.__reduce__`: its code, then (version, order of bytes, ...)."""
-    if not isinstance(node, Opaque) or _name(type(node)) != "numpy.dtype":
+    if not isinstance(node, PickleStandIn) or _name(type(node)) != "numpy.dtype":
         raise _InvalidArrayError(findings.NOT_A_DTYPE(type(node).__name__))
     code, state = node.__dict__["made_with"][0], node.__dict__.get("state")
     found = np.dtype(code) if isinstance(code, str) and len(code) <= 3 else None
@@ -135,7 +135,7 @@ class _Naming(pickle._Pickler):
     Python: that in C looks every class up."""
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
-        if not (isinstance(obj, type) and issubclass(obj, Opaque)):
+        if not (isinstance(obj, type) and issubclass(obj, PickleStandIn)):
             super().save_global(obj, name)  # type: ignore[misc]
             return
         self.write(b"c" + f"{obj.__module__}\n{obj.__qualname__}\n".encode())  # type: ignore[attr-defined]
@@ -146,6 +146,6 @@ PICKLING: Any = SimpleNamespace(Pickler=_Naming, __name__="pickle", dumps=pickle
 """torch.save's pickle_module for trees with such objects."""
 
 
-def allowed(names: Sequence[str]) -> list[tuple[type[Opaque], str]]:
+def stand_ins_for(names: Sequence[str]) -> list[tuple[type[PickleStandIn], str]]:
     """Of torch's safe_globals: a stand-in for each of these names, and for numpy's."""
     return [stand_in(name) for name in dict.fromkeys((*names, *NUMPY))]

@@ -32,11 +32,11 @@ def write(
     """Writes the file; why it is no full resume. A tied weight is in it once, under its first
     name. Its metadata tell the "step", and as "older" what is of another one, {name: step} as
     JSON."""
-    told = {**FOR_TORCH, "step": str(parts.given.step)}
+    told = {**FOR_TORCH, "step": str(parts.trainer_state.step)}
     if parts.older:  # whoever has this file alone is told as well
         told["older"] = json.dumps(parts.older)
-    write_tensors(path, parts.own, sums, part="model/", metadata=told)
-    return (PARAMETERS_ALONE(), *parts.kept)
+    write_tensors(path, parts.untied, sums, part="model/", metadata=told)
+    return (PARAMETERS_ALONE(), *parts.carried_over)
 
 
 def read(path: Path) -> dict[str, Any]:

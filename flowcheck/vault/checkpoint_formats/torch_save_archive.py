@@ -60,10 +60,10 @@ class PieceRecorder(io.RawIOBase):
         """Where a whole block of the file begins: an archive there has its tensor's blocks there
         as well (torch aligns within an archive), and the sums of both have the same to do."""
         if self._at % BLOCK_BYTES:
-            self.take(FilePiece(bytes(-self._at % BLOCK_BYTES)))
+            self.add(FilePiece(bytes(-self._at % BLOCK_BYTES)))
         return self._at
 
-    def take(self, piece: FilePiece) -> None:
+    def add(self, piece: FilePiece) -> None:
         """Some bytes as they are to be written."""
         self.pieces.append(piece)
         self._at += piece.nbytes
@@ -80,23 +80,23 @@ class PieceRecorder(io.RawIOBase):
             self._met.add(label)
             piece = FilePiece(view, label)
         assert piece is not None
-        self.take(piece)
+        self.add(piece)
         return size_bytes
 
 
-def recorded(save: Callable[[], PieceRecorder]) -> list[FilePiece]:
+def record_torch_save(save: Callable[[], PieceRecorder]) -> list[FilePiece]:
     """What `save` has torch.save write to a recorder. If that are other archives than are known
     here, torch makes their sums itself."""
-    with uncollected():
-        with without_sums() as without:
+    with gc_paused():
+        with crc_disabled() as without:
             pieces = save().pieces
-        if without and not put_sums(pieces):
+        if without and not fill_crcs(pieces):
             pieces = save().pieces
         return pieces
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Without a search of all objects there are for such as are out of use: what is made per tensor
     here sets off several, and each takes as long as 100 MB take on their way to a disk."""
     was = gc.isenabled()
@@ -108,7 +108,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def put_sums(pieces: list[FilePiece]) -> bool:
+def fill_crcs(pieces: list[FilePiece]) -> bool:
     """Puts the sums into the archives in `pieces`, large ones' as they are made while these are
     written, and makes one piece of small ones; False: they are none that is known here."""
     entries: list[Crc] = []
@@ -129,24 +129,26 @@ def put_sums(pieces: list[FilePiece]) -> bool:
                 late = True
                 pieces[number - 1] = replace(before, crc=entries[-1])
                 put = partial(_descriptor, form, sizes, entries[-1])
-                pieces[number] = FilePiece(piece.raw, late=put)
+                pieces[number] = FilePiece(piece.raw, deferred_bytes=put)
             else:
                 pieces[number] = FilePiece(_descriptor(form, sizes, entries[-1]))
         elif raw == DIRECTORY:
-            if filled(piece, [0] * len(entries)) is None:
+            if directory_with_crcs(piece, [0] * len(entries)) is None:
                 return False
             put_all = partial(_directory, piece, entries)
-            pieces[number] = FilePiece(piece.raw, late=put_all) if late else FilePiece(put_all())
+            pieces[number] = (
+                FilePiece(piece.raw, deferred_bytes=put_all) if late else FilePiece(put_all())
+            )
             entries, late = [], False
-    pieces[:] = joined(pieces)
+    pieces[:] = merge_small_pieces(pieces)
     return not entries
 
 
-def joined(pieces: Iterable[FilePiece]) -> Iterator[FilePiece]:
+def merge_small_pieces(pieces: Iterable[FilePiece]) -> Iterator[FilePiece]:
     """The same bytes in fewer pieces."""
     small: list[FilePiece] = []
     for piece in pieces:
-        if not piece.label and piece.late is None and piece.nbytes < LARGE_BYTES:
+        if not piece.label and piece.deferred_bytes is None and piece.nbytes < LARGE_BYTES:
             small.append(piece)
             continue
         if small:
@@ -162,12 +164,12 @@ def _descriptor(form: str, sizes: list[int], own: Crc) -> bytes:
 
 
 def _directory(piece: FilePiece, entries: list[Crc]) -> bytes:
-    whole = filled(piece, [own.value for own in entries])
+    whole = directory_with_crcs(piece, [own.value for own in entries])
     assert whole is not None, "it was tried before"
     return whole
 
 
-def filled(directory: FilePiece, entries: list[int]) -> bytes | None:
+def directory_with_crcs(directory: FilePiece, entries: list[int]) -> bytes | None:
     """The directory with the sums of its entries; None where there are not as many."""
     raw = bytearray(directory.raw)
     places = crcs_in(raw)
@@ -198,7 +200,7 @@ def crc_of(piece: FilePiece) -> int:
 
 
 @contextmanager
-def without_sums() -> Iterator[bool]:
+def crc_disabled() -> Iterator[bool]:
     """False where torch has no such setting. It is of the thread in newer versions of torch, of the
     process in older ones: what another one of `recorded` has set stays set."""
     serialization: Any = torch.serialization
@@ -217,7 +219,7 @@ def without_sums() -> Iterator[bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class TensorArchive:
     """What stands around the bytes of a tensor."""
 
     before: bytes
@@ -235,7 +237,7 @@ class Archive:
             return
         own = Crc()
         recorder.pieces[-1] = replace(data, crc=own)
-        recorder.take(FilePiece(self.behind, late=partial(self.summed, own)))
+        recorder.add(FilePiece(self.behind, deferred_bytes=partial(self.summed, own)))
 
     def summed(self, own: Crc) -> bytes:
         """What stands behind bytes of this sum."""
@@ -249,7 +251,7 @@ class TensorArchives:
     """Of every kind of tensor that was met."""
 
     def __init__(self) -> None:
-        self._known: dict[object, Archive | None] = {}
+        self._known: dict[object, TensorArchive | None] = {}
 
     def put(self, tensor: torch.Tensor, recorder: PieceRecorder) -> None:
         """Writes the archive of a dense tensor that owns its storage. If torch writes others than
@@ -264,10 +266,10 @@ class TensorArchives:
             known.put(tensor, recorder)
 
 
-def archive_of(tensor: torch.Tensor) -> Archive | None:
+def archive_of(tensor: torch.Tensor) -> TensorArchive | None:
     """Of such a tensor; None where there are no bytes in it, or it is none that is known here."""
     recorder = PieceRecorder({address_of(raw_of(tensor)): "own"} if tensor.numel() else {}, set())
-    with without_sums() as bare:
+    with crc_disabled() as bare:
         torch.save(tensor, recorder)  # type: ignore[arg-type]
     pieces = recorder.pieces
     own = next((number for number, piece in enumerate(pieces) if piece.label), 0)
@@ -286,10 +288,10 @@ def archive_of(tensor: torch.Tensor) -> Archive | None:
             crcs.append(0 if number == own + 1 else crc_of(pieces[number - 1]))
             struct.pack_into("<I", raw, DESCRIPTOR_CRC, crcs[-1])
         elif raw[:4] == DIRECTORY:
-            found, summed = crcs_in(raw), filled(piece, crcs)
+            found, summed = crcs_in(raw), directory_with_crcs(piece, crcs)
             if found is None or summed is None:
                 return None
             raw = bytearray(summed)
             places.append(len(behind) + found[entry])
         (before if number < own else behind).extend(raw)
-    return Archive(bytes(before), bytes(behind), tuple(places)) if len(places) == 2 else None
+    return TensorArchive(bytes(before), bytes(behind), tuple(places)) if len(places) == 2 else None

@@ -18,7 +18,7 @@ from flowcheck.vault.checkpoint_formats.tensor_storage import (
     labelled_tensors,
     with_own_storage,
 )
-from flowcheck.vault.checkpoint_formats.torch_save_archive import PieceRecorder, recorded
+from flowcheck.vault.checkpoint_formats.torch_save_archive import PieceRecorder, record_torch_save
 from flowcheck.vault.safe_torch_load import safe_torch_load
 
 
@@ -27,7 +27,7 @@ def write(
 ) -> tuple[Finding, ...]:
     """Writes the file; why it is no full resume."""
     write_tree(with_own_storage(tree_of(parts, options.keys, named=False)), path, path.name, sums)
-    return parts.lacks
+    return parts.resume_caveats
 
 
 def read(path: Path) -> Any:
@@ -54,4 +54,4 @@ def write_tree(
         torch.save(tree, recorder, pickle_module=pickling)  # type: ignore[arg-type]
         return recorder
 
-    sums.put(name, path, recorded(save), held)
+    sums.write_file(name, path, record_torch_save(save), held)

@@ -15,24 +15,24 @@ from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files as
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.state_digest import sha256_file
 from flowcheck.step_numbers import Step
-from flowcheck.vault.download.download_source import AvailableStep, DownloadSource, open_origin
+from flowcheck.vault.download.download_source import AvailableStep, DownloadSource, open_source
 from flowcheck.vault.download.partial_download import (
     CHUNK_BYTES,
     Chunk,
     PartialDownload,
     forget_notes,
-    partial,
+    open_partial_download,
 )
 from flowcheck.vault.download.retry_backoff import ReportRetry, RetryPolicy
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 
 AT_ONCE = 4
 """Chunks fetched at once. A choice: more uses more connections of the server's and memory."""
-Moved = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """(bytes that are there, bytes there are)."""
 
 
-def fetched(
+def download_step(
     url: str,
     step: Step | str,
     into: Path,
@@ -42,7 +42,7 @@ def fetched(
     authority: str | None = None,
     timeout_s: float = 30.0,
     at_once: int = AT_ONCE,
-    moved: Moved = lambda *_: None,
+    moved: ProgressCallback = lambda *_: None,
     said: ReportRetry = lambda _: None,
 ) -> Path:
     """`into`/step-N, whole, on disk and verified: every file by its sha256, every tensor by that of
@@ -55,7 +55,7 @@ def fetched(
     "latest". Raises ConfigError for a URL that nothing here can open, StateError where there is no
     such step, asking fails too often (retry_backoff.py), or what came is not what was told.
     """
-    origin = open_origin(url, token, options, timeout_s, authority)
+    origin = open_source(url, token, options, timeout_s, authority)
     try:
         return _whole(origin, step, into, _How(at_once, moved, RetryPolicy(origin.url, said)))
     finally:
@@ -65,12 +65,12 @@ def fetched(
 @dataclass(frozen=True, slots=True)
 class _How:
     at_once: int
-    moved: Moved
+    moved: ProgressCallback
     patience: RetryPolicy
 
 
 def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> Path:
-    offer: AvailableStep = how.patience.ask(lambda: origin.find(step))
+    offer: AvailableStep = how.patience.retry(lambda: origin.find(step))
     final = into / offer.name
     total = offer.listing.size_bytes
     if final.exists():
@@ -79,7 +79,7 @@ def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> P
         forget_notes(final)
         how.moved(total, total)
         return final
-    with naming_file(final), partial(into, offer.name, offer.listing) as part:
+    with naming_file(final), open_partial_download(into, offer.name, offer.listing) as part:
         how.moved(part.done_bytes, total)
         part.refuse_full()
         _fetch(origin, offer, part, how)
@@ -104,7 +104,7 @@ def _fetch(origin: DownloadSource, offer: AvailableStep, part: PartialDownload, 
             return
         file, size = offer.listing.files[chunk[0]], part.size(chunk)
         begin = chunk[1] * CHUNK_BYTES
-        data = how.patience.ask(lambda: origin.read(offer, file, begin, size), stop)
+        data = how.patience.retry(lambda: origin.read(offer, file, begin, size), stop)
         part.write(chunk, data)
         how.moved(part.done_bytes, total)
 

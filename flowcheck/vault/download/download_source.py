@@ -37,16 +37,16 @@ from flowcheck.untrusted_paths import (
 )
 from flowcheck.vault.http_support.http_ranges import content_range
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
-from flowcheck.vault.http_support.tls_context import trusting
+from flowcheck.vault.http_support.tls_context import client_tls_context
 from flowcheck.vault.persist import checkpoint_ledger
 from flowcheck.vault.persist.checkpoint_listing import (
     CheckpointListing,
     ListedFile,
-    checked,
+    checked_listing,
     listing_of_manifest,
 )
 from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, refusal_of
-from flowcheck.vault.persist.storage_target import opened
+from flowcheck.vault.persist.storage_target import open_file_system
 
 WRITING_S = 600.0
 """Seconds that a server may write a step out of its memory. A choice: longer delays the error,
@@ -59,7 +59,7 @@ LISTING_BYTES_MAX = 32 << 20
 three times as many for long names."""
 REFUSAL_BYTES_MAX = 64 << 10
 """Bytes of an answer that refuses: a sentence in JSON. A choice that bounds memory."""
-SAID_MAX = 500
+SHOWN_MAX = 500
 """Characters of a server's sentence that are shown. A choice of layout."""
 HEAD_S = 60.0
 """Seconds for all of an answer's head; a step that is still in memory takes a server a while. A
@@ -132,17 +132,17 @@ class DownloadSource(Protocol):
         """Nothing more is asked for."""
 
 
-def open_origin(
+def open_source(
     url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float, ca: str | None
 ) -> DownloadSource:
     """By the URL's scheme. ca: see `trusting`. Raises ConfigError for one nothing here can open."""
-    tls = trusting(url, ca)
+    tls = client_tls_context(url, ca)
     if urlsplit(url).scheme in ("http", "https"):
-        return HttpOrigin(url, token, timeout_s, tls)
-    return StoreOrigin(url, opened(url, options or {}, timeout_s, "--from"))
+        return HttpSource(url, token, timeout_s, tls)
+    return ObjectStoreSource(url, open_file_system(url, options or {}, timeout_s, "--from"))
 
 
-class HttpOrigin:
+class HttpSource:
     """`flowcheck serve`, or whatever answers as it does."""
 
     def __init__(
@@ -167,7 +167,7 @@ class HttpOrigin:
                 continue
             told = self._told(body, _Step)
             files = tuple(ListedFile(one.name, one.bytes, one.sha256) for one in told.files)
-            found = checked(told.step, told.digest, files, self.url)
+            found = checked_listing(told.step, told.digest, files, self.url)
             if MANIFEST not in [file.name for file in files]:
                 raise StateError(
                     downloads.NO_MANIFEST_THERE(url=self.url, step=found.step, manifest=MANIFEST)
@@ -214,7 +214,7 @@ class HttpOrigin:
         """Raises for a status that is an error, with the text of the answer."""
         said = ""
         with suppress(*DECODE_ERRORS):
-            said = printable(msgspec.json.decode(body or b"", type=_Refusal).error)[:SAID_MAX]
+            said = printable(msgspec.json.decode(body or b"", type=_Refusal).error)[:SHOWN_MAX]
         if status in (401, 403):
             denied = said or f"HTTP {status}"
             raise StateError(downloads.DENIED(url=self.url, said=denied))
@@ -294,7 +294,7 @@ def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -
     if length is not None and length > most_bytes:
         return None
     if isinstance(answer, _Answer):
-        answer.within.again(timeout_s + most_bytes / LEAST_BYTES_S)
+        answer.within.restart(timeout_s + most_bytes / LEAST_BYTES_S)
     body = bytearray()
     while len(body) <= most_bytes:
         part = answer.read(min(READ_BYTES, most_bytes + 1 - len(body)))
@@ -317,7 +317,7 @@ def wait_s(stated: str) -> float:
     return max(WAIT_MIN_S, min(WAIT_MAX_S, asked)) if math.isfinite(asked) else WAIT_MAX_S
 
 
-class StoreOrigin:
+class ObjectStoreSource:
     """A target of [persist], from anywhere."""
 
     def __init__(self, url: str, fs: Any) -> None:

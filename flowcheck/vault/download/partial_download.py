@@ -31,7 +31,7 @@ Chunk = tuple[int, int]
 """Number of the file, number of the chunk in it."""
 
 
-class _What(msgspec.Struct, frozen=True):
+class _ChunkedListing(msgspec.Struct, frozen=True):
     """Chunks are of this and no other content."""
 
     chunk_bytes: int
@@ -45,7 +45,9 @@ class PartialDownload:
         """held: a descriptor of `folder`; no file is reached but through it. Use `partial`."""
         self.folder, self.listing = folder, listing
         self._held, self._lock = held, Lock()
-        what = _What(CHUNK_BYTES, tuple((f.name, f.size_bytes, f.sha256) for f in listing.files))
+        what = _ChunkedListing(
+            CHUNK_BYTES, tuple((f.name, f.size_bytes, f.sha256) for f in listing.files)
+        )
         self._done: set[Chunk] = set()
         if self._same(what):
             self._done = self._noted()
@@ -122,9 +124,9 @@ class PartialDownload:
     def close(self) -> None:
         self._note.close()
 
-    def _same(self, what: _What) -> bool:
+    def _same(self, what: _ChunkedListing) -> bool:
         try:
-            return msgspec.json.decode(self._kept(WHAT), type=_What) == what
+            return msgspec.json.decode(self._kept(WHAT), type=_ChunkedListing) == what
         except (OSError, StateError, *DECODE_ERRORS):
             return False
 
@@ -173,7 +175,9 @@ def forget_notes(final: Path) -> None:
 
 
 @contextmanager
-def partial(into: Path, name: str, listing: CheckpointListing) -> Iterator[PartialDownload]:
+def open_partial_download(
+    into: Path, name: str, listing: CheckpointListing
+) -> Iterator[PartialDownload]:
     """The part of `into`/`name` that is there. Raises StateError where another process fetches it
     just now, or somebody else may write to the folder."""
     folder = into / f".{checked_checkpoint_name(name, str(into))}.part"

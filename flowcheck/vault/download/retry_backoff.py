@@ -32,7 +32,7 @@ class RetryPolicy:
         self._url, self._said, self._lock = url, said, Lock()
         self._told: Finding | None = None
 
-    def ask(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
+    def retry(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
         """The answer. Raises StateError when it does not come in time, or `stop` is set."""
         waiting = stop or Event()
         until_s, failed = time.monotonic() + BUSY_S, 0
@@ -46,7 +46,7 @@ class RetryPolicy:
                     raise StateError(
                         downloads.BUSY(url=self._url, seconds=round(BUSY_S), error=last)
                     ) from last
-                self._say(last, f"retrying for at most {BUSY_S:.0f} s")
+                self._report(last, f"retrying for at most {BUSY_S:.0f} s")
             except TransientError as error:
                 last, wait_s = error, _wait_s(failed)
                 failed += 1
@@ -55,14 +55,14 @@ class RetryPolicy:
                         downloads.TRIED(url=self._url, tries=TRIES, error=last)
                     ) from last
                 left_s = sum(_wait_s(n) for n in range(failed - 1, TRIES - 1))
-                self._say(last, f"{TRIES - failed} more tries within {left_s:.0f} s")
+                self._report(last, f"{TRIES - failed} more tries within {left_s:.0f} s")
             else:
-                self._say(None, "answers again")
+                self._report(None, "answers again")
                 return answer
             if waiting.wait(wait_s):
                 raise StateError(downloads.GIVEN_UP(url=self._url, error=last)) from last
 
-    def _say(self, why: TransientError | None, then: str) -> None:
+    def _report(self, why: TransientError | None, then: str) -> None:
         """Once for each reason; that it is over only where there was one."""
         told = None if why is None else why.finding
         with self._lock:

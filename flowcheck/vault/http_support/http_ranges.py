@@ -15,7 +15,7 @@ Span = tuple[int, int]
 """First byte, and the one behind the last."""
 
 
-def spans(header: str, size_bytes: int) -> list[Span] | None:
+def requested_ranges(header: str, size_bytes: int) -> list[Span] | None:
     """What of a file is asked for, in the order it is; [] where nothing of that is in the file;
     None where the header is to be ignored: of another unit, not well formed, of too many ranges."""
     unit, equals, ranges = header.partition("=")
@@ -42,13 +42,13 @@ def spans(header: str, size_bytes: int) -> list[Span] | None:
     return found
 
 
-def matches(header: str, tag: str) -> bool:
+def if_range_matches(header: str, tag: str) -> bool:
     """If-Range (13.1.5) against a strong tag without its quotes: only the very same one does; a
     date never does, for none is told."""
     return header.strip() == f'"{tag}"'
 
 
-def none_match(header: str, tag: str) -> bool:
+def if_none_match(header: str, tag: str) -> bool:
     """If-None-Match (13.1.2): whether the client has this content already."""
     asked = [one.strip().removeprefix("W/") for one in header.split(",")]
     return header.strip() == "*" or f'"{tag}"' in asked

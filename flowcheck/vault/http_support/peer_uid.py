@@ -30,7 +30,7 @@ def owner_of_peer(peer: Address, own: Address) -> int | None:
     return None
 
 
-def may_ask(peer: Address, own: Address) -> bool:
+def is_own_user(peer: Address, own: Address) -> bool:
     """Whether the other end is of this process's own user, or of root."""
     return owner_of_peer(peer, own) in {0, os.geteuid()}
 

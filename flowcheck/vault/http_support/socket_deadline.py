@@ -19,7 +19,7 @@ class DeadlineReader(io.RawIOBase):
         self._connection, self._limit_s, self._raw = connection, limit_s, raw
         self._until_s = time.monotonic() + limit_s
 
-    def again(self, limit_s: float | None = None) -> None:
+    def restart(self, limit_s: float | None = None) -> None:
         """What comes next may take as long, or so long."""
         self._until_s = time.monotonic() + (self._limit_s if limit_s is None else limit_s)
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_downloads as findings
 
-Stamp = tuple[tuple[int, int, int], ...]
+FileStamps = tuple[tuple[int, int, int], ...]
 """Of each file: what changes when it is written anew."""
 
 
@@ -54,7 +54,7 @@ class ServerTls:
                 self._say(f"{error}; the one before is still used")
             return self._context
 
-    def _stamped(self) -> Stamp:
+    def _stamped(self) -> FileStamps:
         files = [self._certificate, *([self._key] if self._key is not None else [])]
         told = []
         for name, file in zip(self._names, files, strict=False):
@@ -83,7 +83,7 @@ def _none() -> str:
     return ""
 
 
-class Stated(Protocol):
+class TlsSettings(Protocol):
     """A server's settings."""
 
     @property
@@ -93,7 +93,7 @@ class Stated(Protocol):
 
 
 def server_tls(
-    config: Stated, table: str, say: Callable[[str], None] = lambda _: None
+    config: TlsSettings, table: str, say: Callable[[str], None] = lambda _: None
 ) -> ServerTls | None:
     """What a table of the job file states; None: connections in clear. Raises ConfigError as
     `Tls`."""
@@ -102,7 +102,7 @@ def server_tls(
     return ServerTls(config.tls_certificate, config.tls_key, table, say)
 
 
-def trusting(url: str, authority: str | None) -> ssl.SSLContext | None:
+def client_tls_context(url: str, authority: str | None) -> ssl.SSLContext | None:
     """A client's context: trusts certificates of `authority`, a PEM file; None: of the authorities
     that this machine trusts. Returns None for a URL that is not https. Raises ConfigError where the
     file is not PEM, or the URL is not https and a file is given."""

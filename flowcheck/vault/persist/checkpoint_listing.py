@@ -75,7 +75,7 @@ def verify_checkpoint(folder: Path) -> CheckpointListing:
     return found
 
 
-def checked(
+def checked_listing(
     step: Step, digest: str, files: tuple[ListedFile, ...], where: str
 ) -> CheckpointListing:
     """A listing from a manifest or a server. Raises StateError, which names `where`, for names that
@@ -109,4 +109,4 @@ def _listed(told: Manifest, text: bytes, where: str, folder: Path | None) -> Che
     if MANIFEST in [file.name for file in found]:
         raise StateError(findings.LISTS_ITSELF(where=where, manifest=MANIFEST))
     own = ListedFile(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
-    return checked(told.step, told.digest, (*found, own), where)
+    return checked_listing(told.step, told.digest, (*found, own), where)

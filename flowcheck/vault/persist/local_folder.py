@@ -11,7 +11,7 @@ from flowcheck.atomic_write import atomic_path_per_process, sync, write_atomical
 from flowcheck.errors import StateError, naming_file
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.private_files import make_folder
-from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MANIFEST_MAX_BYTES
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, verify_checkpoint
 from flowcheck.vault.persist.rate_limit import TransferPace
 
@@ -27,7 +27,7 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self.root, self.url = root, str(root)
 
-    def read(self, path: str, most_bytes: int = MOST_BYTES) -> bytes | None:
+    def read(self, path: str, most_bytes: int = MANIFEST_MAX_BYTES) -> bytes | None:
         try:
             with (self.root / path).open("rb") as file:
                 data = file.read(most_bytes + 1)
@@ -59,14 +59,14 @@ class LocalFolder:
                     _copy(folder / file.name, place / file.name, pace)
 
     def verify(self, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
-        pace.living()
+        pace.heartbeat()
         try:
             if verify_checkpoint(self.root / name) != listing:
                 raise StateError(stores.MANIFEST_DIFFERS(place=self.root / name, manifest=MANIFEST))
         except StateError:
             self.remove(name)
             raise
-        pace.living()
+        pace.heartbeat()
 
     def remove(self, name: str) -> bool:
         place = self.root / name
@@ -92,7 +92,7 @@ class LocalFolder:
 def _copy(source: Path, to: Path, pace: TransferPace) -> None:
     with source.open("rb") as reader, to.open("wb") as writer:
         while data := reader.read(COPY_BYTES):
-            pace.take(len(data))
+            pace.wait_to_send(len(data))
             writer.write(data)
             pace.moved(len(data))
         writer.flush()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MOST_BYTES
+from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MANIFEST_MAX_BYTES
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
@@ -22,7 +22,7 @@ from flowcheck.vault.persist.upload_journal import SENT, SentFile, UploadJournal
 BLOCK_BYTES = 16 << 20
 """Bytes of a part that is uploaded; a smaller file is one request. S3 asks for 5 MiB or more. A
 choice: larger takes memory, smaller costs requests."""
-SMALL_BYTES_MAX = MOST_BYTES
+SMALL_BYTES_MAX = MANIFEST_MAX_BYTES
 """Of an object that is read whole: a manifest is the longest."""
 REFUSED = ("credential", "accesskey", "signature", "forbidden", "denied", "unauthorized", "token")
 """In what stores and their libraries say to someone they do not know or let in."""
@@ -77,7 +77,7 @@ class ObjectStore:
                 if not same and self._read_back(path, pace) != file.sha256:
                     journal.forget(file)
                     raise StateError(stores.NOT_AS_SENT(f"{self.url}/{path}"))
-            pace.living()
+            pace.heartbeat()
 
     def remove(self, name: str) -> bool:
         folder = f"{self._base}/{name}"
@@ -130,7 +130,7 @@ class ObjectStore:
         md5 = hashlib.md5(usedforsecurity=False)
         if source.stat().st_size <= BLOCK_BYTES:
             data = source.read_bytes()
-            pace.take(len(data))
+            pace.wait_to_send(len(data))
             self._fs.pipe_file(where, data)
             pace.moved(len(data))
             return hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -138,7 +138,7 @@ class ObjectStore:
             writer = self._fs.open(where, "wb", block_size=BLOCK_BYTES)
             try:
                 while data := reader.read(BLOCK_BYTES):
-                    pace.take(len(data))
+                    pace.wait_to_send(len(data))
                     md5.update(data)
                     writer.write(data)
                     pace.moved(len(data))
@@ -152,9 +152,9 @@ class ObjectStore:
         sha256 = hashlib.sha256()
         with self._fs.open(f"{self._base}/{path}", "rb", block_size=BLOCK_BYTES) as reader:
             while data := reader.read(BLOCK_BYTES):
-                pace.take(len(data))
+                pace.wait_to_send(len(data))
                 sha256.update(data)
-                pace.living()
+                pace.heartbeat()
         return sha256.hexdigest()
 
     @contextmanager

@@ -30,7 +30,7 @@ class TransferPace:
         self.moved_s = time.monotonic()
         """When something last did."""
 
-    def take(self, count: int) -> None:
+    def wait_to_send(self, count: int) -> None:
         """Waits until so many bytes may go. Raises Stopped where none may any more."""
         if self._stop.is_set():
             raise Stopped
@@ -59,7 +59,7 @@ class TransferPace:
             self.moved_s = time.monotonic()
         self.on_moved(count)
 
-    def living(self) -> None:
+    def heartbeat(self) -> None:
         """Something else happened. Raises Stopped where nothing should."""
         self.moved_s = time.monotonic()
         if self._stop.is_set():

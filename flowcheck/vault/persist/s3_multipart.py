@@ -76,7 +76,7 @@ def _send_parts(
             upload.tags[number] = there[number]
             pace.skipped(size)
             return md5.digest()
-        pace.take(size)
+        pace.wait_to_send(size)
         own = {"PartNumber": number, "UploadId": upload.id, "Body": data}
         tag = fs.call_s3("upload_part", **place, **own)["ETag"].strip('"')
         journal.note_part(upload, number, tag)

@@ -17,13 +17,13 @@ from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, save
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions, format_named
 
 
-def check_form(config: PersistConfig) -> None:
+def check_save_format(config: PersistConfig) -> None:
     """Raises ConfigError for an unknown format or option."""
     format_named(config.format, "persist.format")
     _options(config.format_options)
 
 
-def write(
+def write_step(
     step: TrainerState, layout: Layout, folder: Path, form: str, options: dict[str, Any]
 ) -> None:
     """Into an empty folder, each file on disk, manifest.json last.

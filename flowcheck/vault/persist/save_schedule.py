@@ -34,7 +34,7 @@ class SaveSchedule:
         return newest if minutes is not None and since_s >= minutes * 60 else None
 
 
-def leaving(steps: Sequence[int], keep_last: int, keep_every: int | None) -> list[int]:
+def expired(steps: Sequence[int], keep_last: int, keep_every: int | None) -> list[int]:
     """Indices of checkpoints that need not stay. steps: of each, in the order they were saved.
 
     The last `keep_last` stay, and of each `keep_every` steps from the first multiple on the first

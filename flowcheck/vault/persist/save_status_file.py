@@ -50,7 +50,7 @@ class _SentencesStatus(msgspec.Struct):
     error: Finding | str | None = None
 
 
-def write(path: Path, told: SaveStatus) -> None:
+def write_save_status(path: Path, told: SaveStatus) -> None:
     write_atomically(path, msgspec.json.encode(told), durable=False)
 
 

@@ -31,7 +31,7 @@ from flowcheck.vault.persist.checkpoint_listing import (
 )
 from flowcheck.vault.persist.local_folder import LEFTOVERS, LocalFolder
 from flowcheck.vault.persist.rate_limit import TransferPace
-from flowcheck.vault.persist.save_schedule import leaving
+from flowcheck.vault.persist.save_schedule import expired
 from flowcheck.vault.persist.storage_target import StorageTarget
 from flowcheck.vault.persist.upload_journal import SENT
 
@@ -49,7 +49,7 @@ class StepToSave(Protocol):
         """Its files into an empty folder, each on disk, the manifest last."""
 
 
-class Source(Protocol):
+class SaveSource(Protocol):
     """Where steps come from."""
 
     name: str
@@ -63,7 +63,7 @@ class Saver:
     """What one process does at a time with one target."""
 
     def __init__(
-        self, config: PersistConfig, place: StorageTarget, staging: Path, source: Source
+        self, config: PersistConfig, place: StorageTarget, staging: Path, source: SaveSource
     ) -> None:
         self._config, self._place, self._source = config, place, source
         self._staging = staging
@@ -83,7 +83,7 @@ class Saver:
         own = self._ledger().of(self._source.name)
         return own[-1] if own else None
 
-    def settled(self) -> LedgerEntry | None:
+    def durable_after_cleanup(self) -> LedgerEntry | None:
         """The same, once what a killed process left there is finished or gone, and `latest`."""
         self._cleaned(self._ledger())
         return self.durable()
@@ -120,7 +120,7 @@ class Saver:
                 self.on_phase("writing", held.step, 0)
                 with self._new_folder(root / name) as folder:
                     held.write(folder)
-                    self.pace.living()
+                    self.pace.heartbeat()
                     self.on_phase("verifying", held.step, 0)
                     found = verify_checkpoint(folder)
                 self.pace.moved(found.size_bytes)
@@ -133,7 +133,7 @@ class Saver:
             self.on_phase("writing", held.step, 0)
             with self._new_folder(self._staging / name) as folder:
                 held.write(folder)
-                self.pace.living()
+                self.pace.heartbeat()
         return name
 
     def _send(self, ledger: Ledger, name: str) -> LedgerEntry:
@@ -146,7 +146,7 @@ class Saver:
         if name not in ledger.writing:
             ledger = self._noted(ledger.with_writing(name))
         self.on_phase("sending", found.step, found.size_bytes)
-        self.pace.living()
+        self.pace.heartbeat()
         self._far = not isinstance(self._place, LocalFolder)
         self._place.send(folder, name, found, self.pace)
         self.on_phase("verifying", found.step, found.size_bytes)
@@ -159,7 +159,7 @@ class Saver:
 
     def _finish(self, ledger: Ledger, name: str, found: CheckpointListing) -> LedgerEntry:
         """It is durable and verified: the ledger, `latest`, and what leaves for it."""
-        self.pace.living()
+        self.pace.heartbeat()
         entry = LedgerEntry(
             name=name,
             step=found.step,
@@ -176,7 +176,7 @@ class Saver:
         self._place.write(LATEST, f"{entry.name}\n".encode())
         own = ledger.of(self._source.name)
         steps = [one.step for one in own]
-        gone = leaving(steps, self._config.keep_last, self._config.keep_every)
+        gone = expired(steps, self._config.keep_last, self._config.keep_every)
         names = tuple(own[index].name for index in gone)
         ledger = self._noted(ledger.without_writing(entry.name).with_leaving(names))
         return self._remove_leaving(ledger) if names else ledger

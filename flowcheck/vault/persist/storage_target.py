@@ -56,7 +56,7 @@ class StorageTarget(Protocol):
         and it stays."""
 
 
-def open_place(config: PersistConfig, journal: Path) -> StorageTarget:
+def open_target(config: PersistConfig, journal: Path) -> StorageTarget:
     """The target of a setting; nothing is asked of it yet. journal: a folder on this machine for
     what was sent. Raises ConfigError for a URL that nothing here can open."""
     if config.is_local:
@@ -99,10 +99,10 @@ def file_system_class(url: str, key: str) -> Any:
 
 def file_system(config: PersistConfig) -> Any:
     """fsspec's file system of the target, with a limit to every wait where it takes one."""
-    return opened(config.target, config.options, config.timeout_s, "persist")
+    return open_file_system(config.target, config.options, config.timeout_s, "persist")
 
 
-def opened(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:
+def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:
     """fsspec's file system of a URL. key: the table of settings, for what is wrong with them."""
     kind = file_system_class(url, f"{key}.target")
     scheme = urlsplit(url).scheme

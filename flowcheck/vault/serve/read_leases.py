@@ -43,7 +43,7 @@ class ReadLeases:
         with self._lock:
             return folder in self._held and not self._over(folder)
 
-    def end(self, *, all_of_them: bool = False) -> None:
+    def release(self, *, all_of_them: bool = False) -> None:
         """Lets go of what nobody reads any more."""
         with self._lock:
             for folder in list(self._held):

@@ -29,7 +29,7 @@ STAGED = "step-*"
 LEFTOVERS = ".step-*.tmp"
 
 
-class Memory(Protocol):
+class MemorySteps(Protocol):
     """A replica that goes on."""
 
     def versions(self) -> tuple[Step, ...]:
@@ -60,7 +60,7 @@ class StepCatalog:
     def __init__(
         self,
         folders: Sequence[Path],
-        memory: Memory | None = None,
+        memory: MemorySteps | None = None,
         staging: Path | None = None,
         staged: int = 2,
     ) -> None:
@@ -127,7 +127,7 @@ class StepCatalog:
 
     def _make_room(self) -> None:
         """Takes the oldest staged steps away that nobody reads."""
-        self.leases.end()
+        self.leases.release()
         staged = sorted(self._staged().items())
         for _, one in staged:
             if len(staged) < self._most:

@@ -31,12 +31,12 @@ from flowcheck.untrusted_paths import open_below
 from flowcheck.vault.http_support.http_ranges import (
     Span,
     content_range,
-    matches,
-    none_match,
+    if_none_match,
+    if_range_matches,
     part_heads,
-    spans,
+    requested_ranges,
 )
-from flowcheck.vault.http_support.peer_uid import may_ask
+from flowcheck.vault.http_support.peer_uid import is_own_user
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
@@ -104,7 +104,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(self._head_in)
 
     def handle_one_request(self) -> None:
-        self._head_in.again()
+        self._head_in.restart()
         super().handle_one_request()
 
     def do_GET(self) -> None:
@@ -123,7 +123,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _answer(self) -> None:
-        if not self._may():
+        if not self._is_authorized():
             told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
             sent = self.headers.get("Authorization") is not None
             if self.server.token is None:
@@ -161,9 +161,9 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             case _:
                 self._refuse(HTTPStatus.NOT_FOUND, findings.UNKNOWN_PATH())
 
-    def _may(self) -> bool:
+    def _is_authorized(self) -> bool:
         if self.server.token is None:
-            return may_ask(self.client_address[:2], self.connection.getsockname()[:2])
+            return is_own_user(self.client_address[:2], self.connection.getsockname()[:2])
         scheme, _, word = self.headers.get("Authorization", "").partition(" ")
         given = word.strip().encode("latin-1", "replace")
         return scheme.lower() == "bearer" and hmac.compare_digest(given, self.server.token)
@@ -224,13 +224,13 @@ class StepRequestHandler(BaseHTTPRequestHandler):
 
     def _file(self, folder: Path, file: ListedFile) -> None:
         told = {"ETag": f'"{file.sha256}"', "Accept-Ranges": "bytes"}
-        if none_match(self.headers.get("If-None-Match", ""), file.sha256):
+        if if_none_match(self.headers.get("If-None-Match", ""), file.sha256):
             self._head(HTTPStatus.NOT_MODIFIED, told)
             return
         asked, only_if = self.headers.get("Range"), self.headers.get("If-Range")
         parts = None
-        if asked is not None and (only_if is None or matches(only_if, file.sha256)):
-            parts = spans(asked, file.size_bytes) if self.command == "GET" else None
+        if asked is not None and (only_if is None or if_range_matches(only_if, file.sha256)):
+            parts = requested_ranges(asked, file.size_bytes) if self.command == "GET" else None
         if parts == []:
             size = {"Content-Range": f"bytes */{file.size_bytes}"}
             beyond = findings.RANGE_BEYOND_END()
@@ -298,7 +298,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         self.send_response(status)
         for key, value in told.items():
             self.send_header(key, value)
-        if self.server.pressed or self.close_connection:
+        if self.server.is_overloaded or self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
 

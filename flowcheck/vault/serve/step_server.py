@@ -55,10 +55,10 @@ class StepServer(BoundedHttpServer):
     def end_leases(self, *, all_of_them: bool = False) -> None:
         """Lets go of what nobody reads any more."""
         for catalogue in self.jobs.values():
-            catalogue.leases.end(all_of_them=all_of_them)
+            catalogue.leases.release(all_of_them=all_of_them)
 
     @property
-    def pressed(self) -> bool:
+    def is_overloaded(self) -> bool:
         """Others wait for a connection: nobody keeps one beyond an answer."""
         return time.monotonic() - self._refused_s < PRESSED_S
 

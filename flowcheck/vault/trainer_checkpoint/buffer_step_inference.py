@@ -33,12 +33,12 @@ class ObservedFile:
     """A file of the trainer's."""
 
     step: Step
-    others: Mapping[str, str]
+    non_parameter_digests: Mapping[str, str]
     """Digests, by name, of tensors that are no parameters."""
 
 
 @dataclass(slots=True)
-class Judged:
+class BufferVerdicts:
     """Tensors that are a file's own, by what other files show of them."""
 
     same: list[str] = field(default_factory=list)
@@ -59,14 +59,18 @@ def buffer_digests(template: CheckpointTemplate, names: Iterable[str]) -> dict[s
 
 
 def judge_buffers(
-    template: CheckpointTemplate, names: Sequence[str], seen: Sequence[ObservedFile]
-) -> Judged:
+    template: CheckpointTemplate, names: Sequence[str], observed: Sequence[ObservedFile]
+) -> BufferVerdicts:
     """names: of the template's model, of which nothing but files tells."""
     own = buffer_digests(template, names)
-    found, same = Judged(), defaultdict[tuple[int, ...], list[str]](list)
+    found, same = BufferVerdicts(), defaultdict[tuple[int, ...], list[str]](list)
     for name in names:
         plain = name.removeprefix("module.")
-        told = {one.step: one.others[plain] for one in seen if plain in one.others}
+        told = {
+            one.step: one.non_parameter_digests[plain]
+            for one in observed
+            if plain in one.non_parameter_digests
+        }
         told.pop(template.step, None)
         if any(digest != own[plain] for digest in told.values()):
             found.stale.append(name)
@@ -77,23 +81,23 @@ def judge_buffers(
             (found.stale if changes else found.unknown).append(name)
     found.same = [name for stay in same.values() for name in stay]
     for steps, stay in same.items():
-        stays = gaps.TENSORS_STAY(names=first_of(stay), tensors=len(stay), steps=steps)
+        stays = gaps.TENSORS_STAY(names=first_names(stay), tensors=len(stay), steps=steps)
         found.assumed.append(stays)
     if found.unknown:
         unknown = gaps.TENSORS_UNKNOWN(
-            names=first_of(found.unknown), tensors=len(found.unknown), step=template.step
+            names=first_names(found.unknown), tensors=len(found.unknown), step=template.step
         )
         found.assumed.append(unknown)
     return found
 
 
-def first_of(names: Sequence[str]) -> Finding:
+def first_names(names: Sequence[str]) -> Finding:
     """A few of them, and how many more there are."""
     shown, more = names[:SHOWN], len(names) - SHOWN
     return gaps.NAMES(shown) if more <= 0 else gaps.NAMES_AND_MORE(names=shown, more=more)
 
 
-def newest(
+def newest_tensor(
     beside: FrozenAndBuffers, name: str, held: torch.Tensor, *, of: int, now: int
 ) -> tuple[torch.Tensor, int]:
     """(the tensor, the step it is of): `held`, of step `of`, which a file has under this name, or
@@ -103,13 +107,13 @@ def newest(
     known = beside.tensors.get(own)
     if known is None or (known.shape, known.dtype) != (held.shape, held.dtype):
         return held, of
-    if own in beside.frozen or own in beside.still:
+    if own in beside.frozen or own in beside.constant_buffers:
         return known, now
-    told = beside.step_of(own)
+    told = beside.step_of_buffer(own)
     return (known, told) if told >= of else (held, of)
 
 
-def of_steps(older: Mapping[str, int]) -> tuple[Finding, ...]:
+def buffers_of_other_steps(older: Mapping[str, int]) -> tuple[Finding, ...]:
     """Of buffers that are of other steps, one for each of these steps."""
     steps = Counter(older.values())
     return tuple(
@@ -118,14 +122,14 @@ def of_steps(older: Mapping[str, int]) -> tuple[Finding, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
+class FilledBuffers:
     """Of a template's model, after they were filled."""
 
     now: int
     """How many are of the snapshot's step; frozen parameters are none of them."""
     older: Mapping[str, int]
     """{buffer: the step it is of}, where that is another one."""
-    untold: tuple[str, ...]
+    unknown_step: tuple[str, ...]
     """Of these the template's own, of which the stream told nothing newer."""
     lacks: tuple[Finding, ...]
     """The same as findings; of those alone that are known to be of another step, or that a stated
@@ -135,16 +139,16 @@ class Buffers:
 
 
 def fill_buffers(
-    template: CheckpointTemplate, snapshot: Snapshot, seen: Sequence[ObservedFile] = ()
-) -> Buffers:
-    """Makes each as new as it is known; frozen parameters are the same at every step. seen: other
-    files of the trainer's."""
-    beside, step = snapshot.beside, snapshot.step
+    template: CheckpointTemplate, snapshot: Snapshot, observed: Sequence[ObservedFile] = ()
+) -> FilledBuffers:
+    """Makes each as new as it is known; frozen parameters are the same at every step. observed:
+    other files of the trainer's."""
+    beside, step = snapshot.frozen_and_buffers, snapshot.step
     frozen = {key for key, name in beside.keys if name in beside.frozen}
     of, untold = {}, []
-    for name in template.others:
+    for name in template.non_parameters:
         held = template.model[name]
-        value, at = newest(beside, name, held, of=template.step, now=step)
+        value, at = newest_tensor(beside, name, held, of=template.step, now=step)
         if not torch.equal(held, value):
             held.detach().copy_(value)
         if name.removeprefix("module.") in frozen:
@@ -155,19 +159,19 @@ def fill_buffers(
     stale: list[str] = untold
     assumed: list[Finding] = []
     if not beside.keys:
-        judged = judge_buffers(template, untold, seen)
+        judged = judge_buffers(template, untold, observed)
         stale, assumed = judged.stale, judged.assumed
         of |= dict.fromkeys(judged.same, step)
         untold = [name for name in untold if name not in judged.same]
     older = {name: at for name, at in of.items() if at != step}
-    lacks = of_steps({name: at for name, at in older.items() if name not in untold})
+    lacks = buffers_of_other_steps({name: at for name, at in older.items() if name not in untold})
     if stale:
         lacks += (
             gaps.TEMPLATE_BUFFERS(
                 buffers=len(stale),
                 template_step=template.step,
                 step=step,
-                names=first_of(stale),
+                names=first_names(stale),
             ),
         )
-    return Buffers(len(of) - len(older), older, tuple(untold), lacks, tuple(assumed))
+    return FilledBuffers(len(of) - len(older), older, tuple(untold), lacks, tuple(assumed))

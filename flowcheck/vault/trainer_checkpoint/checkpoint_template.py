@@ -22,19 +22,22 @@ from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.optimizer_matching import joined
-from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, order_of
+from flowcheck.vault.trainer_checkpoint.optimizer_matching import join_optimizers
+from flowcheck.vault.trainer_checkpoint.param_numbering import (
+    OptimizerNumber,
+    numbers_of_parameters,
+)
 from flowcheck.vault.trainer_checkpoint.step_counters import (
     children,
     counts_differ,
     find_counters,
     keeps_nothing,
+    step_by_counters,
     step_of,
-    told_by_counters,
-    untouched,
+    untouched_entries,
 )
 
-Path_ = tuple[str, ...]
+KeyPath = tuple[str, ...]
 AVERAGED = "n_averaged"
 """A key of torch.optim.swa_utils.AveragedModel's state_dict, whose model is no model of its own."""
 _Kind = tuple[torch.dtype, tuple[int, ...]]
@@ -53,7 +56,7 @@ class CheckpointTemplate:
     """The trainer's names of the parameters, registration order."""
     parameters: tuple[torch.Tensor, ...]
     """Registration order; tied names share one."""
-    others: tuple[str, ...]
+    non_parameters: tuple[str, ...]
     """Tensors of the model that are no parameters: buffers."""
     optimizer: dict[str, Any] | None
     """A state_dict of torch.optim.Optimizer, or None; several are joined into one."""
@@ -63,11 +66,11 @@ class CheckpointTemplate:
     """Optimizer steps taken when it was written."""
     tells_step: bool = field(default=True, kw_only=True)
     """False: nothing in it does; the step is the one that was stated, else 0."""
-    nodes: tuple[dict[str, Any], ...] = ()
+    optimizer_nodes: tuple[dict[str, Any], ...] = ()
     """Of the tree what holds optimizers' states."""
     schedulers: list[dict[str, Any]] = field(default_factory=list)
     """state_dicts of learning-rate schedulers."""
-    counters: list[tuple[dict[str, Any], str, Path_]] = field(default_factory=list)
+    counters: list[tuple[dict[str, Any], str, KeyPath]] = field(default_factory=list)
     """(where, key, path) of integers that count steps."""
     untouched: tuple[str, ...] = ()
     """Entries of the whole that hold nothing of the step, as far as can be told."""
@@ -78,7 +81,7 @@ class CheckpointTemplate:
         taken = step_of(self.optimizer)
         return max(self.step - taken, 0) if taken >= 0 and _scaled(self.tree) else 0
 
-    def states(self, index: int) -> Mapping[str, torch.Tensor]:
+    def optimizer_state(self, index: int) -> Mapping[str, torch.Tensor]:
         """The optimizer's state of parameter `index` by torch's names; {} before the first step."""
         if self.optimizer is None:
             return {}
@@ -166,32 +169,32 @@ def _read(
     )
 
     def numbers(optimizer: dict[str, Any]) -> tuple[OptimizerNumber, ...]:
-        return order_of(optimizer, layout, found_names, what, order)
+        return numbers_of_parameters(optimizer, layout, found_names, what, order)
 
     nodes = _optimizers_in(tree)
     optimizer = nodes[0] if nodes else None
     if len(nodes) > 1:
-        optimizer = joined(nodes, order, numbers, what)
+        optimizer = join_optimizers(nodes, order, numbers, what)
     own = numbers(optimizer) if optimizer is not None else ()
     taken = Step(step_of(optimizer))
     template = CheckpointTemplate(
         tree, model, found_names, parameters, others, optimizer, own, taken
     )
-    template.nodes = tuple(nodes)
+    template.optimizer_nodes = tuple(nodes)
     skipped = {id(model), *map(id, nodes)}
     find_counters(template, tree, (), skipped)
     silent = template.step < 0 and not (template.counters or template.schedulers)
     if silent and (step is not None or (optimizer is not None and keeps_nothing(optimizer))):
         template.step, template.tells_step = step or Step(0), False
     elif template.step < 0:
-        template.step = Step(told_by_counters(template, what))
+        template.step = Step(step_by_counters(template, what))
     elif _scaled(tree):  # what it skips, counts as a step everywhere but in the optimizer
         told = [int(node[key]) for node, key, _ in template.counters]
         told += [int(scheduler["last_epoch"]) for scheduler in template.schedulers]
         template.step = Step(max((template.step, *told)))
     elif counts_differ(optimizer) and (template.counters or template.schedulers):
-        template.step = Step(max(template.step, told_by_counters(template, what)))
-    template.untouched = untouched(template, model)
+        template.step = Step(max(template.step, step_by_counters(template, what)))
+    template.untouched = untouched_entries(template, model)
     return template
 
 
@@ -207,7 +210,7 @@ def _scaled(tree: Any) -> bool:
     return any("_growth_tracker" in node for _, node in _dicts(tree))
 
 
-def _dicts(node: Any, path: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
+def _dicts(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
     """Every dictionary of the tree that has text for keys."""
     if isinstance(node, dict) and node and all(isinstance(key, str) for key in node):
         yield path, node

@@ -61,11 +61,11 @@ def flat_sections(template: CheckpointTemplate, description: Description) -> dic
         ]
     )
     for index, states in enumerate(stored_states(description, flat)):
-        own = template.states(index)
+        own = template.optimizer_state(index)
         for kind, held in states.items():
             value = state_of(template, index, kind, states)
             if value is not None:
-                put(f"{template.names[index]}/{kind}", held, value)
+                put_state(f"{template.names[index]}/{kind}", held, value)
         if state_section_names.STEPPED in flat:
             # Without a state nothing tells, nor matters.
             kept = all(own.get(kind) is not None for kind in states)
@@ -116,7 +116,7 @@ def state_of(
     template: CheckpointTemplate, index: int, kind: str, states: dict[str, StoredState]
 ) -> torch.Tensor | float | None:
     """One optimizer state of one parameter; None before its first step. Raises StateError."""
-    own = template.states(index)
+    own = template.optimizer_state(index)
     value: Any = own.get(kind)
     if value is not None:
         return value  # type: ignore[no-any-return]
@@ -131,11 +131,11 @@ def state_of(
 
 def _kept(template: CheckpointTemplate, kind: str) -> bool:
     """Some parameter has such a state, or none has any: what the optimizer never stepped."""
-    own = [template.states(index) for index in range(len(template.names))]
+    own = [template.optimizer_state(index) for index in range(len(template.names))]
     return any(states.get(kind) is not None for states in own)
 
 
-def put(name: str, held: StoredState, value: torch.Tensor | float) -> None:
+def put_state(name: str, held: StoredState, value: torch.Tensor | float) -> None:
     """Raises StateError for another shape or type, which would be rounded without a word."""
     given = value if isinstance(value, torch.Tensor) else None
     if held.number or given is None:
@@ -160,4 +160,4 @@ def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) 
     if raw.nbytes != parameter.elements * size_of(layout.dtype_of(parameter)):
         dtypes = {"dtype": str(tensor.dtype), "own_dtype": layout.dtype_of(parameter)}
         raise StateError(findings.OTHER_DTYPE(tensor=parameter.name, **dtypes))
-    return raw.view(layout.stored_as)
+    return raw.view(layout.numpy_dtype)

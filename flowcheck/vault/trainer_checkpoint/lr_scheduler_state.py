@@ -41,21 +41,23 @@ def _fill_stated(
     """Fills in the state of the schedule that the job file states; False: it states no schedule
     with such a state."""
     config = snapshot.optimizer
-    which = None if settings is None else which_of(scheduler, template, config, settings)
+    which = (
+        None if settings is None else optimizer_of_scheduler(scheduler, template, config, settings)
+    )
     if settings is None or which is None:
         return False
     was = template.step // config.schedule_every
     if config.scaler is None and scheduler["last_epoch"] != was:
         taken = scheduler["last_epoch"]
         raise StateError(findings.OTHER_SCHEDULE(taken=taken, step=template.step, stated=was))
-    events = scheduler_events(config, snapshot.step, snapshot.more.skipped)
+    events = scheduler_events(config, snapshot.step, snapshot.optional_state.skipped)
     for key, value in (settings.schedulers(events)[which] or {}).items():
         if _plain(value) and not isinstance(value, bool):
             scheduler[key] = value
     return True
 
 
-def which_of(
+def optimizer_of_scheduler(
     scheduler: dict[str, Any],
     template: CheckpointTemplate,
     config: OptimizerConfig,
@@ -104,9 +106,9 @@ def _move(
     scheduler["last_epoch"] += moved
     scheduler["_step_count"] += moved
     if "_last_lr" in scheduler:
-        scheduler["_last_lr"] = [like(last, rate(step)) for last in scheduler["_last_lr"]]
+        scheduler["_last_lr"] = [as_stored(last, rate(step)) for last in scheduler["_last_lr"]]
 
 
-def like(own: Any, value: float) -> Any:
+def as_stored(own: Any, value: float) -> Any:
     """The value as the file keeps it: a number, or a tensor."""
     return torch.full_like(own, value) if isinstance(own, torch.Tensor) else value

@@ -65,7 +65,7 @@ def averages_in(template: CheckpointTemplate) -> tuple[list[torch.Tensor], int] 
 def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tuple[str, Any]]:
     """Puts the snapshot's into the template's own, as far as that has any; what is of the new step
     now: (a phrase, its node of the tree) each."""
-    more = snapshot.more
+    more = snapshot.optional_state
     replaced: list[tuple[str, Any]] = []
     scaler = scaler_in(template.tree) if more.scaler else None
     if scaler is not None:

@@ -10,13 +10,13 @@ from typing import Any
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
-from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, listed
+from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, group_numbers
 
-MOST = 5
+OPTIMIZERS_MAX = 5
 """Optimizers whose order is looked for: 5! = 120 orders. A choice that bounds time."""
 
 
-class States(MutableMapping[OptimizerNumber, Any]):
+class JoinedStates(MutableMapping[OptimizerNumber, Any]):
     """The states of several by (which of them, its number), in place."""
 
     def __init__(self, parts: Sequence[dict[str, Any]]) -> None:
@@ -47,7 +47,7 @@ def _split(key: OptimizerNumber) -> tuple[int, int]:
     return key
 
 
-def joined(
+def join_optimizers(
     parts: Sequence[dict[str, Any]],
     order: Sequence[ParameterNumber] | None,
     fits: Callable[[dict[str, Any]], object],
@@ -64,15 +64,17 @@ def joined(
     if len(parts) != len(wanted):
         counts = {"optimizers": len(parts), "stated": len(wanted)}
         raise StateError(findings.OTHER_OPTIMIZER_COUNT(file=what, **counts))
-    if len(parts) > MOST:
-        raise StateError(findings.TOO_MANY_OPTIMIZERS(file=what, optimizers=len(parts), limit=MOST))
+    if len(parts) > OPTIMIZERS_MAX:
+        raise StateError(
+            findings.TOO_MANY_OPTIMIZERS(file=what, optimizers=len(parts), limit=OPTIMIZERS_MAX)
+        )
     found: list[dict[str, Any]] = []
     unfit = findings.OPTIMIZERS_DO_NOT_FIT(what)
     for turn in permutations(parts):
-        if any(len(listed(part)) != wanted[which] for which, part in enumerate(turn)):
+        if any(len(group_numbers(part)) != wanted[which] for which, part in enumerate(turn)):
             continue
         one = {
-            "state": States(turn),
+            "state": JoinedStates(turn),
             "param_groups": [group for part in turn for group in part["param_groups"]],
             "parts": turn,
         }

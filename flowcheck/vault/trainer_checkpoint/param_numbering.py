@@ -17,16 +17,16 @@ OptimizerNumber = int | str | tuple[int, int]
 them, number)."""
 
 
-def listed(optimizer: dict[str, Any]) -> list[OptimizerNumber]:
+def group_numbers(optimizer: dict[str, Any]) -> list[OptimizerNumber]:
     """The numbers of its parameters, group by group; of several optimizers that were joined
     (optimizer_matching.py), one optimizer after the other."""
     parts = optimizer.get("parts")
     if parts is None:
         return [number for group in optimizer["param_groups"] for number in group["params"]]
-    return [(which, number) for which, part in enumerate(parts) for number in listed(part)]  # type: ignore[misc]
+    return [(which, number) for which, part in enumerate(parts) for number in group_numbers(part)]  # type: ignore[misc]
 
 
-def order_of(
+def numbers_of_parameters(
     optimizer: dict[str, Any],
     layout: Layout,
     names: Sequence[str],
@@ -35,7 +35,7 @@ def order_of(
 ) -> tuple[OptimizerNumber, ...]:
     """The optimizer numbers parameters in the order it was given them, group by group;
     torch.distributed.checkpoint has names in place of numbers."""
-    every = listed(optimizer)
+    every = group_numbers(optimizer)
     own: Sequence[ParameterNumber] = range(len(layout.parameters)) if order is None else order
     if order is None and len(optimizer["param_groups"]) == 1 and len(every) > len(own):
         # It was given frozen parameters as well: it has a state of those alone that are stepped.

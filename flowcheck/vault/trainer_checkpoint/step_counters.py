@@ -28,11 +28,11 @@ DeepSpeed's global_steps, nanoGPT's iter_num, fairseq's num_updates ...), withou
 Path_ = tuple[str, ...]
 
 
-class Counted(Protocol):
+class CountsSteps(Protocol):
     """What of a Template this file looks at and fills."""
 
     tree: Any
-    nodes: tuple[dict[str, Any], ...]
+    optimizer_nodes: tuple[dict[str, Any], ...]
     step: Step
     schedulers: list[dict[str, Any]]
     counters: list[tuple[dict[str, Any], str, Path_]]
@@ -46,7 +46,7 @@ def children(node: Any) -> Iterator[tuple[Any, Any]]:
         yield from enumerate(node)
 
 
-def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) -> None:
+def find_counters(template: CountsSteps, node: Any, path: Path_, skipped: set[int]) -> None:
     """Schedulers and step counters, wherever the trainer keeps them."""
     if id(node) in skipped:
         return
@@ -67,11 +67,11 @@ def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) 
         find_counters(template, value, (*path, str(key)), skipped)
 
 
-def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
+def untouched_entries(template: CountsSteps, model: dict[str, Any]) -> tuple[str, ...]:
     """Top-level entries without a part that a restore fills."""
     if not isinstance(template.tree, dict) or template.tree is model:
         return ()
-    filled = {id(model), *map(id, template.nodes), *map(id, template.schedulers)}
+    filled = {id(model), *map(id, template.optimizer_nodes), *map(id, template.schedulers)}
     own = {key for node, key, _ in template.counters if node is template.tree}
     inner = {id(node) for node, _, _ in template.counters if node is not template.tree}
 
@@ -83,7 +83,7 @@ def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(k) for k, v in template.tree.items() if k not in own and not holds(v))
 
 
-def told_by_counters(template: Counted, what: str) -> int:
+def step_by_counters(template: CountsSteps, what: str) -> int:
     """The step, where the optimizer counts none."""
     told = {int(node[key]) for node, key, _ in template.counters}
     told |= {int(scheduler["last_epoch"]) for scheduler in template.schedulers}

@@ -29,8 +29,8 @@ from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFil
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
     LearningRateAt,
+    as_stored,
     fill_scheduler,
-    like,
 )
 from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber
@@ -45,11 +45,11 @@ class FillReport:
     template_step: int
     replaced: tuple[str, ...]
     """Parts that hold the replica's step now, one phrase each."""
-    kept: tuple[str, ...]
+    unchanged: tuple[str, ...]
     """Parts that stay as they were in the template: what the wire does not tell."""
     assumed: tuple[Finding, ...] = ()
     """What the template could not have contradicted."""
-    lacks: tuple[Finding, ...] = ()
+    resume_caveats: tuple[Finding, ...] = ()
     """Why a trainer does not go on from it as if nothing had happened; (): it does."""
     older: Mapping[str, int] = field(default_factory=dict)
     """Parameters and buffers that are of another step, and which."""
@@ -58,7 +58,7 @@ class FillReport:
 
 
 @structure_errors_as_state_errors("the template")
-def fill(
+def fill_template(
     template: CheckpointTemplate,
     snapshot: Snapshot,
     rate: LearningRateAt,
@@ -110,9 +110,9 @@ def fill(
         tuple(replaced),
         tuple(kept),
         tuple(assumed),
-        lacks=buffers.lacks,
+        resume_caveats=buffers.lacks,
         older={**snapshot.older, **buffers.older},
-        untold=buffers.untold,
+        untold=buffers.unknown_step,
     )
 
 
@@ -148,13 +148,13 @@ def _fill_parameters(
         (f"{len(template.parameters)} parameters",),
         tuple(kept),
         buffers.assumed,
-        lacks=(*what, *buffers.lacks),
+        resume_caveats=(*what, *buffers.lacks),
         older={**snapshot.older, **buffers.older},
-        untold=buffers.untold,
+        untold=buffers.unknown_step,
     )
 
 
-def write(tree: Any, target: OutputTarget) -> None:
+def write_torch_file(tree: Any, target: OutputTarget) -> None:
     """torch.save, whole or not at all. Raises as `new_output`."""
     with new_output(target) as (place, _), place.open("wb") as file:
         save_into(tree, file)
@@ -207,19 +207,19 @@ def _fill_groups(
     settings: ParamGroupSettings | None,
 ) -> None:
     """The rate, and whatever else a schedule changes."""
-    config, skipped = snapshot.optimizer, snapshot.more.skipped
+    config, skipped = snapshot.optimizer, snapshot.optional_state.skipped
     if settings is None:
         for group in groups:
-            group["lr"] = like(group["lr"], rate(snapshot.step))
+            group["lr"] = as_stored(group["lr"], rate(snapshot.step))
         return
-    began = settings.at(0)
-    now = settings.at(scheduler_events(config, snapshot.step, skipped))
+    began = settings.settings_at(0)
+    now = settings.settings_at(scheduler_events(config, snapshot.step, skipped))
     if len(groups) != len(now):
         raise StateError(findings.OTHER_GROUP_COUNT(groups=len(groups), stated=len(now)))
     for group, own, first in zip(groups, now, began, strict=True):
         for key in group.keys() & own.keys():
             if key == "lr" or own[key] != first[key]:
-                group[key] = like(group[key], own[key])
+                group[key] = as_stored(group[key], own[key])
 
 
 def _same_kind(name: str, own: torch.Tensor, new: torch.Tensor) -> None:

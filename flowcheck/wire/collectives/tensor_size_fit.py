@@ -71,15 +71,15 @@ class SizeFit:
 
     total_bytes: int
     """Of the tensor; of one rank's block in a gather or scatter."""
-    rules: tuple[NcclEra, ...]
+    eras: tuple[NcclEra, ...]
     """All of them place every byte alike."""
     choices: tuple[tuple[tuple[int, ...], ...], ...]
     """[edge][flow] -> channels whose sizes are the flow's; together they allow a bijection."""
     schedules: tuple[Schedule, ...]
-    """[edge], by `rules`."""
+    """[edge], by `eras`."""
 
     @property
-    def channels_are_told(self) -> bool:
+    def has_channel_order(self) -> bool:
         """The sizes leave one order of channels, up to channels that carry nothing."""
         return all(
             len(flow) == 1 or not any(schedule[channel] for channel in flow)
@@ -111,7 +111,7 @@ def totals_fitting(
                 found.append(
                     SizeFit(
                         total_bytes=total,
-                        rules=alike,
+                        eras=alike,
                         choices=tuple(choices),
                         schedules=schedules,
                     )

@@ -60,7 +60,7 @@ class ObservedMessage:
     packets: int
     number: int | None
     """Ordinal in its flow by transport evidence alone; None when not known."""
-    counted: bool
+    psn_counted: bool
     """`number` is an unbroken count from PSN 0."""
     va: int | None
     rkey: int | None
@@ -68,7 +68,7 @@ class ObservedMessage:
     """The four immediate bytes as a big-endian word; None for writes without."""
     wire_bytes: int
     """RETH length, or, where the start was lost, what the immediate says."""
-    inferred: bool = False
+    length_inferred: bool = False
     """No RETH was seen: the length is from the immediate."""
     line_flag: int | None = None
     """32-bit words 1 and 3 of some 16-byte line, where equal: an LL flag if LL it is."""
@@ -78,7 +78,7 @@ class ObservedMessage:
     """Ranges of `payload` never seen, ascending."""
     conflicts: tuple[Range, ...] = ()
     """Ranges of `payload` in which two copies differ: nobody knows which one is right."""
-    linear: bool = False
+    linear_ll128: bool = False
     """If it is LL128, its lines hold data one behind the other, as before NCCL 2.10."""
     first_ns: int
     order: int
@@ -94,7 +94,7 @@ class ObservedMessage:
         return self.first_ns, self.order
 
     @property
-    def closes(self) -> bool:
+    def closes_adaptive_send(self) -> bool:
         """The second half of an adaptive-routing send (NCCL_IB_ADAPTIVE_ROUTING): no payload, no
         address, the size of the plain write before it."""
         return bool(self.immediate) and self.wire_bytes == 0 and not self.va

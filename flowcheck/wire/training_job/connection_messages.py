@@ -49,7 +49,7 @@ class EdgeMessage:
     data_bytes: int
     bucket: int
     skip_lines: int = 0
-    held: int | None = None
+    buffer_broadcast: int | None = None
     """Of `Job.held` instead of a bucket."""
 
 
@@ -113,7 +113,7 @@ def _pieces(message: EdgeMessage, count: int) -> Iterator[EdgeMessage]:
 def _op_messages(
     job: LearnedJob, communicator: Communicator, edge: Edge, op: CollectiveOp
 ) -> Iterator[tuple[int, EdgeMessage]]:
-    placed = op.role is Role.BUCKET or op.held is not None
+    placed = op.role is Role.BUCKET or op.buffer_broadcast is not None
     done = SendKind.FINAL if placed else SendKind.IGNORED
     if op.kind is None:
         for part in op.messages:
@@ -154,6 +154,6 @@ def _op_messages(
                     send.start_byte,
                     send.data_bytes,
                     op.bucket,
-                    held=op.held,
+                    buffer_broadcast=op.buffer_broadcast,
                 ),
             )

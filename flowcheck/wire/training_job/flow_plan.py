@@ -51,12 +51,13 @@ class MessageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """`first` once, from message `first_number` on; then `each` for ever, one step a round."""
+    """`first` once, from message `first_number` on; then `message_table` for ever, one step a
+    round."""
 
     flow: FlowKey
     first_number: int
     first: MessageTable
-    each: MessageTable
+    message_table: MessageTable
     flags_count: bool = True
     """A line's flag is its message's number plus one: no Simple send ever came between."""
     connection: int = 0
@@ -84,8 +85,11 @@ def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
     """One plan per mirrored flow of the job's edges, in edge, channel and turn order."""
     first = [BucketLayout(job.reduced, bucket) for bucket in job.first_buckets]
     later = [BucketLayout(job.reduced, bucket) for bucket in job.buckets]
-    places = accumulate((held.nbytes for held in job.held), initial=job.gradient_bytes)
-    held = [BufferLayout(place, one.nbytes) for place, one in zip(places, job.held, strict=False)]
+    places = accumulate((held.nbytes for held in job.buffer_broadcasts), initial=job.gradient_bytes)
+    held = [
+        BufferLayout(place, one.nbytes)
+        for place, one in zip(places, job.buffer_broadcasts, strict=False)
+    ]
     plans: list[FlowPlan] = []
     connections = 0
     for edge in job.edges:
@@ -108,7 +112,7 @@ def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
                         flow=flow,
                         first_number=edge.first_numbers[channel] * edge.pieces,
                         first=tables[0],
-                        each=tables[1],
+                        message_table=tables[1],
                         flags_count=edge.flags_count and not edge.split,
                         connection=connections,
                         first_psn=edge.first_psns[channel][phase] if edge.first_psns else None,
@@ -132,12 +136,16 @@ def _table(
     for message in messages:
         first = len(segments)
         if message.kind is SendKind.FINAL and message.data_bytes:
-            behind = layouts[message.bucket] if message.held is None else held[message.held]
+            behind = (
+                layouts[message.bucket]
+                if message.buffer_broadcast is None
+                else held[message.buffer_broadcast]
+            )
             for piece in behind.pieces(message.start_byte, message.data_bytes):
                 offset = piece.bucket_byte - message.start_byte
                 segments.append((offset, piece.size_bytes, piece.state_byte))
         code = codes[message.protocol]
         own = message.wire_bytes, first, len(segments) - first
-        last = message.skip_lines, message.held is not None
+        last = message.skip_lines, message.buffer_broadcast is not None
         sends.append((*own, code, message.kind, *last))
     return MessageTable(sends=np.array(sends, SEND), segments=np.array(segments, SEGMENT))

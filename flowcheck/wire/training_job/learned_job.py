@@ -103,7 +103,7 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
         return max(map(len, self.queue_pairs)) if self.split else 1
 
     @property
-    def every_flow(self) -> tuple[FlowKey, ...]:
+    def all_flows(self) -> tuple[FlowKey, ...]:
         """All that were mirrored."""
         return tuple(flow for channel in range(len(self.flows)) for flow in self.turns(channel))
 
@@ -174,7 +174,7 @@ class CollectiveOp(msgspec.Struct, frozen=True, kw_only=True):
     """Ring index; broadcasts only."""
     algorithm: Algorithm = Algorithm.RING
     """What NCCL made it with; says nothing of point-to-point sends."""
-    held: int | None = None
+    buffer_broadcast: int | None = msgspec.field(default=None, name="held")
     """Which of `Job.held` an ignored broadcast sends; None: none of them."""
     messages: tuple[PointToPoint, ...] = ()
 
@@ -193,8 +193,8 @@ class HasGradientSizes:
     __slots__ = ()
     parameters: tuple[Parameter, ...]
     gradient_element_bytes: int
-    mapped: bool
-    held: tuple[BufferBroadcast, ...]
+    has_usage_map: bool
+    buffer_broadcasts: tuple[BufferBroadcast, ...]
 
     @property
     def state_bytes(self) -> int:
@@ -206,7 +206,7 @@ class HasGradientSizes:
         """The parameters as gradient buckets hold them, and behind them the map, if there is."""
         own = as_reduced(self.parameters, self.gradient_element_bytes)
         used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
-        return (*own, used) if self.mapped else own
+        return (*own, used) if self.has_usage_map else own
 
     @property
     def gradient_bytes(self) -> int:
@@ -215,9 +215,9 @@ class HasGradientSizes:
         return sum(parameter.nbytes for parameter in self.reduced)
 
     @property
-    def held_bytes(self) -> int:
+    def module_buffer_bytes(self) -> int:
         """What lies behind the gradients; no step waits for it."""
-        return sum(held.nbytes for held in self.held)
+        return sum(held.nbytes for held in self.buffer_broadcasts)
 
     @property
     def map_index(self) -> int:
@@ -244,18 +244,18 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     """One later iteration; repeats for ever."""
     gradient_element_bytes: int = 0
     """Of the type that a hook compresses gradients into; 0: they are reduced as they are."""
-    mapped: bool = False
+    has_usage_map: bool = msgspec.field(default=False, name="mapped")
     """Every iteration ends with the map of how many ranks used each parameter; both lists of
     buckets have it as their last one, which is `map_index` alone."""
-    plan_unseen: bool = False
+    bucket_plan_unseen: bool = msgspec.field(default=False, name="plan_unseen")
     """The buckets are those of the incarnation before: this one had not sent its plan yet."""
     linear: bool = False
     """LL128's lines hold data one behind the other, as before NCCL 2.10."""
-    never_used: tuple[int, ...] = ()
+    unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
     """Parameters that no rank ever uses, by the one map of a static graph."""
-    still: tuple[int, ...] = ()
+    unchanged_buffers: tuple[int, ...] = msgspec.field(default=(), name="still")
     """Buffers, by their number among the stated model's, that no forward was seen to change."""
-    held: tuple[BufferBroadcast, ...] = ()
+    buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
     """Behind the gradients of an iteration, in this order."""
     evidence: tuple[Finding, ...] = ()
     """What was read."""
@@ -269,24 +269,24 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
         return tuple(communicator.ranks for communicator in self.communicators)
 
     @property
-    def amid(self) -> bool:
+    def midstream(self) -> bool:
         """Its start was not seen: which of the trainer's steps its first one is, the wire does not
         tell."""
         return any(edge.first_psns for edge in self.edges)
 
     @property
-    def joined(self) -> bool:
+    def awaits_base(self) -> bool:
         """Its start was not seen, and the gradients of its steps wait for a base."""
-        return self.amid and self.kind is FollowedData.GRADIENTS
+        return self.midstream and self.kind is FollowedData.GRADIENTS
 
     @property
-    def parted(self) -> bool:
+    def sharded(self) -> bool:
         """The trainer was stated, and gathers every unit once a step."""
         told = all(parameter.dtype is not None for parameter in self.parameters)
         return self.kind is FollowedData.PARAMETERS and told
 
     @property
-    def guarded(self) -> bool:
+    def sees_units_twice(self) -> bool:
         """Gradients in the place of parameters would show, as two copies of every unit must be
         equal: it is gathered twice an iteration, or forwarded."""
         if self.communicators[0].ranks > 2 and len(self.edges) > 1:

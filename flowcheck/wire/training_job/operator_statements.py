@@ -71,7 +71,7 @@ class StatedTensor(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     wire: Parameter
     """Sizes and strides in elements, the type, bytes of an element."""
-    trains: bool = True
+    has_gradient: bool = msgspec.field(default=True, name="trains")
     """False: frozen, or a buffer; it has no gradient."""
     buffer: bool = False
 
@@ -81,7 +81,7 @@ class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
 
     parameters: tuple[Parameter, ...] = ()
     """Those that take gradients, in registration order; (): they are not stated."""
-    everything: tuple[StatedTensor, ...] = ()
+    module_tensors: tuple[StatedTensor, ...] = msgspec.field(default=(), name="everything")
     """All that DistributedDataParallel's start-up broadcasts hold of the module, in their order:
     parameters, frozen ones in their places, then buffers; (): it is not stated."""
     order: tuple[int, ...] = ()

@@ -32,11 +32,11 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     communicator_ranks: tuple[int, ...]
     """Ranks of each communicator; the first one's is the world size of data-parallel training."""
     gradient_element_bytes: int = 0
-    mapped: bool = False
-    never_used: tuple[int, ...] = ()
-    still: tuple[int, ...] = ()
-    held: tuple[BufferBroadcast, ...] = ()
-    joined: bool = False
+    has_usage_map: bool = msgspec.field(default=False, name="mapped")
+    unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
+    unchanged_buffers: tuple[int, ...] = msgspec.field(default=(), name="still")
+    buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
+    awaits_base: bool = msgspec.field(default=False, name="joined")
     assumed: tuple[Finding, ...] = ()
     format: int = SPEC_FORMAT
 
@@ -52,11 +52,11 @@ def spec_of(job: LearnedJob) -> TrainingSpec:
         parameters=job.parameters,
         communicator_ranks=job.communicator_ranks,
         gradient_element_bytes=job.gradient_element_bytes,
-        mapped=job.mapped,
-        never_used=job.never_used,
-        still=job.still,
-        held=job.held,
-        joined=job.joined,
+        has_usage_map=job.has_usage_map,
+        unused_parameters=job.unused_parameters,
+        unchanged_buffers=job.unchanged_buffers,
+        buffer_broadcasts=job.buffer_broadcasts,
+        awaits_base=job.awaits_base,
         assumed=job.assumed,
     )
 

@@ -51,7 +51,7 @@ class SearchState:
     bucket: bool = False
     """A bucket led here, not an extra collective."""
     open: bool = False
-    doubtful: bool = False
+    ambiguous: bool = False
     """Another reading with as few extras comes here too."""
     extras: int = 0
 
@@ -100,7 +100,7 @@ class FewestExtrasSearch:
             while state is not None and (state.index, state.at) not in self._seen:
                 twin = known.setdefault((state.index, state.at), state)
                 if twin is not state:
-                    twin.doubtful = True
+                    twin.ambiguous = True
                     break
                 if state.index >= target:
                     goal = goal or state

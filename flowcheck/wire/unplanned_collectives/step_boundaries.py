@@ -103,7 +103,7 @@ class StepReader:
         )
         own = [op for op in job.each if op.communicator == communicator]
         self._maps = tuple(self._lane_sizes(op) for op in _maps(job, own))
-        units = [op for op in own if op.role is Role.BUCKET] if job.parted else []
+        units = [op for op in own if op.role is Role.BUCKET] if job.sharded else []
         self._units = tuple(self._lane_sizes(op) for op in units)
         self.each = tuple(map(self._lane_sizes, own))
         # A gather has the size of a reduce-scatter: only all of an iteration, in order, tells them.
@@ -161,10 +161,10 @@ class StepReader:
     def _found(self, goal: SearchState, step: int, stream: KnownStream) -> StepReading:
         buckets: list[BucketPosition] = []
         refused: Finding | None = None
-        doubtful = goal.doubtful
+        doubtful = goal.ambiguous
         state = goal
         while state.before is not None:
-            doubtful |= state.before.doubtful
+            doubtful |= state.before.ambiguous
             if state.bucket:
                 lap, nth = divmod(state.before.index, len(self.buckets))
                 buckets.append(BucketPosition(step + lap, nth, state.before.at))
@@ -225,9 +225,9 @@ def _maps(job: LearnedJob, each: Sequence[CollectiveOp]) -> list[CollectiveOp]:
     """All-reduces of a map of used parameters that no step may leave out: that of every iteration,
     or any where nobody saw yet that there is none."""
     reduces = [op for op in each if op.kind is CollectiveKind.ALL_REDUCE]
-    if job.mapped:
+    if job.has_usage_map:
         return [op for op in reduces if op.role is Role.BUCKET][-1:]
-    like = {op.protocol: op for op in reduces} if job.plan_unseen else {}
+    like = {op.protocol: op for op in reduces} if job.bucket_plan_unseen else {}
     size = MAP_BYTES * len(job.parameters)
     made = {"role": Role.IGNORED, "work_bytes": size, "element_bytes": MAP_BYTES}
     return [msgspec.structs.replace(op, **made) for op in like.values()]

@@ -257,7 +257,10 @@ class Rig:
         """The updater: whole steps in their order."""
         step = self.shard.applied_iteration + 1
         generation = self.shard.generation_of(step)
-        if generation is None or self.shard.state(generation) is not GenerationState.COMPLETE:
+        if (
+            generation is None
+            or self.shard.generation_state(generation) is not GenerationState.COMPLETE
+        ):
             return 0
         self.taken[step] = self.shard.gradient(generation).tobytes()
         self.shard.apply(step)
@@ -314,7 +317,9 @@ class Rig:
             any_of = True
             if not states[keys.index(own)]:
                 one = table(sends)
-                extractor.install(FlowPlan(flow=own, first_number=0, first=one, each=one))
+                extractor.install_plan(
+                    FlowPlan(flow=own, first_number=0, first=one, message_table=one)
+                )
         return any_of
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ def test_averages_are_those_of_torchs_own_averaged_model(
             replica = Replica.open(tmp_path / "state", config)
     replica.close()
     found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
-    assert found.averages is not None and found.averaged == int(averaged.n_averaged)
+    assert found.averages is not None and found.average_updates == int(averaged.n_averaged)
     again = AveragedModel(Mixed().to(dtype))
     again.module.load_state_dict(found.averages, strict=False)
     assert flat(again.module.parameters()) == flat(averaged.module.parameters())

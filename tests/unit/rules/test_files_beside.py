@@ -182,9 +182,9 @@ def test_an_earlier_file_filled_with_a_later_step_is_the_trainers_own(
     taken = step_snapshot.copy_snapshot(tmp_path / "state", config)
     settings = ParamGroupSettings(config, layout)
     template = template_of(first, layout, config)
-    filled = template_fill.fill(template, taken, settings.rate, settings)
+    filled = template_fill.fill_template(template, taken, settings.rate, settings)
     assert {"the loss scale", "masters", "moving averages"} <= set(filled.replaced)
-    assert not {"scaler", "ema", "averages"} & set(filled.kept)
+    assert not {"scaler", "ema", "averages"} & set(filled.unchanged)
     same_tree(template.tree, trainer.file())
 
 

@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.replica_update_notes import (
 )
 from flowcheck.findings.catalog.step_arithmetic import SCALE_CHANGES
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, Tally
+from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleEvidence, ScaleObserver
 from flowcheck.stages.replica_update.loss_scale_check import LossScaleCheck
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -65,7 +65,7 @@ def trained(noise: float, trend: float, seed: int) -> tuple[list[float], list[bo
     return levels, finite
 
 
-def tally(stated: ScalerConfig, noise: float, trend: float = -1.0, seed: int = 1) -> Tally:
+def tally(stated: ScalerConfig, noise: float, trend: float = -1.0, seed: int = 1) -> ScaleEvidence:
     levels, finite = trained(noise, trend, seed)
     seen = ScaleObserver(1.0)
     for level, good, scale in zip(levels, finite, scales(stated, finite), strict=True):

@@ -168,14 +168,14 @@ def test_settings_of_an_earlier_step_are_those_it_had() -> None:
         name="adam", learning_rate=0.1, schedule="OneCycleLR", schedule_arguments=stated
     )
     settings = ParamGroupSettings(config, layout)
-    forward = [settings.at(events) for events in range(60)]
+    forward = [settings.settings_at(events) for events in range(60)]
     assert len({(group["lr"], group["betas"]) for (group,) in forward}) > 50
-    assert [settings.at(events) for events in (59, 3, 40, 0)] == [
+    assert [settings.settings_at(events) for events in (59, 3, 40, 0)] == [
         forward[events] for events in (59, 3, 40, 0)
     ]
-    assert settings.at(69) != settings.at(68)
+    assert settings.settings_at(69) != settings.settings_at(68)
     with pytest.raises(ConfigError, match=r"optimizer.schedule.*Tried to step 71 times"):
-        settings.at(71)
+        settings.settings_at(71)
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from flowcheck.optimizer_rules.torch_optimizers import (
     keeps_no_state,
     rule_named,
 )
-from flowcheck.replica.optimizer.optimizer_class import rule_of_class, torchs_classes
+from flowcheck.replica.optimizer.optimizer_class import rule_of_class, torch_optimizer_classes
 from flowcheck.replica.optimizer.state_section_names import writes_gradient
 
-CLASSES = torchs_classes()
+CLASSES = torch_optimizer_classes()
 FOLLOWED = sorted(CLASSES.keys() - {"lbfgs", "sparseadam"})
 HOWS = ("loop", "foreach", "fused")
 OWN_KEYS = ("momentum", "dampening", "nesterov", "betas", "eps", "amsgrad")

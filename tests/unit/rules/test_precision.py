@@ -94,14 +94,14 @@ def test_a_loss_scale_skips_and_grows_as_torchs_does(
             replica.close()
             found = trainer_state(step_snapshot.copy_snapshot(tmp_path / "state", config))
             assert found.scaler == scaler.state_dict()
-            assert (found.step, found.taken) == (step, step - skipped)
+            assert (found.step, found.optimizer_steps) == (step, step - skipped)
             assert found.scheduler == scheduler.state_dict()
             assert found.optimizer is not None
             theirs = script.optimizer.state_dict()
             assert found.optimizer["state"].keys() == theirs["state"].keys()
             assert found.optimizer["param_groups"][0]["lr"] == theirs["param_groups"][0]["lr"]
             replica = Replica.open(tmp_path / "state", config)
-            assert LOSS_SCALE() in replica.rests_on
+            assert LOSS_SCALE() in replica.assumptions
     replica.close()
     assert skipped == len(OVERFLOWS)
 

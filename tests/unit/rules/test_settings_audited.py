@@ -198,9 +198,12 @@ def test_an_audit_writes_down_what_else_is_in_the_file_for_a_restore(
         own.script.net.count += 1
         assert own.audit() == 0
     one, other = seen_in(own.where)
-    assert (one.step, other.step) == (1, 2) and one.others.keys() == {"mask", "count"}
-    assert one.others["mask"] == other.others["mask"]
-    assert one.others["count"] != other.others["count"]
+    assert (one.step, other.step) == (1, 2) and one.non_parameter_digests.keys() == {
+        "mask",
+        "count",
+    }
+    assert one.non_parameter_digests["mask"] == other.non_parameter_digests["mask"]
+    assert one.non_parameter_digests["count"] != other.non_parameter_digests["count"]
     with torch.no_grad():
         own.script.parameters[0].add_(1)
     assert own.audit() == 1

@@ -266,7 +266,7 @@ def test_a_trainers_own_file_passes_an_audit_and_is_filled_with_a_later_step(
     }
     settings = ParamGroupSettings(STATED, layout)
     template = read_template(files[10], layout, (), "the file", order=order)
-    template_fill.fill(template, taken, settings.rate, settings)
+    template_fill.fill_template(template, taken, settings.rate, settings)
     whole = trainers_file(trainer, 40)
     for key in ("sched", "step"):
         assert template.tree[key] == whole[key]

@@ -191,7 +191,7 @@ class Monitor(ConfigSection, frozen=True):
     """A free number, or a name, of the mirror session that will hold it."""
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         return f"erspan {self.erspan}" if self.erspan is not None else str(self.port)
 
 
@@ -319,9 +319,9 @@ def topology_from(tree: dict[str, Any]) -> ClusterLayout:
         if monitor.port is None and monitor.erspan is None:
             raise ConfigError(f"{key}.port", "not stated", PORT_OR_ERSPAN())
         check_speed(f"{key}.gbps", monitor.gbps)
-        if (monitor.switch, monitor.called) in seen:
-            raise ConfigError(key, monitor.called, MONITOR_TWICE(monitor.switch))
-        seen.add((monitor.switch, monitor.called))
+        if (monitor.switch, monitor.label) in seen:
+            raise ConfigError(key, monitor.label, MONITOR_TWICE(monitor.switch))
+        seen.add((monitor.switch, monitor.label))
     return topology
 
 

@@ -40,7 +40,7 @@ class CabledPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
 class NicCabling:
     """Ports and NICs of all nodes of a job."""
 
-    of: Mapping[tuple[int, int], tuple[CabledPort, ...]]
+    ports: Mapping[tuple[int, int], tuple[CabledPort, ...]]
     """[node, NIC] several where it has several cables, which share its traffic by a hash."""
     nics: Mapping[tuple[int, int], int]
     """[node, GPU]"""
@@ -84,7 +84,7 @@ def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) 
             raise ConfigError(f"monitor[{number}].port", monitor.port, MONITOR_CABLED(there))
     nics, assumed = _by_gpu(topology, found, stated, near)
     return NicCabling(
-        of={at: tuple(each) for at, each in found.items()}, nics=nics, assumed=assumed
+        ports={at: tuple(each) for at, each in found.items()}, nics=nics, assumed=assumed
     )
 
 

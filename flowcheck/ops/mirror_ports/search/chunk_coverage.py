@@ -48,7 +48,7 @@ class MirroredDirection(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """Address of the node there; empty where none is stated."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What that is, from the server's side."""
         does = "sends" if self.direction is MirrorDirection.RX else "receives"
         return f"{self.direction}: what node {self.node} {does} by NIC {self.nic}"
@@ -124,7 +124,7 @@ def coverage_problem(
                 own[goal.name] = own.get(goal.name, 0) | bits
     order = _preferred(rings)
     taps = [
-        PortTap(pairs=_pairs(plugs.of[node, nic], ways), shows=shown)
+        PortTap(pairs=_pairs(plugs.ports[node, nic], ways), shows=shown)
         for (node, nic, ways), shown in shows.items()
     ]
     taps.sort(key=lambda tap: (tap.pairs[0].direction is MirrorDirection.TX, *_place(tap, order)))

@@ -53,7 +53,7 @@ class MonitorPort(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return f"{self.monitor.switch} {self.monitor.called}"
+        return f"{self.monitor.switch} {self.monitor.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +150,17 @@ def _check_sessions(monitors: MonitorPorts) -> None:
         called = str(int(spot.session)) if spot.session.isdecimal() else spot.session
         first = taken.setdefault((spot.monitor.switch, called), spot)
         if first is not spot:
-            why = SESSION_TWICE(other=first.number, monitor=first.name, port=spot.monitor.called)
+            why = SESSION_TWICE(other=first.number, monitor=first.name, port=spot.monitor.label)
             raise ConfigError(f"monitor[{spot.number}].session", spot.session, why)
 
 
 def _check_ports(plugs: NicCabling, spot: MonitorPort, platform: Platform) -> None:
     """Names of its switch's ports, of the session and its number are the platform's."""
-    for each in plugs.of.values():
+    for each in plugs.ports.values():
         for plug in each:
             if plug.switch == spot.monitor.switch:
                 try:
-                    platform.spelled(plug.port)
+                    platform.canonical_port(plug.port)
                 except ConfigError as error:
                     raise ConfigError("cable.ports", error.value, error.right) from error
     with _of_file(spot.number):
@@ -199,7 +199,7 @@ def sources_of(platform: Platform, pairs: Sequence[MirroredDirection]) -> tuple[
     """A source for each port: both directions of one are `both`."""
     ways: dict[str, set[MirrorDirection]] = {}
     for pair in pairs:
-        ways.setdefault(platform.spelled(pair.port), set()).add(pair.direction)
+        ways.setdefault(platform.canonical_port(pair.port), set()).add(pair.direction)
     return tuple(
         MirrorSource(
             port=port, direction=MirrorDirection.BOTH if len(each) > 1 else next(iter(each))

@@ -145,7 +145,7 @@ class OpenVSwitch:
 
     def _look_again(self, bridge: str) -> None:
         if not self.daemon.remote:
-            self.daemon.look_again(bridge)
+            self.daemon.revalidate_flows(bridge)
 
     def _look_again_everywhere(self, state: OvsState) -> None:
         """What a killed run of ours took away may be in use still; a bridge may not be open.
@@ -187,14 +187,14 @@ class OpenVSwitch:
             if ports:
                 words.append(f"{column}={','.join(sorted(local[uuid] for uuid in ports))}")
         return CommandStep(
-            what=f"+ {self._told(state, goal)}",
+            what=f"+ {self._unreadable(state, goal)}",
             command=self._command(*words, "--", "add", "bridge", goal.bridge, "mirrors", "@x"),
         )
 
     def _other(self, state: OvsState, one: OvsMirror, goal: OvsGoal) -> CommandStep:
         now = OvsGoal(bridge=goal.bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
-            what=f"~ {self._told(state, now)} becomes {self._told(state, goal)}",
+            what=f"~ {self._unreadable(state, now)} becomes {self._unreadable(state, goal)}",
             command=self._command(
                 *("set", "mirror", one.uuid, f"output_port={goal.output}"),
                 f"select_src_port=[{','.join(sorted(goal.rx))}]",
@@ -206,11 +206,11 @@ class OpenVSwitch:
     def _less(self, state: OvsState, one: OvsMirror, bridge: str) -> CommandStep:
         now = OvsGoal(bridge=bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
-            what=f"- {self._told(state, now)}",
+            what=f"- {self._unreadable(state, now)}",
             command=self._command("remove", "bridge", bridge, "mirrors", one.uuid),
         )
 
-    def _told(self, state: OvsState, goal: OvsGoal) -> str:
+    def _unreadable(self, state: OvsState, goal: OvsGoal) -> str:
         def names(ports: frozenset[str], word: str) -> list[str]:
             return sorted(f"{_called(state, one)}:{word}" for one in ports)
 

@@ -225,7 +225,7 @@ class OvsDaemon:
             return False
         return True
 
-    def look_again(self, bridge: str) -> None:
+    def revalidate_flows(self, bridge: str) -> None:
         """Has the flows in use translated anew, in place: no frame is lost by it.
 
         ovs-vswitchd does not do that for a mirror that comes or goes (seen in 3.1.0: a flow in use

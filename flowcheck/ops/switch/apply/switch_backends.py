@@ -61,7 +61,9 @@ class ConnectedBackend(msgspec.Struct, frozen=True, kw_only=True):
     nothing: Callable[[Any], Any]
     gbps: Callable[[Any, str], float | None]
     """Line rate of a port by name, of a state."""
-    beside: Callable[[Any, str | None], list[str]] = lambda _, __: []
+    other_sources: Callable[[Any, str | None], list[str]] = msgspec.field(
+        default=lambda _, __: [], name="beside"
+    )
     """Ports others copy to a monitor port; empty where a monitor port is of one session."""
 
 
@@ -75,7 +77,7 @@ def apply(
         def wanted(state: Any) -> Any:
             goal = one.asked(session, state, warn)
             if not where.oversubscribe:
-                beside = one.beside(state, session.monitor)
+                beside = one.other_sources(state, session.monitor)
                 check_monitor_speed(session, lambda port: one.gbps(state, port), beside)
             return goal
 
@@ -154,7 +156,7 @@ def _tc(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
         asked=lambda session, state, warn: tc_mirror.tc_goal(tc, session, state, warn),
         nothing=lambda _: frozenset(),
         gbps=lambda _, name: of_device(name),
-        beside=lambda state, monitor: [
+        other_sources=lambda state, monitor: [
             other.device
             for other in state.filters
             if monitor in other.copies_to and other not in tc.filters(state)

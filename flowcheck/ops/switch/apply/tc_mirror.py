@@ -105,7 +105,7 @@ class TcMirrors:
         before = [
             one.pref
             for one in others
-            if one.way == way and one.handle and one.chain == 0 and not one.passes_on()
+            if one.way == way and one.handle and one.chain == 0 and not one.continues()
         ]
         used = {one.pref for one in others} | {pref for name, pref in taken if name == device}
         top = min([*before, USUAL_PREF + 1]) - 1
@@ -123,13 +123,13 @@ class TcMirrors:
             if (other.device, other.pref, other.handle) == (one.device, one.pref, one.handle)
         }
         hidden = any(
-            other.pref < one.pref and not other.passes_on() and not self._ours(other)
-            for other in state.on(one.device, one.way)
+            other.pref < one.pref and not other.continues() and not self._ours(other)
+            for other in state.filters_on(one.device, one.way)
             if other.chain == 0
         )
         return (
             alone
-            and one.passes_on()
+            and one.continues()
             and one.matches_all
             and not hidden
             and form in ("", mirror_filter_of(one).form)
@@ -275,7 +275,7 @@ def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[Finding], None]
     root = state.root.get(monitor.name, "noqueue")
     if root not in HARMLESS:
         warn(MONITOR_QDISC(device=monitor.name, qdisc=root))
-    if state.on(monitor.name, "egress"):
+    if state.filters_on(monitor.name, "egress"):
         warn(MONITOR_FILTERED(monitor.name))
 
 
@@ -382,7 +382,7 @@ def _hook(state: TcState, source: MirrorSource, way: MirrorDirection) -> None:
 def _others(tc: TcMirrors, state: TcState, copy: MirrorFilter) -> None:
     mine = tc.filters(state)
     where = f"{copy.device} {copy.way}"
-    others = [one for one in state.on(copy.device, copy.way) if one not in mine]
+    others = [one for one in state.filters_on(copy.device, copy.way) if one not in mine]
     for one in others:
         if copy.monitor in one.copies_to:
             right = (

@@ -70,7 +70,7 @@ class TcFilter(msgspec.Struct, frozen=True, kw_only=True):
     matches_all: bool
     in_hardware_only: bool
 
-    def passes_on(self) -> bool:
+    def continues(self) -> bool:
         """The filters behind it see every frame it saw."""
         return (
             bool(self.controls)
@@ -88,7 +88,7 @@ class TcState(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of each device's root qdisc."""
     filters: list[TcFilter]
 
-    def on(self, device: str, way: str) -> list[TcFilter]:
+    def filters_on(self, device: str, way: str) -> list[TcFilter]:
         """Of one hook, tables left out."""
         return [
             one

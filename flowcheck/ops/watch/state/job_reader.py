@@ -66,19 +66,19 @@ class JobReader:
         self._steps = JsonLinesTail(run.steps)
         self._learned: Learned | None = None
 
-    def read(self, config: JobConfig, each: int, steps_lost: int) -> State:
+    def read(self, config: JobConfig, backwards_per_step: int, steps_lost: int) -> State:
         """The job's state without its health, which is judged with the state of the whole chain.
-        each: all-reduced backward passes per step. Raises what reading its files and memory
-        raises."""
-        self.history.look()
+        backwards_per_step: all-reduced backward passes per step. Raises what reading its files and
+        memory raises."""
+        self.history.update()
         run, learned, life = self.run, self._known(config), incarnation_of(self.run)
-        line, shard = self._last_line(), _shard(run, each)
+        line, shard = self._last_line(), _shard(run, backwards_per_step)
         step = line.step if line is not None else None
         logged, awaits = _logged(run, config, life, learned), life.step is None
         timeline, lag = self.history.timeline, shard["whole"]
         if logged is not None:
             timeline = tuple(_waiting(one) for one in timeline)
-            lag = max(lag, -(-logged[1] // each))
+            lag = max(lag, -(-logged[1] // backwards_per_step))
         lost = self.history.lost
         return State(
             number=self.number,
@@ -134,7 +134,7 @@ class JobReader:
         return self._learned
 
     def _last_line(self) -> StepLine | None:
-        for line in self._steps.new():
+        for line in self._steps.read_new_lines():
             if b'"older":{"' in line and is_complete_line(line):
                 self.history.taint(msgspec.json.decode(line, type=StepLine).step)
         found = last_complete_line(self.run.steps)
@@ -171,7 +171,7 @@ def _shard(run: RunDir, each: int) -> dict[str, Any]:
         applied, whole, size = shard.applied_iteration, 0, shard.gradient_bytes
         under_way = None
         for generation in range(GENERATIONS):
-            state, iteration = shard.state(generation), shard.iteration(generation)
+            state, iteration = shard.generation_state(generation), shard.iteration(generation)
             whole += state == Generation.COMPLETE and iteration > applied
             if state == Generation.OPEN and iteration == applied + 1 and size:
                 under_way = round(shard.covered_bytes(generation) / size, 4)
@@ -190,7 +190,7 @@ def _tainted(line: StepLine | None) -> tuple[Finding, ...]:
 def _logged(
     run: RunDir, config: JobConfig, life: Incarnation, learned: Learned | None
 ) -> tuple[int, int] | None:
-    if life.step is not None or learned is None or not learned.job.joined:
+    if life.step is not None or learned is None or not learned.job.awaits_base:
         return None
     if not run.memory.exists() or not run.shard.exists():
         return None

@@ -17,7 +17,7 @@ TURN_BYTES = 16 << 20
 
 
 class JsonLinesTail:
-    """`new` returns complete lines in order, each once."""
+    """`read_new_lines` returns complete lines in order, each once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class JsonLinesTail:
         self._at = 0
         self._last = b""
 
-    def new(self) -> list[bytes]:
+    def read_new_lines(self) -> list[bytes]:
         """The new lines; [] where the file does not exist. Raises OSError where it cannot be
         read."""
         try:

@@ -67,7 +67,7 @@ def clock(time_ns: int) -> str:
 
 def last_sign_ns(run: RunDir) -> int | None:
     """Time of the chain's last heartbeat, or else of its last event, in nanoseconds since 1970."""
-    for file in (run.beat, run.events, run.config):
+    for file in (run.heartbeat_file, run.events, run.config):
         with suppress(OSError):
             return file.stat().st_mtime_ns
     return None
@@ -78,7 +78,7 @@ def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None)
     ended, where no record was written."""
     if end is not None:
         return END_ENTRIES[end.how](run=run.root, time=clock(end.time_ns), by=end.by)
-    if run.holds_memory:
+    if run.has_shared_memory:
         last = last_sign_ns(run)
         return (
             MEMORY_GONE(run.root)

@@ -34,7 +34,7 @@ class StageProcesses:
     ) -> list[StageState]:
         """The processes of one job. captured: [ring] capture counters, empty where a ring could not
         be read; step: the replica's."""
-        config, pids, beat = run.settings(), run.stage_pids(), read_beat(run.beat)
+        config, pids, beat = run.settings(), run.stage_pids(), read_beat(run.heartbeat_file)
         restarts = beat.restarts if beat is not None else {}
         named = stage_names(config, run.reader)
         work = StageWork(config, run.reader, rings, captured, step)

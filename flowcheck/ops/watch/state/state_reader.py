@@ -82,11 +82,11 @@ class StateReader:
         if not run.config.exists():
             return self._absent(None, NO_CHAIN())
         config = self._try("settings", run.settings)
-        beat = read_beat(run.beat)
+        beat = read_beat(run.heartbeat_file)
         if config is None:
             return self._absent(beat, self._problems[-1])
         end = self._try("the record of its end", lambda: read_end(run))
-        if not (run.holds_memory and run.memory.exists()):
+        if not (run.has_shared_memory and run.memory.exists()):
             return self._over(beat, end)
         return self._living(config, beat, end)
 
@@ -152,7 +152,7 @@ class StateReader:
         jobs: Sequence[JobState],
         end: ChainEnd | None = None,
     ) -> ChainState:
-        beats = [b for b in (read_beat(one.run.beat) for one in self._jobs.values()) if b]
+        beats = [b for b in (read_beat(one.run.heartbeat_file) for one in self._jobs.values()) if b]
         counts: Counter[str] = Counter()
         for own in beats:
             counts.update(own.events)
@@ -204,7 +204,7 @@ class StateReader:
         def read() -> JobState:
             config = reader.run.settings()
             each = config.optimizer.synced_backwards if config.optimizer is not None else 1
-            beat = read_beat(reader.run.beat)
+            beat = read_beat(reader.run.heartbeat_file)
             job = reader.read(config, each, beat.steps_lost if beat is not None else 0)
             return with_arrival(job, beat)
 

@@ -35,7 +35,7 @@ line may come first, by less than this. A choice: an idle stage looks every 20 m
 
 
 class StepHistory:
-    """The history of one run directory; `look` reads new lines."""
+    """The history of one run directory; `update` reads new lines."""
 
     def __init__(self, events: Path) -> None:
         self._tail = JsonLinesTail(events)
@@ -47,8 +47,8 @@ class StepHistory:
         """The loss of a step that the replica waits before."""
         self.arrived: int | None = None
 
-    def look(self) -> None:
-        for line in self._tail.new():
+    def update(self) -> None:
+        for line in self._tail.read_new_lines():
             event = read_event(line)
             if event is not None:
                 self._take(event)

@@ -74,7 +74,7 @@ def with_frame_ages(
         msgspec.structs.replace(
             ring,
             frame_age_s=_since(beat.frame_ns, ring.number),
-            dark_s=_since(beat.dark_ns, config.rings[ring.number][0]),
+            dark_s=_since(beat.link_down_ns, config.rings[ring.number][0]),
         )
         for ring in rings
     ]

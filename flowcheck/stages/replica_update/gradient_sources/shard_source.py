@@ -39,15 +39,15 @@ class ShardGradient:
         """Whether no two copies of it differ so far; if two do, a mark in the shard tells the
         extractor."""
         shard, generation = self.shard, self.generation
-        if shard.state(generation) != GenerationState.COMPLETE:
+        if shard.generation_state(generation) != GenerationState.COMPLETE:
             return True  # of a lost one nothing is taken where two copies differ (`unbelieved`)
         if shard.conflict_bytes(generation):
-            shard.doubt(generation)
-        return not shard.doubted(generation)
+            shard.mark_conflicting(generation)
+        return not shard.is_conflicting(generation)
 
     @property
     def doubted(self) -> bool:
-        return self.shard.doubted(self.generation)
+        return self.shard.is_conflicting(self.generation)
 
 
 class ShardCoverage:
@@ -59,10 +59,10 @@ class ShardCoverage:
 
     def opening(self, iteration: Iteration) -> Opening | None:
         shard, generation = self._shard, self._shard.generation_of(iteration)
-        if generation is None or shard.state(generation) != GenerationState.OPEN:
+        if generation is None or shard.generation_state(generation) != GenerationState.OPEN:
             return None
-        undone = shard.undone  # before any look at coverage
-        return Opening(generation, shard.begun(generation), undone)
+        undone = shard.rollback_count  # before any look at coverage
+        return Opening(generation, shard.open_count(generation), undone)
 
     def contradicted(self, opening: Opening) -> bool:
         return self._shard.conflict_bytes(opening.place) > 0
@@ -79,8 +79,11 @@ class ShardCoverage:
 
     def stands(self, opening: Opening) -> bool:
         shard, place = self._shard, opening.place
-        whole = shard.state(place) == GenerationState.COMPLETE
-        return whole and (shard.begun(place), shard.undone) == (opening.number, opening.undone)
+        whole = shard.generation_state(place) == GenerationState.COMPLETE
+        return whole and (shard.open_count(place), shard.rollback_count) == (
+            opening.number,
+            opening.undone,
+        )
 
 
 class ShardSource:
@@ -98,7 +101,7 @@ class ShardSource:
 
     @property
     def held_bytes(self) -> int:
-        return self._shard.held_bytes
+        return self._shard.module_buffer_bytes
 
     @property
     def applied_iteration(self) -> Iteration:
@@ -112,14 +115,14 @@ class ShardSource:
         generation = self._shard.generation_of(iteration)
         if generation is None:
             return None
-        state = self._shard.state(generation)
+        state = self._shard.generation_state(generation)
         lost = self._takes_lost and state == GenerationState.LOST
         whole = state == GenerationState.COMPLETE or lost
         return ShardGradient(self._shard, generation, iteration) if whole else None
 
     def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
         generation = self._shard.generation_of(iteration)
-        return None if generation is None else self._shard.held(generation)
+        return None if generation is None else self._shard.module_buffers(generation)
 
     @property
     def partial(self) -> ShardCoverage:
@@ -130,7 +133,7 @@ class ShardSource:
         generation = self._shard.generation_of(self.next_iteration)
         if generation is None or self._takes_lost:
             return False
-        return self._shard.state(generation) == GenerationState.LOST
+        return self._shard.generation_state(generation) == GenerationState.LOST
 
     def news(self) -> Finding | None:
         """Nothing: the extractor reports what becomes of an iteration."""

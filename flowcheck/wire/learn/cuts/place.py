@@ -103,7 +103,7 @@ def unpacked(
         mask[: len(lines) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
     if len(payload) == 0:
         return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
-    linear = send.message.linear
+    linear = send.message.linear_ll128
     data = nccl_wire_format.unpack(protocol, payload, data_bytes, linear=linear)
     whole = nccl_wire_format.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
     seen = whole.astype(np.bool_)

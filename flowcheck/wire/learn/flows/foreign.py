@@ -28,7 +28,7 @@ def of_another_protocol(messages: Sequence[ObservedMessage]) -> bool:
     told = [
         m
         for m in messages
-        if m.immediate is not None and not m.inferred and m.va and m.wire_bytes > LEAST_BYTES
+        if m.immediate is not None and not m.length_inferred and m.va and m.wire_bytes > LEAST_BYTES
     ]
     if len(told) < ENOUGH or 2 * sum(map(_states_size, told)) >= len(told):
         return False

@@ -36,9 +36,10 @@ def piece_bytes(size: int, count: int, place: int) -> int:
 def filled(rows: Sequence[Row], pmtu_bytes: int) -> list[list[SendSeen]] | None:
     """Rows, in the order of pieces, with a stand-in for each piece that was lost; None where the
     PSNs do not bear out what that rests on."""
-    known = [[send for send in row if not send.message.inferred] for row in rows]
+    known = [[send for send in row if not send.message.length_inferred] for row in rows]
     headless = [
-        {send.first_psn: send.message for send in row if send.message.inferred} for row in rows
+        {send.first_psn: send.message for send in row if send.message.length_inferred}
+        for row in rows
     ]
     if not pmtu_bytes and any(send.message.packets > 1 for row in known for send in row):
         return None

@@ -52,7 +52,9 @@ def put_together(rows: Sequence[Row], pmtu_bytes: int) -> list[SendSeen] | None:
     starts = {row[0].first_psn == PSN_OF_START for row in rows}
     if starts == {False} and len({len(row) for row in rows}) > 1:
         return None
-    headless = starts == {True} and any(send.message.inferred for row in rows for send in row)
+    headless = starts == {True} and any(
+        send.message.length_inferred for row in rows for send in row
+    )
     if len(starts) > 1 or headless or any(gaps(row) for row in rows):
         order = by_address(rows)
         whole = filled([rows[i] for i in order], pmtu_bytes) if order else None

@@ -132,14 +132,14 @@ def join_sends(messages: Sequence[ObservedMessage], pmtu_bytes: int = 0) -> list
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
     of the flow's path, 0 where no message told."""
     sends: list[SendSeen] = []
-    splits = any(m.closes for m in messages)
+    splits = any(m.closes_adaptive_send for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
         last = sends[-1] if sends else None
         if group := _sizes_of_group(message, sends):
             sends[-group:] = [replace(send, closed=True) for send in sends[-group:]]
             sends[-1] = replace(sends[-1], stop_psn=message.first_psn + 1)
             continue
-        if message.closes:
+        if message.closes_adaptive_send:
             sizes = immediate_sizes(message.immediate or 0)
             if last and not last.closed and last.stop_psn == message.first_psn:
                 stop = message.first_psn + 1
@@ -189,7 +189,7 @@ def _headless(
         wire_bytes=size,
         payload=np.zeros(size, np.uint8),
         missing=((0, size),),
-        inferred=True,
+        length_inferred=True,
     )
     return SendSeen(
         message=lost,

@@ -51,7 +51,7 @@ def repeats(
     seen = communicator.cuts.found[begin:stop]
     if len(before.first_iterations) > 1:
         never = never_used(seen, len(before.parameters), ring)
-        if never != before.never_used:
+        if never != before.unused_parameters:
             return False
     return stop <= collected.counted and _same(seen, first)
 

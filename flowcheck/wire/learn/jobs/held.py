@@ -36,7 +36,7 @@ def with_held(job: LearnedJob, habits: Habits) -> LearnedJob:
         return job
     each, held = list(job.each), list[BufferBroadcast]()
     for place, (numbers, size) in enumerate(pieces, begins[0]):
-        own = msgspec.structs.replace(each[place], work_bytes=size, held=len(held))
+        own = msgspec.structs.replace(each[place], work_bytes=size, buffer_broadcast=len(held))
         if _fits(job, each[place], own):
             each[place] = own
             held.append(BufferBroadcast(numbers=numbers, nbytes=size))
@@ -48,8 +48,8 @@ def with_held(job: LearnedJob, habits: Habits) -> LearnedJob:
 
 def without_held(job: LearnedJob) -> LearnedJob:
     """The same with nothing behind its gradients."""
-    each = tuple(msgspec.structs.replace(op, held=None) for op in job.each)
-    return msgspec.structs.replace(job, each=each, held=())
+    each = tuple(msgspec.structs.replace(op, buffer_broadcast=None) for op in job.each)
+    return msgspec.structs.replace(job, each=each, buffer_broadcasts=())
 
 
 def _of(
@@ -58,7 +58,9 @@ def _of(
     held: Sequence[BufferBroadcast],
     assumed: tuple[Finding, ...],
 ) -> LearnedJob:
-    return msgspec.structs.replace(job, each=tuple(each), held=tuple(held), assumed=assumed)
+    return msgspec.structs.replace(
+        job, each=tuple(each), buffer_broadcasts=tuple(held), assumed=assumed
+    )
 
 
 def _begins(each: Sequence[CollectiveOp], sizes: Sequence[int]) -> list[int]:

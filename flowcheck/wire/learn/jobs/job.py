@@ -127,8 +127,8 @@ def _as_before(before: learned_job.LearnedJob, start: Cut, habits: Habits) -> Pl
     known = Begun(
         before.first_buckets,
         before.buckets,
-        before.mapped,
-        before.never_used,
+        before.has_usage_map,
+        before.unused_parameters,
         before.gradient_element_bytes,
         plan_unseen=not habits.buckets,
     )
@@ -218,9 +218,9 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learn
         buckets=plan.begun.buckets,
         first=tuple(plan.first),
         each=tuple(plan.each),
-        mapped=plan.begun.mapped,
-        plan_unseen=plan.begun.plan_unseen,
-        never_used=plan.begun.never_used,
+        has_usage_map=plan.begun.mapped,
+        bucket_plan_unseen=plan.begun.plan_unseen,
+        unused_parameters=plan.begun.never_used,
         gradient_element_bytes=plan.begun.gradient_element_bytes,
         evidence=evidence(communicator, plan.begun, completions),
         assumed=assumed(communicator, collected, plan.each, _sizes(plan)),

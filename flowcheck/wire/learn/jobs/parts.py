@@ -125,7 +125,9 @@ def settled(
         job = msgspec.structs.replace(job, assumed=(*job.assumed, *by_order))
     if job is not None and weights is not None and weights.still:
         rests_on = BUFFERS_NEVER_CHANGE(buffers=len(weights.still), forwards=weights.forwards)
-        job = msgspec.structs.replace(job, still=weights.still, assumed=(*job.assumed, rests_on))
+        job = msgspec.structs.replace(
+            job, unchanged_buffers=weights.still, assumed=(*job.assumed, rests_on)
+        )
     if job is not None and weights is not None and weights.why_not:
         why_not = (*why_not, weights.why_not)
     if job is not None:

@@ -102,7 +102,7 @@ def rules_told(sorted_flows: Sorted, stated: NcclEra | None = None) -> tuple[Ncc
     for stream in sorted_flows.streams:
         for send in stream.sends.values():
             word = send.message.immediate
-            if word and not send.message.inferred:
+            if word and not send.message.length_inferred:
                 orders &= set(nccl_wire_format.immediate_orders(word, send.wire_bytes)) or orders
     if orders == {"little"}:
         rules -= {NcclEra.V2_29}

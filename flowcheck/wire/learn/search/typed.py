@@ -82,8 +82,8 @@ def _types(told: Habits, stated: OperatorStatement, *, counted: bool) -> Iterato
         return
     types = Types(shapes, tuple(p.element_bytes for p in own), kinds)
     several = len(set(kinds)) > 1
-    parameters = tuple(tensor for tensor in stated.everything if not tensor.buffer)
-    for sent in dict.fromkeys((stated.everything, parameters)):
+    parameters = tuple(tensor for tensor in stated.module_tensors if not tensor.buffer)
+    for sent in dict.fromkeys((stated.module_tensors, parameters)):
         typed = replace(types, sent=sent)
         if typed.beside or (sent and (several or unread)):
             yield typed

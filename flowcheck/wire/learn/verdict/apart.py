@@ -34,7 +34,7 @@ def in_registration_order(habits: Habits, parts: Sequence[Collective]) -> Sent:
     counts = habits.shapes[0].counts
     sizes = [count * each for count, each in zip(counts, habits.each, strict=True)]
     sent = habits.types.sent if habits.types is not None else ()
-    trains = [tensor.trains for tensor in sent] or [True] * len(sizes)
+    trains = [tensor.has_gradient for tensor in sent] or [True] * len(sizes)
     held = [tensor.wire.nbytes for tensor in sent] or sizes
     at = {True: 0, False: 0}
     starts = []
@@ -77,7 +77,7 @@ def still(
     for tensor in sent:
         if tensor.buffer:
             begins.append(beside[at : at + tensor.wire.nbytes].tobytes())
-        at += 0 if tensor.trains else tensor.wire.nbytes
+        at += 0 if tensor.has_gradient else tensor.wire.nbytes
     wires = [tensor.wire for tensor in sent if tensor.buffer]
     pieces = ddp_messages.weight_broadcasts([w.nbytes for w in wires], [w.dtype for w in wires])
     same, forwards = set(range(len(wires))), 0

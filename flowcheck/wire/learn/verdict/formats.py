@@ -57,7 +57,7 @@ def _orders(flows: Sorted) -> Iterator[set[str]]:
         for send in stream.sends.values():
             word = send.message.immediate
             fits = set(nccl_wire_format.immediate_orders(word, send.wire_bytes)) if word else set()
-            if fits and not send.message.inferred:
+            if fits and not send.message.length_inferred:
                 yield fits
 
 

@@ -33,7 +33,7 @@ ALIKE_BYTES = 112
 
 def as_linear(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:
     """To be read as those of before 2.10."""
-    return [replace(message, linear=True) for message in messages]
+    return [replace(message, linear_ll128=True) for message in messages]
 
 
 def may_be_linear(flows: Sorted) -> bool | None:
@@ -89,7 +89,9 @@ def _other_way(ring: Ring) -> Ring:
     """Read in the other order."""
 
     def of(send: SendSeen) -> SendSeen:
-        return replace(send, message=replace(send.message, linear=not send.message.linear))
+        return replace(
+            send, message=replace(send.message, linear_ll128=not send.message.linear_ll128)
+        )
 
     edges = tuple(
         replace(

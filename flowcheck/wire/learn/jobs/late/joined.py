@@ -43,12 +43,12 @@ def knows(known: learned_job.LearnedJob, messages: Sequence[ObservedMessage]) ->
 
 def of_job(known: learned_job.LearnedJob, flow: FlowKey) -> bool:
     """It has the addresses and the queue pair of one of its connections."""
-    return any(_name(flow) == _name(own) for edge in known.edges for own in edge.every_flow)
+    return any(_name(flow) == _name(own) for edge in known.edges for own in edge.all_flows)
 
 
 def from_start(message: ObservedMessage) -> bool:
     """It is the first one its connection ever carried."""
-    return message.first_psn == START_PSN and message.counted
+    return message.first_psn == START_PSN and message.psn_counted
 
 
 def join_job(
@@ -121,7 +121,7 @@ def _latest(
     known: learned_job.LearnedJob, messages: Sequence[ObservedMessage]
 ) -> dict[FlowKey, list[ObservedMessage]]:
     """{flow: its messages in PSN order} of the connections of `known`, of their last owner."""
-    names = {_name(flow) for edge in known.edges for flow in edge.every_flow}
+    names = {_name(flow) for edge in known.edges for flow in edge.all_flows}
     found: dict[FlowKey, dict[int, list[ObservedMessage]]] = defaultdict(lambda: defaultdict(list))
     for message in messages:
         if _name(message.flow) in names:
@@ -140,7 +140,7 @@ def _behind_last_gap(messages: Sequence[ObservedMessage]) -> list[ObservedMessag
         if message.first_psn != stop:
             found = []
         stop = message.first_psn + message.packets
-        if not message.closes:
+        if not message.closes_adaptive_send:
             found.append(message)
     return found
 

@@ -14,7 +14,7 @@ from flowcheck.wire.training_job.learned_job import LearnedJob
 def mixable(found: LearnedJob, streams: Sequence[Stream], *, laps: int) -> bool:
     """Some connection beside those of the job has, for so many iterations on end, the sizes of one
     of them, from and to the same address."""
-    own = {flow for edge in found.edges for flow in edge.every_flow}
+    own = {flow for edge in found.edges for flow in edge.all_flows}
     beside = [stream for stream in streams if stream.key not in own]
     for _, turns, period in iteration_sizes(found):
         if not len(period):
