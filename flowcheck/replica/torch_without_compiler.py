@@ -44,7 +44,7 @@ def _answering(marked: Callable[..., Any], plain: Callable[..., Any]) -> Callabl
     return call
 
 
-def step_leanly(optimizer: torch.optim.Optimizer) -> None:
+def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
     """One step to see what a class of torch.optim keeps. Its step() asks the compiler for a break
     in a graph (torch/optim/optimizer.py, _use_grad_for_differentiable), and there is no graph; what
     else it does is to switch gradients off. Hooks are not called."""

@@ -28,7 +28,7 @@ def seen(
         "first_psn": 2**32,
         "packets": 2,
         "number": None,
-        "counted": False,
+        "psn_counted": False,
         "va": 0,
         "rkey": 0,
         "immediate": None,

@@ -44,7 +44,7 @@ def check_numbers(kind: type, arguments: dict[str, Any]) -> None:
             raise ConfigError(f"{ARGUMENTS}.{name}", value, right)
 
 
-def try_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> None:
+def check_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> None:
     """Steps it. Raises ConfigError for what does not work out."""
     stated = [part for part in config.per_optimizer if part.schedule is not None]
     own = config.factory is not None or any(

@@ -19,7 +19,7 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import STATE_TYPE, TORCH_REFUSES
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.param_layout import Layout, Parameter
-from flowcheck.replica.torch_without_compiler import step_leanly
+from flowcheck.replica.torch_without_compiler import step_without_compiler
 from flowcheck.replica.user_code import error_text
 
 NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
@@ -115,7 +115,7 @@ def _stepped(
             own["params"] = [leaf] if own is group else []
         optimizer.state.clear()
         try:
-            step_leanly(optimizer)
+            step_without_compiler(optimizer)
         except Exception as error:  # what a rule cannot do to tensors without values, or at all
             failed = error
             continue

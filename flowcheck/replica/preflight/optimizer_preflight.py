@@ -29,7 +29,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
     parts = config.per_optimizer
     if not config.computes_steps or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load
-    from flowcheck.replica.optimizer.lr_schedule_dry_run import try_schedule
+    from flowcheck.replica.optimizer.lr_schedule_dry_run import check_schedule
     from flowcheck.replica.optimizer.master_weights import stepped_layout
     from flowcheck.replica.optimizer.optimizer_class import (
         check_keys,
@@ -49,7 +49,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
     if layout is not None:
         optimizer_state_shapes(config, stepped_layout(config, layout))
         check_determinism(config, stepped_layout(config, layout))
-        try_schedule(config, ParamGroupSettings(config, layout))
+        check_schedule(config, ParamGroupSettings(config, layout))
     elif config.factory is None:
         for part in parts:
             alone = msgspec.structs.replace(part, groups=(), master_dtype=None, scaler=None)
@@ -60,7 +60,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
 def _check_schedule(part: OptimizerConfig) -> None:
     """Held against stand-ins, a parameter of each group that is stated: schedules may have a value
     for each. Whether parameters are left for one more group shows with the model alone."""
-    from flowcheck.replica.optimizer.lr_schedule_dry_run import try_schedule
+    from flowcheck.replica.optimizer.lr_schedule_dry_run import check_schedule
     from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
 
     stated = [
@@ -74,7 +74,7 @@ def _check_schedule(part: OptimizerConfig) -> None:
     refused: list[ConfigError] = []
     for count in counts:
         try:
-            try_schedule(alone, ParamGroupSettings(alone, Layout.of_shapes([(2, 2)] * count)))
+            check_schedule(alone, ParamGroupSettings(alone, Layout.of_shapes([(2, 2)] * count)))
             return
         except ConfigError as error:
             refused.append(error)

@@ -8,7 +8,7 @@ import sys
 import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.torch_without_compiler import ANSWER, MARKED, step_leanly
+from flowcheck.replica.torch_without_compiler import ANSWER, MARKED, step_without_compiler
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
 
 def compiler():
@@ -31,7 +31,7 @@ def made(kind):
 KINDS = ("SGD", "AdamW", "RMSprop", "Adagrad", "Adadelta")
 lean = {kind: made(kind) for kind in KINDS}
 for _, optimizer in lean.values():
-    step_leanly(optimizer)
+    step_without_compiler(optimizer)
 compiler()
 
 for kind, (p, optimizer) in lean.items():

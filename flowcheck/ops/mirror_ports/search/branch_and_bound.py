@@ -355,7 +355,9 @@ class PortSearch:
     ) -> list[MonitorPort]:
         """Monitors beside the port, those on which most is new first, then those in use."""
         used = {where for _, where in placed}
-        spots = [s for s in self.monitors.on(pair.switch) if s.monitor.machine == machine]
+        spots = [
+            s for s in self.monitors.ports_of_switch(pair.switch) if s.monitor.machine == machine
+        ]
         return sorted(
             spots, key=lambda s: (-gains[s.number], s.number not in used, s.monitor.gbps, s.number)
         )
@@ -364,6 +366,6 @@ class PortSearch:
         own = frozenset((pair, where) for pair, where in placed if pair.switch == switch)
         if (switch, own) not in self.fits:
             self.fits[switch, own] = (
-                self.monitors.refused(switch, load_of(tuple(sorted(own)))) is None
+                self.monitors.refusal_reason(switch, load_of(tuple(sorted(own)))) is None
             )
         return self.fits[switch, own]

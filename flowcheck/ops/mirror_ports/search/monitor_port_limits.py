@@ -62,16 +62,16 @@ class MonitorPorts:
 
     spots: tuple[MonitorPort, ...]
 
-    def on(self, switch: str) -> tuple[MonitorPort, ...]:
+    def ports_of_switch(self, switch: str) -> tuple[MonitorPort, ...]:
         return tuple(spot for spot in self.spots if spot.monitor.switch == switch)
 
     def gbps(self, spot: MonitorPort, pairs: Sequence[MirroredDirection]) -> float:
         """Line rates of the sources, grown by a tunnel."""
         return sum(pair.gbps for pair in pairs) * spot.growth
 
-    def refused(self, switch: str, load: Load) -> Finding | None:
+    def refusal_reason(self, switch: str, load: Load) -> Finding | None:
         """Why the monitors of a switch cannot take this; None: they can."""
-        spots = [spot for spot in self.on(switch) if load.get(spot.number)]
+        spots = [spot for spot in self.ports_of_switch(switch) if load.get(spot.number)]
         for spot in spots:
             total = self.gbps(spot, load[spot.number])
             if total > spot.monitor.gbps * (1 + 1e-9):

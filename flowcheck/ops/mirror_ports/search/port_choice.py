@@ -83,7 +83,7 @@ def _monitors_to_add(
     """At the switches of all that the machine lacks, as many monitors as it may need there."""
     told: list[Finding] = []
     for switch in sorted({end for want, _ in lacking for end in _ends(sought, want)}):
-        own = sum(spot.monitor.machine == machine for spot in monitors.on(switch))
+        own = sum(spot.monitor.machine == machine for spot in monitors.ports_of_switch(switch))
         if own < redundancy:
             more = redundancy - own
             told.append(
@@ -188,7 +188,8 @@ def _unseen(
 def _at(tap: PortTap, monitors: MonitorPorts, machine: str) -> list[MonitorPort]:
     """Monitors of a machine beside all of a tap's ports."""
     each = [
-        [s for s in monitors.on(pair.switch) if s.monitor.machine == machine] for pair in tap.pairs
+        [s for s in monitors.ports_of_switch(pair.switch) if s.monitor.machine == machine]
+        for pair in tap.pairs
     ]
     return [spot for spots in each for spot in spots] if all(each) else []
 
@@ -244,7 +245,7 @@ def _too_much(
     load = load_of(found.placed)
     needed = sum(pair.gbps for pair, _ in found.placed)
     room = sum(s.monitor.gbps / s.growth for s in monitors.spots if s.monitor.switch in ends)
-    refusals = (monitors.refused(switch, load) for switch in switches if needed <= room)
+    refusals = (monitors.refusal_reason(switch, load) for switch in switches if needed <= room)
     total = " + ".join(f"{count} * {gbps:g}" for gbps, count in _by_speed(found.placed))
     there = [_room(s) for s in monitors.spots if s.monitor.switch in ends]
     told = [
