@@ -291,7 +291,7 @@ def trainer_state_as_saved(
         scaler=plain.scaler,
         masters=taken.optional_state.masters,
         averages=taken.optional_state.averages,
-        average_updates=taken.optional_state.averaged,
+        average_updates=taken.optional_state.average_updates,
         optimizer_steps=taken.step - taken.optional_state.skipped,
         older=taken.older,
         frozen_and_buffers=taken.frozen_and_buffers,

@@ -51,7 +51,7 @@ class OptionalState:
     masters: dict[str, torch.Tensor] | None = None
     """What the optimizer steps in place of the parameters, by their names."""
     averages: dict[str, torch.Tensor] | None = None
-    averaged: int = 0
+    average_updates: int = 0
     """How often those were updated."""
     scaler: dict[str, float] = field(default_factory=dict)
     """By the words of optimizers.SCALER_NUMBERS; {} without a loss scale."""
@@ -187,7 +187,7 @@ def _assembled(
     more = OptionalState(
         masters=by_name(state_section_names.MASTER),
         averages=by_name(state_section_names.AVERAGE),
-        averaged=0 if counted is None else int(counted[0]),
+        average_updates=0 if counted is None else int(counted[0]),
         scaler={name: float(number) for name, number in numbers},
     )
     left = parameters_of_other_steps(optimizer, layout, sections, commit.step)

@@ -134,7 +134,7 @@ def trainer_state(
         scaler=_scaler(snapshot),
         masters=more.masters,
         averages=more.averages,
-        average_updates=more.averaged,
+        average_updates=more.average_updates,
         optimizer_steps=snapshot.step - more.skipped,
         older=snapshot.older,
         frozen_and_buffers=snapshot.frozen_and_buffers,

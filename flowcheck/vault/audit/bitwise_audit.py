@@ -235,7 +235,7 @@ def _beside(
     if more.averages is not None and averages is not None:
         for (name, own), their in zip(more.averages.items(), averages[0], strict=True):
             yield f"{name}/{state_section_names.AVERAGE}", their, own
-        counts = torch.tensor(float(averages[1])), torch.tensor(float(more.averaged))
+        counts = torch.tensor(float(averages[1])), torch.tensor(float(more.average_updates))
         yield state_section_names.AVERAGED, *counts
     scaler = scaler_in(template.tree) if more.scaler else None
     if scaler is not None:

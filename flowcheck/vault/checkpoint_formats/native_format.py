@@ -42,7 +42,7 @@ def read(folder: Path) -> dict[str, Any]:
         if told is not None:
             found[part] = told
     averages = averaged_model_state(
-        kept.model, kept.parameters, kept.more.averages, kept.more.averaged
+        kept.model, kept.parameters, kept.more.averages, kept.more.average_updates
     )
     more = {"averages": averages, "masters": kept.more.masters}
     found.update({part: held for part, held in more.items() if held is not None})

@@ -81,7 +81,7 @@ def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tup
     if averages is not None and more.averages is not None:
         for own, new in zip(averages[0], more.averages.values(), strict=True):
             own.detach().copy_(new)
-        replaced.append(("moving averages", _count(template, more.averaged)))
+        replaced.append(("moving averages", _count(template, more.average_updates)))
     return replaced
 
 
