@@ -64,9 +64,7 @@ def install(extractor: Extractor, load: Load) -> None:
     for flow, key in enumerate(sorted(extractor.keys(), key=lambda k: k.dest_qp)):
         assert isinstance(key, FlowKey)
         rows = table(load, flow)
-        assert extractor.install_plan(
-            FlowPlan(flow=key, first_number=0, first=rows, message_table=rows)
-        )
+        assert extractor.install_plan(FlowPlan(flow=key, first_number=0, first=rows, each=rows))
 
 
 class Placing:

@@ -71,9 +71,7 @@ def table(sends: Sequence[Send]) -> MessageTable:
 
 
 def plan_of(sends: Sequence[Send], *, first_number: int = 0, each: Sequence[Send] = ()) -> FlowPlan:
-    return FlowPlan(
-        flow=FLOW, first_number=first_number, first=table(sends), message_table=table(each)
-    )
+    return FlowPlan(flow=FLOW, first_number=first_number, first=table(sends), each=table(each))
 
 
 @dataclass(frozen=True)

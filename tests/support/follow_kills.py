@@ -107,7 +107,7 @@ def plan(
         flow=key,
         first_number=0,
         first=table(first),
-        message_table=table(each),
+        each=table(each),
         first_psn=first_psn,
         stride=stride,
         phase=phase,

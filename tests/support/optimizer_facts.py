@@ -314,7 +314,7 @@ def facts() -> dict[str, dict[str, Any]]:
     """{optimizer and setting: {what: how it is}}, as on a CPU whose arithmetic C knows."""
     with (
         patch.object(c_kernel_args, "fuses", lambda: True),
-        patch.object(c_kernel_args, "root_kind", lambda: 0),
+        patch.object(c_kernel_args, "square_root_kind", lambda: 0),
     ):
         return {key: Facts(config, dtype).all() for key, config, dtype in configs()}
 

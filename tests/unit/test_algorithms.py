@@ -80,7 +80,7 @@ def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
                 protocol=Protocol.LL,
                 rule=NcclEra.V2_23,
             )
-    with pytest.raises(ConfigError, match="is one of ring, tree, both, nvls, collnet, pat"):
+    with pytest.raises(ConfigError, match="must be one of ring, tree, both, nvls, collnet, pat"):
         choose(tmp_path, layout(algorithm="star"))
 
 
@@ -177,8 +177,8 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
 
     job = decode_job(text)
     for mine, theirs in zip(compile_flow_plans(job), compile_flow_plans(by_trees), strict=True):
-        assert mine.message_table.sends.tobytes() == theirs.message_table.sends.tobytes()
-        assert mine.message_table.segments.tobytes() == theirs.message_table.segments.tobytes()
+        assert mine.each.sends.tobytes() == theirs.each.sends.tobytes()
+        assert mine.each.segments.tobytes() == theirs.each.segments.tobytes()
     told = "\n".join(explain(summarize_learned_job(job)))
     assert "made-up ones" in told and "trees" not in told
     plan = choose(tmp_path, layout(nodes=2, algorithm="pat"))

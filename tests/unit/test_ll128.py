@@ -67,7 +67,7 @@ def plan_of(wire_bytes: int, segments: Segments, order: int) -> FlowPlan:
     row["protocol"], row["kind"] = order, SendKind.FINAL
     none = MessageTable(sends=np.zeros(0, SEND), segments=np.array([], SEGMENT))
     table = MessageTable(sends=row, segments=np.array(list(segments), SEGMENT))
-    return FlowPlan(flow=FLOW, first_number=0, first=table, message_table=none)
+    return FlowPlan(flow=FLOW, first_number=0, first=table, each=none)
 
 
 def check(

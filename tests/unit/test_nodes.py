@@ -184,11 +184,8 @@ def test_start_that_nobody_saw_is_made_up_for_by_a_stated_model_and_the_log(
     assert PLACES_BY_LOG.code in codes(job.assumed)
     mine, right = compile_flow_plans(job), {p.flow: p for p in compile_flow_plans(whole)}
     for plan in mine:
-        assert plan.message_table.sends.tobytes() == right[plan.flow].message_table.sends.tobytes()
-        assert (
-            plan.message_table.segments.tobytes()
-            == right[plan.flow].message_table.segments.tobytes()
-        )
+        assert plan.each.sends.tobytes() == right[plan.flow].each.sends.tobytes()
+        assert plan.each.segments.tobytes() == right[plan.flow].each.segments.tobytes()
     exits = order_of(options, 0)[-1]
     drawn = (replace(options, seed=seed) for seed in range(50))
     other = next(one for one in drawn if order_of(one, 0)[-1] != exits)

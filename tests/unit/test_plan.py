@@ -117,7 +117,7 @@ def test_the_tables_put_every_byte_of_both_layouts_in_registration_order() -> No
     assert [plans[flow(n)].first_number for n in (10, 11, 20, 21)] == [4, 5, 6, 7]
     for ops, buckets, part in (
         (learned.first, learned.first_buckets, "first"),
-        (learned.each, learned.buckets, "message_table"),
+        (learned.each, learned.buckets, "each"),
     ):
         state = np.zeros(learned.state_bytes, np.uint8)
         for edge in learned.edges:
@@ -205,10 +205,10 @@ def test_captured_job_is_complete_with_its_point_to_point_send(truth: Path) -> N
         each=(reduce_all, p2p),
     )
     ring, extra = compile_flow_plans(learned)
-    due = [*ring.first.sends["wire_bytes"], *ring.message_table.sends["wire_bytes"]]
+    due = [*ring.first.sends["wire_bytes"], *ring.each.sends["wire_bytes"]]
     assert due == ring_sizes[ring.first_number :]
-    assert [*extra.first.sends["wire_bytes"], *extra.message_table.sends["wire_bytes"]] == p2p_sizes
+    assert [*extra.first.sends["wire_bytes"], *extra.each.sends["wire_bytes"]] == p2p_sizes
     placed = np.zeros(20_000, np.uint8)
-    for piece in np.concatenate([ring.message_table.segments, extra.message_table.segments]):
+    for piece in np.concatenate([ring.each.segments, extra.each.segments]):
         placed[piece["dst_byte"] : piece["dst_byte"] + piece["data_bytes"]] += 1
     assert (placed == 1).all()

@@ -108,7 +108,7 @@ def test_broadcasts_of_the_stated_buffers_have_places_behind_the_gradient(tmp_pa
     size = 4 * BUFFERS + 16
     covered = np.zeros(size, bool)
     for plan in compile_flow_plans(job):
-        for part in plan.message_table.segments:
+        for part in plan.each.segments:
             at = int(part["dst_byte"]) - job.gradient_bytes
             covered[max(0, at) : max(0, at + int(part["data_bytes"]))] = True
         first = plan.first.segments["dst_byte"]

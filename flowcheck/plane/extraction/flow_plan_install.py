@@ -31,7 +31,7 @@ def flow_plan_fields(plan: FlowPlan, *, first_step: int, frontier: int) -> dict[
         "first_number": plan.first_number,
         "first_step": first_step,
         "first_sends": len(plan.first.sends),
-        "each_sends": len(plan.message_table.sends),
+        "each_sends": len(plan.each.sends),
         "first_at": 0,
         "each_at": len(plan.first.sends),
         "flag_offset": FIRST_FLAG if plan.flags_count else FLAG_UNKNOWN,
@@ -44,9 +44,9 @@ def flow_plan_fields(plan: FlowPlan, *, first_step: int, frontier: int) -> dict[
 
 def install(extractor: Any, flow: int, plan: FlowPlan, fields: dict[str, int]) -> int:
     """The code of fc_plan_install. flow: its index; fields: of struct fc_flow_plan."""
-    sends = np.concatenate([plan.first.sends, plan.message_table.sends])
+    sends = np.concatenate([plan.first.sends, plan.each.sends])
     sends["first_segment"][len(plan.first.sends) :] += len(plan.first.segments)
-    segments = np.concatenate([plan.first.segments, plan.message_table.segments])
+    segments = np.concatenate([plan.first.segments, plan.each.segments])
     return int(
         lib.fc_plan_install(
             extractor,

@@ -102,7 +102,7 @@ def square_root_kind() -> int | None:
 
 
 def square_root_name() -> str:
-    """`root_kind` in a word: what a recording says of the CPUs it was made on."""
+    """`square_root_kind` in a word: what a recording says of the CPUs it was made on."""
     kind = square_root_kind()
     return "unknown" if kind is None else ROOT_NAMES[kind]
 

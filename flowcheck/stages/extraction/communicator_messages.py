@@ -132,7 +132,7 @@ class CommunicatorMessages:
         return len(self._plans[lane].first.sends)
 
     def _period(self, lane: int) -> int:
-        return len(self._plans[lane].message_table.sends)
+        return len(self._plans[lane].each.sends)
 
     @property
     def first_steps(self) -> int:
@@ -224,9 +224,7 @@ class CommunicatorMessages:
         if nth >= self._first(lane) and not self._period(lane):
             return None
         early = nth < self._first(lane)
-        send: np.void = (
-            plan.first.sends[nth] if early else plan.message_table.sends[self._within(lane, nth)]
-        )
+        send: np.void = plan.first.sends[nth] if early else plan.each.sends[self._within(lane, nth)]
         return send
 
     def _size(self, lane: int, number: int) -> int | None:

@@ -120,7 +120,7 @@ class InstalledPlans:
             plan, position = self._plans.get(keys[int(m["flow"])]), int(m["position"])
             begins.setdefault(int(m["flow"]), position)
             if plan is not None:
-                needed = plan.first_number + len(plan.first.sends) + len(plan.message_table.sends)
+                needed = plan.first_number + len(plan.first.sends) + len(plan.each.sends)
                 if plan.number(int(m["number"])) < needed:
                     proved_at = max(proved_at, position)
         return {index for index, begin in begins.items() if begin < proved_at}
@@ -154,7 +154,7 @@ class InstalledPlans:
     @property
     def messages_of_iteration(self) -> int:
         """Messages of one iteration, over all flows."""
-        return sum(len(plan.message_table.sends) for plan in self._plans.values())
+        return sum(len(plan.each.sends) for plan in self._plans.values())
 
     def join_again(self) -> bool:
         """The job goes on after what was lost: from now on its flows are `late_flows` ones. False:

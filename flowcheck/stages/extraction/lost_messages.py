@@ -112,7 +112,7 @@ def _only_here(
 
 def _planned_sizes(plan: FlowPlan, places: NDArray[np.int64]) -> NDArray[np.int64]:
     """[places] wire bytes of the message at each place of the plan; -1 before its first."""
-    first, each = plan.first.sends["wire_bytes"], plan.message_table.sends["wire_bytes"]
+    first, each = plan.first.sends["wire_bytes"], plan.each.sends["wire_bytes"]
     period = max(1, len(each))
     whole = np.concatenate([first, each, [-1]]).astype(np.int64)
     beyond = len(first) + (places - len(first)) % period

@@ -51,13 +51,13 @@ class MessageTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """`first` once, from message `first_number` on; then `message_table` for ever, one step a
+    """`first` once, from message `first_number` on; then `each` for ever, one step a
     round."""
 
     flow: FlowKey
     first_number: int
     first: MessageTable
-    message_table: MessageTable
+    each: MessageTable
     flags_count: bool = True
     """A line's flag is its message's number plus one: no Simple send ever came between."""
     connection: int = 0
@@ -112,7 +112,7 @@ def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
                         flow=flow,
                         first_number=edge.first_numbers[channel] * edge.pieces,
                         first=tables[0],
-                        message_table=tables[1],
+                        each=tables[1],
                         flags_count=edge.flags_count and not edge.split,
                         connection=connections,
                         first_psn=edge.first_psns[channel][phase] if edge.first_psns else None,

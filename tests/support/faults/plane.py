@@ -317,9 +317,7 @@ class Rig:
             any_of = True
             if not states[keys.index(own)]:
                 one = table(sends)
-                extractor.install_plan(
-                    FlowPlan(flow=own, first_number=0, first=one, message_table=one)
-                )
+                extractor.install_plan(FlowPlan(flow=own, first_number=0, first=one, each=one))
         return any_of
 
     def close(self) -> None:

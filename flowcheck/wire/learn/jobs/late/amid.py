@@ -214,8 +214,8 @@ def _same(one: learned_job.LearnedJob, other: learned_job.LearnedJob) -> bool:
     return len(ours) == len(theirs) and all(
         a.flow == b.flow
         and a.first_psn == b.first_psn
-        and a.message_table.sends.tobytes() == b.message_table.sends.tobytes()
-        and a.message_table.segments.tobytes() == b.message_table.segments.tobytes()
+        and a.each.sends.tobytes() == b.each.sends.tobytes()
+        and a.each.segments.tobytes() == b.each.segments.tobytes()
         for a, b in zip(ours, theirs, strict=True)
     )
 
