@@ -15,6 +15,17 @@ from support.cabling import Tap
 from support.mirrored import Switch, dying
 from support.switches import NEEDS_OVS, ONE_OVS_AT_A_TIME
 
+from flowcheck.findings.catalog.refused_ovs_mirrors import (
+    MADE_BY_OTHERS,
+    MONITOR_CUTS_TAGS,
+    MONITOR_INTERNAL,
+    NO_SUCH_BRIDGE,
+    NO_SUCH_OVS_PORT,
+    OVS_NAME_TAKEN,
+    OVS_OUTPUT_TAKEN,
+    OVS_SOURCE_IS_OUTPUT,
+    PORT_ON_OTHER_BRIDGE,
+)
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster.cluster_state_file import folder_of
 
@@ -122,18 +133,19 @@ def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
         assert sentence in err
 
     before = held(switch)
-    refused("there is br0", "--bridge", "br9", "--source", "p0", "--monitor", "mon0")
-    refused("no port of", *BRIDGE, "--source", "p7", "--monitor", "mon0")
-    refused("mirror m0, which is not ours", *BRIDGE, "--source", "p0", "--monitor", "other")
-    refused("of type internal", *BRIDGE, "--source", "p0", "--monitor", "br0")
-    refused("is the output of mirror m0", *BRIDGE, "--source", "other", "--monitor", "mon0")
-    refused("not marked as ours", *ASKED, "--session", "m0")
+    refused(str(NO_SUCH_BRIDGE(["br0"])), "--bridge", "br9", "--source", "p0", "--monitor", "mon0")
+    refused(str(NO_SUCH_OVS_PORT()), *BRIDGE, "--source", "p7", "--monitor", "mon0")
+    taken = OVS_OUTPUT_TAKEN(mirror="m0", maker=MADE_BY_OTHERS())
+    refused(str(taken), *BRIDGE, "--source", "p0", "--monitor", "other")
+    refused(str(MONITOR_INTERNAL()), *BRIDGE, "--source", "p0", "--monitor", "br0")
+    refused(str(OVS_SOURCE_IS_OUTPUT("m0")), *BRIDGE, "--source", "other", "--monitor", "mon0")
+    refused(str(OVS_NAME_TAKEN(bridge="br0", name="m0")), *ASKED, "--session", "m0")
     refused("reached through it", *BRIDGE, "--source", "p1", "--monitor", "p0")
     assert held(switch) == before
     vsctl(switch, "set port mon0 tag=5")
-    refused("lose their VLAN tags")
+    refused(str(MONITOR_CUTS_TAGS(column="tag", value=5)))
     vsctl(switch, "clear port mon0 tag -- add-br br2 -- del-port mon0 -- add-port br2 mon0")
-    refused("is on br2")
+    refused(str(PORT_ON_OTHER_BRIDGE(other="br2", bridge="br0")))
     code, _, err = switch.verb("remove", "--session", "m0")
     assert code == 0, err
     assert len(held(switch)["Mirror"]) == 1

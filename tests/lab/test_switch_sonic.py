@@ -13,6 +13,19 @@ from threading import Event
 import pytest
 from support.sonic_switch import MISSING, Switch, running
 
+from flowcheck.findings.catalog.refused_sonic_sessions import (
+    ASIC_CANNOT_MIRROR,
+    SONIC_HOST_NEEDED,
+    SONIC_MONITOR_IS_MEMBER,
+    SONIC_MONITOR_IS_ROUTED,
+    SONIC_MONITOR_TAKEN,
+    SONIC_MONITOR_WATCHED,
+    SONIC_NAME_TAKEN,
+    SONIC_NO_SUCH_PORT,
+    SONIC_NOT_REMOVED,
+    SONIC_SOURCE_IS_MONITOR,
+    SONIC_SOURCE_WATCHED,
+)
 from flowcheck.ops.switch.apply import sonic_mirror
 
 pytestmark = [
@@ -94,20 +107,23 @@ def test_what_would_harm_is_refused_before_the_switch_is_asked(switch: Switch) -
     switch.row(4, "VLAN_MEMBER|Vlan7|Ethernet100", {"tagging_mode": "untagged"})
     switch.row(4, "INTERFACE|Ethernet104|10.0.0.1/31", {"NULL": "NULL"})
     before = switch.held()
-    refused("watches it already", "--source", "Ethernet40", *monitor)
-    refused("monitor port of session somebodys", "--source", "Ethernet0", "--monitor", "Ethernet64")
-    refused("is the monitor port", "--source", "Ethernet64", *monitor)
-    refused("is watched by", "--source", "Ethernet0", "--monitor", "Ethernet40")
-    refused("cannot mirror tx", "--source", "Ethernet0:tx", *monitor)
-    refused("member of Vlan7", "--source", "Ethernet0", "--monitor", "Ethernet100")
-    refused("routed port", "--source", "Ethernet0", "--monitor", "Ethernet104")
+    name = "somebodys"
+    refused(str(SONIC_SOURCE_WATCHED(name)), "--source", "Ethernet40", *monitor)
+    refused(str(SONIC_MONITOR_TAKEN(name)), "--source", "Ethernet0", "--monitor", "Ethernet64")
+    refused(str(SONIC_SOURCE_IS_MONITOR(name)), "--source", "Ethernet64", *monitor)
+    refused(str(SONIC_MONITOR_WATCHED(name)), "--source", "Ethernet0", "--monitor", "Ethernet40")
+    refused(str(ASIC_CANNOT_MIRROR("tx")), "--source", "Ethernet0:tx", *monitor)
+    refused(
+        str(SONIC_MONITOR_IS_MEMBER("Vlan7")), "--source", "Ethernet0", "--monitor", "Ethernet100"
+    )
+    refused(str(SONIC_MONITOR_IS_ROUTED()), "--source", "Ethernet0", "--monitor", "Ethernet104")
     two = ("--source", "Ethernet0", "--source", "Ethernet4")
     refused("at 100 + 100 = 200 Gb/s", *two, "--monitor", "Ethernet8")
-    refused("no port in the switch", "--source", "Ethernet3", *monitor)
+    refused(str(SONIC_NO_SUCH_PORT()), "--source", "Ethernet3", *monitor)
     refused("one direction word", "--source", "Ethernet0", "--source", "Ethernet4:tx", *monitor)
-    refused("not made from this machine", *ASKED, "--session", "somebodys")
+    refused(str(SONIC_NAME_TAKEN()), *ASKED, "--session", "somebodys")
     code, _, err = switch.verb("remove", "--session", "somebodys")
-    assert (code, "not made from this machine" in err) == (2, True)
+    assert (code, str(SONIC_NOT_REMOVED("switch")) in err) == (2, True)
     assert switch.held() == before
     assert switch.heard("mirror_session") == []
 
@@ -142,7 +158,7 @@ def test_saved_only_where_that_is_asked_and_strangers_are_not_trusted(switch: Sw
     (switch.folder / "known").write_text("")
     code, _, err = switch.verb("remove")
     assert (code, "Host key verification failed" in err) == (2, True)
-    assert "must be stated" in switch.verb("remove", "--host", "-oProxyCommand=x")[2]
+    assert str(SONIC_HOST_NEEDED()) in switch.verb("remove", "--host", "-oProxyCommand=x")[2]
 
 
 def test_a_tunnel_is_a_session_too(switch: Switch) -> None:

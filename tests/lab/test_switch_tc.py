@@ -12,6 +12,19 @@ import pytest
 from support.mirrored import Switch
 from support.tc_switch import ASKED, bridged, held, somebodys
 
+from flowcheck.findings.catalog.refused_tc_mirrors import (
+    FILTER_OF_OTHERS,
+    HIDDEN_BY_FILTER,
+    INGRESS_QDISC,
+    MONITOR_DOWN,
+    MONITOR_HAS_MASTER,
+    NO_SUCH_DEVICE,
+    SHARED_BLOCK,
+    TC_COPIED_ALREADY,
+    TC_MONITOR_TAKEN,
+    TC_SOURCE_GETS_COPIES,
+)
+
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for network namespaces"),
@@ -107,19 +120,19 @@ def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
         assert sentence in err
 
     before = held(switch)
-    refused("no device", "--source", "p7", "--monitor", "mon0")
-    refused("belongs to br0", "--source", "p0", "--monitor", "p1")
+    refused(str(NO_SUCH_DEVICE()), "--source", "p7", "--monitor", "mon0")
+    refused(str(MONITOR_HAS_MASTER("br0")), "--source", "p0", "--monitor", "p1")
     switch.run("ip", "link", "set", "other", "mtu", "1500")
-    refused("MTU of 1500", "--source", "p0", "--monitor", "other")
+    refused("MTU of 1500 bytes is below", "--source", "p0", "--monitor", "other")
     switch.run("ip", "link", "set", "other", "mtu", "9000", "down")
-    refused("is down", "--source", "p0", "--monitor", "other")
+    refused(str(MONITOR_DOWN("other")), "--source", "p0", "--monitor", "other")
     switch.says("ip address add 10.99.0.1/24 dev other")
-    refused("10.99.0.1", "--source", "p0", "--monitor", "other")
+    refused("has an address (10.99.0.1", "--source", "p0", "--monitor", "other")
     switch.says("ip address flush dev other")
     switch.says("ip link set other up")
     assert held(switch) == before
     switch.run("tc", "qdisc", "add", "dev", "p0", "ingress")
-    refused("there is no egress")
+    refused(str(INGRESS_QDISC()))
     before = held(switch)
     assert switch.verb("apply", "--source", "p0", "--monitor", "mon0")[0] == 0
     sent = switch.frames(0, range(FRAMES))
@@ -129,17 +142,18 @@ def test_what_cannot_work_or_would_harm_is_refused(switch: Switch) -> None:
     switch.run("tc", "qdisc", "del", "dev", "p0", "ingress")
     switch.run("tc", "qdisc", "add", "dev", "p0", "clsact")
     somebodys(switch, 1, "pipe")
-    refused("at pref 1 that decides")
-    refused("would come twice", "--source", "p0", "--monitor", "other")
-    refused("not ours (pref 1) on p0 ingress copies", "--source", "other", "--monitor", "mon0")
+    refused(str(HIDDEN_BY_FILTER(device="p0", way="ingress", pref=1)))
+    place = {"maker": FILTER_OF_OTHERS(1), "device": "p0", "way": "ingress"}
+    refused(str(TC_COPIED_ALREADY(**place)), "--source", "p0", "--monitor", "other")
+    refused(str(TC_SOURCE_GETS_COPIES(**place)), "--source", "other", "--monitor", "mon0")
     assert switch.verb("apply", "--source", "p1", "--monitor", "mon0", "--session", "b")[0] == 0
-    refused("pref 1) on p0 ingress sends frames", "--source", "p1", "--monitor", "other")
-    whose = "a filter of session b of FlowCheck's"
+    refused(str(TC_MONITOR_TAKEN(**place)), "--source", "p1", "--monitor", "other")
+    whose = "a filter of FlowCheck's session b"
     refused(whose, "--source", "mon0", "--monitor", "other", "--session", "c")
     refused(whose, "--source", "p1", "--monitor", "mon0", "--session", "c")
     assert switch.verb("remove", "--session", "b")[0] == 0
     switch.says("tc qdisc add dev p1 ingress_block 5 clsact")
-    refused("a block it shares", "--source", "p1", "--monitor", "mon0")
+    refused(str(SHARED_BLOCK()), "--source", "p1", "--monitor", "mon0")
 
 
 @pytest.mark.nightly

@@ -10,6 +10,16 @@ import pytest
 from support.kernel import PCI, Kernel, put
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.machine_settings import (
+    CARRIES,
+    HAS_ADDRESS,
+    HELD_OPEN,
+    IS_STORAGE,
+    PORT_OF,
+    SSH_SESSION,
+    VIRTUAL_FUNCTIONS,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.node import bind_commands, device_in_use, vfio_bind
 from flowcheck.ops.node.sysfs_settings import MachineSettings
 
@@ -143,29 +153,30 @@ def remote(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (routed, "has an address"),
-        (bonded, "is a port of bond0"),
-        (carrying, "carries macvlan3"),
-        (virtual, "4 virtual functions"),
-        (stored, "storage"),
-        (remote, "process 4242 has /dev/infiniband/uverbs3 open"),
+        (routed, HAS_ADDRESS("cap0")),
+        (bonded, PORT_OF(interface="cap0", bridge="bond0")),
+        (carrying, CARRIES(interface="cap0", upper="macvlan3")),
+        (virtual, VIRTUAL_FUNCTIONS("4")),
+        (stored, IS_STORAGE()),
+        (remote, HELD_OPEN(pid=4242, file="/dev/infiniband/uverbs3")),
     ],
 )
 def test_what_this_machine_needs_is_not_taken(
-    kernel: Kernel, make: object, why: str, capsys: pytest.CaptureFixture[str]
+    kernel: Kernel, make: object, why: Finding, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert callable(make)
     make(kernel)
     before = kernel.files()
     assert nic(kernel, "bind", NIC) == 2
-    assert why in capsys.readouterr().err
+    assert str(why) in capsys.readouterr().err
+    assert why in device_in_use.needed_for(kernel, NIC, {})
     assert kernel.files() == before
 
 
 def test_the_way_of_the_ssh_session_is_not_taken(kernel: Kernel) -> None:
     kernel.answers["ip -o route get 10.9.8.7"] = "10.9.8.7 via 10.0.0.1 dev cap0 src 10.0.0.2"
     ssh = {"SSH_CONNECTION": "10.9.8.7 52144 10.0.0.2 22"}
-    assert device_in_use.needed_for(kernel, NIC, ssh) == ["your ssh session comes through cap0"]
+    assert device_in_use.needed_for(kernel, NIC, ssh) == [SSH_SESSION("cap0")]
     assert device_in_use.needed_for(kernel, NIC, {}) == []
 
 

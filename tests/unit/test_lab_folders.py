@@ -11,6 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import (
+    OUT_FILE_EXISTS,
+    OUT_HAS_LIVE_RUN,
+    OUT_HOLDS_RUN,
+    OUT_NOT_A_FOLDER,
+    OUT_NOT_OF_LAB,
+    OUT_NOT_PLAIN,
+    OUT_NOT_REPLACEABLE,
+)
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
 from flowcheck.lab.job_run.output_folders import make_empty_folders
@@ -55,12 +64,12 @@ def test_what_somebody_keeps_there_stays_whatever_is_typed(verb: str, out: Path)
     kept.write_text("mine")
     for words in ((), ("--force",)):
         said = refusal(verb, "--out", out, *words)
-        assert f"{out}/services is there, and no run of the lab made it" in said
+        assert str(OUT_NOT_OF_LAB(out / "services")) in said
     linked = out.with_name("linked")
     linked.mkdir()
     (linked / "trainers").symlink_to(out / "services")
-    assert "is a link" in refusal(verb, "--out", linked, "--force")
-    assert "is no folder" in refusal(verb, "--out", kept, "--force")
+    assert str(OUT_NOT_PLAIN(linked / "trainers")) in refusal(verb, "--out", linked, "--force")
+    assert str(OUT_NOT_A_FOLDER()) in refusal(verb, "--out", kept, "--force")
     assert kept.read_text() == "mine"
     out.rename(out.with_name(f"lab-{'run' if verb == 'train' else verb}"))
     assert "no run of the lab made it" in refusal(verb), "nor in the folder it takes by itself"
@@ -71,7 +80,7 @@ def test_an_earlier_run_goes_when_that_is_asked_for(verb: str, out: Path) -> Non
     make_empty_folders(out, parts(out), force=False)
     (out / "trainers" / "step-4.pt").write_text("a step")
     said = refusal(verb, "--out", out)
-    assert f"{out}/trainers: name another folder, or --force" in said
+    assert str(OUT_HOLDS_RUN(out / "trainers")) in said
     assert (out / "trainers" / "step-4.pt").exists()
     assert not refusal(verb, "--out", out, "--force")
     assert not refusal(verb, "--out", out.with_name("new"))
@@ -83,13 +92,15 @@ def test_nothing_goes_beside_a_run_and_nothing_of_one_that_goes_on(out: Path) ->
     make_empty_folders(out, parts(out), force=False)
     (out / "mine.txt").write_text("mine")
     (out / "trainers" / "step-4.pt").write_text("a step")
-    with pytest.raises(ConfigError, match="holds an earlier run"):
+    with pytest.raises(ConfigError) as caught:
         make_empty_folders(out, parts(out), force=False)
+    assert caught.value.right in [OUT_HOLDS_RUN(part) for part in parts(out)]
     run = RunDir(out / "services" / "run")
     run.pids.mkdir(parents=True)
     run.note_pid("supervisor", os.getpid())
-    with pytest.raises(ConfigError, match=f"process {os.getpid()} of a run that goes on works in"):
+    with pytest.raises(ConfigError) as caught:
         make_empty_folders(out, parts(out), force=True)
+    assert caught.value.right == OUT_HAS_LIVE_RUN(pid=os.getpid(), path=out / "services")
     assert (out / "trainers" / "step-4.pt").exists()
     (run.pids / "supervisor").unlink()
     make_empty_folders(out, parts(out), force=True)
@@ -104,13 +115,15 @@ def test_a_recording_goes_only_where_that_is_asked_for_and_never_another_s_job_f
     named = out.with_name("v2.1")
     job.write_text("a user's")
     assert not refusal("record", "--script", out, "--out", named), "its job file is the user's"
-    assert f"{job} is there already: name another, or --force" in refusal("record", "--out", named)
+    assert str(OUT_FILE_EXISTS(job)) in refusal("record", "--out", named)
     job.unlink()
     capture.write_text("an earlier one")
     for way in (named, capture):
-        assert f"{capture} is there already" in refusal("record", "--out", way)
+        assert str(OUT_FILE_EXISTS(capture)) in refusal("record", "--out", way)
     assert not refusal("record", "--out", named, "--force")
     assert capture.read_text() == "an earlier one", "it goes when there is another"
     capture.unlink()
     capture.symlink_to(job)
-    assert "is there already: name another" in refusal("record", "--out", named, "--force")
+    for words in (("--force",), ()):
+        said = refusal("record", "--out", named, *words)
+        assert str(OUT_NOT_REPLACEABLE(capture)) in said, "--force replaces no link"

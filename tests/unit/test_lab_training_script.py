@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flowcheck.errors import FlowCheckError
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog.refused_lab_options import NCCL_VERSION
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
 from flowcheck.lab.job_run import run_plan, training_script
@@ -98,7 +99,9 @@ def _text(paths: list[str]) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--protocol foo", "protocol = 'foo'"),
+        ("--protocol foo", "protocol = 'foo': must be LL, LL128 or Simple"),
+        ("--algo foo", "algo = 'foo': must be Ring or Tree"),
+        (f"--hosts 3 --tree-below {(1 << 62) + 1}", f"from 0 to {1 << 62}"),
         ("--nccl 2.18", "2.19 to 2.30"),
         ("--channels 0", "from 1 to 32"),
         ("--channels 33", "from 1 to 32"),
@@ -115,12 +118,29 @@ def test_settings_no_trainer_would_take_are_refused_at_once(
     assert said in refusal(folder, f"{verb} {words}")
 
 
+def test_what_an_option_must_be_is_what_a_trainer_takes() -> None:
+    """The limits that an error states are those at which a trainer begins to refuse."""
+    assert set(run_plan.TRAINER_TAKES) == set(run_plan.READ_BY_TRAINERS)
+    assert run_plan.TRAINER_TAKES["nccl"].of(NCCL_VERSION)
+    for option, right in run_plan.TRAINER_TAKES.items():
+        if "least" not in right.arguments:
+            continue
+        least, most = right.arguments["least"], right.arguments["most"]
+        assert isinstance(least, int) and isinstance(most, int)
+        for number in (least - 1, least, most, most + 1):
+            told = f"2.{number}" if option == "nccl" else str(number)
+            variable = run_plan.READ_BY_TRAINERS[option]
+            refuses = nullcontext() if least <= number <= most else pytest.raises(ConfigError)
+            with refuses:
+                run_plan._as_a_trainer_reads(option, variable, told)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--kill-at 0", "kill-at = 0: 1 to 39"),
-        ("--kill-at -1", "kill-at = -1: 1 to 39"),
-        ("--steps 9 --kill-at 9", "kill-at = 9: 1 to 8"),
+        ("--kill-at 0", "kill-at = 0: must be 1 to 39"),
+        ("--kill-at -1", "kill-at = -1: must be 1 to 39"),
+        ("--steps 9 --kill-at 9", "kill-at = 9: must be 1 to 8"),
         ("--steps 1", "2 or more"),
         ("--loss 1", "from 0 to less than 1"),
         ("--loss -0.1", "from 0 to less than 1"),

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_mirror_sessions import JOURNAL_UNWRITABLE
+from flowcheck.findings.catalog.refused_sonic_sessions import (
+    ASIC_CANNOT_MIRROR,
+    SONIC_HOST_NEEDED,
+    SONIC_MONITOR_IS_MEMBER,
+    SONIC_MONITOR_IS_ROUTED,
+    SONIC_MONITOR_TAKEN,
+    SONIC_MONITOR_WATCHED,
+    SONIC_NO_SUCH_PORT,
+    SONIC_SOURCE_IS_MONITOR,
+    SONIC_SOURCE_WATCHED,
+)
 from flowcheck.findings.catalog.switch_changes import INTERRUPTED, PORT_NAME_BEGINS_ALIKE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
@@ -120,8 +134,9 @@ def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be written"), apply_lock(tmp_path / "file"):
+    with pytest.raises(ConfigError) as caught, apply_lock(tmp_path / "file"):
         pass
+    assert caught.value.right == JOURNAL_UNWRITABLE(os.strerror(errno.EEXIST))
     (tmp_path / "x.json").write_text("no json")
     with pytest.raises(StateError, match="not a journal of FlowCheck's"):
         ApplyJournal(tmp_path, "x").read()
@@ -133,8 +148,8 @@ def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
         (("--os", "eos", "--monitor", "Ethernet2/1"), "render --os eos"),
         (("--os", "tc", "--monitor", "b", "--db", "unix:/x"), "with --os openvswitch only"),
         (("--os", "tc", "--monitor", "b", "--form", "flower"), "matchall, hardware, u32"),
-        (("--os", "sonic", "--monitor", "Ethernet4"), "as ssh takes it"),
-        (("--os", "sonic", "--monitor", "Ethernet4", "--host", "-oX=y"), "as ssh takes it"),
+        (("--os", "sonic", "--monitor", "Ethernet4"), str(SONIC_HOST_NEEDED())),
+        (("--os", "sonic", "--monitor", "Ethernet4", "--host", "-oX=y"), str(SONIC_HOST_NEEDED())),
     ],
 )
 def test_what_cannot_be_told_directly_is_refused(words: tuple[str, ...], sentence: str) -> None:
@@ -146,22 +161,22 @@ SOMEBODYS = {"type": "SPAN", "dst_port": "Ethernet64", "src_port": "Ethernet40",
 
 
 @pytest.mark.parametrize(
-    ("sources", "monitor", "sentence"),
+    ("sources", "monitor", "right"),
     [
-        ("Ethernet40", "Ethernet124", "watches it already"),
-        ("Ethernet40:both", "Ethernet124", "watches it already"),
-        ("Ethernet0", "Ethernet64", "is the monitor port of session somebodys"),
-        ("Ethernet64", "Ethernet124", "is the monitor port of session somebodys"),
-        ("Ethernet0", "Ethernet40", "is watched by session somebodys"),
-        ("Ethernet0:tx", "Ethernet124", "cannot mirror tx"),
-        ("Ethernet0", "Ethernet100", "member of Vlan7"),
-        ("Ethernet0", "Ethernet104", "routed port"),
-        ("Ethernet3", "Ethernet124", "CONFIG_DB has no such port"),
-        ("Ethernet40:rx", "Ethernet124", "watches it already"),
+        ("Ethernet40", "Ethernet124", SONIC_SOURCE_WATCHED("somebodys")),
+        ("Ethernet40:both", "Ethernet124", SONIC_SOURCE_WATCHED("somebodys")),
+        ("Ethernet0", "Ethernet64", SONIC_MONITOR_TAKEN("somebodys")),
+        ("Ethernet64", "Ethernet124", SONIC_SOURCE_IS_MONITOR("somebodys")),
+        ("Ethernet0", "Ethernet40", SONIC_MONITOR_WATCHED("somebodys")),
+        ("Ethernet0:tx", "Ethernet124", ASIC_CANNOT_MIRROR("tx")),
+        ("Ethernet0", "Ethernet100", SONIC_MONITOR_IS_MEMBER("Vlan7")),
+        ("Ethernet0", "Ethernet104", SONIC_MONITOR_IS_ROUTED()),
+        ("Ethernet3", "Ethernet124", SONIC_NO_SUCH_PORT()),
+        ("Ethernet40:rx", "Ethernet124", SONIC_SOURCE_WATCHED("somebodys")),
     ],
 )
 def test_a_session_of_sonic_that_would_clash_is_refused(
-    tmp_path: Path, sources: str, monitor: str, sentence: str
+    tmp_path: Path, sources: str, monitor: str, right: Finding
 ) -> None:
     state = sonic_state.SonicState(
         sessions={"somebodys": SOMEBODYS},
@@ -176,8 +191,9 @@ def test_a_session_of_sonic_that_would_clash_is_refused(
     wanted = mirror_session_options.parse_session(
         switch_platforms.platform_named("sonic"), [sources], monitor=monitor
     )
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError) as caught:
         sonic_mirror.sonic_goal(sonic, wanted, state, lambda _: None)
+    assert caught.value.right == right
     other = mirror_session_options.parse_session(
         switch_platforms.platform_named("sonic"), ["Ethernet4"], monitor="Ethernet124"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_mirror_sessions import MONITOR_SLOWER_WITH_OTHERS
 from flowcheck.ops.switch import mirror_session_options, monitor_capacity, switch_platforms
 from flowcheck.ops.switch.apply import ovs_state, sonic_state
 from flowcheck.ops.switch.monitor_capacity import check_monitor_speed, of_device
@@ -52,8 +53,13 @@ def test_what_another_session_copies_there_already_is_in_the_sum() -> None:
         switch_platforms.platform_named("tc"), ["eth1"], monitor="eth9"
     )
     check_monitor_speed(session, SPEEDS.__getitem__, ["eth2"])
-    with pytest.raises(ConfigError, match=r"eth2, eth3 .* run at 100 \+ 100 \+ 25 = 225"):
+    with pytest.raises(
+        ConfigError, match=r"eth2, eth3, .* run at 100 \+ 100 \+ 25 = 225"
+    ) as caught:
         check_monitor_speed(session, SPEEDS.__getitem__, ["eth2", "eth3"])
+    assert caught.value.right == MONITOR_SLOWER_WITH_OTHERS(
+        gbps="200", others=["eth2", "eth3"], parts="100 + 100 + 25", total="225"
+    )
 
 
 def test_a_device_has_a_line_rate_where_hardware_is_behind_it(

@@ -9,6 +9,14 @@ import msgspec
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_tc_mirrors import (
+    FILTER_OF_OTHERS,
+    FILTER_OF_SESSION,
+    MONITOR_IN_USE,
+    TC_MONITOR_TAKEN,
+    TC_MONITOR_WATCHED,
+    TC_SOURCE_GETS_COPIES,
+)
 from flowcheck.findings.catalog.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
@@ -78,16 +86,18 @@ def goal(
 @pytest.mark.parametrize(
     ("live", "whose"),
     [
-        (filter_at("eth2", "egress", "eth9", LIVE), "of session b of FlowCheck's"),
-        (filter_at("eth2", "ingress", "eth9", "aa"), "that is not ours"),
-        (filter_at("eth2", "ingress", "eth9", LIVE, "pipe"), "that is not ours"),
+        (filter_at("eth2", "egress", "eth9", LIVE), FILTER_OF_SESSION(session="b", pref=1000)),
+        (filter_at("eth2", "ingress", "eth9", "aa"), FILTER_OF_OTHERS(1000)),
+        (filter_at("eth2", "ingress", "eth9", LIVE, "pipe"), FILTER_OF_OTHERS(1000)),
     ],
 )
 def test_a_monitor_that_is_watched_and_a_source_copies_go_to_are_refused(
-    tmp_path: Path, source: str, monitor: str, live: TcFilter, whose: str
+    tmp_path: Path, source: str, monitor: str, live: TcFilter, whose: Finding
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{whose}.*copied again"):
+    with pytest.raises(ConfigError) as caught:
         goal(tmp_path, "c", source, monitor, live)
+    gets = TC_SOURCE_GETS_COPIES(maker=whose, device="eth2", way=live.way)
+    assert caught.value.right == (TC_MONITOR_WATCHED(whose) if monitor == "eth2" else gets)
 
 
 def test_what_this_very_session_does_now_is_no_reason_to_refuse_what_it_shall_do(
@@ -112,8 +122,10 @@ def test_what_this_very_session_does_now_is_no_reason_to_refuse_what_it_shall_do
 def test_a_monitor_port_somebody_else_sends_frames_to_is_refused_whatever_is_watched(
     tmp_path: Path, there: TcFilter
 ) -> None:
-    with pytest.raises(ConfigError, match=r"eth9.*not ours .* on eth2 .*gress sends frames"):
+    with pytest.raises(ConfigError) as caught:
         goal(tmp_path, "c", "eth1", "eth9", there)
+    taken = TC_MONITOR_TAKEN(maker=FILTER_OF_OTHERS(1000), device="eth2", way=there.way)
+    assert (caught.value.value, caught.value.right) == ("eth9", taken)
     assert goal(tmp_path, "c", "eth1", "eth3", there)
 
 
@@ -155,8 +167,10 @@ def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is
     assert goal(tmp_path, "c", "eth1", "eth9", warn=said.append), "it never carried a frame"
     assert said == []
     if told == "refused":
-        with pytest.raises(ConfigError, match="carries other traffic"):
+        with pytest.raises(ConfigError) as caught:
             goal(tmp_path, "c", "eth1", "eth9", frames=before)
+        got, sent = (now - was for now, was in zip(after, before, strict=True))
+        assert caught.value.right == MONITOR_IN_USE(received=got, sent=sent, seconds="0")
         return
     assert goal(tmp_path, "c", "eth1", "eth9", frames=before, warn=said.append)
     warned = MONITOR_CARRIES_FRAMES(device="eth9", received=1, sent=1, seconds="0")

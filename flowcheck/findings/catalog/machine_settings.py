@@ -60,3 +60,17 @@ DEVICE_IN_USE = Entry("machine.device_in_use", "is in use by process {pid}: end 
 NOT_A_PCI_ADDRESS = Entry("machine.not_a_pci_address", "must be a PCI address such as 0000:3b:00.0")
 NO_DEVICE = Entry("machine.no_device", "there is no such PCI device: `show` lists the devices")
 DEVICE_NEEDED = Entry("machine.device_needed", "this machine needs it: {reasons}")
+
+# What this machine uses a device for.
+DEFAULT_ROUTE = Entry("machine.default_route", "{interface} holds the default route")
+HAS_ADDRESS = Entry("machine.has_address", "{interface} has an address")
+PORT_OF = Entry("machine.port_of", "{interface} is a port of {bridge}")
+CARRIES = Entry("machine.carries", "{interface} carries {upper}")
+IS_STORAGE = Entry("machine.is_storage", "it is storage")
+VIRTUAL_FUNCTIONS = Entry("machine.virtual_functions", "its virtual functions are in use: {count}")
+SSH_SESSION = Entry("machine.ssh_session", "your ssh session comes through {interface}")
+HELD_OPEN = Entry("machine.held_open", "process {pid} has {file} open")
+COPY_CHANNEL_IN_USE = Entry("machine.copy_channel_in_use", "copy channel {channel} is in use")
+ENABLED_IN_IDXD = Entry(
+    "machine.enabled_in_idxd", "{engine} is enabled in the kernel's idxd driver"
+)

@@ -109,3 +109,30 @@ NO_MEAN_RATE = Entry(
     "the file has no mean rate of this port: state [traffic] in the layout file and run "
     "`flowcheck ports --json` again",
 )
+
+# Options of apply and remove.
+APPLY_UNSUPPORTED = Entry(
+    "mirror_session.apply_unsupported",
+    "apply and remove support {supported} only: `flowcheck switch render --os {os}` prints "
+    "commands to paste",
+)
+OPTION_OF_OTHER_OS = Entry(
+    "mirror_session.option_of_other_os", "can be used with --os {os} only: leave it out"
+)
+JOURNAL_UNWRITABLE = Entry(
+    "mirror_session.journal_unwritable",
+    "cannot be written ({error}), and FlowCheck records there what it makes: give another folder",
+)
+MONITOR_SLOWER = Entry(
+    "mirror_session.monitor_slower",
+    "runs at {gbps} Gb/s, but its sources run at {parts} = {total} Gb/s: copies of a burst would "
+    "be dropped. Use fewer directions or a faster port; or give --oversubscribe, if `flowcheck "
+    "switch check` with the job's figures warns but does not refuse",
+)
+MONITOR_SLOWER_WITH_OTHERS = Entry(
+    "mirror_session.monitor_slower_with_others",
+    "runs at {gbps} Gb/s, but its sources, and {others}, whose copies go there already, run at "
+    "{parts} = {total} Gb/s: copies of a burst would be dropped. Use fewer directions or a faster "
+    "port; or give --oversubscribe, if `flowcheck switch check` with the job's figures warns but "
+    "does not refuse",
+)

@@ -8,6 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import (
+    CLUSTER_NAME,
+    ERSPAN_NEEDS_OVS,
+    MIRROR_FORM,
+    MIRROR_OF_HOST,
+    MIRRORS_ONCE,
+    MTU_CHOICES,
+    SWITCH_KIND,
+    WITHIN,
+)
 
 Direction = Literal["rx", "tx"]
 SwitchKind = Literal["bridge", "ovs"]
@@ -55,22 +65,20 @@ class Cluster:
     def __post_init__(self) -> None:
         check_name(self.name)
         if not 2 <= self.hosts <= HOSTS_MAX:
-            raise ConfigError("hosts", self.hosts, f"2 to {HOSTS_MAX}")
+            raise ConfigError("hosts", self.hosts, WITHIN(least=2, most=HOSTS_MAX))
         if self.switch not in ("bridge", "ovs"):
-            raise ConfigError("switch", self.switch, "bridge or ovs")
+            raise ConfigError("switch", self.switch, SWITCH_KIND())
         if self.mtu not in MTUS:
-            raise ConfigError("mtu", self.mtu, " or ".join(map(str, MTUS)))
+            raise ConfigError("mtu", self.mtu, MTU_CHOICES(first=MTUS[0], second=MTUS[1]))
         if not 0 <= self.network <= 255:
-            raise ConfigError("network", self.network, "0 to 255")
+            raise ConfigError("network", self.network, WITHIN(least=0, most=255))
         if not self.mirrors or len(set(self.mirrors)) != len(self.mirrors):
-            raise ConfigError("mirror", self.words, "at least one port, each direction once")
+            raise ConfigError("mirror", self.words, MIRRORS_ONCE())
         for mirror in self.mirrors:
             if not 0 <= mirror.port < self.hosts or mirror.direction not in ("rx", "tx"):
-                right = f"a port of p0 to p{self.hosts - 1}, rx or tx"
-                raise ConfigError("mirror", str(mirror), right)
+                raise ConfigError("mirror", str(mirror), MIRROR_OF_HOST(self.hosts - 1))
         if self.erspan and self.switch != "ovs":
-            right = "needs --switch ovs: a Linux bridge copies frames as they are"
-            raise ConfigError("erspan", self.erspan, right)
+            raise ConfigError("erspan", self.erspan, ERSPAN_NEEDS_OVS())
 
     @property
     def words(self) -> str:
@@ -123,7 +131,7 @@ class Cluster:
 def check_name(name: str) -> None:
     """Raises ConfigError for a name that could not be part of a namespace's."""
     if not NAME.fullmatch(name):
-        raise ConfigError("name", name, "1 to 12 lower case letters and digits, a letter first")
+        raise ConfigError("name", name, CLUSTER_NAME())
 
 
 def prefix(name: str) -> str:
@@ -141,7 +149,7 @@ def parse_mirrors(words: list[str]) -> tuple[Mirror, ...]:
     for word in words:
         match = re.fullmatch(r"p(\d{1,3}):(rx|tx|both)", word)
         if match is None:
-            raise ConfigError("mirror", word, "PORT:rx, PORT:tx or PORT:both, e.g. p0:both")
+            raise ConfigError("mirror", word, MIRROR_FORM())
         directions: tuple[Direction, ...] = ("rx", "tx")
         found += (Mirror(int(match[1]), d) for d in directions if match[2] in (d, "both"))
     return tuple(dict.fromkeys(found))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import RING_HOSTS
 from flowcheck.lab.cluster.cluster_spec import Mirror
 from flowcheck.wire.collectives.link_coverage import final_chunks
 
@@ -65,9 +66,10 @@ class RingCoverage:
 
 
 def coverage(ring: Sequence[int], mirrors: Sequence[Mirror]) -> RingCoverage:
-    """What `mirrors` see of all-reduces over `ring`. Raises ConfigError for a ring that is none."""
+    """What `mirrors` see of all-reduces over `ring`. Raises ConfigError where `ring` has fewer than
+    two hosts, or a host twice."""
     if len(ring) < 2 or len(set(ring)) != len(ring):
-        raise ConfigError("ring", ",".join(map(str, ring)), "at least two hosts, each once")
+        raise ConfigError("ring", ",".join(map(str, ring)), RING_HOSTS())
     size = len(ring)
     place = {host: index for index, host in enumerate(ring)}
     seen = [

@@ -7,34 +7,38 @@ import shutil
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import (
+    OUT_HAS_LIVE_RUN,
+    OUT_HOLDS_RUN,
+    OUT_IS_WORKING_FOLDER,
+    OUT_NOT_A_FOLDER,
+    OUT_NOT_OF_LAB,
+    OUT_NOT_PLAIN,
+)
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 MARK = ".flowcheck-lab"
 """In each folder, from before anything else is: a run of the lab made it, and all in it goes with
 the next one."""
 KEY = "--out"
-ANOTHER = "name another folder"
 
 
 def check_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
     """Before anything is made. own: what a run makes new below `folder`. Raises ConfigError, naming
     what is in the way: something that no run of the lab left there, or that was not to go."""
     if os.path.lexists(folder) and not folder.is_dir():
-        raise ConfigError(KEY, str(folder), f"is no folder: {ANOTHER}")
+        raise ConfigError(KEY, str(folder), OUT_NOT_A_FOLDER())
     for each in own:
         if not os.path.lexists(each):
             continue
         if each.is_symlink() or not each.is_dir() or os.path.ismount(each):
-            right = f"{each} is a link, a file or where a disk is mounted: {ANOTHER}"
-            raise ConfigError(KEY, str(folder), right)
+            raise ConfigError(KEY, str(folder), OUT_NOT_PLAIN(each))
         if not is_ours(each):
-            right = f"{each} is there, and no run of the lab made it: {ANOTHER}, or take it away"
-            raise ConfigError(KEY, str(folder), right)
+            raise ConfigError(KEY, str(folder), OUT_NOT_OF_LAB(each))
         if not force:
-            right = f"holds an earlier run, in {each}: {ANOTHER}, or --force to replace it"
-            raise ConfigError(KEY, str(folder), right)
+            raise ConfigError(KEY, str(folder), OUT_HOLDS_RUN(each))
         if _is_within(Path.cwd(), each):
-            raise ConfigError(KEY, str(folder), f"this shell works in {each}: leave it, {ANOTHER}")
+            raise ConfigError(KEY, str(folder), OUT_IS_WORKING_FOLDER(each))
 
 
 def is_ours(folder: Path) -> bool:
@@ -51,8 +55,8 @@ def make_empty_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> N
     check_folders(folder, own, force=force)
     for each in own:
         if pids := RunDir(each / "run").stage_pids():
-            told = f"process {min(pids.values())} of a run that goes on works in {each}"
-            raise ConfigError(KEY, str(folder), f"{told}: {ANOTHER}, or end it")
+            right = OUT_HAS_LIVE_RUN(pid=min(pids.values()), path=each)
+            raise ConfigError(KEY, str(folder), right)
     for each in own:
         if each.exists():
             shutil.rmtree(each)

@@ -10,9 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import (
+    AT_LEAST_ONE,
+    KILL_AT,
+    KILL_NEEDS_STEPS,
+    NCCL_ALGORITHM,
+    NCCL_PROTOCOL,
+    NCCL_VERSION,
+    PROBABILITY,
+    SCRIPT_ENDED,
+    WHOLE_NUMBER,
+)
 from flowcheck.lab.cluster import UPLINK, Cluster
 from flowcheck.lab.job_run.torchrun_trainers import Script
 from flowcheck.lab.roce_backend import trainer_environment
+from flowcheck.lab.roce_backend.trainer_environment import ALGORITHMS, MOST_CHANNELS, VERSIONS
 from flowcheck.replica.user_code import file_module
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
@@ -26,6 +38,16 @@ READ_BY_TRAINERS = {
     "loss": "FLOWCHECK_LAB_LOSS",
 }
 """Options of the lab by the variable a trainer reads each from."""
+TRAINER_TAKES = {
+    "protocol": NCCL_PROTOCOL(),
+    "algo": NCCL_ALGORITHM(),
+    "tree-below": WHOLE_NUMBER(least=0, most=ALGORITHMS["TREE"]),
+    "channels": WHOLE_NUMBER(least=1, most=MOST_CHANNELS),
+    "nccl": NCCL_VERSION(least=VERSIONS[0], most=VERSIONS[-1]),
+    "loss": PROBABILITY(),
+}
+"""What each must be. A trainer cannot state it as a finding: what is loaded into it imports nothing
+of FlowCheck's but the emulated NIC."""
 RING_SLOTS = 1 << 17
 """Slots: six seconds of what two hosts send. On one core a reading of the job holds the rest up."""
 STAGING_BYTES = 3 << 30  # of all jobs
@@ -82,12 +104,11 @@ class LabPlan:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ConfigError("steps", self.steps, "1 or more")
+            raise ConfigError("steps", self.steps, AT_LEAST_ONE())
         if self.kill_at is not None and self.steps < 2:
-            right = "2 or more where trainers are killed and go on; --no-kill only follows them"
-            raise ConfigError("steps", self.steps, right)
+            raise ConfigError("steps", self.steps, KILL_NEEDS_STEPS())
         if self.kill_at is not None and not 1 <= self.kill_at < self.steps:
-            right = f"1 to {self.steps - 1}: killed after it, they go on to step {self.steps}"
+            right = KILL_AT(most=self.steps - 1, steps=self.steps)
             raise ConfigError("kill-at", self.kill_at, right)
         for option, variable in READ_BY_TRAINERS.items():
             told = self.environment.get(variable)
@@ -144,14 +165,14 @@ class LabPlan:
 
 
 def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
-    """Raises ConfigError in the words a trainer would end with, when all else is up."""
+    """Raises ConfigError for what would end each trainer, after everything else was started."""
     try:
         # With a path MTU stated, no interface is looked at.
         trainer_environment.read(
             {trainer_environment.INTERFACE: UPLINK, "FLOWCHECK_LAB_PMTU": "4096", variable: told}
         )
     except SystemExit as error:
-        raise ConfigError(option, told, str(error).rpartition(": ")[2]) from error
+        raise ConfigError(option, told, TRAINER_TAKES[option]) from error
 
 
 def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
@@ -242,4 +263,4 @@ def script_module() -> Any:
     try:
         return file_module(GPT)
     except SystemExit as error:
-        raise ConfigError("script", str(GPT), f"ended with {error.code}") from error
+        raise ConfigError("script", str(GPT), SCRIPT_ENDED(str(error.code))) from error

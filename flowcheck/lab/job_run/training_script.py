@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
 from flowcheck.lab.job_run.run_plan import script_module
 
@@ -75,7 +76,8 @@ def _values(arguments: Sequence[str]) -> dict[str, Any]:
         if not error.code:
             raise  # --help
         right = said.getvalue().strip().rpartition("error: ")[2]
-        raise ConfigError("arguments", " ".join(arguments), right) from error
+        given = " ".join(arguments)
+        raise ConfigError("arguments", given, ERROR_TEXT(kind="argparse", text=right)) from error
     return {option: found[option.replace("-", "_")] for option in PROBE_VALUES}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog.lab_runs import ACCOUNTS_DIFFER
+from flowcheck.findings.catalog.refused_lab_options import OUT_FILE_EXISTS, OUT_NOT_REPLACEABLE
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster import UPLINK
 from flowcheck.lab.job_run.digest_comparison import trainer_digests
@@ -109,8 +110,9 @@ def check_outputs(out: Path, *, own: bool, force: bool) -> list[Path]:
     found = [out.with_name(name + end) for end in (ENDS if own else ENDS[:-1])]
     for path in found:
         if os.path.lexists(path) and not (force and path.is_file() and not path.is_symlink()):
-            right = "name another, or --force to replace it" if path.is_file() else "name another"
-            raise ConfigError("--out", str(out), f"{path} is there already: {right}")
+            plain = path.is_file() and not path.is_symlink()
+            right = (OUT_FILE_EXISTS if plain else OUT_NOT_REPLACEABLE)(path)
+            raise ConfigError("--out", str(out), right)
     return found
 
 

@@ -14,6 +14,12 @@ from threading import Event
 
 from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog.lab_runs import MIRRORED_UNEXPECTEDLY
+from flowcheck.findings.catalog.refused_lab_options import (
+    AT_LEAST_ONE,
+    COST_NEEDS_BRIDGE,
+    COST_STEPS,
+    CPUS_NEEDED,
+)
 from flowcheck.lab import cluster
 from flowcheck.lab.cluster.linux_bridge import remove_mirrors
 from flowcheck.lab.job_run.flowcheck_services import FlowCheckServices
@@ -52,13 +58,11 @@ def measure(plan: LabPlan, *, rounds: int, warm_up: int, display: Display) -> li
     job failed or hung, or another run has the cluster.
     """
     if plan.cluster.switch != "bridge":
-        raise ConfigError(
-            "switch", plan.cluster.switch, "must be bridge: only its mirror can be switched off"
-        )
+        raise ConfigError("switch", plan.cluster.switch, COST_NEEDS_BRIDGE())
     if plan.steps < warm_up + 2 or warm_up < 1:
-        raise ConfigError("steps", plan.steps, "two more than --warm-up, which is at least 1")
+        raise ConfigError("steps", plan.steps, COST_STEPS())
     if rounds < 1:
-        raise ConfigError("rounds", rounds, "1 or more")
+        raise ConfigError("rounds", rounds, AT_LEAST_ONE())
     check_folders(plan.folder, plan.created_folders, force=plan.force)
     found = []
     with cluster.reserved(plan.cluster.name), _on_cpu(OTHER_CPU):
@@ -191,7 +195,9 @@ def _on_cpu(cpu: int) -> Iterator[None]:
     """This process, and what it starts without saying otherwise, runs on one CPU."""
     before = os.sched_getaffinity(0)
     if not {TRAINERS_CPU, OTHER_CPU} <= before:
-        raise ConfigError("cpus", sorted(before), "CPU 0 for trainers and CPU 1 for all else")
+        raise ConfigError(
+            "cpus", sorted(before), CPUS_NEEDED(trainers=TRAINERS_CPU, others=OTHER_CPU)
+        )
     os.sched_setaffinity(0, {cpu})
     try:
         yield

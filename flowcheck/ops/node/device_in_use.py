@@ -8,7 +8,18 @@ import re
 from collections.abc import Mapping
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.machine_settings import DEVICE_NEEDED, NO_DEVICE, NOT_A_PCI_ADDRESS
+from flowcheck.findings.catalog.machine_settings import (
+    COPY_CHANNEL_IN_USE,
+    DEVICE_NEEDED,
+    ENABLED_IN_IDXD,
+    HELD_OPEN,
+    IS_STORAGE,
+    NO_DEVICE,
+    NOT_A_PCI_ADDRESS,
+    SSH_SESSION,
+    VIRTUAL_FUNCTIONS,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.node import nic_usage
 from flowcheck.ops.node.sysfs_settings import MachineSettings
 
@@ -34,26 +45,26 @@ def base_class(sysfs: MachineSettings, address: str) -> int:
 
 def needed_for(
     sysfs: MachineSettings, address: str, environment: Mapping[str, str] = os.environ
-) -> list[str]:
-    """In words; empty where nothing needs the device."""
+) -> list[Finding]:
+    """What this machine uses the device for; empty where nothing needs it."""
     found = list(nic_usage.use_of(sysfs.root, address).would_lose)
     if base_class(sysfs, address) == STORAGE:
-        found.append("it is storage")
+        found.append(IS_STORAGE())
     live = sysfs.read_value(f"{PCI_DEVICES}/{address}/sriov_numvfs")
     if live not in ("", "0"):
-        found.append(f"{live} virtual functions of it are in use")
+        found.append(VIRTUAL_FUNCTIONS(live))
     for name in nic_usage.interfaces_of(sysfs.root, address):
         if _ssh_through(sysfs, name, environment):
-            found.append(f"your ssh session comes through {name}")
+            found.append(SSH_SESSION(name))
     for verbs in sysfs.names(f"{PCI_DEVICES}/{address}/infiniband_verbs/*"):
         device = "/dev/infiniband/" + verbs.rsplit("/", 1)[1]
-        found += [f"process {pid} has {device} open" for pid in users_of(sysfs, device)]
+        found += [HELD_OPEN(pid=pid, file=device) for pid in users_of(sysfs, device)]
     for told in sysfs.names(f"{PCI_DEVICES}/{address}/dma/*/in_use"):
         if sysfs.read_value(told) not in ("", "0"):
-            found.append(f"copy channel {told.split('/')[-2]} is in use")
+            found.append(COPY_CHANNEL_IN_USE(told.split("/")[-2]))
     for told in sysfs.names(f"{PCI_DEVICES}/{address}/dsa*/state"):
         if sysfs.read_value(told) == "enabled":
-            found.append(f"{told.split('/')[-2]} is enabled in the kernel's idxd driver")
+            found.append(ENABLED_IN_IDXD(told.split("/")[-2]))
     return found
 
 
@@ -61,7 +72,7 @@ def refuse_device_in_use(sysfs: MachineSettings, address: str) -> None:
     """Raises ConfigError that says what is lost otherwise."""
     why = needed_for(sysfs, address)
     if why:
-        raise ConfigError("device", address, DEVICE_NEEDED("; ".join(why)))
+        raise ConfigError("device", address, DEVICE_NEEDED(why))
 
 
 def users_of(sysfs: MachineSettings, device: str) -> list[int]:

@@ -132,9 +132,8 @@ def check_devices(
         numa = f", NUMA node {device.numa_node}" if device.numa_node >= 0 else ""
         text = f"{vendor:04x}:{product:04x}, bound to {device.bound_to or 'nothing'}{numa}"
         if use.would_lose:
-            said = (
-                f"{text}; {', '.join(use.would_lose)}: this machine needs it, it is no capture port"
-            )
+            reasons = ", ".join(map(str, use.would_lose))
+            said = f"{text}; {reasons}: this machine needs it, it is no capture port"
             found.append(MachineCheck(device.address, "ok", said))
             continue
         if not fits:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from flowcheck.findings.catalog.machine_settings import CARRIES, DEFAULT_ROUTE, HAS_ADDRESS, PORT_OF
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.node.machine_checks import text_of
 
 IFF_UP = 0x1
@@ -23,17 +25,17 @@ class NicUsage:
 
     up: tuple[str, ...]
     """Interfaces that are up."""
-    would_lose: tuple[str, ...]
-    """What would be lost, in words: "eth0 holds the default route"."""
+    would_lose: tuple[Finding, ...]
+    """What would be lost: "eth0 holds the default route"."""
 
 
 def use_of(root: Path, address: str) -> NicUsage:
     """How the device at PCI `address` is used. root: stands for the file system."""
-    up, taken = [], []
+    up, taken = list[str](), list[Finding]()
     for name in interfaces_of(root, address):
         if _flags(root, name) & IFF_UP:
             up.append(name)
-        taken += [f"{name} {what}" for what in _roles(root, name)]
+        taken += _roles(root, name)
     return NicUsage(tuple(up), tuple(taken))
 
 
@@ -51,20 +53,21 @@ def _flags(root: Path, interface: str) -> int:
         return 0
 
 
-def _roles(root: Path, interface: str) -> list[str]:
+def _roles(root: Path, interface: str) -> list[Finding]:
     """What is built on the interface."""
     found = []
     routes = _routes(root, interface)
     if "default" in routes:
-        found.append("holds the default route")
+        found.append(DEFAULT_ROUTE(interface))
     elif routes or _has_ipv6_address(root, interface):
-        found.append("has an address")
+        found.append(HAS_ADDRESS(interface))
     folder = root / "sys/class/net" / interface
     if (folder / "master").exists():
-        found.append(f"is a port of {(folder / 'master').resolve().name}")
+        bridge = (folder / "master").resolve().name
+        found.append(PORT_OF(interface=interface, bridge=bridge))
     above = [path.name.removeprefix("upper_") for path in sorted(folder.glob("upper_*"))]
     ports_of = (folder / "master").resolve().name
-    found += [f"carries {name}" for name in above if name != ports_of]
+    found += [CARRIES(interface=interface, upper=name) for name in above if name != ports_of]
     return found
 
 

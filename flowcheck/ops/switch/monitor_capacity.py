@@ -21,6 +21,10 @@ from flowcheck.findings.catalog.mirror_session_rules import (
     PATH_MTU_UNCHECKED,
     SUM_OF_SOURCES,
 )
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    MONITOR_SLOWER,
+    MONITOR_SLOWER_WITH_OTHERS,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
@@ -171,15 +175,11 @@ def check_monitor_speed(
     if total <= room:
         return
     parts = " + ".join(f"{speed:g}" if ways == 1 else f"2 * {speed:g}" for speed, ways in known)
-    others = (
-        f" and the copies of {', '.join(other_sources)} that go there already"
-        if other_sources
-        else ""
-    )
+    rates = {"gbps": f"{room:g}", "parts": parts, "total": f"{total:g}"}
     right = (
-        f"runs at {room:g} Gb/s, but its sources{others} run at {parts} = {total:g} Gb/s: copies "
-        "of a burst would be dropped. Use fewer directions or a faster port; or --oversubscribe, "
-        "if `flowcheck switch check` with the job's figures gives a warning and no refusal"
+        MONITOR_SLOWER_WITH_OTHERS(others=list(other_sources), **rates)
+        if other_sources
+        else MONITOR_SLOWER(**rates)
     )
     raise ConfigError("--monitor", session.monitor, right)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
+from flowcheck.findings.catalog.refused_mirror_sessions import JOURNAL_UNWRITABLE
 from flowcheck.findings.catalog.switch_changes import LOCKED, NOT_A_JOURNAL
 from flowcheck.private_files import make_folder
 
@@ -73,10 +74,7 @@ def apply_lock(folder: Path, lock: str = "lock") -> Iterator[None]:
         make_folder(folder)
         descriptor = os.open(folder / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        right = (
-            f"cannot be written ({error.strerror}), and FlowCheck notes there what it makes: give "
-            "another folder"
-        )
+        right = JOURNAL_UNWRITABLE(error.strerror)
         raise ConfigError("--journal", str(folder), right) from error
     try:
         _lock(descriptor, folder)

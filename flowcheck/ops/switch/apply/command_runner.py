@@ -15,6 +15,7 @@ from threading import Timer
 from typing import Any
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_sonic_sessions import SONIC_HOST_NEEDED
 from flowcheck.findings.catalog.switch_changes import (
     NO_JSON,
     PROGRAM_FAILED,
@@ -135,7 +136,7 @@ class SshShell:
     def __init__(self, host: str | None, config: Path | None) -> None:
         """Raises ConfigError where the host is missing or not a valid name."""
         if host is None or not re.fullmatch(HOST, host, re.ASCII):
-            raise ConfigError("--host", host, "give the switch's name or address, as ssh takes it")
+            raise ConfigError("--host", host, SONIC_HOST_NEEDED())
         self.host = host
         file = ("-F", str(config)) if config else ()
         options = (word for option in OPTIONS for word in ("-o", option))

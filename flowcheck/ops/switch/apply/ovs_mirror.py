@@ -12,6 +12,25 @@ from threading import Event
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_ovs_mirrors import (
+    BOND,
+    MADE_BY_OTHERS,
+    MADE_BY_SESSION,
+    MONITOR_CUTS_TAGS,
+    MONITOR_IN_PATH,
+    MONITOR_INTERNAL,
+    NO_BRIDGE_AT_ALL,
+    NO_SUCH_BRIDGE,
+    NO_SUCH_OVS_PORT,
+    NO_TUNNEL_IN_OVS,
+    OVS_MONITOR_WATCHED,
+    OVS_NAME_TAKEN,
+    OVS_OUTPUT_TAKEN,
+    OVS_SOURCE_IS_OUTPUT,
+    PATCH_PORT,
+    PORT_ON_NO_BRIDGE,
+    PORT_ON_OTHER_BRIDGE,
+)
 from flowcheck.findings.catalog.switch_changes import (
     BRIDGE_OWN_PORT,
     CONTROLLED_BRIDGE,
@@ -233,6 +252,8 @@ def _opened(state: OvsState, uuid: str) -> None:
         raise StateError(OVS_PORT_NOT_OPEN(port=port.name, error=why))
 
 
+ADDRESSES_SHOWN = 3
+"""MAC addresses that an error shows. A choice of layout."""
 TAG_IS_CUT = ("access", "native-untagged", "dot1q-tunnel")
 """vlan_mode of ports that take tags off or put others on."""
 
@@ -246,12 +267,12 @@ def ovs_goal(
     ConfigError with the reason where the session is impossible.
     """
     if session.tunnel is not None or session.monitor is None or session.bridge is None:
-        right = "apply makes no tunnel of Open vSwitch: use `flowcheck switch render` and paste"
-        raise ConfigError("--erspan", str(session.tunnel), right)
+        raise ConfigError("--erspan", str(session.tunnel), NO_TUNNEL_IN_OVS())
     bridge = state.bridges.get(session.bridge)
     if bridge is None:
-        known = ", ".join(sorted(state.bridges)) or "no bridge"
-        raise ConfigError("--bridge", session.bridge, f"does not exist; there is {known}")
+        known = sorted(state.bridges)
+        right = NO_SUCH_BRIDGE(known) if known else NO_BRIDGE_AT_ALL()
+        raise ConfigError("--bridge", session.bridge, right)
     monitor = _port(state, bridge, "--monitor", session.monitor)
     ways: dict[MirrorDirection, set[str]] = {MirrorDirection.RX: set(), MirrorDirection.TX: set()}
     for source in session.sources:
@@ -283,17 +304,19 @@ def ovs_goal(
 def _port(state: OvsState, bridge: OvsBridge, option: str, name: str) -> OvsPort:
     port = state.port(name)
     if port is None:
-        raise ConfigError(option, name, "this Open vSwitch has no such port")
+        raise ConfigError(option, name, NO_SUCH_OVS_PORT())
     if port.uuid not in bridge.ports:
         there = state.bridge_of(port.uuid)
-        where = there.name if there else "no bridge"
-        right = f"is on {where}: all ports of a mirror must be on its bridge, {bridge.name}"
+        right = (
+            PORT_ON_OTHER_BRIDGE(other=there.name, bridge=bridge.name)
+            if there
+            else PORT_ON_NO_BRIDGE(bridge.name)
+        )
         raise ConfigError(option, name, right)
     if len(port.kinds) > 1:
-        right = "is a bond, which apply cannot mirror: use `flowcheck switch render` and paste"
-        raise ConfigError(option, name, right)
+        raise ConfigError(option, name, BOND())
     if "patch" in port.kinds:
-        raise ConfigError(option, name, "is a patch port: take the port the server is at")
+        raise ConfigError(option, name, PATCH_PORT())
     return port
 
 
@@ -301,35 +324,29 @@ def _names(name: str, bridge: OvsBridge, state: OvsState, mine: list[OvsMirror])
     for uuid in bridge.mirrors:
         other = state.mirrors.get(uuid)
         if other is not None and other not in mine and other.name == name:
-            right = (
-                f"is a mirror of {bridge.name} that is not marked as ours "
-                f"(external_ids:flowcheck={name}): take another name, or have its owner remove it"
-            )
-            raise ConfigError("--session", name, right)
+            raise ConfigError("--session", name, OVS_NAME_TAKEN(bridge=bridge.name, name=name))
 
 
 def _monitor(port: OvsPort) -> None:
     if port.tag is not None or port.vlan_mode in TAG_IS_CUT:
-        how = f"vlan_mode={port.vlan_mode}" if port.vlan_mode else f"tag={port.tag}"
-        right = f"has {how}: copies would lose their VLAN tags; it must have neither"
+        column, value = ("vlan_mode", port.vlan_mode) if port.vlan_mode else ("tag", port.tag)
+        right = MONITOR_CUTS_TAGS(column=column, value=value)
         raise ConfigError("--monitor", port.name, right)
     if "internal" in port.kinds:
-        right = "is the host's own port (type internal): take the port of a capture card"
-        raise ConfigError("--monitor", port.name, right)
+        raise ConfigError("--monitor", port.name, MONITOR_INTERNAL())
 
 
 def _clash(state: OvsState, other: OvsMirror, monitor: OvsPort, sources: set[str]) -> None:
-    whose = f"of session {other.mark} of FlowCheck's" if other.mark else "which is not ours"
+    maker = MADE_BY_SESSION(other.mark) if other.mark else MADE_BY_OTHERS()
     if other.output == monitor.uuid:
-        right = f"mirror {other.name}, {whose}, has it as its output already"
+        right = OVS_OUTPUT_TAKEN(mirror=other.name, maker=maker)
         raise ConfigError("--monitor", monitor.name, right)
     if monitor.uuid in other.rx | other.tx:
-        right = f"mirror {other.name}, {whose}, watches it: copies would be copied again"
+        right = OVS_MONITOR_WATCHED(mirror=other.name, maker=maker)
         raise ConfigError("--monitor", monitor.name, right)
     if other.output in sources:
         port = state.ports[str(other.output)].name
-        right = f"is the output of mirror {other.name}: its copies would be copied again"
-        raise ConfigError("--source", port, right)
+        raise ConfigError("--source", port, OVS_SOURCE_IS_OUTPUT(other.name))
 
 
 def _talking(
@@ -349,8 +366,5 @@ def _talking(
         if re.match(r"\s*\d+\s", line) and int(line.split()[0]) in monitor.numbers
     ]
     if known:
-        right = (
-            f"{', '.join(known[:3])} is reached through it and would be cut off. If it is the "
-            f"capture card itself, silence it and run `ovs-appctl fdb/flush {bridge.name}`"
-        )
+        right = MONITOR_IN_PATH(addresses=known[:ADDRESSES_SHOWN], bridge=bridge.name)
         raise ConfigError("--monitor", monitor.name, right)

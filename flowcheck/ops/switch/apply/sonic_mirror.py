@@ -8,6 +8,17 @@ from collections.abc import Callable
 from threading import Event
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_sonic_sessions import (
+    ASIC_CANNOT_MIRROR,
+    SONIC_MONITOR_IS_MEMBER,
+    SONIC_MONITOR_IS_ROUTED,
+    SONIC_MONITOR_TAKEN,
+    SONIC_MONITOR_WATCHED,
+    SONIC_NAME_TAKEN,
+    SONIC_NO_SUCH_PORT,
+    SONIC_SOURCE_IS_MONITOR,
+    SONIC_SOURCE_WATCHED,
+)
 from flowcheck.findings.catalog.switch_changes import (
     PORT_NAME_BEGINS_ALIKE,
     SONIC_NOT_ACTIVE,
@@ -167,7 +178,7 @@ def sonic_goal(
     ports = frozenset(source.port for source in session.sources)
     for port in sorted(ports):
         if port not in state.ports and port not in state.bundles:
-            raise ConfigError("--source", port, "the switch's CONFIG_DB has no such port")
+            raise ConfigError("--source", port, SONIC_NO_SUCH_PORT())
     common = {"src_port": ",".join(sorted(ports)), "direction": way.upper()}
     tunnel = session.tunnel
     if tunnel is not None:
@@ -179,16 +190,12 @@ def sonic_goal(
         _monitor(state, session.monitor)
         for one in way.ways():
             if one in state.incapable:
-                raise ConfigError("--source", str(way), f"this switch's ASIC cannot mirror {one}")
+                raise ConfigError("--source", str(way), ASIC_CANNOT_MIRROR(one))
         wanted = {"type": "SPAN", "dst_port": session.monitor, **common}
     wanted = normalized_row(wanted)
     there = state.sessions.get(session.name)
     if there is not None and there != wanted and sonic.own(state) is None:
-        right = (
-            "is there already and was not made from this machine: take another name, or have its "
-            "owner remove it"
-        )
-        raise ConfigError("--session", session.name, right)
+        raise ConfigError("--session", session.name, SONIC_NAME_TAKEN())
     for name, other in state.sessions.items():
         if name != session.name:
             _clash(name, other, session, way.ways(), warn)
@@ -197,11 +204,11 @@ def sonic_goal(
 
 def _monitor(state: SonicState, name: str) -> None:
     if name not in state.ports:
-        raise ConfigError("--monitor", name, "the switch's CONFIG_DB has no such port")
+        raise ConfigError("--monitor", name, SONIC_NO_SUCH_PORT())
     if name in state.members:
-        raise ConfigError("--monitor", name, f"is a member of {state.members[name]}")
+        raise ConfigError("--monitor", name, SONIC_MONITOR_IS_MEMBER(state.members[name]))
     if name in state.routed:
-        raise ConfigError("--monitor", name, "is a routed port: it has an address")
+        raise ConfigError("--monitor", name, SONIC_MONITOR_IS_ROUTED())
 
 
 def _clash(
@@ -213,18 +220,17 @@ def _clash(
 ) -> None:
     theirs = ports_of(other)
     if session.monitor and session.monitor == other.get("dst_port"):
-        right = f"is the monitor port of session {name}; a port is that of one session only"
-        raise ConfigError("--monitor", session.monitor, right)
+        raise ConfigError("--monitor", session.monitor, SONIC_MONITOR_TAKEN(name))
     if session.monitor in theirs:
-        raise ConfigError("--monitor", session.monitor, f"is watched by session {name}")
+        raise ConfigError("--monitor", session.monitor, SONIC_MONITOR_WATCHED(name))
     same_way = other.get("direction", "BOTH").lower() in ("both", *ways) or len(ways) > 1
     for source in session.sources:
         if source.port == other.get("dst_port"):
-            raise ConfigError("--source", source.port, f"is the monitor port of session {name}")
+            raise ConfigError("--source", source.port, SONIC_SOURCE_IS_MONITOR(name))
         if not same_way:
             continue
         if source.port in theirs:
-            raise ConfigError("--source", str(source), f"session {name} watches it already")
+            raise ConfigError("--source", str(source), SONIC_SOURCE_WATCHED(name))
         begins = sorted(port for port in theirs if port.startswith(source.port))
         if begins:
             warn(PORT_NAME_BEGINS_ALIKE(port=source.port, other=begins[0], session=name))

@@ -13,6 +13,13 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    APPLY_UNSUPPORTED,
+    ONE_OF,
+    OPTION_OF_OTHER_OS,
+    SESSION_NAME,
+)
+from flowcheck.findings.catalog.refused_sonic_sessions import SONIC_NOT_REMOVED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_mirror, sonic_mirror, sonic_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal, apply_lock, default_folder
@@ -88,9 +95,7 @@ def remove(os: str, name: str, where: ApplyOptions, *, dry_run: bool, tell: Tell
     """Takes away what apply made under `name`, and nothing else. Raises as apply()."""
     check_supported(os, where)
     if not re.fullmatch(SESSION_NAME_PATTERN, name, re.ASCII):
-        raise ConfigError(
-            "--session", name, "must be 1 to 16 letters, digits, - and _, a letter first"
-        )
+        raise ConfigError("--session", name, SESSION_NAME())
     with _reached(os, name, where, dry_run=dry_run) as one:
         return reconcile(one.target, one.nothing, dry_run=dry_run, tell=tell)
 
@@ -100,11 +105,7 @@ def check_supported(os: str, where: ApplyOptions) -> Platform:
     options of another platform."""
     platform = platform_named(os)
     if os not in APPLY_SYSTEMS:
-        right = (
-            f"apply supports {', '.join(APPLY_SYSTEMS)} only: `flowcheck switch render --os {os}` "
-            "prints commands to paste"
-        )
-        raise ConfigError("--os", os, right)
+        raise ConfigError("--os", os, APPLY_UNSUPPORTED(supported=APPLY_SYSTEMS, os=os))
     for option, value, its in (
         ("--db", where.database, "openvswitch"),
         ("--host", where.host, "sonic"),
@@ -114,9 +115,9 @@ def check_supported(os: str, where: ApplyOptions) -> Platform:
         ("--keep-hook", where.keep_hooks or None, "tc"),
     ):
         if value is not None and os != its:
-            raise ConfigError(option, value, f"can be used with --os {its} only")
+            raise ConfigError(option, value, OPTION_OF_OTHER_OS(its))
     if where.form is not None and where.form not in platform.forms:
-        raise ConfigError("--form", where.form, f"is one of {', '.join(platform.forms)}")
+        raise ConfigError("--form", where.form, ONE_OF(list(platform.forms)))
     return platform
 
 
@@ -171,12 +172,7 @@ def _sonic(name: str, where: ApplyOptions, folder: Path) -> ConnectedBackend:
 
     def nothing(state: Any) -> None:
         if name in state.sessions and sonic.own(state) is None:
-            right = (
-                f"is on {shell.host} and was not made from this machine, or was changed since: it "
-                "is left as it is; `flowcheck switch render --os sonic --part remove` prints the "
-                "commands that remove it"
-            )
-            raise ConfigError("--session", name, right)
+            raise ConfigError("--session", name, SONIC_NOT_REMOVED(shell.host))
 
     return ConnectedBackend(
         target=sonic,

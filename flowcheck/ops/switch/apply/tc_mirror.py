@@ -8,6 +8,24 @@ from collections.abc import Callable
 from threading import Event
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_tc_mirrors import (
+    FILTER_OF_OTHERS,
+    FILTER_OF_SESSION,
+    HIDDEN_BY_FILTER,
+    INGRESS_QDISC,
+    MONITOR_DOWN,
+    MONITOR_HAS_ADDRESS,
+    MONITOR_HAS_MASTER,
+    MONITOR_IN_USE,
+    MONITOR_MTU_TOO_SMALL,
+    NO_SUCH_DEVICE,
+    NO_TUNNEL_IN_TC,
+    SHARED_BLOCK,
+    TC_COPIED_ALREADY,
+    TC_MONITOR_TAKEN,
+    TC_MONITOR_WATCHED,
+    TC_SOURCE_GETS_COPIES,
+)
 from flowcheck.findings.catalog.switch_changes import (
     COOKIE_CHANGED,
     MONITOR_CARRIES_FRAMES,
@@ -232,8 +250,7 @@ def tc_goal(
     ConfigError with the reason where the session is impossible.
     """
     if session.tunnel is not None or session.monitor is None:
-        right = "apply makes no tunnel of tc: use `flowcheck switch render --os tc` and paste"
-        raise ConfigError("--erspan", str(session.tunnel), right)
+        raise ConfigError("--erspan", str(session.tunnel), NO_TUNNEL_IN_TC())
     monitor = _present(state, "--monitor", session.monitor)
     _monitor(state, monitor, warn)
     _loops(tc, state, session)
@@ -255,23 +272,17 @@ def tc_goal(
 
 def _present(state: TcState, option: str, name: str) -> NetDevice:
     if name not in state.links:
-        raise ConfigError(option, name, "this network namespace has no such device")
+        raise ConfigError(option, name, NO_SUCH_DEVICE())
     return state.links[name]
 
 
 def _monitor(state: TcState, monitor: NetDevice, warn: Callable[[Finding], None]) -> None:
     if monitor.master:
-        right = f"belongs to {monitor.master}, which would forward copies or get them back"
-        raise ConfigError("--monitor", monitor.name, right)
+        raise ConfigError("--monitor", monitor.name, MONITOR_HAS_MASTER(monitor.master))
     if monitor.addresses:
-        right = f"has an address ({', '.join(monitor.addresses)}): it is in use"
-        raise ConfigError("--monitor", monitor.name, right)
+        raise ConfigError("--monitor", monitor.name, MONITOR_HAS_ADDRESS(monitor.addresses))
     if not monitor.up:
-        raise ConfigError(
-            "--monitor",
-            monitor.name,
-            f"is down, copies would be dropped: ip link set {monitor.name} up",
-        )
+        raise ConfigError("--monitor", monitor.name, MONITOR_DOWN(monitor.name))
     root = state.root.get(monitor.name, "noqueue")
     if root not in HARMLESS:
         warn(MONITOR_QDISC(device=monitor.name, qdisc=root))
@@ -285,15 +296,11 @@ def _loops(tc: TcMirrors, state: TcState, session: MirrorSession) -> None:
     others = [one for one in state.filters if one.copies_to and one not in mine]
     for one in others:
         if one.device == session.monitor:
-            right = f"is watched by a filter {_whose(one)}: copies would be copied again"
-            raise ConfigError("--monitor", one.device, right)
+            raise ConfigError("--monitor", one.device, TC_MONITOR_WATCHED(_whose(one)))
     for source in session.sources:
         for one in others:
             if source.port in one.copies_to:
-                right = (
-                    f"is where a filter {_whose(one)} on {one.device} {one.way} copies to: its "
-                    "copies would be copied again"
-                )
+                right = TC_SOURCE_GETS_COPIES(maker=_whose(one), device=one.device, way=one.way)
                 raise ConfigError("--source", str(source), right)
 
 
@@ -304,10 +311,7 @@ def _taken(tc: TcMirrors, state: TcState, monitor: NetDevice) -> bool:
     there = [one for one in state.filters if monitor.name in one.copies_to + one.hands_to]
     for one in there:
         if one not in mine and not _session(one):
-            right = (
-                f"is where a filter {_whose(one)} on {one.device} {one.way} sends frames already: "
-                "they would be mixed with ours"
-            )
+            right = TC_MONITOR_TAKEN(maker=_whose(one), device=one.device, way=one.way)
             raise ConfigError("--monitor", monitor.name, right)
     return bool(there)
 
@@ -322,11 +326,7 @@ def _talking(monitor: NetDevice, warn: Callable[[Finding], None]) -> None:
     Event().wait(LOOK_S)
     got, sent = (now - was for now, was in zip(tc_state.frames(monitor.name), before, strict=True))
     if max(got, sent) > MOST_FRAMES:
-        right = (
-            f"received {got} and sent {sent} frames in {LOOK_S:g} s, and no mirror of FlowCheck's "
-            "was there: it carries other traffic, which copies would mix with. If the capture card "
-            "sends, silence it"
-        )
+        right = MONITOR_IN_USE(received=got, sent=sent, seconds=f"{LOOK_S:g}")
         raise ConfigError("--monitor", monitor.name, right)
     if got or sent:
         warn(
@@ -349,17 +349,16 @@ def _session(one: TcFilter) -> str:
     return ""
 
 
-def _whose(one: TcFilter) -> str:
+def _whose(one: TcFilter) -> Finding:
     if name := _session(one):
-        return f"of session {name} of FlowCheck's (pref {one.pref})"
-    return f"that is not ours (pref {one.pref})"
+        return FILTER_OF_SESSION(session=name, pref=one.pref)
+    return FILTER_OF_OTHERS(one.pref)
 
 
 def _sizes(source: NetDevice, monitor: NetDevice) -> None:
     if monitor.mtu < source.mtu:
-        right = (
-            f"its MTU of {monitor.mtu} is below the {source.mtu} of {source.name}: larger copies "
-            "would be dropped in silence"
+        right = MONITOR_MTU_TOO_SMALL(
+            mtu=monitor.mtu, source_mtu=source.mtu, source=source.name, device=monitor.name
         )
         raise ConfigError("--monitor", monitor.name, right)
 
@@ -369,31 +368,19 @@ def _hook(state: TcState, source: MirrorSource, way: MirrorDirection) -> None:
     if hook is None:
         return
     if hook.shared:
-        right = "its filters are in a block it shares with other devices: all would be copied"
-        raise ConfigError("--source", str(source), right)
+        raise ConfigError("--source", str(source), SHARED_BLOCK())
     if hook.kind == "ingress" and way is MirrorDirection.TX:
-        right = (
-            "it has somebody's qdisc `ingress`, beside which there is no egress: take rx, or have "
-            "its owner put clsact there"
-        )
-        raise ConfigError("--source", str(source), right)
+        raise ConfigError("--source", str(source), INGRESS_QDISC())
 
 
 def _others(tc: TcMirrors, state: TcState, copy: MirrorFilter) -> None:
     mine = tc.filters(state)
-    where = f"{copy.device} {copy.way}"
     others = [one for one in state.filters_on(copy.device, copy.way) if one not in mine]
     for one in others:
         if copy.monitor in one.copies_to:
-            right = (
-                f"{where} is copied there already by a filter {_whose(one)}: "
-                "each frame would come twice"
-            )
+            right = TC_COPIED_ALREADY(maker=_whose(one), device=copy.device, way=copy.way)
             raise ConfigError("--monitor", copy.monitor, right)
     if tc.pref(state, copy.device, copy.way, mine) is None:
         first = min(one.pref for one in others)
-        right = (
-            f"{where} has a filter at pref {first} that decides on frames before any of ours could "
-            "see them: its owner must move it up"
-        )
+        right = HIDDEN_BY_FILTER(device=copy.device, way=copy.way, pref=first)
         raise ConfigError("--source", copy.device, right)

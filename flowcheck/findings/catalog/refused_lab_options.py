@@ -1,0 +1,90 @@
+"""Options of `flowcheck lab` that are refused, and output folders that are in use."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# The cluster.
+WITHIN = Entry("lab_option.within", "must be {least} to {most}")
+AT_LEAST_ONE = Entry("lab_option.at_least_one", "must be 1 or more")
+SWITCH_KIND = Entry("lab_option.switch_kind", "must be bridge or ovs")
+MTU_CHOICES = Entry("lab_option.mtu_choices", "must be {first} or {second} bytes")
+MIRRORS_ONCE = Entry(
+    "lab_option.mirrors_once", "give at least one port, and each direction of a port once"
+)
+MIRROR_OF_HOST = Entry(
+    "lab_option.mirror_of_host", "must be a port of p0 to p{last}, with direction rx or tx"
+)
+MIRROR_FORM = Entry(
+    "lab_option.mirror_form", "must be PORT:rx, PORT:tx or PORT:both, for example p0:both"
+)
+ERSPAN_NEEDS_OVS = Entry(
+    "lab_option.erspan_needs_ovs",
+    "needs --switch ovs: a Linux bridge copies frames without a tunnel",
+)
+CLUSTER_NAME = Entry(
+    "lab_option.cluster_name",
+    "must be 1 to 12 lower case letters and digits, a letter first",
+)
+RING_HOSTS = Entry("lab_option.ring_hosts", "must be at least two hosts, each once")
+
+# Runs.
+KILL_NEEDS_STEPS = Entry(
+    "lab_option.kill_needs_steps",
+    "must be 2 or more if the trainers are killed and resume; give more --steps, or --no-kill",
+)
+KILL_AT = Entry(
+    "lab_option.kill_at",
+    "must be 1 to {most}: after the kill, the trainers resume and go on to step {steps}",
+)
+SCRIPT_ENDED = Entry(
+    "lab_option.script_ended", "ended with {code} when it was loaded: install FlowCheck again"
+)
+COST_NEEDS_BRIDGE = Entry(
+    "lab_option.cost_needs_bridge", "must be bridge: only its mirror can be switched off"
+)
+COST_STEPS = Entry(
+    "lab_option.cost_steps", "must be --warm-up + 2 or more, and --warm-up must be 1 or more"
+)
+CPUS_NEEDED = Entry(
+    "lab_option.cpus_needed",
+    "needs CPU {trainers} for trainers and CPU {others} for all else: allow both (taskset)",
+)
+
+# Options that a trainer reads from its environment.
+WHOLE_NUMBER = Entry("lab_option.whole_number", "must be a whole number from {least} to {most}")
+PROBABILITY = Entry("lab_option.probability", "must be a probability from 0 to less than 1")
+NCCL_VERSION = Entry("lab_option.nccl_version", "must be 2.{least} to 2.{most}")
+NCCL_PROTOCOL = Entry("lab_option.nccl_protocol", "must be LL, LL128 or Simple")
+NCCL_ALGORITHM = Entry("lab_option.nccl_algorithm", "must be Ring or Tree")
+
+# Where it writes.
+OUT_NOT_A_FOLDER = Entry("lab_option.out_not_a_folder", "is not a folder: name another folder")
+OUT_NOT_PLAIN = Entry(
+    "lab_option.out_not_plain",
+    "{path} is a link, a file or a mount point: name another folder",
+)
+OUT_NOT_OF_LAB = Entry(
+    "lab_option.out_not_of_lab",
+    "{path} exists, and no run of the lab made it: name another folder, or move it away",
+)
+OUT_HOLDS_RUN = Entry(
+    "lab_option.out_holds_run",
+    "{path} holds an earlier run: name another folder, or give --force to replace it",
+)
+OUT_IS_WORKING_FOLDER = Entry(
+    "lab_option.out_is_working_folder",
+    "{path} holds the current working directory: leave it, or name another folder",
+)
+OUT_HAS_LIVE_RUN = Entry(
+    "lab_option.out_has_live_run",
+    "process {pid} of a run works in {path}: name another folder, or end that run",
+)
+OUT_FILE_EXISTS = Entry(
+    "lab_option.out_file_exists",
+    "{path} exists already: name another, or give --force to replace it",
+)
+OUT_NOT_REPLACEABLE = Entry(
+    "lab_option.out_not_replaceable",
+    "{path} exists already and is not a plain file: name another",
+)
