@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.transport_forms import (
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
-from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.job import NOT_YET
@@ -87,7 +87,7 @@ def read_stream(
     if linear and may_be is not False:
         reading, _ = _read(flows, lines.as_linear(messages), asked)
         return lines.told(reading, evidence=LL128_LINEAR_STATED(), linear=True)
-    reading, sense = _read(flows, messages, asked)
+    reading, sense = _read(flows, messages, asked, told)
     if sense is not False or may_be is False or linear is False:
         return reading
     if may_be is None:
@@ -113,11 +113,14 @@ class Query:
 
 
 def _read(
-    flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage], query: Query
+    flows: Sequence[ObservedFlow],
+    messages: Sequence[ObservedMessage],
+    query: Query,
+    sorted_flows: Sorted | None = None,
 ) -> tuple[Reading, bool | None]:
     """The reading in one order of LL128's lines; and whether that order makes sense, as
-    lines.makes_sense has it."""
-    sorted_flows = sort_flows(flows, messages)
+    lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
+    sorted_flows = sorted_flows or sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted

@@ -93,21 +93,30 @@ def unpacked(
     """([data_bytes] data, [data_bytes] was it captured?) of one send. LL lines whose flag is not
     the message's, and bytes of which two copies differ, are not counted as captured."""
     payload = send.message.payload
-    mask = seen_mask(len(payload), send.message.missing)
-    for start, stop in send.message.conflicts:
-        mask[start:stop] = False
-    if protocol is Protocol.LL and len(payload):
-        lines = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)
-        flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
-        stale = (lines[:, 1] != flag) | (lines[:, 3] != flag)
-        mask[: len(lines) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
     if len(payload) == 0:
         return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
     linear = send.message.linear
     data = nccl_wire_format.unpack(protocol, payload, data_bytes, linear=linear)
+    stale = _stale_lines(send) if protocol is Protocol.LL else None
+    if stale is None and not send.message.missing and not send.message.conflicts:
+        return data, np.ones(data_bytes, np.bool_)
+    mask = seen_mask(len(payload), send.message.missing)
+    for start, stop in send.message.conflicts:
+        mask[start:stop] = False
+    if stale is not None:
+        mask[: len(stale) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
     whole = nccl_wire_format.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
     seen = whole.astype(np.bool_)
     return data, seen
+
+
+def _stale_lines(send: SendSeen) -> NDArray[np.bool_] | None:
+    """[line] its flag is not the message's; None: every one has it."""
+    payload = send.message.payload
+    flags = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)[:, 1::2]
+    flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
+    stale: NDArray[np.bool_] = (flags != flag).any(axis=1)
+    return stale if stale.any() else None
 
 
 def result_bytes(cut: Cut, ring: Ring) -> int:
