@@ -14,7 +14,7 @@ from pathlib import Path
 from flowcheck.private_files import PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE, make_private, write_new
 
 _APART = re.compile(r"\.\d+\.tmp\Z")
-"""The end of a name that `growing_apart` gives: the number of the process that writes."""
+"""The end of a name that `atomic_path_per_process` gives: the number of the process that writes."""
 
 
 def write_atomically(path: Path, data: bytes | memoryview, *, durable: bool = True) -> None:
@@ -48,7 +48,7 @@ def atomic_path(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def temporary_path(path: Path) -> Path:
-    """Where `growing` has `path` written."""
+    """Where `atomic_path` has `path` written."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -56,9 +56,9 @@ def temporary_path(path: Path) -> Path:
 def atomic_path_per_process(
     path: Path, *, leftovers: str | None = None, folder: bool = False
 ) -> Iterator[Path]:
-    """`growing` where several processes may write at once, each at a place of its own, made here
-    as a file or a folder. leftovers: a pattern of names beside `path`, by default of those that
-    are made here for it; what a killed process left under one of them goes first."""
+    """As `atomic_path`, where several processes may write at once: each at a place of its own, made
+    here as a file or a folder. leftovers: a pattern of names beside `path`, by default of those
+    that are made here for it; what a killed process left under one of them goes first."""
     for left in path.parent.glob(leftovers or f".{glob.escape(path.name)}.*.tmp"):
         if _APART.search(left.name):  # a user may have named something so as well
             _sweep(left)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT, SETTING_REFUSED
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -44,14 +44,20 @@ class ConfigError(FlowCheckError):
 
 
 class CoreError(FlowCheckError, OSError):
-    """C refused a set-up call: errno and the sentence it left."""
+    """C, or the kernel, refused a set-up call: errno, and why."""
 
-    def __init__(self, code: int, sentence: str) -> None:
-        OSError.__init__(self, code, sentence)
-        self.sentence = sentence
+    def __init__(self, code: int, why: str | Finding) -> None:
+        """why: a finding, or the sentence that C left."""
+        OSError.__init__(self, code, str(why))
+        self._why = why
 
     def __str__(self) -> str:
-        return self.sentence
+        return str(self._why)
+
+    @property
+    def finding(self) -> Finding:
+        why = self._why
+        return why if isinstance(why, Finding) else ERROR_TEXT(kind=_kind(self), text=why)
 
 
 class RingError(CoreError):

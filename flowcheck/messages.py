@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, MessageError
+from flowcheck.findings.catalog.refused_commands import NOT_A_MESSAGE
 from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Iteration, Step
 
@@ -223,5 +224,5 @@ def decode(frame: bytes) -> Message:
     try:
         message: Message = _DECODER.decode(frame)
     except DECODE_ERRORS as error:
-        raise MessageError(f"not a FlowCheck message: {frame[:60]!r} ({error})") from error
+        raise MessageError(NOT_A_MESSAGE(frame=repr(frame[:60]), error=error)) from error
     return message

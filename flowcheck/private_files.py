@@ -1,6 +1,5 @@
 """Owner and mode of files and folders: what FlowCheck creates is private to its owner, and what
-it opens must belong to a trusted user.
-was made by its owner, or by root, and nobody else may write to it.
+it opens must belong to a trusted user, and nobody else may be allowed to write to it.
 
 Files are made with mode 0600 and folders with 0700, whatever the umask. Where a group is to read
 checkpoints, the folder says so: `install -d -g trainers -m 2750 DIR` (the set-group-id bit, and
@@ -18,6 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.untrusted_names import (
+    A_LINK,
+    LINK_OR_FILE,
+    NOT_A_FILE,
+    OTHER_OWNER,
+    WRITABLE_BY_OTHERS,
+)
 
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 GROUP_FILE, GROUP_FOLDER = 0o640, 0o2750
@@ -51,14 +57,14 @@ def is_trusted(uid: int) -> bool:
 
 def open_private_folder(path: Path) -> int:
     """A descriptor of a folder, which is made with its parents where it is not there. Raises
-    ConfigError as `refuse_shared`, OSError."""
+    ConfigError as `check_not_shared`, OSError."""
     make_folder(path)
     try:
         held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        raise ConfigError("folder", str(path), "is a link or a file: name a folder") from error
+        raise ConfigError("folder", str(path), LINK_OR_FILE()) from error
     try:
         check_not_shared(os.fstat(held), path)
     except ConfigError:
@@ -68,8 +74,8 @@ def open_private_folder(path: Path) -> int:
 
 
 def check_owner(path: Path) -> None:
-    """Raises ConfigError as `refuse_shared` where the folder or file `path`, or what it leads to,
-    is somebody else's; nothing where nothing is there."""
+    """Raises ConfigError as `check_not_shared` where the folder or file `path`, or what it
+    links to, is somebody else's; nothing if it does not exist."""
     with suppress(FileNotFoundError):
         check_not_shared(path.stat(), path)
 
@@ -86,18 +92,10 @@ def check_not_shared(found: os.stat_result, path: Path, key: str = "folder") -> 
     """Raises ConfigError where what was found at `path` belongs to somebody else, or others may
     write to it: what lies there could be theirs."""
     if not is_trusted(found.st_uid):
-        right = (
-            f"belongs to {user_name(found.st_uid)}, and this process runs as "
-            f"{user_name(os.geteuid())}: "
-            "what lies there is not taken over; run it as that user, or name another folder"
-        )
+        right = OTHER_OWNER(owner=user_name(found.st_uid), user=user_name(os.geteuid()))
         raise ConfigError(key, str(path), right)
     if found.st_mode & OTHERS_WRITE and not stat.S_ISLNK(found.st_mode):
-        mode = stat.S_IMODE(found.st_mode)
-        right = (
-            f"may be written to by others (mode {mode:04o}): what lies there could be theirs; "
-            f"take that away (chmod go-w {path}), or name another folder"
-        )
+        right = WRITABLE_BY_OTHERS(mode=f"{stat.S_IMODE(found.st_mode):04o}", path=path)
         raise ConfigError(key, str(path), right)
 
 
@@ -150,19 +148,19 @@ def make_private(place: Path, folder: Path) -> None:
 
 def open_private(path: Path, flags: int) -> int:
     """A descriptor of a file that is this process's own, made for its owner alone where `flags` say
-    so; no link is followed, and no pipe waited for. Raises ConfigError as `refuse_shared`, also
-    where it is no regular file; OSError."""
+    so; no link is followed, and no pipe waited for. Raises ConfigError as `check_not_shared`,
+    also where it is not a regular file; OSError."""
     own = flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, own, PRIVATE_FILE_MODE)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise ConfigError("file", str(path), "is a link, and is not followed") from error
+        raise ConfigError("file", str(path), A_LINK()) from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError("file", str(path), "is no regular file")
+            raise ConfigError("file", str(path), NOT_A_FILE())
         check_not_shared(found, path, "file")
     except ConfigError:
         os.close(descriptor)
@@ -177,17 +175,17 @@ def write_new(path: Path, data: bytes | memoryview) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A file of this process's own, in place of what it held. Raises as `open_own`."""
+    """A file of this process's own, in place of what it held. Raises as `open_private`."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
 
 
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
-"""Flags for `open_own` of a file that several append lines to."""
+"""Flags for `open_private` of a file that several append lines to."""
 
 
 def append_private(path: Path, line: bytes) -> None:
-    """A line behind what a file of this process's own holds. Raises as `open_own`."""
+    """Appends a line to a file of this process's own. Raises as `open_private`."""
     descriptor = open_private(path, APPENDING)
     try:
         append_to_open_file(descriptor, line)

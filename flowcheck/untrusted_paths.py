@@ -1,9 +1,9 @@
 """File and checkpoint names that come from outside (manifests, listings, HTTP): validated once,
 and opened without following links.
-answers over HTTP. Nothing else in the tree decides what such a name may be.
 
-A name is checked once, where it comes in, and opened by `opened_below`, which follows no link: what
-was checked as a name stays below its folder also where somebody swaps a folder for a link.
+Nothing else in the package decides which names are valid. A name is checked once, where it comes
+in, and opened by `open_below`, which follows no link: the file is below its folder even if somebody
+replaces a folder by a link in the meantime.
 """
 
 from __future__ import annotations
@@ -17,6 +17,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.untrusted_names import (
+    A_LINK_BELOW,
+    FILE_AND_FOLDER,
+    KEPT_FOR_DOWNLOADS,
+    LISTED_TWICE,
+    NO_STEP_IN_NAME,
+    NOT_A_CHECKPOINT_NAME,
+    NOT_A_STEP,
+    NOT_IN_A_CHECKPOINT,
+    NOT_IN_THE_FOLDER,
+    NOT_REGULAR,
+    NOT_REGULAR_BELOW,
+)
 from flowcheck.private_files import PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE
 from flowcheck.step_numbers import Step
 
@@ -25,6 +38,8 @@ NAME_BYTES_MAX = 255
 PATH_BYTES_MAX = 1024
 """Of a whole name, with room for the folder before it (limits.h, PATH_MAX, is 4096)."""
 DEPTH_MAX = 16
+"""Folders within each other. A choice: no checkpoint format nests as deep; stops names made to
+exhaust a file system."""
 STEP_MAX = 10**18
 """A step has fewer digits than its neighbours in a signed word of 64 bits."""
 _CHECKPOINT = re.compile(r"step-(0|[1-9][0-9]{0,17})(?:-([0-9a-f]{1,64}))?", re.ASCII)
@@ -36,15 +51,15 @@ def checked_checkpoint_name(told: object, where: str) -> str:
     """The name of a checkpoint's folder: step-N, or step-N-DIGEST. Raises StateError, which names
     `where` it came from, for anything else."""
     if not isinstance(told, str) or _CHECKPOINT.fullmatch(told) is None:
-        raise StateError(f"{where}: names {told!r:.300}, which is no checkpoint of ours (step-N)")
+        raise StateError(NOT_A_CHECKPOINT_NAME(where=where, name=f"{told!r:.300}"))
     return told
 
 
 def step_in_name(name: str) -> int:
-    """The step that the name of a checkpoint tells. Raises StateError where it is none."""
+    """The step in a checkpoint's name. Raises StateError for another name."""
     found = _CHECKPOINT.fullmatch(name)
     if found is None:
-        raise StateError(f"{name!r:.300}: is no name of a checkpoint (step-N)")
+        raise StateError(NO_STEP_IN_NAME(f"{name!r:.300}"))
     return int(found[1])
 
 
@@ -55,9 +70,9 @@ def digest_in_name(name: str) -> str:
 
 
 def step_number(told: object, where: str) -> Step:
-    """A step that was told as a number. Raises StateError for any other value."""
+    """A step number that came from outside. Raises StateError for any other value."""
     if type(told) is not int or not 0 <= told < STEP_MAX:
-        raise StateError(f"{where}: tells step {told!r:.60}, which is no number of steps")
+        raise StateError(NOT_A_STEP(where=where, step=f"{told!r:.60}"))
     return Step(told)
 
 
@@ -65,7 +80,7 @@ def single_name(told: object, where: str) -> str:
     """The name of something that lies in a folder itself, not below another one. Raises
     StateError."""
     if not is_relative(told) or "/" in str(told):
-        raise StateError(f"{where}: names {told!r:.300}, which is no name of a file in its folder")
+        raise StateError(NOT_IN_THE_FOLDER(where=where, name=f"{told!r:.300}"))
     return str(told)
 
 
@@ -73,7 +88,7 @@ def relative_name(told: object, where: str) -> str:
     """The name of a file below a folder, / between folders, each file in one way only. Raises
     StateError."""
     if not is_relative(told):
-        raise StateError(f"{where}: names {told!r:.300}, which is no file of a checkpoint")
+        raise StateError(NOT_IN_A_CHECKPOINT(where=where, name=f"{told!r:.300}"))
     return str(told)
 
 
@@ -92,20 +107,20 @@ def is_relative(told: object) -> bool:
 
 
 def refuse_unlike_files(names: Iterable[str], where: str) -> None:
-    """Names of all files of one checkpoint. Raises StateError where one is told twice, is a folder
-    of another one, or is of a file that a fetch keeps for itself."""
+    """Names of all files of one checkpoint. Raises StateError if a name is listed twice, is also a
+    folder of another name, or is one that a download uses for its own notes."""
     seen: set[str] = set()
     folders: set[str] = set()
     for name in names:
         relative_name(name, where)
         if name in (FETCH_LISTING, FETCH_DONE) or name in seen:
-            why = "twice" if name in seen else "which a fetch keeps its own notes in"
-            raise StateError(f"{where}: names {name!r}, {why}")
+            refused = LISTED_TWICE if name in seen else KEPT_FOR_DOWNLOADS
+            raise StateError(refused(where=where, name=repr(name)))
         seen.add(name)
         parts = name.split("/")
         folders.update("/".join(parts[:count]) for count in range(1, len(parts)))
     if both := sorted(seen & folders):
-        raise StateError(f"{where}: names {both[0]!r} as a file and as a folder")
+        raise StateError(FILE_AND_FOLDER(where=where, name=repr(both[0])))
 
 
 def open_below(
@@ -119,7 +134,7 @@ def open_below(
     is opened part by part and through no link. make: folders on the way are made; what is made is
     for its owner alone.
 
-    Raises StateError for what is no such name, or no regular file; OSError otherwise.
+    Raises StateError if the name is not valid or not that of a regular file; OSError.
     """
     parts = relative_name(name, str(folder)).split("/")
     way = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -139,13 +154,13 @@ def open_below(
         found = os.open(parts[-1], own, PRIVATE_FILE_MODE, dir_fd=at)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise StateError(f"{folder}: {name!r} is a link, and is not followed") from error
+            raise StateError(A_LINK_BELOW(folder=str(folder), name=repr(name))) from error
         raise OSError(error.errno, os.strerror(error.errno or 0), f"{folder}/{name}") from error
     finally:
         os.close(at)
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
-        raise StateError(f"{folder}: {name!r} is no regular file")
+        raise StateError(NOT_REGULAR_BELOW(folder=str(folder), name=repr(name)))
     return found
 
 
@@ -153,7 +168,7 @@ def refuse_special_file(path: Path) -> None:
     """Raises StateError for a pipe, a socket or a device: reading one waits, or never ends."""
     with suppress(OSError):  # of what is not there its reader says more
         if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
-            raise StateError(f"{path}: is no regular file, and is not read")
+            raise StateError(NOT_REGULAR(path))
 
 
 def _made(part: str, at: int) -> None:

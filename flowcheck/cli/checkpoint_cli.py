@@ -9,6 +9,7 @@ import typer
 
 from flowcheck.cli.shared_options import DEFAULT_RUN, Json, Run
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_options import STEP_OR_LATEST
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.format_registry import (
     FORMATS,
@@ -28,78 +29,97 @@ def restore(
     out: Annotated[
         Path,
         typer.Option(
-            help="File or folder to write, for the trainer's resume option. A folder if there are "
-            "several jobs."
+            help="File or folder to write, for the trainer's resume option; with several jobs a "
+            "folder."
         ),
     ],
     template: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Any checkpoint that the trainer wrote in this job: its form is filled. With "
-            "several jobs, one of each."
+            help="Any checkpoint that the trainer wrote in this job; the output has its layout. "
+            "With several jobs give one of each."
         ),
     ] = None,
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Checkpoints of this job at other steps, if no model is stated: buffers that are "
-            "equal in all of them are kept."
+            help="Checkpoints of this job at other steps: buffers that are equal in all of them "
+            "are taken from the template. Only needed if the job file states no model."
         ),
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help=f"Instead of a template: {FORMS}.")
+        str | None,
+        typer.Option("--format", help=f"Format to write, instead of --template: {FORMS}."),
     ] = None,
     run: Run = DEFAULT_RUN,
     step: Annotated[
-        str, typer.Option(help="A step that the replica keeps, or latest.", metavar="N|latest")
+        str,
+        typer.Option(
+            help="Number of a step that the replica keeps, or latest.", metavar="N|latest"
+        ),
     ] = "latest",
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="A step-N folder, or a folder of them, instead of a run's step."),
+        typer.Option(help="Read from this step-N folder, or folder of them, instead of --run."),
     ] = None,
     source: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="URL",
-            help="Read the step from a server: http://host:port of flowcheck serve, or the target "
-            "of [persist], s3://...",
+            help="Read from a server instead of --run: http(s)://host:port of `flowcheck serve`, "
+            "or the target of [persist], such as s3://...",
         ),
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="For --from http://...: file that holds the bearer token.")
+        Path | None,
+        typer.Option(help="With --from http(s)://...: file that holds the bearer token."),
     ] = None,
     ca: Annotated[
         Path | None,
-        typer.Option(help="For --from https://...: CA bundle (PEM)."),
+        typer.Option(
+            help="With --from https://...: CA bundle (PEM) that signed the server's certificate."
+        ),
     ] = None,
     keys: Annotated[
         str,
-        typer.Option(help=_of("keys", "model=state_dict,optimizer=app.optim,step=global_step,...")),
+        typer.Option(
+            help=_of(
+                "keys",
+                "names of the parts in the file, as the trainer reads them: "
+                "model=state_dict,optimizer=app.optim,step=global_step,...",
+            )
+        ),
     ] = "",
     like: Annotated[
         Path | None,
         typer.Option(
-            help="An earlier checkpoint of the job, or a model's folder: names, buffers and "
-            "configuration come from it."
+            help="Earlier checkpoint of the job, or folder of the model, that gives names, buffers "
+            "and configuration."
         ),
     ] = None,
     shard_mb: Annotated[
-        int, typer.Option(help=_of("shard_bytes", "largest size of a file, megabytes."), min=1)
+        int, typer.Option(help=_of("shard_bytes", "largest size of a file, MB."), min=1)
     ] = 5000,
     ranks: Annotated[
-        int, typer.Option(help=_of("ranks", "number of data-parallel ranks that load it."), min=1)
+        int,
+        typer.Option(help=_of("ranks", "number of data-parallel ranks that will load it."), min=1),
     ] = 1,
-    zero: Annotated[int, typer.Option(help=_of("stage", "stage of ZeRO, 0 to 2."))] = 0,
+    zero: Annotated[
+        int, typer.Option(help=_of("stage", "ZeRO stage of the job that will load it, 0 to 2."))
+    ] = 0,
     job: Annotated[
-        str | None, typer.Option(metavar="K", help="With several jobs: the number or name of one.")
+        str | None,
+        typer.Option(
+            metavar="K", help="With several jobs: number or name of the one to write; default: all."
+        ),
     ] = None,
     run_code: Annotated[
         bool,
         typer.Option(
             "--run-code",
-            help="Run the code (factory, schedule, rounding) that the step's manifest names. Only "
-            "for a --checkpoint or --from that you trust.",
+            help="Run the code that the step's manifest names (factory, schedule, rounding). Use "
+            "it only if you trust that --checkpoint or --from.",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
@@ -111,7 +131,9 @@ def restore(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a step as a checkpoint that the trainer resumes from: in its own form, or by format.
+    """Write a step of the replica as a checkpoint from which the trainer resumes.
+
+    Give --template to write it in the layout of the trainer's own checkpoints, or --format.
 
     Example: `flowcheck restore --template runs/step-0.pt --out runs/restored.pt`
 
@@ -158,7 +180,7 @@ def _step(stated: str) -> Step | None:
     if stated == "latest":
         return None
     if not (stated.isascii() and stated.isdigit() and len(stated) < 19):
-        raise ConfigError("--step", stated, "must be a number of steps, or latest")
+        raise ConfigError("--step", stated, STEP_OR_LATEST())
     return Step(int(stated))
 
 
@@ -167,18 +189,20 @@ def audit(
         Path,
         typer.Argument(
             metavar="CHECKPOINT",
-            help="The trainer's file, or a folder of DCP, Hugging Face, DeepSpeed ...",
+            help="Checkpoint of the trainer: a file, or a folder of DCP, Hugging Face, DeepSpeed.",
         ),
     ],
     run: Run = DEFAULT_RUN,
     step: Annotated[
-        int | None, typer.Option(help="Step of the checkpoint, if the file does not hold it.")
+        int | None, typer.Option(help="Step of the checkpoint; default: as the file states it.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare the replica with a checkpoint that the trainer wrote, bit for bit.
 
     Exit code 0: equal; 1: different (the first differences are printed).
+
+    Example: `flowcheck audit runs/step-400.pt --run /run/flowcheck/job`
     """
     from flowcheck.ops.trainer_checkpoint import audit_command as verb
     from flowcheck.stages.privilege.drop_privileges import for_run
@@ -193,24 +217,33 @@ def base(
     checkpoint: Annotated[
         Path,
         typer.Argument(
-            help="Checkpoint of the trainer: of the step its job began with, or of a logged step."
+            help="Checkpoint of the trainer: of the step it resumed from, or of a step that "
+            "FlowCheck logged."
         ),
     ],
     run: Run = DEFAULT_RUN,
     then: Annotated[
-        Path | None, typer.Option(help="If the job was joined midstream: a later checkpoint of it.")
+        Path | None,
+        typer.Option(
+            help="If FlowCheck joined midstream: a later checkpoint of the job, which shows where "
+            "CHECKPOINT belongs among the logged steps."
+        ),
     ] = None,
     after: Annotated[
-        int | None, typer.Option(help="Or: number of logged steps that came before the checkpoint.")
+        int | None,
+        typer.Option(help="Number of logged steps before CHECKPOINT was written; replaces --then."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Give the replica the optimizer state of a job that resumed from a step it does not hold.
+    """Give the replica its state (base) from a checkpoint that the trainer wrote.
 
-    The file's parameters must equal the job's start-up broadcast, bit for bit. If the job was
-    joined midstream, any step will do whose next steps are logged: the steps between two files show
-    where it belongs. If the replica is up to date, the file replaces its own step where the two
-    differ, and the steps since are applied again.
+    Needed if the job resumed from a step that the replica does not hold, or if FlowCheck joined
+    midstream. The parameters of a file that the job resumed from must equal its start-up broadcast,
+    bit for bit. After a midstream join any step whose later steps are logged will do; give --then.
+    If the replica is up to date, the file replaces its step of the same number if the two differ,
+    and the later steps are applied again.
+
+    Example: `flowcheck base runs/step-400.pt --then runs/step-405.pt`
     """
     from flowcheck.ops.trainer_checkpoint import base_command as verb
     from flowcheck.stages.privilege.drop_privileges import for_run
@@ -224,14 +257,17 @@ def verify(
     path: Annotated[
         Path,
         typer.Argument(
-            help="File or folder that restore wrote, a step-N folder, or a folder of these."
+            help="Output of `flowcheck restore`, a step-N folder, or a folder of step-N folders."
         ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Check an output against its manifest: sha256 of every file and of every tensor.
+    """Check a checkpoint against its manifest: sha256 of every file and of every tensor.
 
-    Exit code 0: all is as written; 1: something differs (it is named); 2: it cannot be checked.
+    Exit code 0: all is as written; 1: a file or tensor differs (it is named); 2: it cannot be
+    checked.
+
+    Example: `flowcheck verify checkpoints/step-400`
     """
     from flowcheck.findings.catalog.privileges import READS_ONLY
     from flowcheck.ops.restore import verify_command as verb

@@ -16,25 +16,36 @@ from flowcheck.cli import ports_cli as cli_ports
 from flowcheck.cli import serve_cli as cli_serve
 from flowcheck.cli import switch_cli as cli_switch
 from flowcheck.cli import watch_cli as cli_watch
-from flowcheck.cli.shared_options import DEFAULT_RUN, Files, Json, Leftovers, Previous, Run, Svg
+from flowcheck.cli.shared_options import (
+    DEFAULT_RUN,
+    Files,
+    Json,
+    Leftovers,
+    Previous,
+    Run,
+    Svg,
+    read_on,
+)
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_options import MEMORY_SIZE
 from flowcheck.lab import cli as lab_cli
 from flowcheck.private_files import set_private_umask
 from flowcheck.stages.privilege import drop_privileges
 from flowcheck.stages.stage_table import launchable_stages
 
 MOST_GIB = 1 << 20
-"""A petabyte is a typing error."""
+"""GiB. A choice that stops slips of the pen: 2^20 GiB is a pebibyte, more than any machine has."""
 
 
 def stage(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(launchable_stages())}.")],
+    name: Annotated[str, typer.Argument(help=f"Stage to run: {', '.join(launchable_stages())}.")],
     run: Run = DEFAULT_RUN,
     number: Annotated[
-        int, typer.Option(help="Number of the source (capture) or ring (parse).")
+        int, typer.Option(help="Which source (capture) or ring (parse), counted from 0.")
     ] = 0,
     parent: Annotated[
-        int | None, typer.Option(help="Process ID: end when it ends; set by the supervisor.")
+        int | None,
+        typer.Option(help="End when the process with this ID ends; set by the supervisor."),
     ] = None,
     lend: Annotated[
         int | None,
@@ -45,7 +56,10 @@ def stage(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one stage of a chain in the foreground, as the supervisor does; for debugging."""
+    """Run one stage of a chain in the foreground, as the supervisor does; for debugging.
+
+    Example: `flowcheck stage extract --run /run/flowcheck/job`
+    """
     from flowcheck.stages.privilege.drop_privileges import for_stage
     from flowcheck.stages.supervisor import stage_main
 
@@ -61,14 +75,22 @@ def stage(
 
 
 def doctor(
-    need_gib: Annotated[float, typer.Option(help="Memory the job needs, in GiB.")] = 0.0,
+    need_gib: Annotated[
+        float, typer.Option(help="Memory that the job needs, GiB; 0: not checked.")
+    ] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Check this machine: DPDK, huge pages, IOMMU, drivers, DMA engines, CPU, memory."""
+    """Check whether this machine is ready: DPDK, huge pages, IOMMU, drivers, DMA engines, memory.
+
+    `flowcheck plan job.toml` prints the memory that a job needs. Exit code 0: ready; 1: something
+    is missing, with what to do.
+
+    Example: `flowcheck doctor --need-gib 224`
+    """
     from flowcheck.ops.node import doctor_command as verb
 
     if not 0 <= need_gib < MOST_GIB:
-        raise ConfigError("--need-gib", need_gib, f"must be 0 or more, and below {MOST_GIB:,}")
+        raise ConfigError("--need-gib", need_gib, MEMORY_SIZE(MOST_GIB))
     raise typer.Exit(verb.run(need_bytes=int(need_gib * 2**30), as_json=as_json))
 
 
@@ -79,62 +101,67 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="""A checkpoint of every training step, taken from mirrored all-reduce traffic.
 
-A switch mirrors a training host's port to this machine; frames go through a ring, are parsed,
-their gradients reassembled, and applied to a replica of the model on the CPU. Training is
-launched unchanged and never waits.
+A switch mirrors a training host's port to this machine. FlowCheck captures the packets,
+reassembles the gradients, and applies them to a replica of the model on the CPU. The training job
+runs unchanged and never waits for FlowCheck. The processes that do this are a chain: capture,
+parse, extract, update.
 
 First steps:
 
-* `flowcheck doctor` - is this machine ready?
+* `flowcheck doctor` - check whether this machine is ready
 
-* `flowcheck ports layout.toml` - which ports of which switches to mirror
+* `flowcheck ports layout.toml` - choose which switch ports to mirror
 
-* `flowcheck switch render` - the commands that make a switch mirror its ports
+* `flowcheck switch render` - print the commands that make a switch mirror them
 
-* `flowcheck analyze capture.pcapng` - what is in a capture, with no job file
+* `flowcheck analyze capture.pcapng` - show what a capture holds, without a job file
 
-* `flowcheck plan model.py:make --world 8` - what a model will put on the wire, before it runs
+* `flowcheck plan model.py:make --world 8` - predict a model's traffic before it runs
 
-* `flowcheck replay capture.pcapng --optimizer adamw --lr 1e-4` - the whole chain on a file
+* `flowcheck replay capture.pcapng --optimizer adamw --lr 1e-4` - run the chain on a capture
 
-* `flowcheck up job.toml` - the chain on a live mirror port
+* `flowcheck up job.toml` - run the chain on a live mirror port
 
-* `flowcheck restore --template step-0.pt --out resume.pt` - the newest step, for the trainer
+* `flowcheck restore --template step-0.pt --out resume.pt` - write the newest step for the trainer
 
-* `flowcheck lab train` - all of it on this machine: a cluster, a mirror, a killed job that goes on
+* `flowcheck lab train` - try it all on this machine: train on an emulated cluster, kill, resume
 """,
+    epilog=read_on("README.md"),
 )
 app.add_typer(lab_cli.app, name="lab")
 app.add_typer(cli_switch.app, name="switch")
 
 
-@app.command()
+@app.command(epilog=read_on("flowcheck/wire/README.md"))
 def analyze(
     files: Files,
     model: Annotated[
         str | None,
         typer.Option(
-            help="file.py:function that returns the torch module; for jobs without DDP's start-up."
+            help="Function that returns the torch module, file.py:function; for captures without "
+            "DDP's start-up."
         ),
     ] = None,
     nccl_log: Annotated[
         Path | None,
         typer.Option(
-            help="Log of rank 0 with NCCL_DEBUG=INFO: it has the order of ranks in rings."
+            help="Output of rank 0 with NCCL_DEBUG=INFO, which has the order of ranks in each ring."
         ),
     ] = None,
     job: Annotated[
         Path | None,
-        typer.Option(help="A job file: what it states is used instead of these options."),
+        typer.Option(help="Job file, used instead of --model and --nccl-log."),
     ] = None,
     svg: Svg = None,
     as_json: Json = False,
 ) -> None:
-    """List what captures hold: frames, flows, collectives in order, initial weights.
+    """Show what captures hold: frames, flows, collectives in order, initial weights.
 
-    Each communicator is explained: its ring, protocols, what the mirrors cover of it and what
-    another mirrored port or direction would add; --svg draws that. No job file is needed. What no
-    frame could have contradicted is marked `assumed`.
+    For each communicator it shows the ring, the protocols, which chunks the mirrored ports cover,
+    and what another mirrored port or direction would add. No job file is needed. Facts that no
+    frame could contradict are marked `assumed`.
+
+    Example: `flowcheck analyze capture.pcapng --svg rings.svg`
     """
     from flowcheck.ops.analysis import analyze_command as verb
 
@@ -145,56 +172,59 @@ def analyze(
     )
 
 
-@app.command()
+@app.command(epilog=read_on("README.md"))
 def replay(
     files: Files,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="The trainer's optimizer, a class of torch.optim, such as adamw."),
+        typer.Option(help="Optimizer of the trainer: a class of torch.optim, such as adamw."),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of the trainer.")] = None,
     job: Annotated[
         Path | None,
-        typer.Option(help="Job file with [optimizer], [ring], ...; its sources are replaced."),
+        typer.Option(help="Job file with [optimizer] and more; the captures replace its sources."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write a safetensors checkpoint below this folder.")
+        Path | None, typer.Option(help="Write a checkpoint (safetensors) below this folder.")
     ] = None,
     speed: Annotated[
         float | None,
         typer.Option(
-            help="Replay by the time stamps: 1 as recorded, 10 ten times faster; by default as "
-            "fast as possible."
+            help="Speed relative to the time stamps: 1 as recorded, 10 ten times faster; default: "
+            "as fast as possible."
         ),
     ] = None,
     source: Annotated[
         str,
         typer.Option(
-            help="dpdk: read through DPDK's net_pcap; file: read without DPDK; auto: dpdk where it "
-            "is built."
+            help="How captures are read: dpdk (through DPDK's net_pcap), file (without DPDK), or "
+            "auto (dpdk if it is built)."
         ),
     ] = "auto",
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Number of data-parallel jobs to follow, each with a replica; default 1.", min=1
+            help="Number of data-parallel jobs in the captures, each with a replica; default 1.",
+            min=1,
         ),
     ] = None,
     digests: Annotated[
         bool,
         typer.Option(
-            "--digests", help="Print the sha256 of each step's gradient and of its parameters."
+            "--digests", help="Print the sha256 of the gradient and of the parameters of each step."
         ),
     ] = False,
     keep: Annotated[
         Path | None,
-        typer.Option("--run", help="Keep the run directory here instead of a temporary one."),
+        typer.Option(
+            "--run", help="Keep the run directory in this folder; default: a temporary one."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Send captures through the whole multi-process chain, to a replica and a checkpoint.
+    """Run the whole chain on captures: follow the job, build its replica, write a checkpoint.
 
-    Exit code 0: every step of the captures was applied; 1: none, or not all, with the reason.
+    Exit code 0: every step in the captures was applied; 1: steps are missing, with the reason.
 
     Example: `flowcheck replay c.pcapng --optimizer sgd --lr 0.01 --digests --out ckpt`
     """
@@ -217,18 +247,28 @@ def replay(
     raise typer.Exit(verb.run(request))
 
 
-@app.command()
+@app.command(epilog=read_on("scripts/node/README.md"))
 def up(
-    job: Annotated[Path, typer.Argument(metavar="JOB.toml", help="The job file.")],
+    job: Annotated[
+        Path,
+        typer.Argument(
+            metavar="JOB.toml", help="Job file: sources, optimizer, model, run directory."
+        ),
+    ],
     run: Annotated[
-        Path | None, typer.Option("--run", help="Run directory instead of the job file's.")
+        Path | None,
+        typer.Option("--run", help="Run directory; default: as the job file states it."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start the chain of a job file and stay in the foreground until SIGTERM or Ctrl-C.
+    """Follow a live training job: run the chain of a job file until SIGTERM or Ctrl-C.
 
-    Exit code 0: the replica followed to the end; 1: it applied no step, or stopped before the end,
-    with the reason; 2: the chain could not run, or failed.
+    Start it before the training job: the initial weights are broadcast only once.
+
+    Exit code 0: the replica followed the job to its end; 1: it applied no step, or stopped before
+    the end, with the reason; 2: the chain could not run, or failed.
+
+    Example: `flowcheck up job.toml`
     """
     from flowcheck.ops.lifecycle import up_command as verb
 
@@ -236,7 +276,7 @@ def up(
     raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=read_on("flowcheck/ops/watch/README.md"))
 def status(
     run: Run = DEFAULT_RUN,
     svg: Svg = None,
@@ -244,12 +284,15 @@ def status(
     previous: Previous = False,
     as_json: Json = False,
 ) -> None:
-    """Show how far a chain is: stages, ring lags, frames by verdict, steps, losses.
+    """Show the state of a chain once: health, stages, ring fill, frames by verdict, steps, losses.
 
-    After its end: why and when it ended, who stopped it, its last step, and what to do next. --svg
-    draws the job that was learned: its rings, the mirrored links, what they cover.
+    After the chain's end it shows why and when it ended, who stopped it, the last step, and what to
+    do next.
 
-    Exit code 0: every stage runs; 1: a stage is gone, or the chain has ended; 2: none was started.
+    Exit code 0: every stage runs; 1: a stage is gone, or the chain has ended; 2: no chain was
+    started in this run directory.
+
+    Example: `flowcheck status --run /run/flowcheck/job`
     """
     from flowcheck.ops.lifecycle import status_command as verb
 
@@ -259,17 +302,23 @@ def status(
     raise typer.Exit(verb.run(run, svg=svg, previous=previous, as_json=as_json))
 
 
-@app.command()
+@app.command(epilog=read_on("flowcheck/ops/lifecycle/README.md"))
 def down(
     run: Run = DEFAULT_RUN,
     discard: Annotated[
-        bool, typer.Option("--discard", help="Give up the replica of a killed chain.")
+        bool,
+        typer.Option(
+            "--discard",
+            help="Delete the replica of a killed chain without writing it as a checkpoint.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Stop a chain, or clean up what a killed one left: processes, shared memory, sockets.
 
-    The replica of a killed chain is written as a checkpoint first; logs and records stay.
+    The replica of a killed chain is written as a checkpoint first. Logs and records stay.
+
+    Example: `flowcheck down --run /run/flowcheck/job`
     """
     from flowcheck.ops.lifecycle import shutdown_cleanup
 
@@ -277,15 +326,20 @@ def down(
     raise typer.Exit(shutdown_cleanup.down(run, discard=discard, as_json=as_json))
 
 
-app.command()(cli_plan.plan)
-app.command()(cli_ports.ports)
-app.command()(cli_serve.serve)
-app.command()(cli_watch.watch)
-app.command()(cli_watch.top)
-for step_verb in (cli_steps.restore, cli_steps.audit, cli_steps.base, cli_steps.verify):
-    app.command()(step_verb)
-app.command()(stage)
-app.command()(doctor)
+for verb, page in (
+    (cli_plan.plan, "flowcheck/ops/planning/README.md"),
+    (cli_ports.ports, "flowcheck/ops/mirror_ports/README.md"),
+    (cli_serve.serve, "flowcheck/vault/README.md"),
+    (cli_watch.watch, "flowcheck/ops/watch/README.md"),
+    (cli_watch.top, "flowcheck/ops/watch/README.md"),
+    (cli_steps.restore, "flowcheck/vault/README.md"),
+    (cli_steps.audit, "flowcheck/vault/README.md"),
+    (cli_steps.base, "flowcheck/stages/README.md"),
+    (cli_steps.verify, "flowcheck/vault/README.md"),
+    (stage, "flowcheck/stages/README.md"),
+    (doctor, "scripts/node/README.md"),
+):
+    app.command(epilog=read_on(page))(verb)
 
 
 def _version(asked: bool) -> None:

@@ -11,7 +11,7 @@ from flowcheck.cli.shared_options import Json
 
 MIB = 1 << 20
 MOST_MIB = 1 << 20
-"""A bucket of a terabyte is a slip of the pen."""
+"""MiB. A choice that stops slips of the pen: 2^20 MiB is a tebibyte, more than any bucket."""
 
 
 def plan(
@@ -19,75 +19,126 @@ def plan(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Makes the torch module: file.py:function or pkg.mod:function. Or a job file, "
-            "job.toml: the memory it asks for.",
+            help="Function that returns the torch module, file.py:function or pkg.mod:function; or "
+            "a job file (.toml), to print the memory it needs.",
         ),
     ],
     captures: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="CAPTURE", help="Held against the plan, with --check."),
+        typer.Argument(
+            metavar="CAPTURE", help="With --check: captures of the job, pcap or pcapng."
+        ),
     ] = None,
-    world: Annotated[int, typer.Option(help="Ranks of the data-parallel ring.")] = 2,
+    world: Annotated[int, typer.Option(help="Number of data-parallel ranks, 2 to 4,096.")] = 2,
     check: Annotated[
-        bool, typer.Option("--check", help="Hold the plan against captures of the job.")
+        bool, typer.Option("--check", help="Compare the plan with captures of the job.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="An argument of MODEL; repeatable."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Keyword argument for MODEL, layers=12; repeatable."
+        ),
     ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="Called with the module, gives its loss: a backward pass on the meta device "
-            "tells the order in which gradients become ready.",
+            help="Function that takes the module and returns its loss; its backward pass shows the "
+            "order in which gradients become ready; default: reverse order of registration.",
         ),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Cast the module: bfloat16, ...")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Cast the module to this torch type, such as bfloat16; default: no cast."
+        ),
+    ] = None,
     bucket_cap_mb: Annotated[
-        float | None, typer.Option(help="As the script gives it to DDP; default: torch's.")
+        float | None, typer.Option(help="DDP's bucket_cap_mb, MiB; default: torch's 25.")
     ] = None,
     first_bucket_mb: Annotated[
-        float | None, typer.Option(help="Of the first bucket, where the script changes it.")
+        float | None,
+        typer.Option(
+            help="Size of DDP's first bucket, MiB; default: --bucket-cap-mb, else torch's 1."
+        ),
     ] = None,
     find_unused_parameters: Annotated[
-        bool, typer.Option("--find-unused-parameters", help="As the script gives it to DDP.")
+        bool,
+        typer.Option("--find-unused-parameters", help="DDP runs with find_unused_parameters=True."),
     ] = False,
     static_graph: Annotated[
-        bool, typer.Option("--static-graph", help="As the script gives it to DDP.")
+        bool, typer.Option("--static-graph", help="DDP runs with static_graph=True.")
     ] = False,
     broadcast_buffers: Annotated[
-        bool, typer.Option(help="As the script gives it to DDP; default: torch's.")
+        bool, typer.Option(help="DDP's broadcast_buffers: buffers are sent before each iteration.")
     ] = True,
-    hook: Annotated[str | None, typer.Option(help="Compression hook: bf16 or fp16.")] = None,
-    accumulate: Annotated[int, typer.Option(help="Backward passes per optimizer step.")] = 1,
-    sync_each: Annotated[
-        bool, typer.Option("--sync-each", help="Accumulation without no_sync().")
-    ] = False,
-    channels: Annotated[int | None, typer.Option(help="Of the communicator.")] = None,
-    protocol: Annotated[str | None, typer.Option(help="LL, LL128 or Simple; NCCL_PROTO.")] = None,
-    nccl: Annotated[str | None, typer.Option(help="NCCL's version, such as 2.21.5.")] = None,
-    ring_index: Annotated[int, typer.Option(help="Of the rank at the mirrored port.")] = 0,
-    gpus: Annotated[
-        int, typer.Option(help="Ranks of a node, next to each other in the ring; the port's too.")
+    hook: Annotated[
+        str | None,
+        typer.Option(help="DDP's compression hook, bf16 or fp16; default: gradients as they are."),
+    ] = None,
+    accumulate: Annotated[
+        int, typer.Option(help="Gradient accumulation: backward passes per optimizer step.")
     ] = 1,
-    pmtu: Annotated[int, typer.Option(help="Path MTU of RoCE.")] = 4096,
-    ports: Annotated[int, typer.Option(help="Mirrored ports, for the memory needed.")] = 1,
-    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim: adamw.")] = None,
-    momentum: Annotated[float, typer.Option(help="SGD's.")] = 0.0,
+    sync_each: Annotated[
+        bool,
+        typer.Option(
+            "--sync-each", help="All-reduce after every backward pass (without no_sync())."
+        ),
+    ] = False,
+    channels: Annotated[
+        int | None,
+        typer.Option(
+            help="NCCL channels of the communicator, as NCCL_DEBUG=INFO prints; default 1."
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="NCCL protocol (NCCL_PROTO): LL, LL128 or Simple; default: LL below 256 KiB, else "
+            "Simple."
+        ),
+    ] = None,
+    nccl: Annotated[
+        str | None, typer.Option(help="NCCL release of the job, such as 2.21.5; default 2.29.")
+    ] = None,
+    ring_index: Annotated[
+        int,
+        typer.Option(
+            help="Ring position, from 0, of the rank behind the mirrored port (with --gpus: of the "
+            "first rank of that node)."
+        ),
+    ] = 0,
+    gpus: Annotated[
+        int, typer.Option(help="Ranks (GPUs) per node; they are neighbours in the ring.")
+    ] = 1,
+    pmtu: Annotated[
+        int, typer.Option(help="RoCE path MTU, bytes: 256, 512, 1024, 2048 or 4096.")
+    ] = 4096,
+    ports: Annotated[
+        int, typer.Option(help="Number of mirrored ports, for the memory estimate.")
+    ] = 1,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(help="Class of torch.optim, for the memory estimate; default adamw."),
+    ] = None,
+    momentum: Annotated[
+        float,
+        typer.Option(help="Momentum of --optimizer sgd: above 0 it needs memory for a buffer."),
+    ] = 0.0,
     as_json: Json = False,
 ) -> None:
-    """Tell what a model will put on the wire, before it runs: messages, bytes, memory needed.
+    """Predict the traffic of a DDP model before it runs, and the memory that FlowCheck needs.
 
-    Start-up, iteration 0 and later iterations of DistributedDataParallel, collective by collective,
-    with what one mirrored port carries of each. The model is made on torch's meta device: no memory
-    for its weights, no GPU. What only the running job decides is listed as assumed.
+    Lists every collective of the start-up, of iteration 0 and of later iterations, and the
+    messages and bytes of each on one mirrored port. The model is built on torch's meta device:
+    without a GPU and without memory for its weights. What only the running job decides is listed as
+    assumed.
 
-    With --check the captures are held against it. Exit code 1: a collective differs, and the first
-    one is named; 0: none does. Protocol and channels are compared where they are stated.
+    With --check the plan is compared with captures. Exit code 0: all collectives are as planned; 1:
+    one differs (the first is printed). Protocol and channels are compared only if they are given.
 
-    Of a job file with [model] factory the memory that its replicas, rings, gradients and readers
-    take is told, beside what is free; exit code 1: it does not fit.
+    For a job file with [model] factory it prints the memory that the job needs and how much is
+    free. Exit code 0: it fits; 1: it does not fit.
 
     Examples: `flowcheck plan torch.nn:Transformer --world 8 --channels 2`,
     `flowcheck plan net.py:make --set layers=12 --check job.pcapng`
@@ -96,6 +147,12 @@ def plan(
     from flowcheck.config.optimizer_config import OptimizerConfig
     from flowcheck.config.optimizer_validation import validate_optimizer
     from flowcheck.errors import ConfigError
+    from flowcheck.findings.catalog.refused_options import (
+        BUCKET_SIZE,
+        CAPTURES_NEED_CHECK,
+        CHECK_NEEDS_CAPTURES,
+        CHECK_NEEDS_MODEL,
+    )
     from flowcheck.ops.planning import plan_command as verb
     from flowcheck.ops.planning.ddp_collectives import DdpOptions
     from flowcheck.replica.preflight.optimizer_preflight import check_optimizer_name
@@ -105,19 +162,19 @@ def plan(
         from flowcheck.ops.lifecycle import job_file_memory as plan_job
 
         if captures or check:
-            raise ConfigError("--check", model, "is of a model, not of a job file")
+            raise ConfigError("--check", model, CHECK_NEEDS_MODEL())
         for_code(job=Path(model))
         raise typer.Exit(plan_job.run(Path(model), as_json=as_json))
     if check != bool(captures):
-        given = "without a capture" if check else "not given"
-        raise ConfigError("--check", given, "goes with captures to hold the plan against")
+        why = CHECK_NEEDS_CAPTURES() if check else CAPTURES_NEED_CHECK()
+        raise ConfigError("--check", "given" if check else "not given", why)
     for_code(model, loss, files=captures or ())
     for option, size in (
         ("--bucket-cap-mb", bucket_cap_mb),
         ("--first-bucket-mb", first_bucket_mb),
     ):
         if size is not None and not 0 < size < MOST_MIB:
-            raise ConfigError(option, size, f"is more than 0 and less than {MOST_MIB:,} (MiB)")
+            raise ConfigError(option, size, BUCKET_SIZE(MOST_MIB))
     values = {"name": optimizer, "learning_rate": 0.0, "momentum": momentum}
     stated = None if optimizer is None else convert(values, OptimizerConfig)
     if stated is not None:

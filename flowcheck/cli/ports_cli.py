@@ -12,49 +12,61 @@ from flowcheck.cli.shared_options import Json
 
 def ports(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE.toml", help="Nodes, cables, monitor ports, sizes.")
+        Path,
+        typer.Argument(
+            metavar="FILE.toml",
+            help="Layout file (TOML): nodes, cables, monitor ports, parallel sizes.",
+        ),
     ],
     redundancy: Annotated[
-        int, typer.Option(help="Monitor ports on which each chunk must be seen.")
+        int,
+        typer.Option(help="Number of monitor ports that must each carry every chunk, 1 or more."),
     ] = 1,
     nccl_log: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Rank 0's output with NCCL_DEBUG=INFO: the order of rings. One for all groups, "
-            "or one for each.",
+            help="Output of rank 0 with NCCL_DEBUG=INFO, which has the ranks' order in each ring; "
+            "give one for all data-parallel groups, or one each; default: order of rank numbers.",
         ),
     ] = None,
     graph: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="XML",
-            help="NCCL_GRAPH_DUMP_FILE (NICs of channels) or NCCL_TOPO_DUMP_FILE (NICs of GPUs).",
+            help="Dump that NCCL wrote: NCCL_GRAPH_DUMP_FILE (NICs of each channel) or "
+            "NCCL_TOPO_DUMP_FILE (nearest NIC of each GPU); repeatable.",
         ),
     ] = None,
     os: Annotated[
         str | None,
-        typer.Option("--os", help="System of the switches that state none: `switch list`."),
+        typer.Option(
+            "--os",
+            help="Operating system of switches whose `os` the file does not state; names: "
+            "`flowcheck switch list`.",
+        ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the rings and the mirrored ports.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a drawing of the rings and the mirrored ports."),
     ] = None,
     mirrors: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the chosen ports as [[mirror]] tables of a job file; {machine} in the name "
-            "where there are several. Each [[cable]] states hosts.",
+            help="Write the chosen ports as [[mirror]] tables for the job file; with {machine} in "
+            "the name, one file for each machine. Needs `hosts` in each [[cable]].",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Choose the fewest switch ports whose copies show every gradient of a job.
+    """Choose the fewest switch ports to mirror so that the copies carry every gradient of a job.
 
-    The file states where each NIC is plugged in, which ports lead to the machine with FlowCheck,
-    and how ranks are laid out. Each data-parallel ring and channel needs two of its links: one
-    port in one direction lacks one chunk. What is chosen fits the monitor ports' line rates and
-    what each switch's system allows; where nothing does, the ring or the sum is named.
+    The layout file states where each NIC is plugged in, which switch ports lead to the machine
+    with FlowCheck, and how ranks are laid out. One port in one direction misses one chunk of each
+    all-reduce, so two links of each ring and channel are mirrored. The choice fits the line rates
+    of the monitor ports and the session limits of each switch system. If no choice fits, the error
+    names the ring or the monitor port.
 
     Example: `flowcheck ports job-layout.toml --os eos --svg ports.svg`
     """

@@ -10,36 +10,40 @@ import typer
 from flowcheck.cli.shared_options import Json
 
 TokenFile = Annotated[
-    Path | None, typer.Option(help="File that holds the bearer token that clients send.")
+    Path | None,
+    typer.Option(help="File that holds the bearer token that clients send; default: no token."),
 ]
 
 
 def serve(
     checkpoints: Annotated[
-        Path | None, typer.Argument(help="Folder that holds step-N folders; or state --run.")
+        Path | None,
+        typer.Argument(help="Folder that holds step-N folders; needed unless --run is given."),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", help="Run directory: serves its steps in memory as well."),
+        typer.Option("--run", help="Run directory of a chain: its steps in memory are served too."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)
+        int, typer.Option(help="TCP port to listen on; 0: any free one.", min=0, max=65535)
     ] = 7377,
     token_file: TokenFile = None,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(
-            help="Certificate (PEM): serve https instead of http; read again when it is renewed."
+            help="Certificate (PEM): serve https instead of http. A renewed file is read again."
         ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="Private key (PEM), if it is not in the certificate's file.")
+        Path | None, typer.Option(help="Private key (PEM); default: in the certificate's file.")
     ] = None,
-    connections: Annotated[int, typer.Option(help="Most connections at a time.", min=1)] = 256,
+    connections: Annotated[
+        int, typer.Option(help="Largest number of connections at a time.", min=1)
+    ] = 256,
     as_json: Json = False,
 ) -> None:
-    """Serve steps over HTTP, with ranges and checksums, to any number of trainers.
+    """Serve checkpoints over HTTP(S) to any number of trainers, with ranges and checksums.
 
     An address beyond this machine needs --token-file. Without --tls-certificate the token and the
     checkpoints are sent in plain text.

@@ -7,22 +7,38 @@ from typing import Annotated
 
 import typer
 
+
+def read_on(page: str) -> str:
+    """Ends a command's help with the page that tells more, by its path in the source tree."""
+    return f"Read on: {page}"
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="pcap or pcapng files; several files: several mirror points of one job.",
+        help="Captures (pcap or pcapng); several are taken as several mirrored ports of one job.",
         show_default=False,
     ),
 ]
 Svg = Annotated[
     Path | None,
-    typer.Option("--svg", metavar="FILE", help="Draw the communicators: rings, links, coverage."),
+    typer.Option(
+        "--svg",
+        metavar="FILE",
+        help="Write a drawing of the communicators: rings, links, coverage.",
+    ),
 ]
-Run = Annotated[Path, typer.Option("--run", help="Run directory of the chain.")]
+Run = Annotated[
+    Path, typer.Option("--run", help="Run directory of the chain, as the job file states it.")
+]
 Leftovers = Annotated[
-    bool, typer.Option("--leftovers", help="List only what killed chains left on this machine.")
+    bool,
+    typer.Option(
+        "--leftovers",
+        help="List only what killed chains left on this machine: processes, shared memory.",
+    ),
 ]
 Previous = Annotated[
     bool, typer.Option("--previous", help="Show the run before the last one, from its records.")
@@ -32,26 +48,30 @@ DEFAULT_RUN = Path("/run/flowcheck/job")
 
 Os = Annotated[
     str,
-    typer.Option("--os", help="Operating system of the switch: a name that `switch list` prints."),
+    typer.Option(
+        "--os",
+        help="Operating system of the switch, by a name that `flowcheck switch list` prints.",
+    ),
 ]
 Sources = Annotated[
     list[str],
     typer.Option(
         "--source",
         metavar="PORT[:rx|tx|both]",
-        help="A port to mirror, and its direction, rx by default; may be repeated.",
+        help="Port to mirror and its direction as the switch sees it, default rx (what the server "
+        "sends); repeatable.",
     ),
 ]
 Monitor = Annotated[
     str | None,
-    typer.Option(metavar="PORT", help="The port that sends the copies to the capture NIC."),
+    typer.Option(metavar="PORT", help="Port that sends the copies to the capture NIC."),
 ]
 Erspan = Annotated[
     str | None,
     typer.Option(
         metavar="src=A,dst=B[,id=N]",
-        help="Instead of --monitor: send copies through an ERSPAN tunnel, from the switch's "
-        "address to the capture node's.",
+        help="Send the copies through an ERSPAN tunnel, not a monitor port: IPv4 addresses of the "
+        "switch (src) and of the capture node (dst), and the session ID, default 1.",
     ),
 ]
 SessionId = Annotated[
@@ -59,8 +79,17 @@ SessionId = Annotated[
     typer.Option(
         "--session",
         metavar="N|NAME",
-        help="A session number that is free, or a name; the default name is flowcheck.",
+        help="Mirror session: a name, default flowcheck; or a free number, if the switch numbers "
+        "its sessions.",
     ),
 ]
-Bridge = Annotated[str | None, typer.Option(help="Open vSwitch: the bridge that has the ports.")]
-Form = Annotated[str | None, typer.Option(help="tc: kind of filter, matchall, hardware or u32.")]
+Bridge = Annotated[
+    str | None, typer.Option(help="Open vSwitch only: bridge that has the ports, for example br0.")
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        help="Linux tc only: filter kind, matchall, hardware (matchall in the switch chip) or u32; "
+        "default matchall (`apply`: u32 on a kernel without it)."
+    ),
+]

@@ -17,36 +17,45 @@ if TYPE_CHECKING:
 Database = Annotated[
     str | None,
     typer.Option(
-        "--db", metavar="unix:FILE|tcp:HOST:PORT", help="Database of Open vSwitch [this machine's]."
+        "--db",
+        metavar="unix:FILE|tcp:HOST:PORT",
+        help="Open vSwitch only: its database; default this machine's.",
     ),
 ]
 JournalFolder = Annotated[
     Path | None,
     typer.Option(
-        "--journal", help="Folder for notes on what FlowCheck made and cannot mark as its own."
+        "--journal",
+        help="Folder that records what FlowCheck made and cannot mark as its own; default "
+        "/var/lib/flowcheck/switch for root, else ~/.local/state/flowcheck/switch.",
     ),
 ]
 Host = Annotated[
-    str | None, typer.Option(metavar="[USER@]HOST", help="SONiC only: the switch, as ssh names it.")
+    str | None,
+    typer.Option(metavar="[USER@]HOST", help="SONiC only (required): the switch, as for ssh."),
 ]
 SshConfig = Annotated[
     Path | None,
-    typer.Option("--ssh-config", help="SONiC only: configuration file for ssh (-F) [your own]."),
+    typer.Option(
+        "--ssh-config", help="SONiC only: configuration file of ssh (-F); default your own."
+    ),
 ]
 Save = Annotated[
     bool,
     typer.Option(
-        "--save", help="SONiC only: save over a reboot, including others' pending changes."
+        "--save",
+        help="SONiC only: save the switch's configuration, with pending changes of others.",
     ),
 ]
 Oversubscribe = Annotated[
     bool,
     typer.Option(
-        "--oversubscribe", help="Accept sources whose line rates exceed the monitor port's."
+        "--oversubscribe",
+        help="Accept a monitor port slower than its sources together: copies may be lost.",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+    bool, typer.Option("--dry-run", help="Print the difference and the commands; change nothing.")
 ]
 
 
@@ -67,12 +76,14 @@ def apply(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make a mirror session: read the switch, print the difference, change it, check it.
+    """Set up a mirror session on Open vSwitch, Linux tc or SONiC: read, print, change, check.
 
-    Running it again changes nothing. If a step fails, the steps before it are undone; mirrors and
-    filters of others are never touched. Exit code 0: the switch is as asked; 1: it failed, and all
-    was undone; 2: refused and nothing touched, or not all could be undone (with the commands that
-    restore it).
+    A second run changes nothing. If a command fails, the earlier ones are undone. Mirrors and
+    filters of others are never touched.
+
+    Exit code 0: the switch is as requested; 1: a command failed and all changes were undone; 2:
+    refused and nothing was changed, or the undo failed (the message has the commands that repair
+    it).
 
     Example: `flowcheck switch apply --os openvswitch --bridge br0 --source eth1 --monitor eth9`
     """
@@ -102,7 +113,7 @@ def apply(
 def remove(
     os: Os,
     session: Annotated[
-        str, typer.Option("--session", metavar="NAME", help="Name of the session.")
+        str, typer.Option("--session", metavar="NAME", help="Name that `apply` gave the session.")
     ] = "flowcheck",
     database: Database = None,
     host: Host = None,
@@ -110,16 +121,20 @@ def remove(
     save: Save = False,
     keep_hook: Annotated[
         bool,
-        typer.Option("--keep-hook", help="tc only: keep the empty qdisc clsact."),
+        typer.Option(
+            "--keep-hook",
+            help="Linux tc only: keep the empty qdisc clsact, since removing it drops packets.",
+        ),
     ] = False,
     journal: JournalFolder = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the session that `apply` made under this name, and nothing else.
+    """Remove the mirror session that `flowcheck switch apply` made, and nothing else.
 
-    Ports need not be named: FlowCheck marks what it makes. Exit codes are those of `apply`. Linux
-    drops what a port sends for some milliseconds when tc's hook is removed; --keep-hook keeps it.
+    No ports are needed: FlowCheck marks what it makes. Exit codes are those of `apply`. Linux
+    drops what a port sends for some milliseconds when tc's qdisc clsact is removed: --keep-hook
+    keeps it.
 
     Example: `flowcheck switch remove --os openvswitch`
     """

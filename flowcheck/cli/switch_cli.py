@@ -10,33 +10,56 @@ import msgspec
 import typer
 
 from flowcheck.cli import switch_apply_cli
-from flowcheck.cli.shared_options import Bridge, Erspan, Form, Json, Monitor, Os, SessionId, Sources
+from flowcheck.cli.shared_options import (
+    Bridge,
+    Erspan,
+    Form,
+    Json,
+    Monitor,
+    Os,
+    SessionId,
+    Sources,
+    read_on,
+)
+
+MORE = read_on("switch_configs/README.md")
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""Port mirroring: the commands for each switch, checked before anybody types them.
+    epilog=MORE,
+    help="""Set up port mirroring on a switch: check a session, print its commands, or apply it.
 
 Directions are the switch's: `rx` is what it receives from a server, which is what that server
-sends. Mirror `rx` of two neighbours of the ring.
+sends. Mirror `rx` of two neighbours in the NCCL ring; `flowcheck ports` chooses the ports.
 
-* `flowcheck switch list` - which switches, how a port is written, what is known of each
+* `flowcheck switch list` - the supported switch systems
 
-* `flowcheck switch render --os eos --source Ethernet1/1 --monitor Ethernet32/1` - what to paste
 * `flowcheck switch check --os eos --source Ethernet1/1 --monitor Ethernet32/1 --source-gbps 100
-  --monitor-gbps 100` - whether its copies fit
+  --monitor-gbps 100` - whether the copies fit the monitor port
 
-* `flowcheck switch apply --os tc --source eth1 --monitor eth9` - done, not printed: Open vSwitch,
-  Linux tc, SONiC over ssh; `flowcheck switch remove --os tc` undoes it
+* `flowcheck switch render --os eos --source Ethernet1/1 --monitor Ethernet32/1` - the commands,
+  ready to paste
+
+* `flowcheck switch apply --os tc --source eth1 --monitor eth9` - sets it up directly: Open
+  vSwitch, Linux tc, SONiC over ssh
+
+* `flowcheck switch remove --os tc` - removes what `apply` made
 """,
 )
-app.command()(switch_apply_cli.apply)
-app.command()(switch_apply_cli.remove)
+app.command(epilog=MORE)(switch_apply_cli.apply)
+app.command(epilog=MORE)(switch_apply_cli.remove)
 
 
-@app.command("list")
+@app.command("list", epilog=MORE)
 def list_(as_json: Json = False) -> None:
-    """List the switch systems: names for --os, how a port is written, SPAN, ERSPAN, evidence."""
+    """List the switch systems: the name for --os, how ports are written, SPAN, ERSPAN, evidence.
+
+    Evidence says where the commands were learned: V in the vendor's pages, D in a copy of a manual,
+    M from memory.
+
+    Example: `flowcheck switch list`
+    """
     from flowcheck.ops.switch import switch_platforms, switch_report
 
     if as_json:
@@ -48,7 +71,7 @@ def list_(as_json: Json = False) -> None:
     switch_report.print_platforms()
 
 
-@app.command()
+@app.command(epilog=MORE)
 def render(
     os: Os,
     source: Sources,
@@ -60,21 +83,26 @@ def render(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="look, setup (looks first), check, save or remove; repeatable [setup, check]."
+            help="Part to print: look (what is there), setup (includes look), check, save or "
+            "remove; repeatable; default setup and check."
         ),
     ] = None,
-    bare: Annotated[bool, typer.Option("--bare", help="Only the commands.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Print only the commands, without remarks on stderr.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the commands that make a mirror session: nothing is sent to any switch.
+    """Print the commands that set up a mirror session; nothing is sent to a switch.
 
-    Commands go to stdout as they are pasted; what to look at first, and where each line was
-    learned (V vendor's page, D copy of a manual, M memory), to stderr. `--part remove` undoes it.
+    stdout has the commands, ready to paste. stderr has what to look at first, and where each line
+    was learned: V in the vendor's pages, D in a copy of a manual, M from memory. `--part remove`
+    prints the commands that undo it.
 
     Example: `flowcheck switch render --os nxos --session 1 --source ethernet1/1 --monitor
     ethernet1/32`
     """
     from flowcheck.errors import ConfigError
+    from flowcheck.findings.catalog.refused_options import NOT_A_PART
     from flowcheck.ops.switch import config_rendering as made
     from flowcheck.ops.switch import mirror_session_options, switch_platforms, switch_report
 
@@ -82,7 +110,7 @@ def render(
     wanted = []
     for word in part or ["setup", "check"]:
         if word not in tuple(made.CommandPart):
-            raise ConfigError("--part", word, f"is one of {', '.join(made.CommandPart)}")
+            raise ConfigError("--part", word, NOT_A_PART(", ".join(made.CommandPart)))
         wanted.append(made.CommandPart(word))
     request = mirror_session_options.parse_session(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
@@ -96,13 +124,13 @@ def render(
     switch_report.print_commands(platform, request, lines, wanted, bare=bare)
 
 
-@app.command()
+@app.command(epilog=MORE)
 def check(
     os: Os,
     source: Sources,
-    source_gbps: Annotated[float, typer.Option(help="Line rate of a watched port, Gb/s.")],
+    source_gbps: Annotated[float, typer.Option(help="Line rate of each mirrored port, Gb/s.")],
     monitor_gbps: Annotated[
-        float, typer.Option(help="Line rate of the monitor port, or of the tunnel's route, Gb/s.")
+        float, typer.Option(help="Line rate of the monitor port (or of the tunnel's route), Gb/s.")
     ],
     monitor: Monitor = None,
     erspan: Erspan = None,
@@ -110,33 +138,60 @@ def check(
     bridge: Bridge = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="TOML: a [[session]] with session, sources, monitor for each there is."),
+        typer.Option(
+            help="TOML file with the sessions that the switch has: a [[session]] with session, "
+            "sources and monitor for each; default: overlaps are not checked."
+        ),
     ] = None,
     measured_gbps: Annotated[
-        float | None, typer.Option(help="The job's mean, one direction of one port, Gb/s.")
+        float | None,
+        typer.Option(help="Mean rate of the job in one direction of a port, measured, Gb/s."),
     ] = None,
     gradient_bytes: Annotated[
-        int | None, typer.Option(help="Or its gradient, with --members and --step-s.")
+        int | None,
+        typer.Option(
+            help="To compute that mean: bytes of gradient that a rank sums in a step; needs "
+            "--members and --step-s."
+        ),
     ] = None,
-    members: Annotated[int | None, typer.Option(help="Of the ring.")] = None,
-    step_s: Annotated[float | None, typer.Option(help="Seconds a step.")] = None,
-    protocol: Annotated[str, typer.Option(help="NCCL's: simple, ll or ll128.")] = "simple",
+    members: Annotated[
+        int | None, typer.Option(help="To compute that mean: number of ranks in the ring.")
+    ] = None,
+    step_s: Annotated[
+        float | None, typer.Option(help="To compute that mean: duration of a step, seconds.")
+    ] = None,
+    protocol: Annotated[
+        str, typer.Option(help="NCCL protocol of the gradients: simple, ll or ll128.")
+    ] = "simple",
     ports_json: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Or what `flowcheck ports --json` told of these ports."),
+        typer.Option(
+            metavar="FILE",
+            help="Take that mean from this output of `flowcheck ports --json`.",
+        ),
     ] = None,
-    roce_mtu: Annotated[int, typer.Option(help="Payload of a RoCE frame, bytes.")] = 4096,
+    roce_mtu: Annotated[
+        int, typer.Option(help="RoCE path MTU, bytes: 256, 512, 1024, 2048 or 4096.")
+    ] = 4096,
     path_mtu: Annotated[
-        int | None, typer.Option(help="Smallest IP MTU on a tunnel's route, bytes.")
+        int | None,
+        typer.Option(
+            help="With --erspan: smallest IP MTU on the tunnel's route, bytes; default: unchecked."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell whether a mirror session can work before it is made: a line for each rule.
+    """Check whether a mirror session can work before it is made; prints one line per rule.
 
-    Line rates decide, because an all-reduce runs in bursts at line rate; figures of the job turn a
-    refusal into a warning at most. Exit code 0: nothing is refused; 1: something is, and why.
+    Line rates decide, because an all-reduce runs in bursts at line rate. The job's mean rate
+    (--measured-gbps, or --gradient-bytes, --members and --step-s, or --ports-json) can turn a
+    refusal into a warning. Exit code 0: no rule refuses; 1: a rule refuses, with the reason.
+
+    Example: `flowcheck switch check --os eos --source Ethernet1/1 --monitor Ethernet32/1
+    --source-gbps 100 --monitor-gbps 100`
     """
     from flowcheck.errors import ConfigError
+    from flowcheck.findings.catalog.refused_options import ONE_SOURCE_OF_RATES
     from flowcheck.ops.switch import (
         mirror_session_options,
         ports_json_reader,
@@ -152,7 +207,7 @@ def check(
     figures = held.figures(measured_gbps, gradient_bytes, members, step_s, protocol)
     if ports_json is not None:
         if figures is not None:
-            raise ConfigError("--ports-json", str(ports_json), "is in place of other figures")
+            raise ConfigError("--ports-json", str(ports_json), ONE_SOURCE_OF_RATES())
         figures = ports_json_reader.rates_in_ports_json(ports_json, platform, request.sources)
     speeds = held.speeds(source_gbps, monitor_gbps)
     sizes = held.sizes(roce_mtu, path_mtu)

@@ -16,36 +16,37 @@ def watch(
     listen: Annotated[
         str | None,
         typer.Option(
-            help=f"Address and port to listen on; by default the job file's, else {LISTEN}."
+            help=f"Address and port to listen on; default: as the job file states, else {LISTEN}."
         ),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            help="File that holds the bearer token, 16 characters or more; by default the job "
-            "file's."
+            help="File that holds the bearer token, 16 characters or more; default: as the job "
+            "file states."
         ),
     ] = None,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(
-            help="Certificate (PEM): serve https instead of http; by default the job file's."
+            help="Certificate (PEM): serve https instead of http; default: as the job file states."
         ),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="Private key (PEM), if it is not in the certificate's file.")
+        Path | None, typer.Option(help="Private key (PEM); default: in the certificate's file.")
     ] = None,
     parent: Annotated[
-        int | None, typer.Option(help="Process ID: end when it ends; set by the supervisor.")
+        int | None,
+        typer.Option(help="End when the process with this ID ends; set by the supervisor."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Serve a chain's state over HTTP: /metrics for Prometheus, /healthz, /state.json, a page at /.
+    """Serve a chain's state over HTTP: a page at /, /metrics for Prometheus, /healthz, /state.json.
 
-    It reads shared memory and files, as status does, and does not disturb the chain; it may start
-    before the chain and run on after it. An address beyond this machine needs a token: browsers ask
-    for it as a password, with any user name; programs send `Authorization: Bearer TOKEN`. Without
-    --tls-certificate the token and the state are sent in plain text.
+    It only reads shared memory and files, so the chain never waits for it. It may start before the
+    chain and run on after it. An address beyond this machine needs --token-file: browsers ask for
+    the token as a password, with any user name; programs send `Authorization: Bearer TOKEN`.
+    Without --tls-certificate the token and the state are sent in plain text.
 
     Example: `flowcheck watch --run /run/flowcheck/job`, then open http://127.0.0.1:9464/
     """
@@ -63,7 +64,9 @@ def watch(
 def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
     """Show a chain in the terminal until Ctrl-C: rates, lag, ring fill, losses, the last steps.
 
-    Where stdout is not a terminal, it prints once. The chain may start later, and end meanwhile.
+    If stdout is not a terminal, it prints once. It may start before the chain and outlive it.
+
+    Example: `flowcheck top --run /run/flowcheck/job`
     """
     from flowcheck.ops.watch import top_command as verb
     from flowcheck.stages.privilege.drop_privileges import keep_root_to_read

@@ -11,6 +11,19 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.refused_settings import (
+    ABOVE_TABLES,
+    AT_LEAST,
+    DID_YOU_MEAN,
+    KNOWN_KEYS,
+    NOT_STATED,
+    ONE_OF,
+    UNKNOWN_KEY,
+    WRONG_LENGTH,
+    WRONG_TYPE,
+)
+from flowcheck.findings.finding import Finding
 
 TORCHS_WORDS = {"lr": "learning_rate", "foreach": "implementation", "fused": "implementation"}
 """What a trainer's script calls a setting, and what it is called here."""
@@ -23,7 +36,7 @@ class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def at_least(key: str, value: int, least: int) -> None:
     """Raises ConfigError for a value that is less."""
     if value < least:
-        raise ConfigError(key, value, f"must be {least} or more")
+        raise ConfigError(key, value, AT_LEAST(least))
 
 
 AnySection = TypeVar("AnySection", bound=ConfigSection)
@@ -55,18 +68,19 @@ WORDS = {
 """msgspec's names of types, as a job file has them; null is a key that is left out."""
 
 
-def _plain(told: str, choices: tuple[str, ...]) -> str:
-    """msgspec's sentence about a value, in words of the job file."""
+def _plain(told: str, choices: tuple[str, ...]) -> Finding:
+    """What msgspec says of a value, in words of the job file."""
     if choices:
-        return f"must be one of {', '.join(choices)}"
+        return ONE_OF(choices)
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
-        return f"{missing[1]} must be stated"
+        return NOT_STATED(missing[1])
     if wrong := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", told):
-        return f"must be a list of {wrong[1]}, not of {wrong[2]}"
+        return WRONG_LENGTH(wanted=int(wrong[1]), found=int(wrong[2]))
     if wrong := re.fullmatch(r"Expected `(.+)`, got `(\w+)`", told):
         wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
-        return f"must be {' or '.join(wanted)}, not {WORDS.get(wrong[2], wrong[2])}"
-    return told
+        found = WORDS.get(wrong[2], wrong[2])
+        return WRONG_TYPE(wanted=" or ".join(wanted), found=found)
+    return ERROR_TEXT(kind="config", text=told)
 
 
 def _choices(kind: type[ConfigSection], key: str) -> tuple[str, ...]:
@@ -113,10 +127,10 @@ def _refuse_unknown(
         if key not in known:
             torchs = [TORCHS_WORDS[key]] if TORCHS_WORDS.get(key) in known else []
             near = torchs or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {above}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+            hint = DID_YOU_MEAN(f"{above}{near[0]}") if near else KNOWN_KEYS(known)
             if above and key in [field.encode_name for field in msgspec.structs.fields(root)]:
-                hint = f"{key} belongs above the first [table]"
-            raise ConfigError(f"{above}{key}", value, f"is not a known key; {hint}")
+                hint = ABOVE_TABLES(key)
+            raise ConfigError(f"{above}{key}", value, UNKNOWN_KEY(hint))
         below = _sections(kind).get(key)
         for part in value if isinstance(value, list) else [value]:
             if below is not None and isinstance(part, dict):

@@ -25,20 +25,24 @@ from flowcheck.config.multi_job_config import (
     check_last,
 )
 from flowcheck.config.optimizer_config import OptimizerConfig
-from flowcheck.config.optimizer_validation import MISSING, validate_optimizer
+from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import NOT_STATED
+from flowcheck.findings.catalog.refused_settings import (
+    EMPTY_SOURCES,
+    NO_SOURCE,
+    NOT_TOML,
+    ONE_FSDP_JOB,
+    UNREADABLE,
+    VERSION,
+)
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
-
-NO_SOURCE = (
-    'state where frames come from: a [[source]] table with pci = "0000:3b:00.0", '
-    'interface = "eth1", vdev = "..." or file = "job.pcap"'
-)
 
 
 class JobConfig(ConfigSection, frozen=True, kw_only=True):
@@ -98,21 +102,19 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.source:
-            raise ConfigError("source", (), "state at least one [[source]] of frames")
+            raise ConfigError("source", (), EMPTY_SOURCES())
         if self.optimizer is None:
-            raise ConfigError("optimizer", None, MISSING)
+            raise ConfigError("optimizer", None, NOT_STATED())
         validate_optimizer(self.optimizer)
         check_last(self.last_step, *(own.last_step for own in self.job))
         check_job_tables(self.jobs, self.job)
         msgspec.structs.force_setattr(self, "hosts", addresses("hosts", self.hosts))
         if self.several and self.sharded is not None and self.sharded.style is ShardingStyle.FSDP:
-            raise ConfigError(
-                "sharded", "", "of FSDP supports one job only: leave jobs and [[job]] out"
-            )
+            raise ConfigError("sharded", "", ONE_FSDP_JOB())
         try:
             _ = self.release
         except ValueError as error:
-            raise ConfigError("nccl", self.nccl, 'state it as "2.21" or "2.21.5"') from error
+            raise ConfigError("nccl", self.nccl, VERSION(short="2.21", long="2.21.5")) from error
 
     @property
     def release(self) -> NcclEra | None:
@@ -157,9 +159,9 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     try:
         tree = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError("job file", str(path), f"cannot be read: {error.strerror}") from error
+        raise ConfigError("job file", str(path), UNREADABLE(error.strerror)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError("job file", str(path), f"is not valid TOML: {error}") from error
+        raise ConfigError("job file", str(path), NOT_TOML(error)) from error
     if sources is not None:
         tree["source"] = [
             {key: value for key, value in msgspec.to_builtins(source).items() if value is not None}
@@ -177,7 +179,7 @@ def job_from(tree: dict[str, Any]) -> JobConfig:
     if "optimizer" not in tree and "sharded" in tree:
         tree = tree | {"optimizer": {"name": NO_OPTIMIZER.name, "learning_rate": 0.0}}
     if not tree.get("source"):
-        raise ConfigError("source", None, NO_SOURCE)
+        raise ConfigError("source", None, NO_SOURCE())
     return convert(tree, JobConfig)
 
 

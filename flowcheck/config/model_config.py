@@ -10,6 +10,13 @@ import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import (
+    DTYPE_TWICE,
+    DTYPES_OF_ONE_SIZE,
+    FACTORY_FOR_ARGUMENTS,
+    NAME_TWICE,
+    ONE_OF,
+)
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, StatedTensor
 
@@ -70,30 +77,18 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.factory_arguments and self.factory is None:
-            raise ConfigError(
-                "model.factory_arguments", "", "are passed to a factory: state model.factory too"
-            )
+            raise ConfigError("model.factory_arguments", "", FACTORY_FOR_ARGUMENTS("model.factory"))
         stated = {"dtype": self.dtype, "gradient_dtype": self.gradient_dtype}
         for key, value in (*stated.items(), *(("dtypes", one) for one in self.dtypes)):
             if value is not None and value not in ELEMENT_BYTES:
-                raise ConfigError(
-                    f"model.{key}", value, f"must be one of {', '.join(ELEMENT_BYTES)}"
-                )
+                raise ConfigError(f"model.{key}", value, ONE_OF(tuple(ELEMENT_BYTES)))
         if self.dtype is not None and self.dtypes:
-            raise ConfigError(
-                "model.dtypes", self.dtypes, "replaces model.dtype: state only one of them"
-            )
+            raise ConfigError("model.dtypes", self.dtypes, DTYPE_TWICE())
         if len({ELEMENT_BYTES[one] for one in self.dtypes}) < len(self.dtypes):
-            right = (
-                "two of them have the same size, and the wire does not show which parameter has "
-                'which: state [model] factory = "file.py:function" instead'
-            )
-            raise ConfigError("model.dtypes", self.dtypes, right)
+            raise ConfigError("model.dtypes", self.dtypes, DTYPES_OF_ONE_SIZE())
         twice = sorted(name for name, count in Counter(self.names).items() if count > 1)
         if twice:
-            raise ConfigError(
-                "model.names", twice[0], "two parameters have this name: names must differ"
-            )
+            raise ConfigError("model.names", twice[0], NAME_TWICE())
 
 
 class ReplicaConfig(ConfigSection, frozen=True, kw_only=True):
@@ -126,10 +121,12 @@ class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
     """Where gradients wait while a job's optimizer state is not known, and stay for a while."""
 
     memory_bytes: int = 512 << 20
-    """Taken only when the first one comes."""
+    """Bytes of memory. Taken only when the first one comes. A choice: what does not fit goes to
+    the file."""
     file: str | None = None
     """Goes on there when memory is full; without it the replica stops there."""
     file_bytes: int = 16 << 30
+    """Bytes on disk. A choice: when full, the replica stops at its last good step."""
     taken_steps: int = 0
     """So many steps at least, twice as many at most, keep their gradients in memory once they were
     taken: on a file of the trainer's of one of them those behind it are taken again."""

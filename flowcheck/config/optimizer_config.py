@@ -74,6 +74,7 @@ class ScalerConfig(ConfigSection, frozen=True, kw_only=True):
     """torch.amp.GradScaler, and in which order the script calls it."""
 
     init_scale: float = 65536.0
+    """torch.amp.GradScaler has the same default, as the next three."""
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
@@ -153,7 +154,8 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     """All jobs by number, as their squares are summed, the first two first: the last bit of a sum
     of more than two may depend on it. Without it such a step rests on their own order."""
     clip_wait_s: float = 600.0
-    """The most that a ring waits for the norms of the others, before all of them stop."""
+    """Seconds. The most that a ring waits for the norms of the others, before all of them stop.
+    A choice: longer tells of a dead ring later, shorter stops all for a slow one."""
     threads: int = 1
     """torch's in the trainer: the last bits of a norm, and of parameters of two bytes an element,
     depend on them. torchrun's default: 1."""

@@ -14,6 +14,36 @@ from flowcheck.config.optimizer_config import (
     ScalerConfig,
 )
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import (
+    BACKOFF_FACTOR,
+    BETAS,
+    CLIP_NORM_TYPE,
+    CLIP_ORDER_ALONE,
+    CLIP_VALUE_FIRST,
+    CLIP_WAIT,
+    HAS_NO_SETTING,
+    KEYS_DIFFER,
+    LEARNING_RATE_NEEDED,
+    NAME_NEEDED,
+    NAME_NOT_STATED,
+    NO_GROUP_PARAMETERS,
+    NOT_WITH,
+    ONE_GROUP_FOR_FROZEN,
+    ROUNDS_MASTER_WEIGHTS,
+    STATED_BY_EACH,
+    STATED_BY_FACTORY,
+    TWO_TABLES_OF_REST,
+)
+from flowcheck.findings.catalog.refused_settings import (
+    ABOVE,
+    AT_LEAST,
+    FACTORY_FOR_ARGUMENTS,
+    FINITE,
+    FINITE_ABOVE,
+    FROM_TO,
+    VERSION,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.torch_optimizers import KEYS
 
 REST = "rest"
@@ -26,16 +56,6 @@ OF_THE_OPTIMIZER = (
     "schedule_arguments",
 )
 """What a factory states by itself."""
-NAME = (
-    'the optimizer never crosses the wire: state a class of torch.optim, such as "adamw", or '
-    'optimizer.factory = "train.py:make_optimizer"'
-)
-MISSING = (
-    "the optimizer never crosses the wire: state the trainer's in [optimizer], such as name = "
-    '"adamw", learning_rate = 1e-4, or state [sharded] if the training is sharded'
-)
-FACTORY_SAYS = "optimizer.factory says it already: leave it out"
-EACH_SAYS = "[[optimizer.each]] says it for each optimizer: leave it out of [optimizer]"
 
 
 def validate_optimizer(optimizer: OptimizerConfig) -> None:
@@ -45,7 +65,7 @@ def validate_optimizer(optimizer: OptimizerConfig) -> None:
     _check_numbers(optimizer, "optimizer")
     if not (math.isfinite(optimizer.gradient_divisor) and optimizer.gradient_divisor > 0):
         value = optimizer.gradient_divisor
-        raise ConfigError("optimizer.gradient_divisor", value, "must be a number above 0")
+        raise ConfigError("optimizer.gradient_divisor", value, FINITE_ABOVE(0))
     at_least("optimizer.threads", optimizer.threads, 1)
     at_least("optimizer.clip_threads", optimizer.torch_threads, 1)
     at_least("optimizer.synced_backwards", optimizer.synced_backwards, 1)
@@ -53,23 +73,18 @@ def validate_optimizer(optimizer: OptimizerConfig) -> None:
     if optimizer.torch is not None and not re.fullmatch(
         r"\d+\.\d+(\.\d+)?(\+\w+)?", optimizer.torch
     ):
-        raise ConfigError("optimizer.torch", optimizer.torch, 'state it as "2.10" or "2.10.0"')
+        raise ConfigError("optimizer.torch", optimizer.torch, VERSION(short="2.10", long="2.10.0"))
     _check_clips(optimizer)
     several = optimizer.groups or optimizer.each or optimizer.factory is not None
     if optimizer.takes_frozen and several:
-        right = (
-            "needs an optimizer with one parameter group: of several, nothing shows which has "
-            "the frozen parameters"
-        )
-        raise ConfigError("optimizer.takes_frozen", True, right)
+        raise ConfigError("optimizer.takes_frozen", True, ONE_GROUP_FOR_FROZEN())
     for table, groups in (
         ("optimizer.each", optimizer.each),
         *(("optimizer.groups", part.groups) for part in optimizer.parts),
     ):
         _check_tables(table, groups)
     if optimizer.rounding is not None and optimizer.master_dtype is None:
-        right = "rounds master weights to parameters: state optimizer.master_dtype too"
-        raise ConfigError("optimizer.rounding", optimizer.rounding, right)
+        raise ConfigError("optimizer.rounding", optimizer.rounding, ROUNDS_MASTER_WEIGHTS())
     if optimizer.scaler is not None:
         _check_scaler(optimizer.scaler)
     if optimizer.average is not None:
@@ -80,30 +95,30 @@ def _check_tables(table: str, groups: Sequence[GroupConfig]) -> None:
     for group in groups:
         _check_numbers(group, table)
         if not group.parameters:
-            raise ConfigError(f"{table}.parameters", (), f'name parameters, or "{REST}"')
+            raise ConfigError(f"{table}.parameters", (), NO_GROUP_PARAMETERS(REST))
     if sum(group.parameters == REST for group in groups) > 1:
-        raise ConfigError(f"{table}.parameters", REST, "only one table can have the rest")
+        raise ConfigError(f"{table}.parameters", REST, TWO_TABLES_OF_REST())
 
 
 def _check_maker(optimizer: OptimizerConfig) -> None:
     """Either a class or a factory is stated; the settings of the other are refused."""
     if optimizer.factory is not None:
-        _refuse_stated(optimizer, ("name", *OF_THE_OPTIMIZER), FACTORY_SAYS)
+        _refuse_stated(optimizer, ("name", *OF_THE_OPTIMIZER), STATED_BY_FACTORY())
         return
     if optimizer.factory_arguments:
-        right = "are passed to a factory: state optimizer.factory too"
+        right = FACTORY_FOR_ARGUMENTS("optimizer.factory")
         raise ConfigError("optimizer.factory_arguments", "", right)
     if optimizer.each:
         own = tuple(key for key in ("name", *OF_THE_OPTIMIZER) if key != "each")
-        _refuse_stated(optimizer, own, EACH_SAYS)
+        _refuse_stated(optimizer, own, STATED_BY_EACH())
         _check_each(optimizer)
         return
     if not optimizer.name:
-        raise ConfigError("optimizer", "", f"{NAME}: name must be stated")
+        raise ConfigError("optimizer", "", NAME_NOT_STATED(NAME_NEEDED()))
     _check_class(optimizer)
 
 
-def _refuse_stated(optimizer: OptimizerConfig, keys: Sequence[str], why: str) -> None:
+def _refuse_stated(optimizer: OptimizerConfig, keys: Sequence[str], why: Finding) -> None:
     blank = OptimizerConfig()
     for key in keys:
         if getattr(optimizer, key) != getattr(blank, key):
@@ -113,23 +128,22 @@ def _refuse_stated(optimizer: OptimizerConfig, keys: Sequence[str], why: str) ->
 def _check_each(optimizer: OptimizerConfig) -> None:
     keys = [each.key for each in optimizer.each]
     if any(keys) and len(set(keys) - {None, ""}) < len(keys):
-        right = "state a different key for each of them, or for none"
-        raise ConfigError("optimizer.each.key", next(key for key in keys if key), right)
+        raise ConfigError("optimizer.each.key", next(key for key in keys if key), KEYS_DIFFER())
     for part in optimizer.parts:
         if not part.name or not part.computes_steps:
-            raise ConfigError("optimizer.each.name", part.name, NAME)
+            raise ConfigError("optimizer.each.name", part.name, NAME_NEEDED())
         _check_class(part, "optimizer.each")
 
 
 def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
     if optimizer.learning_rate is None:
-        right = "must be stated: the trainer's own, such as learning_rate = 1e-4"
-        raise ConfigError(f"{table}.learning_rate", None, right)
+        raise ConfigError(f"{table}.learning_rate", None, LEARNING_RATE_NEEDED())
     rule = optimizer.rule
     for key in sorted(KEYS - set(rule.keys)) if rule.keys is not None else ():
         for where in (optimizer, *optimizer.groups):
             if value := getattr(where, key):
-                raise ConfigError(f"{table}.{key}", value, f"{rule.name} has no {key}")
+                right = HAS_NO_SETTING(optimizer=rule.name, setting=key)
+                raise ConfigError(f"{table}.{key}", value, right)
     if wrong := rule.wrong_setting(optimizer):
         key, value, why = wrong
         raise ConfigError(f"{table}.{key}", value, why)
@@ -139,32 +153,29 @@ def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:
     for key in NUMBERS:
         value = getattr(where, key)
         if value is not None and not math.isfinite(value):
-            raise ConfigError(f"{table}.{key}", value, "must be a finite number")
+            raise ConfigError(f"{table}.{key}", value, FINITE())
     for key in NEVER_BELOW_0:
         value = getattr(where, key)
         if value is not None and value < 0:
-            raise ConfigError(f"{table}.{key}", value, "must be 0 or more")
+            raise ConfigError(f"{table}.{key}", value, AT_LEAST(0))
     if where.betas is not None and not all(0 <= beta < 1 for beta in where.betas):
-        raise ConfigError(f"{table}.betas", where.betas, "must be from 0 to below 1")
+        raise ConfigError(f"{table}.betas", where.betas, BETAS())
 
 
 def _check_clips(optimizer: OptimizerConfig) -> None:
     for key in ("clip_norm", "clip_value"):
         value = getattr(optimizer, key)
         if value is not None and not value > 0:
-            raise ConfigError(f"optimizer.{key}", value, "must be above 0")
+            raise ConfigError(f"optimizer.{key}", value, ABOVE(0))
     if math.isnan(optimizer.clip_norm_type):
-        raise ConfigError("optimizer.clip_norm_type", "nan", "must be a number, or inf")
+        raise ConfigError("optimizer.clip_norm_type", "nan", CLIP_NORM_TYPE())
     if optimizer.clip_value_first and None in (optimizer.clip_norm, optimizer.clip_value):
-        right = "is the order of clip_norm and clip_value: state both"
-        raise ConfigError("optimizer.clip_value_first", True, right)
+        raise ConfigError("optimizer.clip_value_first", True, CLIP_VALUE_FIRST())
     if not (math.isfinite(optimizer.clip_wait_s) and optimizer.clip_wait_s > 0):
-        right = "must be a number of seconds above 0"
-        raise ConfigError("optimizer.clip_wait_s", optimizer.clip_wait_s, right)
+        raise ConfigError("optimizer.clip_wait_s", optimizer.clip_wait_s, CLIP_WAIT())
     if not optimizer.clip_together:
         if optimizer.clip_order:
-            right = "needs clip_together: state that too, or leave clip_order out"
-            raise ConfigError("optimizer.clip_order", optimizer.clip_order, right)
+            raise ConfigError("optimizer.clip_order", optimizer.clip_order, CLIP_ORDER_ALONE())
         return
     others = {
         "clip_alone": optimizer.clip_alone,
@@ -176,25 +187,25 @@ def _check_clips(optimizer: OptimizerConfig) -> None:
     }
     if any(others.values()):
         other = next(key for key, stated in others.items() if stated)
-        raise ConfigError("optimizer.clip_together", True, f"cannot be combined with {other}")
+        raise ConfigError("optimizer.clip_together", True, NOT_WITH(other))
 
 
 def _check_scaler(scaler: ScalerConfig) -> None:
     """As torch.amp.GradScaler asserts."""
     if not (math.isfinite(scaler.init_scale) and scaler.init_scale > 0):
-        right = "must be a number above 0"
+        right = FINITE_ABOVE(0)
         raise ConfigError("optimizer.scaler.init_scale", scaler.init_scale, right)
     if not (math.isfinite(scaler.growth_factor) and scaler.growth_factor > 1):
-        right = "must be above 1"
+        right = ABOVE(1)
         raise ConfigError("optimizer.scaler.growth_factor", scaler.growth_factor, right)
     if not 0 < scaler.backoff_factor < 1:
-        right = "must be above 0 and below 1"
+        right = BACKOFF_FACTOR()
         raise ConfigError("optimizer.scaler.backoff_factor", scaler.backoff_factor, right)
     at_least("optimizer.scaler.growth_interval", scaler.growth_interval, 1)
 
 
 def _check_average(average: AverageConfig) -> None:
     if average.decay is not None and not 0 <= average.decay <= 1:
-        raise ConfigError("optimizer.average.decay", average.decay, "must be from 0 to 1")
+        raise ConfigError("optimizer.average.decay", average.decay, FROM_TO(least=0, most=1))
     at_least("optimizer.average.every", average.every, 1)
     at_least("optimizer.average.start", average.start, 1)

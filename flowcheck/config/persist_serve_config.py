@@ -9,6 +9,14 @@ import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import (
+    ABOVE,
+    FROM_TO,
+    NEEDS_OTHER,
+    PERSIST_INTERVAL,
+    PERSIST_TARGET,
+    TOKEN_NEEDED,
+)
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -31,7 +39,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     """Of those that `flowcheck restore --format` knows."""
     format_options: dict[str, Any] = msgspec.field(default_factory=dict)
     keep_last: int = 3
-    """So many checkpoints stay; an older one goes only once a newer one is durable."""
+    """Checkpoints that stay; an older one goes only once a newer one is durable. A choice: more
+    takes storage."""
     keep_every: int | None = None
     """And for ever the first at or behind each multiple of so many steps."""
     rate_limit_bytes_s: int | None = None
@@ -39,7 +48,8 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
     """A folder on a disk of this machine for what is sent elsewhere, by default below the run
     directory; holds one checkpoint at most."""
     timeout_s: float = 60.0
-    """Nothing moves for so long: the attempt has failed, and another one begins."""
+    """Seconds in which nothing moves: the attempt has failed, and another one begins. A choice:
+    longer tells of a dead store later, shorter gives a slow one up."""
 
     @property
     def is_local(self) -> bool:
@@ -48,12 +58,9 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.target:
-            raise ConfigError(
-                "persist.target", "", "name a folder or a URL such as s3://bucket/job"
-            )
+            raise ConfigError("persist.target", "", PERSIST_TARGET())
         if self.every_steps is None and self.every_minutes is None:
-            right = "state every_steps, every_minutes or both"
-            raise ConfigError("persist.every_steps", None, right)
+            raise ConfigError("persist.every_steps", None, PERSIST_INTERVAL())
         at_least("persist.keep_last", self.keep_last, 1)
         wholes = ("every_steps", "keep_every", "rate_limit_bytes_s")
         for key in wholes:
@@ -62,7 +69,7 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
         for key in ("every_minutes", "timeout_s"):
             value = getattr(self, key)
             if value is not None and not value > 0:
-                raise ConfigError(f"persist.{key}", value, "must be above 0")
+                raise ConfigError(f"persist.{key}", value, ABOVE(0))
 
 
 class ServeConfig(ConfigSection, frozen=True, kw_only=True):
@@ -79,25 +86,24 @@ class ServeConfig(ConfigSection, frozen=True, kw_only=True):
     tls_key: str | None = None
     """The file of its private key, where that is not in the same one."""
     connections: int = 256
-    """At once; more are told to come back."""
+    """Connections at once; more are told to come back. A choice: each is a thread."""
     timeout_s: float = 30.0
-    """A client that takes or sends nothing for so long is let go."""
+    """Seconds. A client that takes or sends nothing for so long is let go. A choice: longer
+    lets dead clients hold steps, shorter cuts off bad links."""
     staging: str | None = None
     """A folder for steps that are in memory alone, by default below the run directory."""
     staged: int = 2
-    """So many of them lie there at most."""
+    """Steps that lie there at most. A choice: each takes a whole checkpoint's room."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError("serve.port", self.port, "must be from 0 to 65535")
+            raise ConfigError("serve.port", self.port, FROM_TO(least=0, most=65535))
         at_least("serve.connections", self.connections, 1)
         at_least("serve.staged", self.staged, 1)
         if not self.timeout_s > 0:
-            raise ConfigError("serve.timeout_s", self.timeout_s, "must be above 0")
+            raise ConfigError("serve.timeout_s", self.timeout_s, ABOVE(0))
         if self.tls_key is not None and self.tls_certificate is None:
-            raise ConfigError("serve.tls_key", self.tls_key, "needs serve.tls_certificate")
+            raise ConfigError("serve.tls_key", self.tls_key, NEEDS_OTHER("serve.tls_certificate"))
         if self.token_file is None and self.host not in LOOPBACK:
-            right = (
-                f"clients on other machines need a token: state serve.token_file, or {LOOPBACK[0]}"
-            )
+            right = TOKEN_NEEDED(token_file="serve.token_file", loopback=LOOPBACK[0])
             raise ConfigError("serve.host", self.host, right)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import FACTORY_FORM, OF_STYLES, ONE_OF
 from flowcheck.wire.training_job.operator_statements import ShardingStyle
 
 GRADIENTS = ("float32", "bfloat16", "float16")
@@ -50,17 +51,14 @@ class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         file, _, name = self.factory.rpartition(":")
         if not (file.endswith(".py") and name.isidentifier()):
-            raise ConfigError("sharded.factory", self.factory, 'must be written "file.py:function"')
+            raise ConfigError("sharded.factory", self.factory, FACTORY_FORM())
         at_least("sharded.ranks", self.ranks, 2)
         at_least("sharded.sums_per_step", self.sums_per_step, 1)
         if self.bucket_elements is not None:
             at_least("sharded.bucket_elements", self.bucket_elements, 1)
         if self.gradient_dtype is not None and self.gradient_dtype not in GRADIENTS:
-            told = f"must be one of {', '.join(GRADIENTS)}"
-            raise ConfigError("sharded.gradient_dtype", self.gradient_dtype, told)
+            raise ConfigError("sharded.gradient_dtype", self.gradient_dtype, ONE_OF(GRADIENTS))
         for key, styles in OF_STYLE.items():
             if getattr(self, key) not in (None, False, 1) and self.style not in styles:
                 of = " or ".join(f'"{style}"' for style in styles)
-                raise ConfigError(
-                    f"sharded.{key}", getattr(self, key), f"can be used with style = {of} only"
-                )
+                raise ConfigError(f"sharded.{key}", getattr(self, key), OF_STYLES(of))

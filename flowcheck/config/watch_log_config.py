@@ -7,6 +7,13 @@ from typing import Literal
 from flowcheck.config.config_decoding import ConfigSection, at_least
 from flowcheck.config.persist_serve_config import LOOPBACK
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import (
+    ABOVE,
+    ADDRESS_AND_PORT,
+    AN_ADDRESS_SUCH_AS,
+    NEEDS_OTHER,
+    TOKEN_NEEDED,
+)
 
 LISTEN = "127.0.0.1:9464"
 """On this machine only, unless another address is stated."""
@@ -25,9 +32,10 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
     tls_key: str | None = None
     """The file of its private key, where that is not in the same one."""
     connections: int = 32
-    """At once; more are told to come back."""
+    """Connections at once; more are told to come back. A choice: each is a thread."""
     timeout_s: float = 10.0
-    """A client that takes or sends nothing for so long is let go."""
+    """Seconds. A client that takes or sends nothing for so long is let go. A choice: longer
+    lets dead clients hold connections."""
 
     @property
     def host(self) -> str:
@@ -49,18 +57,15 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         host, _, port = self.listen.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
-            right = f'must be an address and a port, such as "{LISTEN}" or "[::1]:9464"'
-            raise ConfigError("watch.listen", self.listen, right)
+            raise ConfigError("watch.listen", self.listen, ADDRESS_AND_PORT(LISTEN))
         at_least("watch.connections", self.connections, 1)
         if not self.timeout_s > 0:
-            raise ConfigError("watch.timeout_s", self.timeout_s, "must be above 0")
+            raise ConfigError("watch.timeout_s", self.timeout_s, ABOVE(0))
         if self.tls_key is not None and self.tls_certificate is None:
-            raise ConfigError("watch.tls_key", self.tls_key, "needs watch.tls_certificate")
+            raise ConfigError("watch.tls_key", self.tls_key, NEEDS_OTHER("watch.tls_certificate"))
         if self.token_file is None and not self.is_loopback:
-            right = (
-                "clients on other machines need a token: state watch.token_file, or an address "
-                f"such as {LISTEN}"
-            )
+            loopback = AN_ADDRESS_SUCH_AS(LISTEN)
+            right = TOKEN_NEEDED(token_file="watch.token_file", loopback=loopback)
             raise ConfigError("watch.listen", self.listen, right)
 
 

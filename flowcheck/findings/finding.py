@@ -21,6 +21,10 @@ import msgspec
 import flowcheck.findings.catalog
 
 Scalar = bool | int | float | str | None
+INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
+"""What msgspec encodes as JSON; a file of somebody else's may hold any number."""
+HEX_SHOWN = 60
+"""Characters of such a number that are kept."""
 UNTIL_AUDIT = " (no audit has shown it yet)"
 """Ends the sentence of what is assumed until an audit of a step taken since passes."""
 
@@ -167,7 +171,7 @@ def _load_all() -> None:
 
 def _plain(value: Any, *, inside: bool = False) -> Any:
     """As JSON has it: numbers of numpy's, paths and enums as what they hold."""
-    if value is None or isinstance(value, Finding) or type(value) in (bool, int):
+    if value is None or isinstance(value, Finding) or type(value) is bool:
         return value
     if isinstance(value, Enum):
         return _plain(value.value)
@@ -182,7 +186,8 @@ def _plain(value: Any, *, inside: bool = False) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
     if isinstance(value, int):
-        return int(value)
+        whole = int(value)
+        return whole if INTEGER_MIN <= whole <= INTEGER_MAX else hex(whole)[:HEX_SHOWN]
     if isinstance(value, set | frozenset):
         value = sorted(value)
     if isinstance(value, list | tuple | range) and not inside:

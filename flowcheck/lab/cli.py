@@ -19,12 +19,18 @@ from flowcheck.lab.lab_options import (
     cluster_of,
 )
 
+MORE = "Read on: flowcheck/lab/README.md"
+"""Ends each help text, as cli/shared_options.py, which imports this package, has it."""
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="""A training cluster on this machine: hosts, a mirroring switch, a checkpoint node.
+    epilog=MORE,
+    help="""Emulate a training cluster on this machine: hosts, a mirroring switch, a FlowCheck node.
 
-Each is a network namespace; the switch is a Linux bridge or Open vSwitch. Needs root.
+Each is a network namespace; the switch is a Linux bridge or Open vSwitch. Needs root, but no GPU
+and no RoCE NIC.
+
+Example: `flowcheck lab train` trains a small GPT, kills it, and resumes it from FlowCheck's step.
 """,
 )
 DOWN = 1
@@ -32,10 +38,10 @@ DOWN = 1
 SCRIPT_FOLLOWS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 for verb in (lab_run_commands.train, lab_run_commands.record, lab_run_commands.cost):
-    app.command(context_settings=SCRIPT_FOLLOWS)(verb)
+    app.command(context_settings=SCRIPT_FOLLOWS, epilog=MORE)(verb)
 
 
-@app.command()
+@app.command(epilog=MORE)
 def up(
     hosts: Hosts = 2,
     switch: SwitchKind = "bridge",
@@ -45,7 +51,10 @@ def up(
     erspan: Erspan = False,
     as_json: Json = False,
 ) -> None:
-    """Make a cluster, and tell what its mirrors see of a ring all-reduce."""
+    """Make a cluster, and show which part of a ring all-reduce its mirrors see.
+
+    Example: `flowcheck lab up --hosts 4 --mirror p0:rx --mirror p1:rx`
+    """
     from flowcheck.lab import cluster
     from flowcheck.lab.cluster.cluster_status import describe
 
@@ -54,9 +63,12 @@ def up(
     print(json.dumps(found) if as_json else _text(found))
 
 
-@app.command()
+@app.command(epilog=MORE)
 def down(name: Name = "lab", as_json: Json = False) -> None:
-    """Remove a cluster with everything that runs in it, also after a crash."""
+    """Remove a cluster with everything that runs in it, also after a crash.
+
+    Example: `flowcheck lab down --name train`
+    """
     from flowcheck.lab import cluster
 
     removed = cluster.down(name)
@@ -82,11 +94,13 @@ def down(name: Name = "lab", as_json: Json = False) -> None:
         print(f"cluster {name}: {len(removed.namespaces)} namespaces removed")
 
 
-@app.command()
+@app.command(epilog=MORE)
 def status(name: Name = "lab", as_json: Json = False) -> None:
-    """Tell whether a cluster is whole, and what its monitor port has carried.
+    """Show whether a cluster is complete, and how much its monitor port has carried.
 
-    Exit code 0: up; 1: not there, or something of it is missing.
+    Exit code 0: up; 1: it does not exist, or a part of it is missing.
+
+    Example: `flowcheck lab status --name train`
     """
     from flowcheck.lab import cluster
     from flowcheck.lab.cluster.cluster_setup import require_root

@@ -12,39 +12,53 @@ import typer
 if TYPE_CHECKING:
     from flowcheck.lab.cluster import Cluster
 
-Hosts = Annotated[int, typer.Option(help="Training hosts, one port and one rank each: p0, p1, ...")]
-SwitchKind = Annotated[str, typer.Option(help="bridge (Linux) or ovs (Open vSwitch).")]
+Hosts = Annotated[
+    int,
+    typer.Option(
+        help="Number of training hosts; each has one rank and one switch port, p0, p1, ..."
+    ),
+]
+SwitchKind = Annotated[
+    str, typer.Option(help="Switch of the cluster: bridge (Linux) or ovs (Open vSwitch).")
+]
 Mirrors = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PORT:rx|tx|both",
-        help="As the switch names it: rx is what the host sent. May be repeated. [p0:both]",
+        help="Port to mirror and its direction as the switch sees it: rx is what the host sends; "
+        "repeatable; default p0:both.",
     ),
 ]
-Mtu = Annotated[int, typer.Option(help="Of the hosts: 4200 or 9000.")]
-Erspan = Annotated[bool, typer.Option("--erspan", help="Copies travel in ERSPAN (ovs only).")]
+Mtu = Annotated[int, typer.Option(help="MTU of the hosts, bytes: 4200 or 9000.")]
+Erspan = Annotated[
+    bool, typer.Option("--erspan", help="Send the copies in ERSPAN; needs --switch ovs.")
+]
 LabOut = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for everything it writes. [lab-run, lab-cost: each run replaces the last]"
+        help="Folder for everything it writes; default lab-run (train) or lab-cost (cost), which "
+        "each run replaces."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an earlier run of the lab there.")]
-Name = Annotated[str, typer.Option("--name", help="Of the cluster; several may be up.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an earlier run of the lab in --out.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the cluster, which lets several exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Protocol = Annotated[
-    str | None, typer.Option(help="LL, LL128 or Simple; NCCL's own choice by default.")
+    str | None,
+    typer.Option(help="NCCL protocol: LL, LL128 or Simple; default: NCCL's choice by size."),
 ]
 Algo = Annotated[
     str | None,
-    typer.Option(help="Ring or Tree, of all-reduces; Ring by default. Trees: --hosts 3."),
+    typer.Option(help="Algorithm of all-reduces: Ring (default) or Tree, which needs --hosts 3."),
 ]
 TreeBelow = Annotated[
     int | None,
-    typer.Option(help="All-reduces of fewer bytes go by trees, others by rings, as NCCL chooses."),
+    typer.Option(
+        help="All-reduces below this many bytes go by trees, all others by rings; default: --algo."
+    ),
 ]
-Channels = Annotated[int, typer.Option(help="Of NCCL.")]
-Nccl = Annotated[str, typer.Option(help="Release that is emulated, 2.19 to 2.30.")]
+Channels = Annotated[int, typer.Option(help="Number of NCCL channels.")]
+Nccl = Annotated[str, typer.Option(help="NCCL release to emulate, 2.19 to 2.30.")]
 
 
 def cluster_of(

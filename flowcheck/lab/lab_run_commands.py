@@ -10,6 +10,11 @@ import typer
 
 from flowcheck.config.config_decoding import at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_options import (
+    JOBS_FROM_START,
+    KILL_CONTRADICTS,
+    TREE_HOSTS,
+)
 from flowcheck.lab.lab_options import (
     Algo,
     Channels,
@@ -38,9 +43,12 @@ def train(
     hosts: Hosts = 2,
     jobs: Annotated[
         int,
-        typer.Option(help="Jobs beside each other, each on --hosts of its own; without controls."),
+        typer.Option(
+            help="Number of jobs at the same time, each with its own --hosts; above 1 without "
+            "control runs."
+        ),
     ] = 1,
-    steps: Annotated[int, typer.Option(help="Of the whole run.")] = 40,
+    steps: Annotated[int, typer.Option(help="Training steps of the whole run.")] = 40,
     switch: SwitchKind = "bridge",
     mirror: Mirrors = None,
     erspan: Erspan = False,
@@ -50,32 +58,53 @@ def train(
     tree_below: TreeBelow = None,
     channels: Channels = 2,
     nccl: Nccl = "2.29",
-    loss: Annotated[float, typer.Option(help="Share of frames lost between hosts.")] = 0.0,
+    loss: Annotated[
+        float, typer.Option(help="Probability that a frame between hosts is lost, 0 to 1.")
+    ] = 0.0,
     kill_at: Annotated[
         int | None,
-        typer.Option(help="Kill all trainers after this step, 1 or later; random by default."),
+        typer.Option(
+            help="Kill all trainers after this step, 1 or later; default: in the middle third."
+        ),
     ] = None,
-    no_kill: Annotated[bool, typer.Option("--no-kill", help="Only follow the run.")] = False,
+    no_kill: Annotated[
+        bool, typer.Option("--no-kill", help="Follow the run without killing it.")
+    ] = False,
     join_at: Annotated[
-        int | None, typer.Option(help="FlowCheck comes when the trainers are at this step.")
+        int | None,
+        typer.Option(
+            help="Start FlowCheck only when the trainers are at this step; default: before them."
+        ),
     ] = None,
     leave_at: Annotated[
-        int | None, typer.Option(help="Before that it was there, until this step.")
+        int | None,
+        typer.Option(
+            help="With --join-at: FlowCheck also follows from the start and stops at this step."
+        ),
     ] = None,
     gap_at: Annotated[
-        int | None, typer.Option(help="Its capture is stopped at this step, for seconds.")
+        int | None,
+        typer.Option(
+            help="Stop FlowCheck's capture at this step for 3 seconds, so that it loses steps."
+        ),
     ] = None,
     no_control: Annotated[
-        bool, typer.Option("--no-control", help="Do not run what the end is compared with.")
+        bool,
+        typer.Option(
+            "--no-control",
+            help="Skip the control runs, whose result is compared with the resumed job's.",
+        ),
     ] = False,
     out: LabOut = None,
     force: Force = False,
     name: Name = "train",
     as_json: Json = False,
 ) -> None:
-    """Train a small GPT on a cluster, kill it, give it back its newest step, and run it to its end.
+    """Train a small GPT on a cluster, kill it, restore its newest step, and resume it to the end.
 
-    What follows the options goes to the training script: `flowcheck lab train -- --clip 1`.
+    Arguments after `--` go to the training script.
+
+    Example: `flowcheck lab train --steps 20 -- --layers 2 --width 64 --heads 2`
     """
     from flowcheck.lab.job_run.run_plan import LabPlan, LateJoin
     from flowcheck.lab.job_run.training_script import check_arguments
@@ -87,12 +116,12 @@ def train(
     comes_late = join_at is not None or gap_at is not None
     if kill_at is not None and (no_kill or comes_late):
         other = "--no-kill" if no_kill else "--join-at" if join_at is not None else "--gap-at"
-        raise ConfigError("--kill-at", kill_at, f"contradicts {other}: give one of them")
+        raise ConfigError("--kill-at", kill_at, KILL_CONTRADICTS(other))
     if jobs > 1 and comes_late:
-        raise ConfigError("--jobs", jobs, "goes with a run that is seen from its start")
+        raise ConfigError("--jobs", jobs, JOBS_FROM_START())
     at_least("--jobs", jobs, 1)
     if (algo == "Tree" or tree_below is not None) and hosts < LEAST_IN_TREES:
-        raise ConfigError("--hosts", hosts, f"trees are followed from {LEAST_IN_TREES} ranks on")
+        raise ConfigError("--hosts", hosts, TREE_HOSTS(LEAST_IN_TREES))
     mirror = mirror or [f"p{number * hosts}:both" for number in range(jobs)]
     if comes_late:
         late = LateJoin(join_at=join_at, leave_at=leave_at, gap_at=gap_at)
@@ -124,15 +153,21 @@ def record(
     context: typer.Context,
     out: Annotated[
         Path,
-        typer.Option(help="Files to write: OUT.pcapng, OUT.json; OUT.toml of the lab's own job."),
+        typer.Option(
+            help="Name of the files: OUT.pcapng (capture), OUT.json (truth), OUT.toml (job file of "
+            "the built-in script)."
+        ),
     ],
     hosts: Hosts = 2,
-    steps: Annotated[int, typer.Option(help="Of the lab's own script.")] = 4,
+    steps: Annotated[int, typer.Option(help="Training steps of the built-in script.")] = 4,
     script: Annotated[
-        Path | None, typer.Option(help="A training script instead of the lab's own.")
+        Path | None, typer.Option(help="Your training script; default: the built-in one.")
     ] = None,
     digests: Annotated[
-        Path | None, typer.Option(help="What that script writes about its steps, for the truth.")
+        Path | None,
+        typer.Option(
+            help="With --script: file in which it writes a digest of each step, copied to OUT.json."
+        ),
     ] = None,
     switch: SwitchKind = "bridge",
     mirror: Mirrors = None,
@@ -144,14 +179,17 @@ def record(
     channels: Channels = 1,
     nccl: Nccl = "2.29",
     force: Annotated[
-        bool, typer.Option("--force", help="Replace an earlier recording of that name.")
+        bool, typer.Option("--force", help="Replace an earlier recording with the name of --out.")
     ] = False,
     name: Name = "record",
     as_json: Json = False,
 ) -> None:
-    """Run a job on a cluster, and keep what the mirror port carried with the truth beside it.
+    """Record a job: the frames of the mirror port, and the result of every collective (the truth).
 
-    What follows the options goes to the training script. Refused where a frame was dropped.
+    Arguments after `--` go to the training script. It fails if a frame was dropped, since the
+    recording would be incomplete.
+
+    Example: `flowcheck lab record --out job --steps 4`
     """
     from dataclasses import asdict
     from tempfile import TemporaryDirectory
@@ -193,21 +231,28 @@ def record(
 def cost(
     context: typer.Context,
     hosts: Hosts = 2,
-    steps: Annotated[int, typer.Option(help="Of each case in each round.")] = 14,
-    warm_up: Annotated[int, typer.Option(help="First steps that do not count.")] = 4,
-    rounds: Annotated[int, typer.Option(help="Of all cases, one after the other.")] = 3,
+    steps: Annotated[int, typer.Option(help="Training steps of each case in each round.")] = 14,
+    warm_up: Annotated[int, typer.Option(help="Number of first steps that are not measured.")] = 4,
+    rounds: Annotated[
+        int, typer.Option(help="Number of rounds; each runs all cases one after the other.")
+    ] = 3,
     channels: Channels = 2,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw iteration times.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.png", help="Write a plot of iteration times (needs matplotlib)."
+        ),
     ] = None,
     out: LabOut = None,
     force: Force = False,
     name: Name = "cost",
     as_json: Json = False,
 ) -> None:
-    """Measure what a checkpoint of every step costs the trainers: FlowCheck's, and their own.
+    """Measure what a checkpoint of every step costs the trainers: with FlowCheck, with torch.save.
 
-    Trainers run on CPU 0, all else on CPU 1. What follows the options goes to the training script.
+    Trainers run on CPU 0, everything else on CPU 1. Arguments after `--` go to the training script.
+
+    Example: `flowcheck lab cost --rounds 3 --plot cost.png`
     """
     from rich.console import Console
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
+from flowcheck.findings.catalog.refused_commands import FOLDER_REMOVED
 from flowcheck.findings.finding import Finding
 
 OPERATOR_ERROR = 2
@@ -41,5 +42,5 @@ def _refuse_nowhere() -> None:
     try:
         Path.cwd()
     except FileNotFoundError as error:
-        right = "the folder was removed: cd to one that exists"
-        raise ConfigError("working directory", os.environ.get("PWD", ""), right) from error
+        at = os.environ.get("PWD", "")
+        raise ConfigError("working directory", at, FOLDER_REMOVED()) from error

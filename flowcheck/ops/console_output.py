@@ -31,6 +31,7 @@ def print_line(told: str) -> None:
 
 
 LOOK_S = 0.1
+"""Seconds between two looks at the growing file. A choice: shorter costs processor time."""
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from flowcheck.errors import ConfigError, naming_file
+from flowcheck.findings.catalog.refused_commands import NOT_A_PICTURE
 from flowcheck.stages.privilege.output_delivery import is_picture
 
 LINE_HEIGHT = 17
@@ -89,10 +90,9 @@ def add_text(
 
 
 def write_picture(path: Path, svg: str) -> None:
-    """Raises ConfigError where another thing than a picture lies there: a capture named by
-    mistake is not written over."""
+    """Raises ConfigError if the file exists and is not a picture: a capture named by mistake is
+    not written over."""
     with naming_file(path):
         if path.is_file() and not is_picture(path):
-            right = "is a file that is no picture of ours: name another"
-            raise ConfigError("--svg", str(path), right)
+            raise ConfigError("--svg", str(path), NOT_A_PICTURE())
         path.write_text(svg)  # in place: it may be /dev/stdout

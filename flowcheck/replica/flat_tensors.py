@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.parameter_layouts import BYTE_COUNT, GRADIENT_BYTES
 from flowcheck.replica.param_layout import SEVERAL, Layout, Parameter
 
 FlatValues = np.ndarray | bytes | bytearray | memoryview
@@ -25,10 +26,9 @@ def elements_of(values: FlatValues, layout: Layout, what: str) -> np.ndarray:
     if not source.flags.c_contiguous:
         source = np.ascontiguousarray(source)
     if source.nbytes != layout.size_bytes:
-        raise StateError(
-            f"{what}: {source.nbytes} bytes given, the layout has {layout.size_bytes} "
-            f"({layout.elements} elements of {layout.dtype})"
-        )
+        own = {"elements": layout.elements, "dtype": layout.dtype}
+        sizes = {"bytes": source.nbytes, "expected": layout.size_bytes}
+        raise StateError(BYTE_COUNT(what=what, **sizes, **own))
     if source.ctypes.data % layout.element_bytes:
         source = source.copy()
     if source.flags.writeable or not source.nbytes:
@@ -70,9 +70,7 @@ def flat_gradient(values: FlatValues, layout: Layout) -> torch.Tensor:
     source = values if isinstance(values, np.ndarray) else np.frombuffer(values, np.uint8)
     raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
     if raw.size != layout.gradient_bytes:
-        raise StateError(
-            f"gradient: {raw.size} bytes given, the layout has {layout.gradient_bytes}"
-        )
+        raise StateError(GRADIENT_BYTES(bytes=raw.size, expected=layout.gradient_bytes))
     flat = flat_tensor(np.empty(layout.size_bytes, np.uint8), layout)
     parts = _typed(flat, layout) if layout.dtype == SEVERAL else [(None, flat)]
     at = 0

@@ -11,6 +11,16 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    BYTES_CHANGED,
+    CLOSED,
+    NO_STEPS,
+    NOT_KEPT,
+    OTHER_OPTIMIZER_THAN,
+    OTHER_SECTIONS,
+    OUT_OF_ORDER,
+    STEP_IS_OVER,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.flat_tensors import FlatValues, elements_of
 from flowcheck.replica.optimizer import state_section_names
@@ -30,7 +40,7 @@ from flowcheck.replica.preflight.custom_optimizer_trial import check_determinism
 from flowcheck.replica.state_digest import DIGEST_BYTES, DigestTable, state_digest, tensor_digests
 from flowcheck.replica.state_file.file_header import COPIES_MAX, Commit, Description
 from flowcheck.replica.state_file.state_file import StateFile, place_sections
-from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.replica.worker_threads import WorkerThreads
 from flowcheck.step_numbers import Step
 
@@ -118,7 +128,7 @@ class CommittedReplica:
     @property
     def _open(self) -> StateFile:
         if self._state is None:
-            raise StateError("the replica is closed")
+            raise StateError(CLOSED())
         return self._state
 
 
@@ -161,7 +171,7 @@ class PendingStep:
 
     def _now(self) -> StepInProgress:
         if not self._open:
-            raise StateError("this step was committed or given up; begin it again")
+            raise StateError(STEP_IS_OVER())
         if self._in_progress is None:
             self._in_progress = self._begin()
         return self._in_progress
@@ -247,9 +257,7 @@ class Replica(CommittedReplica):
             if not alike or state.description.sections != place_sections(
                 describe_sections(layout, optimizer, leaves_out)
             ):
-                raise StateError(
-                    f"{path}: this replica was made with other optimizer settings than {optimizer}"
-                )
+                raise StateError(OTHER_OPTIMIZER_THAN(path=path, optimizer=repr(optimizer)))
             replica = cls(state, optimizer, workers)
             if verify:
                 replica._verify()
@@ -262,10 +270,7 @@ class Replica(CommittedReplica):
         commit = self.commit
         digests = self._executor.digests(commit.copy)
         if self._whole(commit.copy, digests) != commit.digest:
-            raise StateError(
-                f"{self.path}: the bytes of step {commit.step} do not have their digest; "
-                "the file was changed or the memory is faulty"
-            )
+            raise StateError(BYTES_CHANGED(path=self.path, step=commit.step))
         self.tensor_digests = digests
 
     @property
@@ -316,7 +321,7 @@ class Replica(CommittedReplica):
         was begun is given up. Where `applies_early`, `gradient` is read as its parameters are."""
         state = self._open
         if step != state.commit.step + 1:
-            raise StateError(f"the replica is at step {state.commit.step}, got gradients of {step}")
+            raise StateError(OUT_OF_ORDER(step=state.commit.step, given=step))
         values = gradient_as_stepped(gradient, self.layout, self._executor.inner)
         self._give_up()
         had, good, others = state.commit.has_optimizer_state, state.commit.copy, []
@@ -349,7 +354,7 @@ class Replica(CommittedReplica):
         own = {name: (array.dtype, array.size) for name, array in self.sections().items()}
         found = {name: (array.dtype, array.size) for name, array in sections.items()}
         if found != own:
-            raise StateError(f"a base with {sorted(found)} is none for this replica")
+            raise StateError(OTHER_SECTIONS(sorted(found)))
         self._give_up()
         copy = state.begin()
         for name, array in state.sections(copy).items():
@@ -363,7 +368,7 @@ class Replica(CommittedReplica):
         """Returns to an older whole step; later ones are gone. Raises StateError without it."""
         found = [commit for commit in self._open.versions if commit.step == step]
         if not found:
-            raise StateError(f"step {step} is not kept (steps kept: {list(self.versions)})")
+            raise StateError(NOT_KEPT(step=step, kept=tuple(self.versions) or NO_STEPS()))
         self._give_up()
         if step != self.step:
             self._open.go_back(found[-1])

@@ -18,6 +18,17 @@ import msgspec
 import numpy as np
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.parameter_layouts import (
+    ELEMENT_COUNT,
+    NAME_COUNT,
+    NEGATIVE_SIZE,
+    NO_PARAMETERS,
+    NOT_DENSE,
+    NOT_IN_PLACE,
+    SAME_NAME,
+    STRIDE_COUNT,
+    UNKNOWN_DTYPE,
+)
 
 _STORED_AS = {"float32": "<f4", "float64": "<f8", "float16": "<f2", "bfloat16": "<u2"}
 """numpy's spelling of torch's dtypes; numpy has no bfloat16 and carries its bits as uint16."""
@@ -82,17 +93,17 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         """
         listed = [(tuple(sizes), tuple(strides)) for sizes, strides in shapes]
         if not listed:
-            raise StateError("a layout needs at least one parameter")
+            raise StateError(NO_PARAMETERS())
         if names is None:
             names = [f"param.{index}" for index in range(len(listed))]
         if len(names) != len(listed):
-            raise StateError(f"{len(names)} names for {len(listed)} parameters")
+            raise StateError(NAME_COUNT(names=len(names), parameters=len(listed)))
         if len(set(names)) != len(names):
-            raise StateError("two parameters have the same name")
+            raise StateError(SAME_NAME())
         dtypes = [dtype] * len(listed) if isinstance(dtype, str) else list(dtype)
         for one in (*dtypes, gradient_dtype or dtypes[0]):
             if one not in _STORED_AS:
-                raise StateError(f"dtype {one!r}: a replica holds one of {', '.join(_STORED_AS)}")
+                raise StateError(UNKNOWN_DTYPE(dtype=repr(one), dtypes=tuple(_STORED_AS)))
         several = len(set(dtypes)) > 1
         starts = _by_size(listed, dtypes) if several else _back_to_back(listed)
         parameters = []
@@ -124,7 +135,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
             gradient_dtype=self.gradient_dtype,
         )
         if own != self:
-            raise StateError("its parameters do not lie where they would in the flat state")
+            raise StateError(NOT_IN_PLACE())
 
     @cached_property
     def elements(self) -> int:
@@ -166,7 +177,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         sends weights, put into memory order and where they lie in the flat state. [elements] in,
         [elements] out; the same array where all are contiguous and of one dtype."""
         if logical.size != self.elements:
-            raise StateError(f"{logical.size} elements given, the layout has {self.elements}")
+            raise StateError(ELEMENT_COUNT(elements=logical.size, expected=self.elements))
         whole = all(is_contiguous(p.shape, p.stride) for p in self.parameters)
         if whole and self.dtype != SEVERAL:
             return logical
@@ -240,16 +251,13 @@ def is_contiguous(shape: Sequence[int], stride: Sequence[int]) -> bool:
 def _check_dense(name: str, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
     """DDP keeps strides only of tensors without holes or overlap; anything else has no place."""
     if len(shape) != len(stride):
-        raise StateError(f"{name}: {len(shape)} sizes and {len(stride)} strides")
+        raise StateError(STRIDE_COUNT(name=name, sizes=len(shape), strides=len(stride)))
     if any(size < 0 for size in shape):
-        raise StateError(f"{name}: shape {list(shape)} has a negative size")
+        raise StateError(NEGATIVE_SIZE(name=name, shape=shape))
     if 0 in shape:
         return
     expected = 1
     for step, size in sorted((st, si) for st, si in zip(stride, shape, strict=True) if si > 1):
         if step != expected:
-            raise StateError(
-                f"{name}: shape {list(shape)} with strides {list(stride)} has holes or overlaps; "
-                "only dense tensors (contiguous, channels_last and other permutations) fit"
-            )
+            raise StateError(NOT_DENSE(name=name, shape=shape, strides=stride))
         expected *= size

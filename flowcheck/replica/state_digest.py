@@ -22,6 +22,8 @@ import xxhash
 from flowcheck._core import ffi, lib
 
 BLOCK_BYTES = 16 * 1024 * 1024
+"""Bytes of a block that is summed by itself. Part of what a digest is: with another size, kept
+digests no longer match. A choice: smaller gives threads more even shares and longer tables."""
 DIGEST_BYTES = int(lib.FC_STEP_DIGEST_BYTES)
 
 

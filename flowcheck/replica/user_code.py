@@ -13,28 +13,36 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flowcheck.errors import ConfigError
+import msgspec
 
-FORM = 'write "file.py:function" or "package.module:function"'
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_user_code import (
+    ENDED_AT_IMPORT,
+    FORM,
+    NAME_MISSING,
+    NO_FUNCTION,
+    NOT_CALLABLE,
+    OF_A_CHECKPOINT,
+    RAISED,
+)
+from flowcheck.findings.finding import Finding
+
 MODULE = "_user_"
 """Put before a file's own name, so that a script called random.py hides no module of Python's."""
 MOST_NAMES = 8
-NOT_STATED = (
-    "is code that the checkpoint names, and nobody here states it: it is run where --run names a "
-    "run directory whose job file states the same, or with --run-code, for a checkpoint of your own"
-)
+"""Names of a file's functions that an error lists. A choice of layout."""
 FORBIDDEN = "FLOWCHECK_USER_CODE_FORBIDDEN"
-"""In the environment of a command that kept root's rights, and of what it starts: why no code of
-the user's is called there (stages/privilege/drop_privileges.py)."""
+"""In the environment of a command that kept root's rights, and of what it starts: the finding, as
+JSON, why no code of the user's is called there (stages/privilege/drop_privileges.py)."""
 
 
-_REFUSED: ContextVar[str] = ContextVar("refused", default="")
+_REFUSED: ContextVar[Finding | None] = ContextVar("refused", default=None)
 
 
 @contextmanager
-def no_code(why: str) -> Iterator[None]:
-    """Code of the user's is refused while this runs, in this thread. why: the sentence behind what
-    it was given as; empty: it is not."""
+def no_code(why: Finding | None) -> Iterator[None]:
+    """Code of the user's is refused while this runs, in this thread. why: what the error says of
+    it; None: it is not refused."""
     token = _REFUSED.set(why)
     try:
         yield
@@ -60,15 +68,15 @@ def plain_text(value: object) -> str:
 def callable_at(key: str, where: str) -> Callable[..., Any]:
     """The function at "file.py:function" or "package.module:function", both as seen from where the
     command runs; `key` is what it was given as. Raises ConfigError for whatever does not work out,
-    for a file that ends the program while it is imported, for code that a checkpoint names alone
-    (Told), and where the rights of this process are not for such code (FORBIDDEN)."""
+    for a file that ends the program while it is imported, for code that only a checkpoint names
+    (UntrustedCode), and in a process that has more rights than the user's (FORBIDDEN)."""
     if isinstance(where, UntrustedCode):
-        raise ConfigError(key, plain_text(where), NOT_STATED)
-    if why := os.environ.get(FORBIDDEN) or _REFUSED.get():
+        raise ConfigError(key, plain_text(where), OF_A_CHECKPOINT())
+    if (why := _forbidden() or _REFUSED.get()) is not None:
         raise ConfigError(key, where, why)
     place, colon, _ = where.rpartition(":")
     if not colon:
-        raise ConfigError(key, where, FORM)
+        raise ConfigError(key, where, FORM())
     try:
         if place.endswith(".py"):
             found = _named(key, where, file_module(Path(place)))
@@ -79,16 +87,20 @@ def callable_at(key: str, where: str) -> Callable[..., Any]:
             finally:
                 sys.path.remove("")
     except SystemExit as error:
-        why = f"ended with {error.code} when it was imported: put what it runs as a program behind "
-        raise ConfigError(key, where, why + 'if __name__ == "__main__"') from error
+        raise ConfigError(key, where, ENDED_AT_IMPORT(str(error.code))) from error
     except ConfigError:
         raise
     except Exception as error:  # the user's module may raise anything
-        raise ConfigError(key, where, error_text(error)) from error
+        raise ConfigError(key, where, RAISED(error_text(error))) from error
     if not callable(found):
-        raise ConfigError(key, where, "is no function")
+        raise ConfigError(key, where, NOT_CALLABLE())
     result: Callable[..., Any] = found
     return result
+
+
+def _forbidden() -> Finding | None:
+    told = os.environ.get(FORBIDDEN)
+    return msgspec.json.decode(told, type=Finding) if told else None
 
 
 def error_text(error: BaseException) -> str:
@@ -103,7 +115,8 @@ def _named(key: str, where: str, module: ModuleType) -> Any:
         return getattr(module, name)
     own = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
     there = ", ".join(own[:MOST_NAMES]) + ", ..." * (len(own) > MOST_NAMES)
-    raise ConfigError(key, where, f"{place} has no {name}; it has {there or 'no function'}")
+    names = there or NO_FUNCTION()
+    raise ConfigError(key, where, NAME_MISSING(file=place, name=name, names=names))
 
 
 def file_module(path: Path) -> ModuleType:

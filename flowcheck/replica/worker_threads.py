@@ -17,6 +17,7 @@ from itertools import count
 import numpy as np
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.replica_state_errors import CPU_NOT_ALLOWED
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_digest import BLOCK_BYTES
 
@@ -51,12 +52,11 @@ class WorkerThreads:
         return not self.cpus
 
     def check(self) -> None:
-        """Raises ConfigError where a CPU is none that this process may run on."""
+        """Raises ConfigError for a CPU that this process may not run on."""
         allowed = os.sched_getaffinity(0)
         for cpu in self.cpus:
             if cpu not in allowed:
-                right = f"may be one of {', '.join(map(str, sorted(allowed)))} here"
-                raise ConfigError("replica.cpus", cpu, right)
+                raise ConfigError("replica.cpus", cpu, CPU_NOT_ALLOWED(sorted(allowed)))
 
     def pool(self) -> tuple[int, ThreadPoolExecutor]:
         """(how many, a pool of them), pinned as they start; the caller is one of those, where
@@ -88,7 +88,8 @@ class WorkerThreads:
 
 
 SHARE_BYTES = 2 * 1024 * 1024
-"""Small tensors are kept together up to a page of this size."""
+"""Bytes. Small tensors are kept together up to one huge page, so that two threads do not share
+one."""
 
 
 def blocks(layout: Layout, element_bytes: int, most_bytes: int) -> list[tuple[int, int, int]]:

@@ -17,11 +17,14 @@ from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.zmq_sockets import StageSockets
 
 IDLE_MAX_MS = 20
-"""Longest wait of an idle stage: what a lost nudge costs."""
+"""Milliseconds. Longest wait of an idle stage: what a lost nudge costs. A choice: shorter costs
+idle processor time."""
 MESSAGES_PER_TURN = 64
+"""Messages taken in one turn. A choice: more delays the stage's own work, fewer let a full inbox
+wait."""
 ORPHAN_S = 10
-"""A stage whose supervisor is gone ends its turn within so many seconds, or is killed: what it
-leaves behind is all in files and shared memory anyway."""
+"""Seconds in which a stage whose supervisor is gone ends its turn, or is killed: what it leaves
+behind is all in files and shared memory anyway. A choice: longer leaves it beside a new chain."""
 
 
 class Service(Protocol):

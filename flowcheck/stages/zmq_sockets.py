@@ -14,7 +14,10 @@ from flowcheck.messages import FramesReady, Message, SpanReady, decode, encode
 IPC_PATH_BYTES_MAX = 107
 """sun_path of a Unix socket less its terminating zero (unix(7))."""
 INBOX_MESSAGES = 4096
+"""Messages that wait in a socket (ZMQ_SNDHWM, ZMQ_RCVHWM). A choice that bounds memory."""
 LINGER_MS = 500
+"""Milliseconds that an end waits for messages to go (ZMQ_LINGER). A choice: longer delays the end
+of a stage, shorter loses its last words."""
 
 DROPPABLE_MESSAGES = (FramesReady, SpanReady)
 """Messages that may be dropped while the neighbour is slow: positions are the truth."""

@@ -22,6 +22,7 @@ import msgspec
 
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import DECODE_ERRORS, ConfigError, StateError, naming_file
+from flowcheck.findings.catalog import output_paths as findings
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, STEP
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
@@ -36,12 +37,13 @@ ASIDE = ".old.tmp"
 """Behind what waits to go until what takes its place is there."""
 _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
+"""Names that an error lists. A choice of layout."""
 KEY = "--out"
-ANOTHER = "name another file or folder"
 INDEX = "jobs.json"
 """Of a folder with the outputs of all jobs: which step, and whose each of them is."""
 Listed = Callable[[Path], set[str]]
-"""Names, from the folder on, of the files that an output of ours there has; none: it is no such."""
+"""Names, relative to the folder, of the files that an output of FlowCheck has there; empty: the
+folder is not an output of FlowCheck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +117,14 @@ class OutputTarget:
 
     def check(self) -> None:
         """Before anything is written, and again before anything is replaced. Raises ConfigError,
-        naming what stands in the way."""
+        which names the obstacle."""
         out, there = self.path, os.path.lexists(self.path)
         if there and not self.force and not (self.folder and is_empty(out)):
-            raise ConfigError(KEY, str(out), "is there already: name another, or --force")
+            raise ConfigError(KEY, str(out), findings.EXISTS())
         if out.name in ("", ".."):
-            raise ConfigError(KEY, str(out), "is a folder that something works in: name a new one")
+            raise ConfigError(KEY, str(out), findings.NO_NAME())
         if not out.parent.is_dir():
-            raise ConfigError(KEY, str(out), f"there is no folder {out.parent}: make it first")
+            raise ConfigError(KEY, str(out), findings.NO_PARENT(out.parent))
         check_protected(out, self.protected)
         if there:
             _check_kind(out, self.listed if self.folder else by_manifest, folder=self.folder)
@@ -192,12 +194,12 @@ def check_protected(out: Path, protected: Sequence[ProtectedPath]) -> None:
         if not one.path.exists():
             continue
         if _same(place, one.path):
-            raise ConfigError(KEY, str(out), f"is {one.what}: {ANOTHER}")
+            raise ConfigError(KEY, str(out), findings.IS_INPUT(one.what))
         if _within(Path(os.path.realpath(one.path)), place):
-            right = f"holds {one.what}, {one.path}: {ANOTHER}"
+            right = findings.HOLDS_INPUT(what=one.what, path=one.path)
             raise ConfigError(KEY, str(out), right)
         if _within(place, one.path) and not _is_new(place, one):
-            right = f"lies in {one.what}, {one.path}: {ANOTHER}, outside of it"
+            right = findings.LIES_IN_INPUT(what=one.what, path=one.path)
             raise ConfigError(KEY, str(out), right)
 
 
@@ -232,17 +234,15 @@ def foreign_in(folder: Path, listed: Listed = by_manifest) -> Iterator[str]:
 def _check_kind(out: Path, listed: Listed, *, folder: bool) -> None:
     mode = out.lstat().st_mode
     if stat.S_ISLNK(mode):
-        right = f"is a link to {os.path.realpath(out)}: name that, or another"
-        raise ConfigError(KEY, str(out), right)
+        raise ConfigError(KEY, str(out), findings.IS_LINK(os.path.realpath(out)))
     if stat.S_ISREG(mode):
         if folder:
-            right = f"is a file, and what is written is a folder: {ANOTHER}"
-            raise ConfigError(KEY, str(out), right)
+            raise ConfigError(KEY, str(out), findings.IS_FILE())
         return
     if not stat.S_ISDIR(mode):
-        raise ConfigError(KEY, str(out), f"is no file and no folder: {ANOTHER}")
+        raise ConfigError(KEY, str(out), findings.IS_SPECIAL())
     if os.path.ismount(out):
-        raise ConfigError(KEY, str(out), "is where a disk is mounted: name something below it")
+        raise ConfigError(KEY, str(out), findings.IS_MOUNT())
     _check_ours(out, out, listed)
 
 
@@ -250,12 +250,8 @@ def _check_ours(out: Path, folder: Path, listed: Listed) -> None:
     """folder: where it lies just now."""
     found = list(islice(foreign_in(folder, listed), SHOWN + 1))
     if found:
-        more = " and more" if len(found) > SHOWN else ""
-        right = (
-            f"holds {', '.join(found[:SHOWN])}{more}, which no flowcheck restore wrote there: "
-            f"--force replaces an output of its own alone; {ANOTHER}, or take that away first"
-        )
-        raise ConfigError(KEY, str(out), right)
+        entry = findings.HOLDS_MORE_FOREIGN if len(found) > SHOWN else findings.HOLDS_FOREIGN
+        raise ConfigError(KEY, str(out), entry(found[:SHOWN]))
 
 
 def _check_beside(out: Path) -> None:
@@ -263,15 +259,13 @@ def _check_beside(out: Path) -> None:
     beside = manifest_beside(out)
     if not os.path.lexists(beside):
         return
+    foreign = findings.FOREIGN_MANIFEST(beside.name)
+    if beside.is_symlink():
+        raise ConfigError(KEY, str(out), foreign)
     try:
-        if beside.is_symlink():
-            raise StateError("a link")
         decode_manifest(text_at(beside, out), str(beside))
     except StateError as error:
-        right = (
-            f"its manifest would be {beside.name}, and what is there is none of ours: name another"
-        )
-        raise ConfigError(KEY, str(out), right) from error
+        raise ConfigError(KEY, str(out), foreign) from error
 
 
 def _is_new(place: Path, one: ProtectedPath) -> bool:

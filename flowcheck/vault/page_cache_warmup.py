@@ -15,7 +15,8 @@ WINDOW_BYTES = 128 << 10
 """mm/readahead.c, force_page_cache_ra: of one POSIX_FADV_WILLNEED no more is read than the device's
 read-ahead, by default this much; what goes beyond it is left out without a word."""
 KEPT_FREE = 4
-"""One part in so many of the memory that is free stays so: the trainer needs some of it itself."""
+"""One part in so many of the memory that is free stays so: the trainer needs some of it itself. A
+choice."""
 
 
 def warm(out: Path) -> tuple[int, str]:

@@ -1,5 +1,5 @@
-"""Loads a torch.save file of the trainer without running code in it, and says what a file is
-that torch refuses."""
+"""Loads a torch.save file of the trainer without running code in it; an error says what the file
+is instead."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import unreadable_checkpoints as findings
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.untrusted_paths import refuse_special_file
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -33,11 +35,15 @@ UNFIT = (
 )
 """What Python and torch raise for values of another kind."""
 TOLD_MAX = 500
-"""Characters of such an error that are shown."""
+"""Characters of such an error that are shown. A choice of layout."""
 PARTS_MAX = 1 << 20
+"""Objects that a file may make beside four for each of its bytes. A choice: stops a file made to
+exhaust memory."""
 EXPANDED_BYTES_MAX = 1 << 30
-"""Tensors that repeat their elements (masks) may be of so many bytes more than their file."""
+"""Bytes. Tensors that repeat their elements (masks) may be of so many more than their file. A
+choice: stops a file made to exhaust memory."""
 TEXT_BYTES_MAX = 256 << 20
+"""Bytes of a text file that is read into memory. A choice that bounds memory."""
 _REFUSED = re.compile(r"[Uu]nsupported (?:global: GLOBAL|global:|class:|GLOBAL) ([\w.]+)")
 """torch/_weights_only_unpickler.py: of what is not allowed, and of modules that never are."""
 
@@ -51,18 +57,18 @@ def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
             begin = file.read(len(ZIP_MAGIC))
             size_bytes = os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StateError(findings.CANNOT_BE_READ(file=path, error=error.strerror)) from error
     if not begin:
-        raise StateError(f"{path}: is empty")
+        raise StateError(findings.EMPTY(path))
     if begin == ZIP_MAGIC and not zipfile.is_zipfile(path):
-        raise StateError(f"{path}: is not whole: its end is missing, as where writing was cut off")
+        raise StateError(findings.END_MISSING(path))
     mapped = begin == ZIP_MAGIC  # a private mapping: the file never changes
     with only_allowed([argparse.Namespace, *more]):  # which only holds values
         return _loaded(path, size_bytes, str(path), mmap=mapped, archive=mapped)
 
 
 def load_bytes(raw: bytes, where: str) -> Any:
-    """As `load_tree`, of an archive in memory. where: of it, for errors."""
+    """As `safe_torch_load`, of an archive in memory. where: of it, for errors."""
     with only_allowed(()):
         return _loaded(io.BytesIO(raw), len(raw), where, archive=True)
 
@@ -92,7 +98,8 @@ def _loaded(
                 _refuse_packed(file, size_bytes)
             tree = torch.load(file, map_location="cpu", weights_only=True, **how)
     except Exception as error:  # torch raises whatever its unpickler meets
-        raise StateError(f"{where}: {told_of(error, archive=archive)}") from error
+        why = _why_refused(error, archive=archive)
+        raise StateError(findings.IN_FILE(file=where, why=why)) from error
     refuse_grown(tree, size_bytes, where)
     return tree
 
@@ -103,7 +110,7 @@ def text_of(path: Path) -> bytes:
     with path.open("rb") as file:
         found = file.read(TEXT_BYTES_MAX + 1)
     if len(found) > TEXT_BYTES_MAX:
-        raise StateError(f"{path}: is longer than {TEXT_BYTES_MAX:,} bytes")
+        raise StateError(findings.TEXT_TOO_LONG(file=path, limit=TEXT_BYTES_MAX))
     return found
 
 
@@ -121,27 +128,28 @@ def _refuse_packed(file: Path | io.BytesIO, size_bytes: int) -> None:
 
 
 def refuse_grown(tree: Any, size_bytes: int, where: str) -> None:
-    """Raises StateError where a tree is more than a file of so many bytes holds: parts within parts
-    that are met again and again, a part within itself, tensors of one element repeated."""
+    """Raises StateError where a tree is larger than a file of so many bytes can hold: parts that
+    are referenced again and again, a part within itself, tensors that repeat one element."""
     counting = _Counting()
     try:
         counting.of(tree)
     except RecursionError:
-        counting.wrong = "lie within each other too deep"
-    if counting.wrong:
-        raise StateError(f"{where}: its parts {counting.wrong}")
+        counting.wrong = findings.PARTS_TOO_DEEP
+    if counting.wrong is not None:
+        raise StateError(counting.wrong(where))
     if counting.parts > PARTS_MAX + 4 * size_bytes:
-        raise StateError(f"{where}: its parts are met again {counting.parts:,} times")
+        many = {"parts": counting.parts, "bytes": size_bytes}
+        raise StateError(findings.PARTS_REPEAT(file=where, **many))
     if counting.elements_bytes > EXPANDED_BYTES_MAX + size_bytes:
-        what = f"tensors are of {counting.elements_bytes:,} bytes"
-        raise StateError(f"{where}: its {what}, the file of {size_bytes:,}")
+        large = {"tensor_bytes": counting.elements_bytes, "bytes": size_bytes}
+        raise StateError(findings.TENSORS_EXPAND(file=where, **large))
 
 
 class _Counting:
     """How large a tree is for whoever walks through it, found by looking at each part once."""
 
     def __init__(self) -> None:
-        self.wrong = ""
+        self.wrong: Entry | None = None
         self.elements_bytes = 0
         self.parts = 0
         self._known: dict[int, tuple[int, Any]] = {}
@@ -155,7 +163,8 @@ class _Counting:
             return 1
         known = self._known.get(id(node))
         if known is not None:
-            self.wrong = self.wrong or ("lie within themselves" if known[0] == 0 else "")
+            if known[0] == 0:
+                self.wrong = findings.PART_HOLDS_ITSELF
             return known[0]
         self._known[id(node)] = (0, node)
         if inside is None:
@@ -179,26 +188,21 @@ def _inside(node: Any) -> Collection[Any] | None:
 
 @contextmanager
 def structure_errors_as_state_errors(where: str) -> Iterator[None]:
-    """Around what looks into a tree of a trainer's, or of whoever made one: what it holds is of any
-    kind, and of none that was asked for. Raises StateError for whatever comes of that."""
+    """Around code that looks into a tree from a trainer's file, which may hold values of any kind.
+    Raises StateError, which names `where`, for whatever error comes of that."""
     try:
         yield
     except UNFIT as error:
         told = f"{type(error).__name__}: {error}"[:TOLD_MAX]
-        raise StateError(f"{where}: its parts do not fit together: {told}") from error
+        raise StateError(findings.PARTS_DO_NOT_FIT(file=where, error=told)) from error
 
 
-def told_of(error: Exception, *, archive: bool) -> str:
+def _why_refused(error: Exception, *, archive: bool) -> Finding:
     """What a file is that torch refuses with this error."""
     told = str(error)
     other = _REFUSED.search(told)
     if other is not None:
-        return (
-            f"holds other than tensors and plain values ({other[1]}), which would run code to be "
-            "read: name a checkpoint without it"
-        )
+        return findings.WOULD_RUN_CODE(other[1])
     if "TorchScript" in told:
-        return "is a TorchScript program, not a checkpoint that torch.save wrote"
-    if archive:
-        return "is a zip archive, but not a whole one that torch.save wrote"
-    return "is not a file that torch.save wrote, or not a whole one"
+        return findings.TORCHSCRIPT()
+    return findings.OTHER_ZIP() if archive else findings.NOT_TORCH_SAVE()

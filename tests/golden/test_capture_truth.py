@@ -11,7 +11,7 @@ from support.captured import (
     Truth,
 )
 
-from flowcheck.findings.catalog.collectives import END_BY_CONTENT
+from flowcheck.findings.catalog.collective_evidence import END_BY_CONTENT
 from flowcheck.findings.catalog.connections import NUMBERED_BY_PSN
 from flowcheck.ops.analysis.analyze_command import as_dict, run
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files

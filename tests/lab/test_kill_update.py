@@ -36,7 +36,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard, GenerationState
 from flowcheck.replica.state_file.file_header import peek
-from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import run_service as run_stage

@@ -15,7 +15,7 @@ from support.netib.drawn import drawn, drawn_nodes
 from support.netib.shapes import CASES
 
 from flowcheck import cli
-from flowcheck.findings.catalog.collectives import (
+from flowcheck.findings.catalog.collective_evidence import (
     KIND_FROM_SIZES,
     KIND_FROM_SIZES_WITH_LOSS,
     KIND_OF_LOST_SENDS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from flowcheck.findings.catalog.collectives import END_OPEN
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticTraffic, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import NcclEra

@@ -30,7 +30,7 @@ from flowcheck.config import (
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.errors import ConfigError, FlowCheckError
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.checkpoint.trainer_state import TrainerState

@@ -15,7 +15,7 @@ from support.persisting import saver_for
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import FlowCheckError
-from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.torch_without_compiler import load_torch
 
 
 def save_for_ever(config: PersistConfig, state: Path, staging: Path) -> None:

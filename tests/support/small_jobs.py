@@ -13,7 +13,7 @@ from flowcheck.ops.mirror_ports.cluster_layout.layout_file import topology_from
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
 from flowcheck.ops.mirror_ports.search.branch_and_bound import MOST_STEPS
 from flowcheck.ops.mirror_ports.search.chunk_coverage import coverage_problem
-from flowcheck.ops.mirror_ports.search.monitor_ports import monitors_of
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import monitors_of
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder

@@ -14,7 +14,7 @@ from support.netib import Options, generate
 from support.port_layouts import choose, layout, words
 
 from flowcheck.errors import ConfigError, LearnError
-from flowcheck.findings.catalog.planned_traffic import NO_ALL_REDUCE
+from flowcheck.findings.catalog.plan_differences import NO_ALL_REDUCE
 from flowcheck.ops.analysis.analyze_command import as_dict
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job

@@ -9,8 +9,8 @@ import pytest
 
 from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.collectives import END_OPEN
-from flowcheck.findings.catalog.following_a_job import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
+from flowcheck.findings.catalog.job_selection_reasons import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
 from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost
@@ -101,4 +101,4 @@ def test_an_end_that_nothing_tells_is_no_loss(reading: Reading) -> None:
     ],
 )
 def test_templates_are_counted_in_words(given: int, jobs: int, told: str) -> None:
-    assert right_number(given, jobs) == told
+    assert str(right_number(given, jobs)) == told

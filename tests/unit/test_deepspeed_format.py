@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import given_of, layout_of, made, trained
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import deepspeed_checkpoints as findings
+from flowcheck.findings.catalog.checkpoint_options import ZERO_STAGE
+from flowcheck.findings.catalog.unreadable_checkpoints import WOULD_RUN_CODE
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
@@ -92,9 +96,9 @@ def test_a_parameter_at_another_step_than_its_group_is_refused_by_name(
     states = dict(step.given.optimizer["state"])
     states[2] = {**states[2], "step": torch.tensor(1.0)}
     other = replace(step.given, optimizer={**step.given.optimizer, "state": states})
-    with pytest.raises(StateError, match=r"norm\.weight: is not at the step"):
+    with refused_as(findings.OTHER_STEP_IN_GROUP, says=r"norm\.weight: "):
         write(replace(step, given=other), tmp_path / "out", "deepspeed", FormatOptions(stage=2))
-    with pytest.raises(ConfigError, match="stage 3 is not written"):
+    with refused_as(ZERO_STAGE, kind=ConfigError):
         write(step, tmp_path / "out", "deepspeed", FormatOptions(stage=3))
     assert list(tmp_path.iterdir()) == []
 
@@ -104,7 +108,7 @@ def test_a_rank_that_is_missing_is_told(step: CheckpointContents, tmp_path: Path
     (tmp_path / "out/manifest.json").unlink()
     shard = tmp_path / "out/global_step3/zero_pp_rank_2_mp_rank_00_optim_states.pt"
     shard.unlink()
-    with pytest.raises(StateError, match="2 of 3 ranks' shards"):
+    with refused_as(findings.SHARDS_MISSING, says="2 of 3 ranks"):
         read(tmp_path / "out")
 
 
@@ -129,7 +133,7 @@ def test_deepspeeds_own_objects_are_let_in_as_stand_ins_and_no_others(
         if ours:
             assert read(tmp_path / "out")["step"] == 3
         else:
-            with pytest.raises(StateError, match="would run code"):
+            with refused_as(WOULD_RUN_CODE):
                 read(tmp_path / "out")
 
 

@@ -198,7 +198,7 @@ def test_a_renderer_takes_it(name: str, tmp_path: Path) -> None:
 def test_a_capture_that_is_named_as_the_picture_is_not_written_over(tmp_path: Path) -> None:
     capture = tmp_path / "job.pcapng"
     capture.write_bytes((DATA / "four-ranks-ll128.pcapng").read_bytes())
-    with pytest.raises(ConfigError, match=r"--svg = .*is no picture of ours"):
+    with pytest.raises(ConfigError, match=r"--svg = .*is a file that is not a picture"):
         run([capture], svg=capture, as_json=True)
     assert capture.read_bytes() == (DATA / "four-ranks-ll128.pcapng").read_bytes()
     for _ in range(2):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from flowcheck.findings.catalog.collectives import FEWEST_RANKS, OTHER_RANKS
+from flowcheck.findings.catalog.collective_evidence import FEWEST_RANKS, OTHER_RANKS
 from flowcheck.wire.learn import Collective, Reading, read_stream
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 

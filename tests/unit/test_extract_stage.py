@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.staged import Chain, dealt, played, steps_of
 
-from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.messages import Drained, ShardReady, StepLost
 from flowcheck.stages.job_learning import stream_reading
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol

@@ -21,7 +21,7 @@ OUTSIDE = {"step": 1, "digest": "", "files": [{"name": "../x", "bytes": 1, "sha2
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (json.dumps(OUTSIDE), r"names '\.\./x', which is no file"),
+        (json.dumps(OUTSIDE), r"names '\.\./x', which cannot be a file"),
         ("[" * 200_000, "unexpected reply"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcheck.errors import ConfigError, CoreError, StateError
+from flowcheck.errors import ConfigError, CoreError, RingError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.finding import Entry, Finding, entries
 
@@ -83,6 +83,18 @@ def test_numbers_that_are_none_are_shown() -> None:
     assert str(TOOK(seconds=np.float64(1.25), host="a")) == "it took 1.2 s"
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [(1 << 64) - 1, 1 << 64, -(1 << 63) - 1, 1 << 40_000],
+    ids=lambda whole: f"{whole.bit_length()} bits",
+)
+def test_a_number_that_json_cannot_hold_is_kept_as_hexadecimal_text(whole: int) -> None:
+    finding = LOST(step=whole, bytes=whole, why=WHY())
+    assert back(finding) == finding
+    assert str(back(finding)) == str(finding)
+    assert finding.arguments["step"] == (whole if whole == (1 << 64) - 1 else hex(whole)[:60])
+
+
 def test_arguments_are_those_of_the_sentence() -> None:
     for wrong in ((), (1, 2), (1, 2, 3, 4)):
         with pytest.raises(TypeError):
@@ -110,6 +122,8 @@ def test_errors_have_findings() -> None:
         "core",
         "no room",
     )
+    of_us = RingError(28, WHY())
+    assert (of_us.finding, str(of_us), of_us.errno) == (WHY(), "it rained", 28)
 
 
 def test_sentences_of_earlier_files_are_findings() -> None:

@@ -12,12 +12,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.formatted import AFTER, ALONE, BEFORE, WHOLE, run, step_before
+from support.refused_as import refused_as
 from support.steps import Net, given_of, layout_of, made, trained
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 from torch.optim.swa_utils import AveragedModel
 
 import flowcheck
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import checkpoint_options as findings
+from flowcheck.findings.catalog.output_paths import EXISTS
 from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_UNKNOWN
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
@@ -72,7 +75,7 @@ def test_a_kept_step_is_restored_verified_and_loaded_in_each_format(
     assert tree["step"] == BEFORE
     assert all(torch.equal(tree["model"][name], value) for name, value in step.model.items())
     assert ("optimizer" in tree) == (form in WHOLE)
-    with pytest.raises(ConfigError, match="is there already"):
+    with refused_as(EXISTS, kind=ConfigError):
         run(*words)
     assert run(*words, "--force")[0] == 0
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -195,16 +198,24 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
 
 def test_a_step_that_is_not_kept_and_an_unknown_format_are_told(kept: Path, tmp_path: Path) -> None:
     words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
-    with pytest.raises(StateError, match=r"is of step 3, not 7"):
+    with pytest.raises(StateError, match=r"is of step 3, not of step 7"):
         run(*words, "--format", "torch", "--step", 7)
-    with pytest.raises(ConfigError, match="is one of flowcheck, torch"):
+    with refused_as(findings.ONE_OF, kind=ConfigError, says="flowcheck, torch"):
         run(*words, "--format", "onnx")
     with pytest.raises(StateError, match=r"^the form .* is missing: --template FILE, .*--format N"):
         run(*words)
     for option, of in (("--ranks", "deepspeed"), ("--zero", "deepspeed"), ("--shard-mb", "hugg")):
-        with pytest.raises(ConfigError, match=rf"^{option} = .* is of --format {of}.*, not of dcp"):
+        with refused_as(
+            findings.OF_OTHER_FORMAT,
+            kind=ConfigError,
+            says=rf"^{option} = .* --format {of}.*, not of dcp",
+        ):
             run(*words, "--format", "dcp", option, 2)
-    with pytest.raises(ConfigError, match="is of --format torch and dcp, not of safetensors"):
+    with refused_as(
+        findings.OF_OTHER_FORMAT,
+        kind=ConfigError,
+        says="--format torch and dcp, not of safetensors",
+    ):
         run(*words, "--format", "safetensors", "--keys", "model=net")
     assert not (tmp_path / "out").exists()
 

@@ -114,5 +114,7 @@ def test_torch_itself_says_how_a_model_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("made", [None, [1], nn.Linear])
 def test_a_factory_that_gives_no_module_is_told_what_it_gave(made: object) -> None:
-    with pytest.raises(ConfigError, match=rf"net.py:make': gave {type(made).__name__}: it must"):
+    with pytest.raises(
+        ConfigError, match=rf"net.py:make': returned a {type(made).__name__}: it must"
+    ):
         check_made("net.py:make", made)

@@ -86,17 +86,17 @@ def test_a_file_of_other_gradients_is_refused(tmp_path: Path) -> None:
     log = GradientLog(rooms(tmp_path, 2), BYTES)
     log.append(1, gradient(1))
     log.close()
-    with pytest.raises(StateError, match="something else"):
+    with pytest.raises(StateError, match="not a gradient log of this job"):
         GradientLog(rooms(tmp_path, 2), BYTES + 4)
     (tmp_path / "foreign").write_bytes(b"not ours" * 1000)
-    with pytest.raises(StateError, match="something else"):
+    with pytest.raises(StateError, match="not a gradient log of this job"):
         GradientLog([LogFileSpace(tmp_path / "foreign", 1 << 20)], BYTES)
 
 
 def test_iterations_only_ascend(tmp_path: Path) -> None:
     log = GradientLog(rooms(tmp_path, 3), BYTES)
     log.append(5, gradient(5))
-    with pytest.raises(StateError, match="ends with 5"):
+    with pytest.raises(StateError, match="ends with iteration 5"):
         log.append(5, gradient(5))
     log.close()
 
@@ -130,7 +130,7 @@ def test_a_kill_amid_the_header_of_a_file_costs_no_later_start(
 def test_a_file_that_only_begins_as_a_log_is_refused(tmp_path: Path) -> None:
     for first in (bytes(8) + b"\x07", bytes(DATA_OFFSET) + b"someone's"):
         (tmp_path / "foreign").write_bytes(first + bytes(1 << 14))
-        with pytest.raises(StateError, match="something else"):
+        with pytest.raises(StateError, match="not a gradient log of this job"):
             GradientLog([LogFileSpace(tmp_path / "foreign", 1 << 20)], BYTES)
 
 

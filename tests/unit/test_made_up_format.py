@@ -14,10 +14,15 @@ import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
 from support.persisting import replica_in, saver_for, take
+from support.refused_as import refused_as
 
 import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import checkpoint_options as findings
+from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
+from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
+from flowcheck.findings.catalog.output_paths import EXISTS
 from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
@@ -34,7 +39,12 @@ PACKAGE = Path(flowcheck.__file__).parent
 NUMBERS = "numbers.json"
 FOLDER = CheckpointFormat("numbers", __name__, True, "JSON", options=("ranks",))
 FILE = CheckpointFormat(
-    "list", __name__, False, "JSON", options=("ranks",), needs_like="names what was before"
+    "list",
+    __name__,
+    False,
+    "JSON",
+    options=("ranks",),
+    needs_like=EARLIER_SENTENCE("names what was before"),
 )
 
 
@@ -96,7 +106,7 @@ def test_a_step_is_restored_verified_and_loaded_in_it(
     tree = flowcheck.load(out)
     assert (tree["step"], tree["ranks"]) == (BEFORE, 2)
     assert all(torch.equal(tree["model"][name], own) for name, own in step.model.items())
-    with pytest.raises(ConfigError, match="is there already"):
+    with refused_as(EXISTS, kind=ConfigError):
         run(*words)
     assert run(*words, "--force")[0] == 0
 
@@ -108,19 +118,21 @@ def test_a_step_is_restored_verified_and_loaded_in_it(
     assert flowcheck.load(foreign)["step"] == BEFORE
     numbers.write_text(numbers.read_text().replace('"ranks": 2', '"ranks": 3'))
     assert run("verify", out)[0] == 1
-    with pytest.raises(StateError, match="not what was written"):
+    with refused_as(NOT_AS_WRITTEN):
         flowcheck.load(out)
 
 
 def test_errors_name_it_among_the_others(kept: Path, tmp_path: Path) -> None:
     words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"is one of flowcheck, torch, .*numbers, list$"):
+    with refused_as(findings.ONE_OF, kind=ConfigError, says=r"flowcheck, torch, .*numbers, list$"):
         run(*words, "--format", "onnx")
     with pytest.raises(StateError, match=r"or --format NAME, one of .*numbers, list$"):
         run(*words)
-    with pytest.raises(ConfigError, match="is of --format deepspeed and numbers and list, not of"):
+    with refused_as(
+        findings.OF_OTHER_FORMAT, kind=ConfigError, says="deepspeed and numbers and list, not of"
+    ):
         run(*words, "--format", "torch", "--ranks", 2)
-    with pytest.raises(ConfigError, match="is of --format huggingface, not of numbers"):
+    with refused_as(findings.OF_OTHER_FORMAT, kind=ConfigError, says="huggingface, not of numbers"):
         run(*words, "--format", "numbers", "--shard-mb", 2)
 
 

@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import Net, given_of, layout_of, made, trained
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import megatron_checkpoints as findings
 from flowcheck.findings.catalog.resume_gaps import EARLIER_PARTS
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
@@ -135,7 +137,7 @@ def test_masters_and_the_loss_scale_lie_where_a_float16_optimizer_has_them(tmp_p
         7,
         2,
     )
-    with pytest.raises(StateError, match="master_dtype"):
+    with refused_as(findings.OTHER_MASTERS):
         write(replace(half, given=replace(given, masters=None)), tmp_path / "no", "megatron", like)
     assert not (tmp_path / "no").exists()
 
@@ -162,13 +164,13 @@ def test_what_cannot_be_filled_is_refused(earlier: Path, tmp_path: Path) -> None
     net, optimizer = made()
     trained(net, optimizer, 1, AFTER)
     own = parts(net, optimizer, AFTER)
-    with pytest.raises(ConfigError, match="names an earlier checkpoint of the run"):
+    with refused_as(findings.NEEDS_LIKE, kind=ConfigError):
         write(own, tmp_path / "out", "megatron")
     renamed = replace(own, given=replace(own.given, model={"strange": torch.zeros(1)}))
-    with pytest.raises(StateError, match="its model has no strange"):
+    with refused_as(findings.NO_PARAMETER, says="strange"):
         write(renamed, tmp_path / "out", "megatron", FormatOptions(like=earlier))
     (earlier / "iter_0000003/mp_rank_01").mkdir()
-    with pytest.raises(StateError, match="2 model-parallel ranks"):
+    with refused_as(findings.SEVERAL_RANKS, says="2"):
         read(earlier)
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import dcp_checkpoints as findings
 from flowcheck.vault.checkpoint_formats.dcp_reader import read_tree
 
 METADATA = "torch.distributed.checkpoint.metadata"
@@ -148,5 +150,5 @@ def test_a_shard_that_is_told_again_and_again_is_read_once(tmp_path: Path) -> No
     told = metadata(tree("w", tensor(ONE, chunks)), b"}(" + text("w") + b"K\x00\x86" + info + b"u")
     assert len(told) < len(raw) + 3 * MANY
     (tmp_path / ".metadata").write_bytes(told)
-    with pytest.raises(StateError, match="told twice"):
+    with refused_as(findings.SHARD_TWICE):
         read_tree(tmp_path)

@@ -11,7 +11,11 @@ import pytest
 from support.netib import Options, generate
 from support.netib.shapes import SMALL
 
-from flowcheck.findings.catalog.collectives import AS_EACH_TIME, BEGINS_AFTER_PAUSE, END_BY_COPIES
+from flowcheck.findings.catalog.collective_evidence import (
+    AS_EACH_TIME,
+    BEGINS_AFTER_PAUSE,
+    END_BY_COPIES,
+)
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 

@@ -8,6 +8,7 @@ import pytest
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.catalog.replica_state_errors import OUT_OF_ORDER
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import HEADER_BYTES, peek
@@ -88,8 +89,9 @@ def test_a_step_out_of_order_is_refused_and_changes_nothing(make, layout, step):
     replica.apply(1, gradient(1, layout))
     replica.apply(2, gradient(2, layout))
     digest = replica.digest
-    with pytest.raises(StateError, match=f"at step 2, got gradients of {step}"):
+    with pytest.raises(StateError) as refused:
         replica.apply(step, gradient(3, layout))
+    assert refused.value.finding == OUT_OF_ORDER(step=2, given=step)
     assert (replica.step, replica.digest) == (2, digest)
 
 
@@ -199,7 +201,7 @@ def test_a_changed_byte_is_found_when_the_file_is_opened(make, path):
 @pytest.mark.parametrize(
     ("offset", "raw", "says"),
     [
-        (0, b"NOTOURS!", "no replica state"),
+        (0, b"NOTOURS!", "not a replica state"),
         (8, (99).to_bytes(4, "little"), "layout version 99"),
         (HEADER_BYTES + 3, b"\0", "damaged"),
         (40, (5).to_bytes(8, "little"), "its header says 5"),
@@ -215,12 +217,12 @@ def test_a_file_that_is_not_ours_is_refused_in_a_sentence(make, path, offset, ra
 def test_a_cut_an_empty_or_a_missing_file_is_refused(make, path, tmp_path):
     make().close()
     os.truncate(path, path.stat().st_size - 4096)
-    with pytest.raises(RingError, match="it was cut"):
+    with pytest.raises(RingError, match="the file was cut off"):
         Replica.open(path, ADAM)
     os.truncate(path, 0)
     with pytest.raises(RingError, match="0 bytes"):
         Replica.open(path, ADAM)
-    with pytest.raises(RingError, match="no replica state can be opened"):
+    with pytest.raises(RingError, match="the replica state cannot be opened"):
         Replica.open(tmp_path / "nothing", ADAM)
 
 

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.steps import ADAMW, layout_of, made, trained
 from test_overwrite_guard import held
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import output_paths as outputs
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.ops.restore import multi_job_restore, restore_command
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.ops.restore.step_lookup import FoundStep
@@ -71,7 +74,7 @@ def test_each_job_comes_back_as_its_trainers_file_and_only_in_place_of_its_own_k
             told = tree["optimizer"]["state"][index]
             assert all(torch.equal(value, told[kind]) for kind, value in state.items())
     assert json.loads((out / "jobs.json").read_text())["step"] == STEPS
-    with pytest.raises(ConfigError, match="is there already: name another, or --force"):
+    with refused_as(outputs.EXISTS, kind=ConfigError):
         restored(tmp_path, out)
     (tmp_path / "early" / "2.pt").rename(tmp_path / "early" / "again.pt")
     restored(tmp_path, out, force=True, names=("1.pt", "again.pt"))
@@ -115,7 +118,7 @@ def test_a_job_that_does_not_fit_leaves_what_was_there(jobs: Trees, tmp_path: Pa
     restored(tmp_path, out)
     before = held(out)
     torch.save({"model": {"a": torch.zeros(3)}, "step": 1}, tmp_path / "early" / "2.pt")
-    with pytest.raises(StateError, match="holds no model of"):
+    with refused_as(findings.NO_MODEL):
         restored(tmp_path, out, force=True)
     assert held(out) == before
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.config import StagingConfig
-from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.lost_steps import STAGING_OVERRUN
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.extraction.payload_extractor import Extractor

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
+from support.refused_as import refused_as
 
 import flowcheck
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import output_paths as findings
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
@@ -120,13 +122,13 @@ def test_an_empty_folder_and_one_file_for_one_file_may_go(kept: Path, tmp_path: 
     (tmp_path / "old.pt").write_bytes(b"old")
     assert forced(kept, tmp_path / "old.pt") == 0
     assert torch.load(tmp_path / "old.pt")["step"] == BEFORE
-    with pytest.raises(ConfigError, match="is a file, and what is written is a folder"):
+    with refused_as(findings.IS_FILE, kind=ConfigError):
         forced(kept, tmp_path / "old.pt", "dcp")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="no file and no folder"):
+    with refused_as(findings.IS_SPECIAL, kind=ConfigError):
         forced(kept, tmp_path / "pipe")
     (tmp_path / "new.pt.manifest.json").write_text("my own list")
-    with pytest.raises(ConfigError, match="what is there is none of ours"):
+    with refused_as(findings.FOREIGN_MANIFEST, kind=ConfigError):
         forced(kept, tmp_path / "new.pt")
     assert (tmp_path / "new.pt.manifest.json").read_text() == "my own list"
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
@@ -161,7 +163,7 @@ def test_what_came_while_it_was_written_is_looked_at_again(
         (out / "late.txt").write_text("x")
         make_room()
     with (
-        pytest.raises(ConfigError, match="is there already"),
+        refused_as(findings.EXISTS, kind=ConfigError),
         OutputTarget(path=tmp_path / "new", force=False, folder=False).replacing() as make_room,
     ):
         (tmp_path / "new").write_text("x")

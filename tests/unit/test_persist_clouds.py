@@ -11,9 +11,11 @@ import pytest
 from support import clouds
 from support.clouds import Cloud
 from support.persisting import proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.checkpoint_download import fetched
 from flowcheck.vault.persist.rate_limit import TransferPace
@@ -95,7 +97,7 @@ def test_a_save_that_was_stopped_leaves_latest_and_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(TransferPace, "moved", moved)
-        with pytest.raises(StateError, match="stopped before its end"):
+        with refused_as(stores.STOPPED):
             saver(config(cloud, "cut"), tmp_path, shm).save(2)
     read = cloud.folder("cut", tmp_path / "between")
     assert (read / "latest").read_text() == "step-1\n"

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 from support.persisting import Steps, proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 from support.room import no_room
 
 import flowcheck
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.local_folder import LocalFolder
@@ -105,7 +107,7 @@ def test_a_list_that_names_what_is_no_checkpoint_takes_nothing_away(
         (folder / "thesis.txt").write_text("x")
     (target / "checkpoints.json").write_text(json.dumps({part: [name]}))
     take(replica)
-    with pytest.raises(StateError, match="which is no checkpoint of ours"):
+    with pytest.raises(StateError, match="which is not the name of a FlowCheck checkpoint"):
         saver_for(config(target), tmp_path / "staging", shm / "state").save(1)
     assert len(list(tmp_path.rglob("thesis.txt"))) == 3
 
@@ -236,5 +238,5 @@ def test_a_form_or_a_package_that_there_is_not_is_named(tmp_path: Path) -> None:
         own = PersistConfig(target=url, every_steps=1, options={"token": "anon"})
         with pytest.raises(ConfigError, match=f"pip install {package}"):
             check_target(own)
-    with pytest.raises(ConfigError, match="no scheme that fsspec knows"):
+    with refused_as(stores.UNKNOWN_SCHEME, kind=ConfigError):
         check_target(PersistConfig(target="tape://x", every_steps=1))

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from support.free import free_port
 from support.persisting import proved, replica_in, saver_for, take
+from support.refused_as import refused_as
 from support.s3 import BUCKET, KEY, Server, begun, server
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.rate_limit import TransferPace
@@ -92,7 +94,7 @@ def test_parts_that_were_sent_before_a_kill_are_not_sent_again(
             self.stop()
 
     monkeypatch.setattr(TransferPace, "moved", moved)
-    with pytest.raises(StateError, match="stopped before its end"):
+    with refused_as(stores.STOPPED):
         first.save(1)
     assert "latest" not in keys(store, "parts")
     monkeypatch.undo()

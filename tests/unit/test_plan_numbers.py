@@ -76,7 +76,7 @@ def test_the_worked_example_of_the_wire_format() -> None:
         (["--hook", "int8"], "must be bf16 or fp16"),
         (["--check"], "without a capture"),
         (["x.pcap"], "--check = 'not given'"),
-        (["--ring-index", "2"], "must be 0 to 1"),
+        (["--ring-index", "2"], "must be from 0 to 1"),
         (["--optimizer", "madgrad"], "torch.optim of torch"),
         (["--optimizer", "adam", "--momentum", "0.9"], "adam has no momentum"),
     ],

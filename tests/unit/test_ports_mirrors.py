@@ -87,7 +87,7 @@ def toml_of(folder: Path, tree: Tree) -> str:
 @pytest.mark.parametrize(
     ("hosts", "why"),
     [
-        ("10.0.0.{1-3}", "names 3 servers, at 4 ports"),
+        ("10.0.0.{1-3}", "names 3 servers at 4 ports"),
         (["10.0.0.1", "10.0.0.2", "10.0.0.3", "n4"], "must be an IP address"),
         (
             [],

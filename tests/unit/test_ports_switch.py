@@ -59,7 +59,10 @@ def test_switch_check_takes_the_means_that_were_told(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--ports-json", str(told)])
     assert done.exit_code == 0
     assert "2 * (21.76 by ports.json) = 43.5" in done.stdout
-    for wrong, text in (("is not what", "{}"), ("is not among", '{"pairs": []}')):
+    for wrong, text in (
+        ("is not the output of", "{}"),
+        ("does not have this port", '{"pairs": []}'),
+    ):
         told.write_text(text)
         with pytest.raises(ConfigError, match=wrong):
             app([*words, "--ports-json", str(told)], standalone_mode=False)
@@ -115,13 +118,13 @@ def test_a_tunnel_that_names_the_port_it_leaves_by_is_stated_with_it(tmp_path: P
     tree["monitor"] = [
         {"switch": "leaf", "erspan": "src=10.0.0.1,dst=10.0.0.2", "gbps": 400, "session": 1}
     ]
-    with pytest.raises(ConfigError, match="names the port its tunnel leaves by"):
+    with pytest.raises(ConfigError, match="needs the port by which the tunnel leaves"):
         choose(tmp_path, tree, os="comware")
     tree["monitor"][0]["port"] = "HundredGigE1/0/32"
     (command,) = choose(tmp_path, tree, os="comware").commands
     assert command.monitor == "erspan src=10.0.0.1,dst=10.0.0.2"
     done = CliRunner().invoke(app, shlex.split(command.render)[1:])
     assert "monitor-port HundredGigE1/0/32 destination-ip 10.0.0.2" in done.stdout
-    with pytest.raises(ConfigError, match="not beside --erspan"):
+    with pytest.raises(ConfigError, match="cannot be combined with --erspan"):
         tree["cable"][0]["ports"], tree["monitor"][0]["port"] = "swp{1-2}", "swp32"
         choose(tmp_path, tree, os="cumulus")

@@ -68,7 +68,7 @@ def test_a_switch_of_no_stated_system_is_named_where_its_commands_would_be(
 
 def test_a_group_over_two_leaves_is_told_which_monitor_one_machine_lacks(tmp_path: Path) -> None:
     tree = two_leaves()
-    told = r"m0, which sees 1 of its 2 rings, none of this one's 8 chunks .*end at blue"
+    told = r"m0, which sees 1 of the group's 2 rings, and of this one none of its 8 .*end at blue"
     with pytest.raises(ConfigError, match=told + r'.*machine = "m0": 1 at blue$'):
         choose(tmp_path, tree)
     tree["monitor"].append({"switch": "blue", "port": "Ethernet61", "gbps": 400, "machine": "m0"})
@@ -77,7 +77,7 @@ def test_a_group_over_two_leaves_is_told_which_monitor_one_machine_lacks(tmp_pat
 
 def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_path: Path) -> None:
     tree = layout(monitors=(400.0, 400.0))
-    told = r'machine = "flowcheck": 1 at leaf beside its 2, or ask for --redundancy 2$'
+    told = r'machine = "flowcheck": 1 more at leaf, which has 2, or lower --redundancy to 2$'
     with pytest.raises(ConfigError, match=told):
         choose(tmp_path, tree, redundancy=3)
     assert choose(tmp_path, tree, redundancy=2).choice.home

@@ -11,7 +11,7 @@ import torch
 from support.loss import Restless
 from support.used import Static, Told, Unused
 
-from flowcheck.findings.catalog.collectives import WEIGHTS_IN_ONE_LINE
+from flowcheck.findings.catalog.collective_evidence import WEIGHTS_IN_ONE_LINE
 from flowcheck.findings.catalog.job_learning import BUFFERS_OF_TEMPLATE, SAME_TYPE
 from flowcheck.findings.catalog.refused_trainers import (
     BUCKET_TWIN,

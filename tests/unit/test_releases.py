@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcheck.findings.catalog.collectives import RELEASE_OPEN
+from flowcheck.findings.catalog.collective_evidence import RELEASE_OPEN
 from flowcheck.findings.catalog.job_learning import RELEASE_CONTRADICTED, RELEASE_STATED
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files

@@ -29,7 +29,7 @@ if mounted.returncode:
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.torch_startup import load_torch
+from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.replica.worker_threads import WorkerThreads
 
 SMAPS = Path("/proc/self/smaps")

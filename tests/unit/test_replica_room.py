@@ -35,7 +35,7 @@ def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_su
 
 
 def test_what_lies_in_memory_must_fit_into_the_machines_own():
-    with pytest.raises(StateError, match="the machine 5 of memory"):
+    with pytest.raises(StateError, match="the machine has 5 of memory"):
         check_space(Path("/dev/shm"), 10, "two steps", FreeSpace(1000, 5))
     check_space(Path("/srv"), 10, "two steps", FreeSpace(1000, None))
     assert free_space_of(Path("/proc")).memory is None

@@ -151,7 +151,7 @@ def test_another_past_takes_the_place_of_all_steps_in_one_store(
 
 def test_a_base_that_does_not_fit_changes_nothing(followed: Followed) -> None:
     before = followed.path.read_bytes()
-    with pytest.raises(Exception, match="is none for this replica"):
+    with pytest.raises(Exception, match="does not fit this replica"):
         followed.replica.rebase(3, {"parameters": np.zeros(1, np.float32)})
     assert followed.path.read_bytes() == before
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
+from flowcheck.findings.finding import Entry
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
@@ -21,6 +23,9 @@ OLD = {"_use_new_zipfile_serialization": False}
 
 class Settings:
     """What a trainer may put beside its tensors, and nobody else should run."""
+
+
+RUNS_CODE = unreadable.WOULD_RUN_CODE
 
 
 class Hostile:
@@ -36,32 +41,41 @@ def cut(file: Path, left_out: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "entry", "name"),
     [
-        (lambda file: file.touch(), "is empty"),
-        (lambda file: file.mkdir(), "holds no checkpoint of a known format"),
-        (lambda file: None, "cannot be read: No such file"),
-        (lambda file: cut(file, 9), "is not whole: its end is missing"),
-        (lambda file: cut(file, 3000), "is not whole: its end is missing"),
-        (lambda file: file.write_text("hello\n" * 9), "is not a file that torch.save wrote"),
-        (lambda file: file.write_bytes(bytes(range(256))), "is not a file that torch.save wrote"),
-        (lambda file: file.write_bytes(pickle.dumps([1])), "is not a file that torch.save wrote"),
+        (lambda file: file.touch(), unreadable.EMPTY, ""),
+        (lambda file: file.mkdir(), unreadable.UNKNOWN_FORMAT, ""),
+        (lambda file: None, unreadable.CANNOT_BE_READ, "No such file"),
+        (lambda file: cut(file, 9), unreadable.END_MISSING, ""),
+        (lambda file: cut(file, 3000), unreadable.END_MISSING, ""),
+        (lambda file: file.write_text("hello\n" * 9), unreadable.NOT_TORCH_SAVE, ""),
+        (lambda file: file.write_bytes(bytes(range(256))), unreadable.NOT_TORCH_SAVE, ""),
+        (lambda file: file.write_bytes(pickle.dumps([1])), unreadable.NOT_TORCH_SAVE, ""),
         (
             lambda file: torch.save({"s": Settings()}, file),
-            "plain values (test_safe_torch_load.Settings)",
+            RUNS_CODE,
+            "test_safe_torch_load.Settings",
         ),
-        (lambda file: torch.save({"s": Hostile()}, file), "plain values (posix.system)"),
-        (lambda file: torch.save([Hostile()], file, **OLD), "plain values (posix.system)"),
-        (lambda file: zipfile.ZipFile(file, "w").close(), "is not a file that torch.save wrote"),
+        (
+            lambda file: torch.save({"s": Hostile()}, file),
+            RUNS_CODE,
+            "posix.system",
+        ),
+        (
+            lambda file: torch.save([Hostile()], file, **OLD),
+            RUNS_CODE,
+            "posix.system",
+        ),
+        (lambda file: zipfile.ZipFile(file, "w").close(), unreadable.NOT_TORCH_SAVE, ""),
     ],
 )
 def test_a_file_that_is_no_checkpoint_is_told_in_one_line(
-    tmp_path: Path, write: Callable[[Path], object], told: str
+    tmp_path: Path, write: Callable[[Path], object], entry: Entry, name: str
 ) -> None:
     file = tmp_path / "step-4.pt"
     write(file)
-    with pytest.raises(StateError) as caught:
+    with refused_as(entry) as caught:
         load_template(file, Layout.of_shapes([(1000,)]))
-    assert told in str(caught.value)
+    assert name in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)

@@ -70,7 +70,7 @@ def test_a_job_whose_steps_take_longer_than_a_pause_does_not_settle_either(
 
 
 def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> None:
-    with pytest.raises(StateError, match="nobody takes them"):
+    with pytest.raises(StateError, match="no process takes them"):
         settled(lambda _: replace(STILL, whole=True))
 
 

@@ -75,7 +75,7 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
         (
             f"{SOURCE}[optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.1']\n"
             f"[job.optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.2']\n",
-            "there are some with settings of their own",
+            "but some have settings of their own",
         ),
         (f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n", "optimizer"),
         (

@@ -9,7 +9,7 @@ from support.netib import Generated, Options, capture, generate
 from support.netib.reduction import all_gather, all_reduce, reduce_scatter
 from support.netib.trainer import Trainer
 
-from flowcheck.findings.catalog.collectives import ONE_ALL_REDUCE
+from flowcheck.findings.catalog.collective_evidence import ONE_ALL_REDUCE
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import Reading, read_stream
 

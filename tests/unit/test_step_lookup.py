@@ -42,5 +42,5 @@ def test_a_checkpoint_is_given_back_with_more_files_of_the_trainers(
     assert (code, told["not_full"]) == (0, []) and not told["older"]
     stays = TENSORS_STAY(names=NAMES(["mask"]), tensors=1, steps=[0, 1, 3])
     assert stays in msgspec.convert(told["assumed"], list[Finding])
-    with pytest.raises(ConfigError, match=r"--also = .*tells of buffers that a --template"):
+    with pytest.raises(ConfigError, match=r"--also = .*is read for buffers of a --template"):
         run(*words[:6], "--format", "dcp", "--also", files[0], "--force")

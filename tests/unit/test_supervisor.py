@@ -11,7 +11,7 @@ from support.supervised import STAGES, Bench, Clock, FakeProcess
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.chain_processes import EXITED, KILLED, NO_LINK_YET, STAGE_RESTARTED
-from flowcheck.findings.catalog.following_a_job import NO_READING_YET
+from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.lost_steps import CAPTURE_ENDED, PACKETS_MISSING
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Drained, Fault, SourceEnded, StepApplied, StepLost

@@ -197,7 +197,7 @@ def test_limits_of_a_platform_are_refused_with_the_reason(
         (("--roce-mtu", "1500"), "256, 512, 1024, 2048, 4096"),
         (("--source-gbps", "nan"), "must be a finite number"),
         (("--monitor-gbps", "inf"), "must be a finite number"),
-        (("--monitor-gbps", "0"), "must be above 0"),
+        (("--monitor-gbps", "0"), "must be a finite number above 0"),
         (("--protocol", "tree"), "simple, ll, ll128"),
         (("--state", "absent.toml"), "absent.toml"),
     ],

@@ -186,9 +186,9 @@ def test_one_direction_a_session_takes_the_next_number_for_the_other() -> None:
         (["--source", "Ethernet124"], "copied again"),
         (["--source", "eth0"], "looks like Ethernet0"),
         (["--source", "Ethernet0:up"], ":rx, :tx or :both"),
-        (["--source", "Ethernet0", "--session", "a b"], "16 together at most"),
-        (["--source", "Ethernet0", "--bridge", "br0"], "has none"),
-        (["--source", "Ethernet0", "--form", "u32"], "leave it out"),
+        (["--source", "Ethernet0", "--session", "a b"], "at most 16"),
+        (["--source", "Ethernet0", "--bridge", "br0"], "has no bridges"),
+        (["--source", "Ethernet0", "--form", "u32"], "leave --form out"),
         (["--source", "Ethernet0", "--part", "boot"], "look, setup, check, save, remove"),
     ],
 )

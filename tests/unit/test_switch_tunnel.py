@@ -108,9 +108,9 @@ def test_what_is_saved_is_what_was_changed_before(given: str, order: str) -> Non
         ("src=10.0.0.1,dst=224.0.0.1", "dst is a multicast"),
         ("src=10.0.0.1,dst=255.255.255.255", "dst is the broadcast"),
         ("src=10.0.0.1,dst=250.0.0.1", "dst is in the reserved"),
-        ("src=10.0.0.1,dst=10.0.0.1", "the capture's"),
-        ("src=10.0.0.1,dst=10.0.0.2,id=0", "id is a number from 1"),
-        ("src=10.0.0.1,dst=10.0.0.2,ttl=0", "ttl is a number from 1"),
+        ("src=10.0.0.1,dst=10.0.0.1", "the capture node's"),
+        ("src=10.0.0.1,dst=10.0.0.2,id=0", "id must be a number from 1"),
+        ("src=10.0.0.1,dst=10.0.0.2,ttl=0", "ttl must be a number from 1"),
     ],
 )
 def test_an_address_no_machine_has_is_refused(erspan: str, sentence: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.netib import Options, generate
 
-from flowcheck.findings.catalog.collectives import END_OPEN
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
 from flowcheck.wire.learn.search.exponents import is_one_of as looks_alike

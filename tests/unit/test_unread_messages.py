@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from flowcheck.findings.catalog.collectives import SIZE_AMID_UNREAD
+from flowcheck.findings.catalog.collective_evidence import SIZE_AMID_UNREAD
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
-from flowcheck.findings.catalog.collectives import SIZE_BESIDE_UNREAD
+from flowcheck.findings.catalog.collective_evidence import SIZE_BESIDE_UNREAD
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import sort_flows

@@ -95,7 +95,7 @@ def test_a_store_whose_latest_names_something_else_gets_nothing_written(
     store.mkdir()
     (store / "latest").write_text(name + "\n")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StateError, match="no checkpoint of ours"):
+    with pytest.raises(StateError, match="not the name of a FlowCheck checkpoint"):
         fetched(f"file://{store}", "latest", tmp_path / "into")
     assert sorted(tmp_path.rglob("*")) == before
     assert latest_checkpoint(store) is None

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.privileges import READS_ONLY, USER_CODE_REFUSED
 from flowcheck.ops.planning.meta_device_model import load_model
-from flowcheck.replica.user_code import MODULE, callable_at, file_module
+from flowcheck.replica.user_code import FORBIDDEN, MODULE, callable_at, file_module, no_code
+from flowcheck.stages.privilege import drop_privileges
 
 SCRIPT = """
 from __future__ import annotations
@@ -58,7 +60,7 @@ def test_a_script_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     [
         ("train.py", 'write "file.py:function"'),
         ("gone.py:make", "there is no file"),
-        ("train.py:WIDTH", "is no function"),
+        ("train.py:WIDTH", "is not a function"),
         ("train.py:no_such", "train.py has no no_such; it has make, other"),
         ("alone.py:make", "alone.py has no make; it has no function"),
         ("lost.py:make", "cannot import name 'gone' from 'lost'"),
@@ -87,3 +89,20 @@ def test_a_package_is_looked_up_from_where_the_command_runs(
     (tmp_path / "package_of_mine" / "rates.py").write_text("def warm(): return lambda step: 0.5\n")
     monkeypatch.chdir(tmp_path)
     assert callable_at("optimizer.schedule", "package_of_mine.rates:warm")()(3) == 0.5
+
+
+def test_code_is_refused_with_the_finding_that_a_process_or_a_caller_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("def make(): pass\n")
+    where, why = f"{tmp_path / 'train.py'}:make", USER_CODE_REFUSED(READS_ONLY())
+    with no_code(why), pytest.raises(ConfigError) as refused:
+        callable_at("model.factory", where)
+    assert refused.value.right == why
+    assert callable_at("model.factory", where)() is None
+    monkeypatch.setenv(FORBIDDEN, "")  # taken away behind the test
+    monkeypatch.setattr(drop_privileges, "_nothing_to_do", lambda: False)
+    drop_privileges.forbid_user_code(READS_ONLY())
+    with pytest.raises(ConfigError) as refused:
+        callable_at("model.factory", where)
+    assert refused.value.right == why

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.room import no_room
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.catalog.resume_gaps import COUNTER_FROM_ZERO
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.model_replica import Replica
@@ -150,7 +152,7 @@ def test_a_restored_step_is_the_file_the_trainer_wrote_at_it(
 def test_a_file_of_two_optimizers_is_refused(trained: Any, tmp_path: Path) -> None:
     tree = load(trained[0] / "step-2.pt")
     torch.save(tree | {"optimizer": [tree["optimizer"]] * 2}, tmp_path / "two.pt")
-    with pytest.raises(StateError, match="2 optimizers, and the job file states one"):
+    with refused_as(findings.SEVERAL_OPTIMIZERS, says="2 optimizers"):
         load_template(tmp_path / "two.pt", layout_of(tree))
 
 
@@ -197,14 +199,14 @@ def test_an_audit_passes_on_the_trainers_own_step_and_names_what_differs(trained
 def test_another_step_another_model_and_another_optimizer_are_refused(trained: Any) -> None:
     out, optimizer = trained
     snapshot = snapshot_of(out / "step-4.pt", optimizer)
-    with pytest.raises(StateError, match=r"is of step 2, the replica at 4"):
+    with refused_as(findings.OTHER_STEP, says=r"step 2, .* 4"):
         bitwise_audit.audit_snapshot(load_template(out / "step-2.pt", snapshot.layout), snapshot)
-    with pytest.raises(StateError, match="holds no model of 2 parameters"):
+    with refused_as(findings.NO_MODEL, says="2 parameters"):
         load_template(out / "step-4.pt", Layout.of_shapes([(3, 3), (3,)]))
     template = load_template(out / "step-4.pt", snapshot.layout)
     other = SGD if optimizer is ADAMW else ADAMW
     wrong = snapshot_of(out / "step-4.pt", other)
-    with pytest.raises(StateError, match="states another optimizer"):
+    with refused_as(findings.OTHER_STATES):
         template_fill.fill(template, wrong, lambda step: 0.1)
 
 
@@ -212,7 +214,7 @@ def test_a_model_that_fits_in_two_ways_needs_names() -> None:
     tree = {"model": {"a": torch.zeros(3), "mean": torch.zeros(3), "b": torch.ones(2)}}
     tree["optimizer"] = {"state": {}, "param_groups": [{"params": [0, 1], "lr": 0.1}]}
     layout = Layout.of_shapes([(3,), (2,)])
-    with pytest.raises(StateError, match=r"state \[model\] names"):
+    with refused_as(findings.AMBIGUOUS_PARAMETERS):
         read_template(tree, layout, (), "x")
     assert read_template(tree, layout, ("a", "b"), "x").others == ("mean",)
 
@@ -250,5 +252,5 @@ def test_what_is_kept_and_assumed_is_said_and_another_scheduler_is_refused(train
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     )
     tree = load(out / "step-2.pt") | {"scheduler": plateau.state_dict()}
-    with pytest.raises(StateError, match="not LambdaLR's kind"):
+    with refused_as(findings.UNKNOWN_SCHEDULER):
         read_template(tree, snapshot.layout, (), "x")

@@ -61,3 +61,19 @@ SEVERAL_FILES = Entry(
     "manifest.several_files",
     "{manifest}: lists {files} files, not {file} alone: name the folder that holds them",
 )
+
+# What a manifest, or a list of files, says.
+
+IN_CHECKPOINT = Entry("damage.in_checkpoint", "{checkpoint}: {fault}", remedy=_COPY)
+LISTED_FILE_MISSING = Entry("manifest.listed_file_missing", "{file}: is missing", remedy=_COPY)
+TOO_MANY_FILES = Entry(
+    "manifest.too_many_files", "{where}: lists {files:,} files; at most {limit:,} are supported"
+)
+TOO_MANY_BYTES = Entry(
+    "manifest.too_many_bytes", "{where}: lists {bytes:,} bytes; at most {limit:,} are supported"
+)
+IMPOSSIBLE_FILE = Entry(
+    "manifest.impossible_file",
+    "{where}: lists {file} with {bytes:,} bytes and the sha256 {sha256}, which no file has",
+)
+LISTS_ITSELF = Entry("manifest.lists_itself", "{where}: {manifest} lists itself")

@@ -18,8 +18,49 @@ TOO_MANY_IN_MEMORY = Entry(
     "{steps} steps that lie in memory alone are being downloaded, and there is no room for "
     "another: ask for one of these, or try again later",
 )
+CERTIFICATE_AND_KEY = Entry(
+    "serve.certificate_and_key",
+    "does not go with the key {key}, as PEM without a password: {error}",
+)
+CERTIFICATE_AND_OWN_KEY = Entry(
+    "serve.certificate_and_own_key",
+    "does not go with a key in the same file, as PEM without a password: {error}",
+)
+CA_WITHOUT_TLS = Entry("serve.ca_without_tls", "is of https://..., not of {url}: leave it out")
+INVALID_CA = Entry("serve.invalid_ca", "is not a certificate in PEM: {error}")
+
+# What the server answers to a request that it refuses.
+
+NO_TOKEN_SET = Entry(
+    "serve.no_token_set",
+    "without a token this server answers only root and the user that it runs as: state "
+    "serve.token_file, and send the token in it",
+)
+WRONG_TOKEN = Entry("serve.wrong_token", "the token that was sent is not this server's")
+TOKEN_MISSING = Entry("serve.token_missing", "send this server's token")
+LOCAL_NAME_ONLY = Entry(
+    "serve.local_name_only",
+    "this server is for its own machine: name it 127.0.0.1 or localhost",
+)
+INVALID_URL = Entry("serve.invalid_url", "the request has no valid path or URL")
+UNKNOWN_PATH = Entry(
+    "serve.unknown_path", "there is no such path: /steps lists what can be requested"
+)
+SEVERAL_JOBS = Entry("serve.several_jobs", "there are several jobs here: {paths}")
+NO_SUCH_STEP = Entry("serve.no_such_step", "there is no step {step}; there are {steps}")
+NO_STEPS = Entry("serve.no_steps", "there is no step {step}; there are none yet")
+STEP_REMOVED = Entry("serve.step_removed", "step {step} was removed to make room for newer ones")
+NO_SUCH_FILE = Entry("serve.no_such_file", "step {step} has no file {file}")
+RANGE_BEYOND_END = Entry(
+    "serve.range_beyond_end", "the requested range lies beyond the end of the file"
+)
 
 # The client: what the other side does.
+
+SERVER_ANSWERS = Entry("download.server_answers", "the server answered HTTP {status}: {said}")
+SERVER_STATUS = Entry("download.server_status", "the server answered HTTP {status}")
+SHORT_ANSWER = Entry("download.short_answer", "{bytes:,} bytes came of {asked:,}")
+CONNECTION_FAILED = Entry("download.connection_failed", "{kind}: {error}")
 
 NO_HOST = Entry("download.no_host", "names no host")
 BUSY = Entry("download.busy", "{url}: the server was busy for {seconds} s: {error}")

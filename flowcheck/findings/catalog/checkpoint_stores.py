@@ -43,6 +43,18 @@ MANIFEST_DIFFERS = Entry(
 LONGER_THAN_ASKED = Entry(
     "store.longer_than_asked", "{place}: {bytes:,} bytes came, {asked:,} were requested"
 )
+STOPPED = Entry(
+    "store.stopped",
+    "stopped before it was finished: the process was told to end; what was sent is not sent again",
+)
+
+# The settings.
+
+NEEDS_FSSPEC = Entry("store.needs_fsspec", "needs fsspec: pip install fsspec")
+NEEDS_PACKAGE = Entry("store.needs_package", "needs {package}: pip install {package}")
+NEEDS_MORE = Entry("store.needs_more", "needs a package that is not installed: {error}")
+UNKNOWN_SCHEME = Entry("store.unknown_scheme", "{scheme}:// is not a scheme that fsspec supports")
+OPTIONS_REFUSED = Entry("store.options_refused", "are refused: {error}")
 
 # The ledger: the list of checkpoints at the target.
 

@@ -25,3 +25,38 @@ QUEUE_NOT_ENABLED = Entry(
 DRIVER_NOT_BOUND = Entry(
     "machine.driver_not_bound", "{driver} did not take {device}: dmesg has the reason"
 )
+
+# Devices and queues that bind-nic and bind-dma refuse.
+ENGINE_IN_USE = Entry(
+    "machine.engine_in_use", "is in use for something else: `accel-config list` shows what"
+)
+ENGINE_FIXED = Entry(
+    "machine.engine_fixed",
+    "its configuration is fixed (sysfs says configurable = 0): take another engine",
+)
+ENGINE_QUEUES = Entry(
+    "machine.engine_queues", "must be 1 to {most}: {engine} has {most} work queues"
+)
+NO_ENGINE = Entry(
+    "machine.no_engine", "this machine has no such accelerator: `show` lists those it has"
+)
+QUEUE_IN_USE = Entry(
+    "machine.queue_in_use", "its queue {queue} is in use: stop FlowCheck first (flowcheck down)"
+)
+NOT_AN_ENGINE = Entry(
+    "machine.not_an_engine", "is not a copy engine: `show` lists the copy engines of this machine"
+)
+NO_IOMMU_GROUP = Entry(
+    "machine.no_iommu_group",
+    "has no IOMMU group: switch the IOMMU on (intel_iommu=on or amd_iommu=on on the kernel's "
+    "command line, and in the firmware), or give --no-iommu, which leaves its DMA unchecked",
+)
+IOMMU_GROUP_SHARED = Entry(
+    "machine.iommu_group_shared",
+    "shares IOMMU group {group} with {member}, which {driver} drives: give both if nothing needs "
+    "{member}, or move one to another slot",
+)
+DEVICE_IN_USE = Entry("machine.device_in_use", "is in use by process {pid}: end it first")
+NOT_A_PCI_ADDRESS = Entry("machine.not_a_pci_address", "must be a PCI address such as 0000:3b:00.0")
+NO_DEVICE = Entry("machine.no_device", "there is no such PCI device: `show` lists the devices")
+DEVICE_NEEDED = Entry("machine.device_needed", "this machine needs it: {reasons}")

@@ -26,3 +26,137 @@ FUSED_MOMENTUM = Entry(
     'train with foreach=True and state implementation = "foreach"',
     remedy='Train with `foreach=True` and state `implementation = "foreach"`.',
 )
+
+# Settings of [optimizer] that cannot be, or not together.
+
+NAME_NEEDED = Entry(
+    "optimizer.name_needed",
+    'the optimizer never crosses the wire: state a class of torch.optim, such as "adamw", or '
+    'optimizer.factory = "train.py:make_optimizer"',
+)
+NAME_NOT_STATED = Entry("optimizer.name_not_stated", "{needed}: name must be stated")
+NOT_STATED = Entry(
+    "optimizer.not_stated",
+    "the optimizer never crosses the wire: state the trainer's in [optimizer], such as name = "
+    '"adamw", learning_rate = 1e-4, or state [sharded] if the training is sharded',
+)
+STATED_BY_FACTORY = Entry(
+    "optimizer.stated_by_factory", "optimizer.factory says it already: leave it out"
+)
+STATED_BY_EACH = Entry(
+    "optimizer.stated_by_each",
+    "[[optimizer.each]] says it for each optimizer: leave it out of [optimizer]",
+)
+ONE_GROUP_FOR_FROZEN = Entry(
+    "optimizer.one_group_for_frozen",
+    "needs an optimizer with one parameter group: of several, nothing shows which has the frozen "
+    "parameters",
+)
+ROUNDS_MASTER_WEIGHTS = Entry(
+    "optimizer.rounds_master_weights",
+    "rounds master weights to parameters: state optimizer.master_dtype too",
+)
+NO_GROUP_PARAMETERS = Entry("optimizer.no_group_parameters", 'name parameters, or "{rest}"')
+TWO_TABLES_OF_REST = Entry("optimizer.two_tables_of_rest", "only one table can have the rest")
+KEYS_DIFFER = Entry("optimizer.keys_differ", "state a different key for each of them, or for none")
+LEARNING_RATE_NEEDED = Entry(
+    "optimizer.learning_rate_needed",
+    "must be stated: the trainer's own, such as learning_rate = 1e-4",
+)
+HAS_NO_SETTING = Entry("optimizer.has_no_setting", "{optimizer} has no {setting}")
+BETAS = Entry("optimizer.betas", "must be from 0 to below 1")
+CLIP_NORM_TYPE = Entry("optimizer.clip_norm_type", "must be a number, or inf")
+CLIP_VALUE_FIRST = Entry(
+    "optimizer.clip_value_first", "is the order of clip_norm and clip_value: state both"
+)
+CLIP_WAIT = Entry("optimizer.clip_wait", "must be a number of seconds above 0")
+CLIP_ORDER_ALONE = Entry(
+    "optimizer.clip_order_alone", "needs clip_together: state that too, or leave clip_order out"
+)
+NOT_WITH = Entry("optimizer.not_with", "cannot be combined with {other}")
+BACKOFF_FACTOR = Entry("optimizer.backoff_factor", "must be above 0 and below 1")
+CLIP_SCOPE = Entry(
+    "optimizer.clip_scope",
+    "with several jobs the norm may be over all of them: state clip_alone = true if each job is "
+    "clipped by its own norm, or clip_together = true if they are rings of one job, clipped by the "
+    "norm over all, as Megatron-LM does",
+)
+CLIP_OF_ONE_RING = Entry(
+    "optimizer.clip_of_one_ring",
+    "needs several rings of one job (jobs = N, same settings), but there is only one",
+)
+CLIP_OF_OTHER_SETTINGS = Entry(
+    "optimizer.clip_of_other_settings",
+    "needs several rings of one job (jobs = N, same settings), but some have settings of their own",
+)
+CLIP_ORDER = Entry(
+    "optimizer.clip_order",
+    "must name each of the {jobs} jobs once, by number, in the order in which the trainers' ranks "
+    "sum their squares: the last bit of the norm depends on it",
+)
+
+# What this release of torch, or this model, does not take.
+
+TORCH_REFUSES = Entry("optimizer.torch_refuses", "torch refuses these settings: {error}")
+UNKNOWN_CLASS = Entry(
+    "optimizer.unknown_class",
+    "torch.optim of torch {torch} has {known}; for another class state optimizer.factory, which "
+    "makes it",
+)
+NO_IMPLEMENTATION = Entry(
+    "optimizer.no_implementation", "torch's {optimizer} has no such implementation"
+)
+SAID_BY_IMPLEMENTATION = Entry(
+    "optimizer.said_by_implementation", "is what optimizer.implementation says"
+)
+NOT_AN_ARGUMENT = Entry(
+    "optimizer.not_an_argument", "is not an argument of torch's class; it takes {arguments}"
+)
+STATED_ALREADY = Entry("optimizer.stated_already", "is stated by {key} already")
+CLASS_HAS_NO_SETTING = Entry(
+    "optimizer.class_has_no_setting", "torch's {optimizer} has no {setting}"
+)
+HALF_UNSCALED = Entry(
+    "optimizer.half_unscaled",
+    "torch refuses to unscale gradients of float16: state optimizer.master_dtype where the script "
+    "steps copies in float32",
+)
+STATE_TYPE = Entry("optimizer.state_type", "keeps {state} as {type}, neither a tensor nor a number")
+STATE_NAME_TAKEN = Entry(
+    "optimizer.state_name_taken",
+    "the optimizer calls a state {state}, a name that the replica uses for its own",
+)
+IN_NO_TABLE = Entry(
+    "optimizer.in_no_table",
+    "is in no [[optimizer.each]]: state which optimizer steps it, for example by "
+    'parameters = "rest"',
+)
+NO_PARAMETER_LEFT = Entry("optimizer.no_parameter_left", "has no parameter left")
+NAMES_NO_PARAMETER = Entry(
+    "optimizer.names_no_parameter", "names no parameter of this model (its first is {first})"
+)
+IN_TWO_TABLES = Entry(
+    "optimizer.in_two_tables", "{name} is in another table already: each parameter is in one group"
+)
+
+# Learning-rate schedules.
+
+NEEDS_METRIC = Entry("schedule.needs_metric", "steps by a metric, which the wire does not carry")
+SKIPS_OF_SEVERAL = Entry(
+    "schedule.skips_of_several",
+    "of several optimizers a loss scale skips only those whose gradients have an inf or NaN, and "
+    "FlowCheck does not know which of them the schedules follow: step the schedules after every "
+    "iteration",
+)
+SCHEDULE_UNKNOWN = Entry(
+    "schedule.unknown",
+    "torch {torch} has no such scheduler; it has {known}; a function of the script's own is named "
+    '"file.py:function" or "package.module:function"',
+)
+SCHEDULE_ARGUMENTS = Entry(
+    "schedule.arguments", "torch refuses these arguments of {schedule}: {error}"
+)
+TAKES_A_NUMBER = Entry("schedule.takes_a_number", "torch's {schedule} takes a number as {argument}")
+CANNOT_STEP = Entry(
+    "schedule.cannot_step", "{schedules} cannot take step {step} with these: {error}"
+)

@@ -14,8 +14,11 @@ from flowcheck.findings.catalog.lab_runs import CLUSTER_IN_USE
 ADDRESS = "\0flowcheck-lab-{}"
 """An abstract name (unix(7)): no file stays of it, and a killed process has none."""
 ASKED = 128
-"""Others that may ask who it is before nobody is told any more."""
+"""Others that may wait for the name of the owner (listen(2), backlog). A choice: beyond it nobody
+is told any more."""
 ASK_LIMIT_S = 0.5
+"""Seconds to wait for an owner's answer. A choice: longer delays the error beside a hung owner,
+shorter leaves a busy one unnamed."""
 
 
 @contextmanager

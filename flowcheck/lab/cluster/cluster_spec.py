@@ -12,6 +12,7 @@ from flowcheck.errors import ConfigError
 Direction = Literal["rx", "tx"]
 SwitchKind = Literal["bridge", "ovs"]
 HOSTS_MAX = 64
+"""Hosts. A choice: each is a network namespace with processes on one machine."""
 MTUS = (4200, 9000)
 """Bytes of IP: RoCE's path MTU 4096 with its headers, and the usual jumbo frame."""
 MONITOR_ROOM = 128

@@ -21,7 +21,11 @@ from flowcheck.lab.cluster.namespace_processes import ProcessIdentity
 
 FOLDER = Path("/run/flowcheck/lab")
 LOCK_LIMIT_S = 60.0
+"""Seconds to wait for another command that changes the cluster. A choice: longer hangs behind a
+stuck one, shorter fails behind a slow one."""
 LOOK_S = 0.05
+"""Seconds between two tries of the lock. A choice: shorter costs processor time, longer starts
+later."""
 
 
 class ClusterState(msgspec.Struct, kw_only=True):

@@ -15,9 +15,14 @@ from flowcheck.findings.catalog.lab_runs import NOT_KILLED, PROCESSES_KEEP_START
 from flowcheck.lab.cluster.network_namespaces import FOLDER
 
 TERM_LIMIT_S = 3.0
+"""Seconds between SIGTERM and SIGKILL. A choice: longer delays `down`, shorter kills who would have
+cleaned up."""
 KILL_LIMIT_S = 5.0
+"""Seconds a killed process may take to be gone. A choice: longer delays the error, shorter fails on
+a busy machine."""
 ROUNDS = 20
-"""A process may have started another while it was being ended."""
+"""Times the processes are listed and signalled: one may have started another while it was being
+ended. A choice: more only delays the error for one that always forks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ SCHEMAS = (
     Path("/usr/local/share/openvswitch/vswitch.ovsschema"),
 )
 LIMIT_S = 20
+"""Seconds a command to the daemon may take. A choice: longer delays the error, shorter fails on a
+busy machine."""
 TUNNEL = "er0"
 TUNNEL_BRIDGE = "br1"
 OUTER = ("10.78.0.1", "10.78.0.2")

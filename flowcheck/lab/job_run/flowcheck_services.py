@@ -20,12 +20,18 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import stage_named
 
 START_LIMIT_S = 300.0
-"""For processes that are still there: at load 15 on two processors it took them 65 s."""
+"""Seconds for processes that are still there to start. At load 15 on two processors they took 65
+s."""
 STOP_LIMIT_S = 30.0
+"""Seconds for the supervisor to end after it was asked to; its stages end within 5 s
+(supervisor.py, GRACE_S). A choice: longer delays the error."""
 LOOK_S = 0.1
+"""Seconds between two looks at the chain's state. A choice: shorter costs processor time, longer
+reacts later."""
 AUTOGROUP_NICE = -10
-"""sched(7), autogroup: sessions share a machine's processors alike unless told otherwise. The
-checkpoint node of a cluster is a machine of its own, which the trainers cannot slow down."""
+"""Nice value of the session (sched(7), autogroup): sessions share a machine's processors alike
+unless told otherwise. The checkpoint node of a cluster is a machine of its own, which the trainers
+cannot slow down; half of the range is a choice."""
 
 
 class FlowCheckServices:

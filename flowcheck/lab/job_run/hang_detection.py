@@ -17,13 +17,17 @@ from flowcheck.findings.finding import Finding
 from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
 
 STEP_LIMIT_S = 120.0
-"""Without a new step, of time in which trainers had a processor or wanted none: they hang."""
+"""Seconds without a new step, of time in which trainers had a processor or wanted none: they hang.
+A choice: longer tells a hang later, shorter takes slow steps for one."""
 STARVED_LIMIT_S = 600.0
-"""Without a new step in any case: the machine is too busy."""
+"""Seconds without a new step in any case: the machine is too busy. A choice, five times
+STEP_LIMIT_S: longer waits in vain."""
 LOOK_S = 1.0
-"""Between two looks at what the scheduler counts."""
+"""Seconds between two looks at what the scheduler counts. A choice: shorter costs processor
+time."""
 TOLD_LIMIT_S = 5.0
-"""For a rank to write down where it stands."""
+"""Seconds for a rank to write down where it stands. A choice: longer delays the report, shorter
+leaves ranks out on a busy machine."""
 
 
 class HangDetector:

@@ -19,7 +19,7 @@ from flowcheck.ops.watch.state.chain_state import ChainState
 EVERY_SHELL = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of root's shells (Debian's /etc/profile)."""
 PLAIN_EVERY_S = 5.0
-"""Between two lines where nobody watches a terminal."""
+"""Seconds between two lines where nobody watches a terminal. A choice: shorter fills logs."""
 
 
 class Display:

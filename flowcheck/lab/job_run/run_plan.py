@@ -27,7 +27,7 @@ READ_BY_TRAINERS = {
 }
 """Options of the lab by the variable a trainer reads each from."""
 RING_SLOTS = 1 << 17
-"""Six seconds of what two hosts send: on one core a reading of the job holds the rest up."""
+"""Slots: six seconds of what two hosts send. On one core a reading of the job holds the rest up."""
 STAGING_BYTES = 3 << 30  # of all jobs
 """Start-up and first iterations of the largest job that trains here in minutes."""
 

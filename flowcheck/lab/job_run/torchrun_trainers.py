@@ -17,6 +17,8 @@ from flowcheck.findings.catalog.lab_runs import TRAINER_ENDED
 from flowcheck.lab.cluster import Cluster, enter
 
 END_LIMIT_S = 20.0
+"""Seconds for a killed torchrun to be gone. A choice: longer delays the end of a run on a machine
+that stands still."""
 ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 """The second: a rank that is sent SIGABRT writes the stack of each of its threads to its log."""
 

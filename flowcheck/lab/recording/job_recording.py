@@ -24,6 +24,7 @@ from flowcheck.lab.recording.packet_tap import PacketTap, TapCounts
 from flowcheck.replica.optimizer_step.c_kernel_args import root_name
 
 LOOK_S = 0.1
+"""Seconds between two looks at the processes. A choice: shorter costs processor time."""
 ENDS = (".pcapng", ".json", ".toml")
 """Of the files of a recording: capture, truth, job file."""
 ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int16": 2}

@@ -20,9 +20,13 @@ ETH_P_ALL = 3
 SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35  # asm-generic/socket.h
 ROOM_BYTES = 256 << 20
-"""For frames that wait while the trainers have both cores."""
+"""Bytes of the socket's buffer, for frames that wait while the trainers have both cores. A choice:
+more takes kernel memory, less drops frames."""
 FRAME_BYTES_MAX = 65536
+"""Bytes: an IP packet has at most 65,535; no lab link carries frames that long."""
 LOOK_MS = 50
+"""Milliseconds of a wait for a frame, after which a stop is seen. A choice: shorter costs processor
+time."""
 SECOND_NS = 1_000_000_000
 
 

@@ -29,9 +29,11 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 GAP_S = 3.0
-"""How long a capture that is killed stays so: many steps of a small model."""
+"""Seconds that a killed capture stays away: many steps of a small model. A choice: longer only
+makes the drill longer."""
 LOGGED_LIMIT_S = 120.0
-"""For the steps between two checkpoints to be logged."""
+"""Seconds for the steps between two checkpoints to be logged. A choice: longer delays the error,
+shorter fails on a busy machine."""
 
 
 class LateJoinDrill(KillRestoreDrill):

@@ -1,5 +1,5 @@
-"""A drill with several jobs side by side: killed together, each restored and compared.
-killed together, each given back its own newest step, resumed, and compared one by one."""
+"""A drill with several jobs side by side, each on hosts of its own, behind one chain: killed
+together, each restored to its own newest step, resumed, and compared one by one."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ NET_FIELDS = (
 
 
 POLL_S = 0.002
-"""Between two looks at the store while a peer has not written yet."""
+"""Seconds between two looks at the store while a peer has not written yet. A choice: shorter costs
+processor time, longer delays the start."""
 
 
 def check(code: int) -> int:

@@ -31,7 +31,10 @@ HEADERS_BYTES = 64
 """IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4: what a frame has beside the payload."""
 
 MOST_CHANNELS = 32
+"""Channels. A choice below NCCL's own limit of 64 (src/include/device.h, MAXCHANNELS): more queue
+pairs than the lab needs."""
 MOST_QPS = 8
+"""Queue pairs of a connection. A choice: more than the lab needs."""
 
 Number = TypeVar("Number", int, float)
 

@@ -1,8 +1,7 @@
-"""How NCCL splits a tensor over channels, loops and chunks, release by release; independent of
-the decoder's own schedule.
-src/device/all_reduce.h and broadcast.h.
+"""How NCCL splits a tensor over channels, loops and chunks, release by release (NCCL
+src/device/all_reduce.h and broadcast.h).
 
-Nothing here knows the decoder's schedule, so that an error in either shows.
+Nothing here uses the decoder's schedule, so that an error in either shows.
 """
 
 from __future__ import annotations

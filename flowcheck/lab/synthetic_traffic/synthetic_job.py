@@ -1,8 +1,8 @@
 """A data-parallel training job that exists only on the wire: DDP's frames, with the ground
 truth.
 
-Every rank's gradients are made up, every collective is executed hop by hop (collectives.py) and
-framed as net_ib frames it (fabric.py); the truth is what the ranks hold in the end.
+Every rank's gradients are made up, every collective is executed hop by hop (ring_collectives.py)
+and framed as net_ib frames it (queue_pair_frames.py); the truth is what the ranks hold in the end.
 """
 
 from __future__ import annotations

@@ -34,10 +34,15 @@ from flowcheck.lab.training_cost.cost_figures import (
 from flowcheck.ops.watch.state.chain_state import ChainState
 
 LOOK_S = 0.02
+"""Seconds between two looks. A choice: shorter costs processor time of the machine that is
+measured."""
 FOLLOW_LIMIT_S = 60.0
+"""Seconds for the replica to take the last steps after the trainer ended. A choice: longer delays
+the error, shorter fails on a busy machine."""
 TRAINERS_CPU, OTHER_CPU = 0, 1
 KEPT = 2
-"""Newest checkpoints that are left alone; older ones go, as a user's would."""
+"""Newest checkpoints that are left alone; older ones go, as a user's would. A choice: one may still
+be being written, so at least two."""
 
 
 def measure(plan: LabPlan, *, rounds: int, warm_up: int, display: Display) -> list[CaseMeasurement]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.findings.catalog.collectives import END_OPEN
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
@@ -23,8 +23,12 @@ from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
 from flowcheck.wire.learn.verdict.collect import short
 
 BAR_CELLS = 8
+"""Characters of a coverage bar. A choice of layout."""
 HASH_DIGITS = 8
+"""Hexadecimal digits of a digest that are shown: 32 bits tell the collectives of one capture apart.
+A choice of layout."""
 MOST_RANGES = 3
+"""Missing ranges a line names; the JSON has all. A choice of layout."""
 
 
 def print_report(

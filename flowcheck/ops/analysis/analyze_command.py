@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings.catalog.refused_captures import (
+from flowcheck.findings.catalog.capture_file_problems import (
     BYTES_UNCHECKED,
     COPIES_DIFFER,
     NO_RIGHT_ICRC,
@@ -154,7 +154,8 @@ def _collective(collective: Collective) -> dict[str, Any]:
 CHECKED = ("write", "orphan", "stale", "doubtful", "ack", "nak", "send", "read", "cnp")
 """Verdicts of frames whose checksum was right."""
 REWRITTEN_FRAMES = 16
-"""With fewer, all of them may be damaged."""
+"""Frames with a wrong checksum, and none with a right one, before the mirror is said to rewrite
+frames. A choice: with fewer, all of them may be damaged by chance."""
 
 
 def has_no_right_icrc(tape: CaptureContents) -> bool:

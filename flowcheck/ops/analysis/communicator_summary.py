@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from flowcheck.findings.catalog import collectives, connections
+from flowcheck.findings.catalog import collective_evidence, connections
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, MirrorCoverage, coverage_of
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
@@ -17,9 +17,9 @@ from flowcheck.wire.learn import Collective, Reading
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 ABOUT_COMMUNICATORS = (
-    collectives.ONE_ALL_REDUCE,
-    collectives.FEWEST_RANKS,
-    collectives.OTHER_RANKS,
+    collective_evidence.ONE_ALL_REDUCE,
+    collective_evidence.FEWEST_RANKS,
+    collective_evidence.OTHER_RANKS,
     connections.CHANNELS_BY_NUMBER,
     connections.CHANNELS_BY_BUFFERS,
     connections.CHANNELS_BY_USE,

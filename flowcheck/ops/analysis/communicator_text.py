@@ -14,7 +14,8 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 
 MOST_HOPS = 9
-"""Of a longer ring those that no mirrored link touches are counted, not named."""
+"""Nodes of a ring that a line names; of a longer ring those that no mirrored link touches are
+counted. A choice of layout."""
 LABEL = 8
 
 

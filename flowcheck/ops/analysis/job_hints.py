@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.config import JobTableConfig, ModelConfig, SourceConfig
-from flowcheck.findings.catalog.refused_captures import OTHER_MODEL
+from flowcheck.findings.catalog.capture_file_problems import OTHER_MODEL
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.job_file_references import (
     read_nccl_log,

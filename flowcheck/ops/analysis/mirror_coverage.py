@@ -13,7 +13,8 @@ from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, Writer
 from flowcheck.wire.collectives.ring_schedule import Schedule, all_reduce
 
 FAR_NODES = 64
-"""Of a longer ring only links beside those seen are tried: all others are alike."""
+"""Nodes. Of a longer ring only links beside those seen are tried: all others are alike. A choice:
+more tries more links, each over the whole ring."""
 
 
 class AllReduceShape(msgspec.Struct, frozen=True, kw_only=True):

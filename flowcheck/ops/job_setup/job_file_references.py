@@ -9,6 +9,8 @@ import msgspec
 
 from flowcheck.config import JobConfig, ModelConfig
 from flowcheck.errors import ConfigError, LearnError, StateError
+from flowcheck.findings.catalog.refused_commands import ORDER_OF_NAMES, OTHER_NAMES, OTHER_SIZES
+from flowcheck.findings.catalog.refused_settings import UNREADABLE
 from flowcheck.ops.planning.meta_device_model import MetaModel, load_model
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight.factory_preflight import try_factory
@@ -24,8 +26,8 @@ KEY = "model.factory"
 
 def with_factory_model(model: ModelConfig, *, joins: bool = False) -> ModelConfig:
     """`model` with the names, sizes and types its factory gives; joins: and the order of gradients,
-    where a loss is stated. Raises ConfigError where the user's code does not work out, or gives
-    something else than what is stated beside it."""
+    where a loss is stated. Raises ConfigError if the user's code fails, or gives a model
+    that differs from what else is stated."""
     assert model.factory is not None
     settings = [f"{key}={value!r}" for key, value in model.factory_arguments.items()]
     loss = model.loss if joins else None
@@ -33,15 +35,12 @@ def with_factory_model(model: ModelConfig, *, joins: bool = False) -> ModelConfi
     names = tuple(tensor.name for tensor in made.trained)
     parameters = tuple(tensor.wire for tensor in made.trained)
     if model.names and model.names != names:
-        right = f"other names than {model.factory} gives: leave model.names out"
-        raise ConfigError("model.names", model.names[0], right)
+        raise ConfigError("model.names", model.names[0], OTHER_NAMES(model.factory))
     if model.parameters and model.parameters != parameters:
-        right = f"other sizes or types than {model.factory} gives: leave model.parameters out"
-        raise ConfigError("model.parameters", "", right)
+        raise ConfigError("model.parameters", "", OTHER_SIZES(model.factory))
     if not isinstance(model.order, str) and model.order and sorted(model.order) != sorted(names):
         wrong = next((name for name in model.order if name not in names), model.order[0])
-        right = f"must list each parameter name of {model.factory} exactly once"
-        raise ConfigError("model.order", wrong, right)
+        raise ConfigError("model.order", wrong, ORDER_OF_NAMES(model.factory))
     return msgspec.structs.replace(
         model,
         names=names,
@@ -53,7 +52,8 @@ def with_factory_model(model: ModelConfig, *, joins: bool = False) -> ModelConfi
 
 
 def factory_model(model: ModelConfig) -> MetaModel:
-    """What `with_factory` put there, as its factory gave it: large models take long to make."""
+    """The model that `with_factory_model` put there, without a second call of its factory: large
+    models take long to make."""
     of_module = [tensor for tensor in model.everything if not tensor.buffer]
     return MetaModel(
         name=model.factory or "",
@@ -91,7 +91,7 @@ def _layout(model: ModelConfig) -> Layout | None:
 
 
 def with_nccl_log(config: JobConfig) -> JobConfig:
-    """`config` with what its NCCL log tells. Raises ConfigError where that tells no ring."""
+    """`config` with what its NCCL log says. Raises ConfigError if the log shows no ring."""
     if config.nccl_log is None:
         return config
     logged = read_nccl_log("nccl_log", Path(config.nccl_log))
@@ -104,9 +104,9 @@ def read_nccl_log(key: str, file: Path) -> NcclLog:
     try:
         return parse_nccl_log(file.read_text(errors="replace"))
     except OSError as error:
-        raise ConfigError(key, str(file), f"cannot be read: {error.strerror}") from error
+        raise ConfigError(key, str(file), UNREADABLE(error.strerror)) from error
     except LearnError as error:
-        raise ConfigError(key, str(file), str(error)) from error
+        raise ConfigError(key, str(file), error.finding) from error
 
 
 def sharded_model(config: JobConfig) -> ShardedModel | None:

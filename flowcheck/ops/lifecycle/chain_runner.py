@@ -15,6 +15,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, SourceConfig, check_clip_scope, encode_config, load_job
 from flowcheck.errors import ConfigError, RingError, naming_file
+from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
     from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
+"""Bytes: one 2 MiB page, in which a ring's header lies (fc_ring.h)."""
 FLOW_TABLE_BYTES = 16 << 20
+"""Bytes, roughly, beside the message pool; they only decide where memory is taken."""
 STAGING_TABLES_BYTES = 48 << 20
-"""Roughly, beside message pool and payload; they only decide where memory is taken."""
+"""Bytes, roughly, beside the staged payload; they only decide where memory is taken."""
 Learned = tuple[bytes, bytes, bytes | None]
 """A job that was learned before, its weights, and what was broadcast beside them."""
 
@@ -106,7 +109,7 @@ def create(
     config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
 ) -> tuple[RunDir, Finding]:
     """The run directory with its shared memory, and where that lies. expected:
-    [job] what its model reduces, as `foreknown` takes it."""
+    [job] what its model reduces, as `prior_jobs` takes it."""
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     for each in own:
@@ -172,9 +175,7 @@ def _learned(job: Path) -> Learned:
     weights = job.with_name(RunDir(job.parent).weights.name)
     for path in (job, weights):
         if not path.exists():
-            raise ConfigError(
-                "learned", str(path), "no such file: state job.json in learned/ of a run"
-            )
+            raise ConfigError("learned", str(path), LEARNED_MISSING())
     decode_job(job.read_bytes())
     others = job.with_name(RunDir(job.parent).beside_weights.name)
     rest = others.read_bytes() if others.exists() else None
@@ -232,7 +233,7 @@ def supervise(
 
 def _load_checkpoint() -> None:
     from flowcheck.replica.checkpoint import checkpoint_save  # noqa: F401
-    from flowcheck.replica.torch_startup import load_torch
+    from flowcheck.replica.torch_without_compiler import load_torch
 
     load_torch()
 

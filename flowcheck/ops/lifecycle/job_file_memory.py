@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.planned_memory import (
     GRADIENTS_OF_APPLIED_STEPS,
     RINGS_OF_QUEUES,
 )
+from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
@@ -67,7 +68,7 @@ def run(path: Path, *, as_json: bool) -> int:
 def check_memory_fits(config: JobConfig) -> None:
     """Raises ConfigError, with the sum, where a job file asks for more memory than is free, huge
     pages included. One that does not state each of its models tells nothing beforehand: there the
-    updater finds it out, once the job is learned (stages/needed.py)."""
+    updater finds it out, once the job is learned (stages/replica_update/replica_creation.py)."""
     each = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     stated = all(own.model.factory is not None and own.optimizer is not None for own in each)
     if not stated or config.sharded is not None:
@@ -107,8 +108,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
 def _held_of(own: JobConfig) -> ReplicaMemory:
     model = own.model
     if model.factory is None or own.optimizer is None:
-        right = "state it to plan memory: sizes come from the model, and no frame has shown it yet"
-        raise ConfigError("model.factory", model.factory or "none", right)
+        raise ConfigError("model.factory", model.factory or "none", FACTORY_FOR_MEMORY())
     return replica_memory(factory_model(model), own.optimizer, own.replica.keep_bytes)
 
 

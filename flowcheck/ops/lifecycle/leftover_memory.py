@@ -56,7 +56,7 @@ class LeftoverMemory:
 
 @dataclass(slots=True)
 class RemovedLeftovers:
-    """What `clear` did."""
+    """What `remove_leftovers` did."""
 
     removed: list[str] = field(default_factory=list)
     left: list[LeftoverMemory] = field(default_factory=list)

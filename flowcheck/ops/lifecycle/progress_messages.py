@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 STALL_LIMIT_S = 120.0
-"""No position moved for so long: the chain is stuck, and says where. A pause between two frames
-of a capture that is paced by its time stamps is not counted."""
+"""Seconds in which no position moved: the chain is stuck, and says where. A pause between two
+frames of a capture that is paced by its time stamps is not counted. A choice: longer tells a stuck
+chain later, shorter takes a busy machine for one."""
 
 ERROR = "error"
 RANGES_SAID = 8
-"""Missing ranges a sentence names; events.jsonl has them all."""
+"""Missing ranges a sentence names; events.jsonl has them all. A choice of layout."""
 
 
 class ReplayProgress:

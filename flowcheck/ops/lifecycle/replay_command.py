@@ -23,6 +23,11 @@ from flowcheck.config import (
     check_job_tables,
 )
 from flowcheck.errors import CaptureError, ConfigError
+from flowcheck.findings.catalog.refused_commands import (
+    COMMA_IN_PATH,
+    OPTIMIZER_STATED,
+    REPLAY_SOURCE,
+)
 from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
@@ -42,7 +47,11 @@ from flowcheck.stages.service_loop import Signals
 from flowcheck.terminal_escape import printable
 
 RING_SLOTS = 1 << 12
+"""Slots. A choice: a file source waits while the ring is full, so that a small ring loses nothing
+and stays in the cache."""
 STAGING_BYTES_MAX = 1 << 30
+"""Bytes. A choice: twice the file's size holds all of it; beyond this a job is to be learned before
+the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +114,7 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
     sources = _sources(request, counts)
     if request.job is not None:
         if request.optimizer is not None or request.learning_rate is not None:
-            raise ConfigError(
-                "job",
-                str(request.job),
-                "the job file states the optimizer: leave --optimizer and --lr out",
-            )
+            raise ConfigError("job", str(request.job), OPTIMIZER_STATED())
         base = chain_runner.job_to_run(request.job, sources=sources)
         if request.jobs is not None:
             check_job_tables(request.jobs, base.job)
@@ -141,15 +146,13 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
 def _sources(request: ReplayRequest, counts: list[int]) -> tuple[SourceConfig, ...]:
     kind = request.source
     if kind not in ("auto", "dpdk", "file"):
-        raise ConfigError("--source", kind, "must be auto, dpdk or file")
+        raise ConfigError("--source", kind, REPLAY_SOURCE())
     if kind == "auto":
         kind = "dpdk" if _dpdk_reads(request.files) else "file"
     if kind == "dpdk":
         for path in request.files:
             if "," in str(path.resolve()):
-                raise ConfigError(
-                    "FILE", str(path), "DPDK takes no path with a comma: use --source file"
-                )
+                raise ConfigError("FILE", str(path), COMMA_IN_PATH())
     return tuple(
         SourceConfig(
             vdev=f"net_pcap0,rx_pcap={path.resolve()}" if kind == "dpdk" else None,

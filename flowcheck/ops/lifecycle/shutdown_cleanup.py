@@ -17,7 +17,7 @@ import msgspec
 
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import ConfigError, FlowCheckError, StateError
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import (
     DISCARDED,
     KEPT_NOWHERE,
@@ -45,9 +45,13 @@ from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 
 DOWN_LIMIT_S = 10.0
+"""Seconds for one process to end: twice what a supervisor takes at most (supervisor.py, GRACE_S). A
+choice: longer delays the error."""
 LOOK_S = 0.05
+"""Seconds between two looks at the processes. A choice: shorter costs processor time."""
 FOLDERS_MAX = 100
-"""Of killed chains that left other states of the same step."""
+"""Folders tried (rescued, rescued1, ...) where killed chains left other states of the same step. A
+choice: more only delays the error."""
 
 
 @dataclass(frozen=True, slots=True)

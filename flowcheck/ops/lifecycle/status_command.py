@@ -13,6 +13,7 @@ from rich.table import Table
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.chain_health import NEVER_AUDITED
+from flowcheck.findings.catalog.refused_commands import NO_EARLIER_RUN, NOTHING_TO_DRAW
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
@@ -64,8 +65,7 @@ def _before(where: RunDir) -> RunDir:
     """The records of the run before."""
     before = RunDir(where.previous)
     if not before.config.exists():
-        why = "no earlier run is recorded there: its records are kept when the next run starts"
-        raise ConfigError("--previous", str(before.root), why)
+        raise ConfigError("--previous", str(before.root), NO_EARLIER_RUN())
     return before
 
 
@@ -87,7 +87,7 @@ def read(where: RunDir) -> ChainState:
 
 def _draw(where: RunDir, svg: Path) -> None:
     if not where.learned_job.exists():
-        raise ConfigError("--svg", str(svg), "the job is not learned yet: there is nothing to draw")
+        raise ConfigError("--svg", str(svg), NOTHING_TO_DRAW())
     job = decode_job(where.learned_job.read_bytes())
     write_picture(
         svg, communicators_svg(summarize_learned_job(job), f"The job followed in {where.root}")

@@ -11,7 +11,7 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.chain_health import OF_JOB
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import FAILED_AND, STAYS_IN_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import (
     JOB_IS_KNOWN,

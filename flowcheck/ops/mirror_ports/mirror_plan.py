@@ -15,6 +15,7 @@ from flowcheck.findings.catalog.mirrored_ports import (
     SEVERAL_CABLES,
     SHARDED_TRAINING,
 )
+from flowcheck.findings.catalog.refused_layouts import LOG_TOO_LARGE, UNREADABLE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import (
     ORDER_ASSUMPTIONS,
@@ -35,7 +36,7 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
     coverage_problem,
     goal_name,
 )
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts, monitors_of
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts, monitors_of
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import LoadEstimate, estimate_load
@@ -43,6 +44,7 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
 MOST_LOG_BYTES = 64 << 20
+"""Bytes. A choice: rings are logged at the beginning; a longer log costs memory and time."""
 
 
 class PortsRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,11 +151,10 @@ def _near(dumps: list[NcclDump]) -> dict[int, int] | None:
 def _orders(path: Path) -> tuple[RingOrder, ...]:
     try:
         if path.stat().st_size > MOST_LOG_BYTES:
-            why = f"is larger than {MOST_LOG_BYTES:,} bytes: give only its beginning"
-            raise ConfigError("--nccl-log", str(path), why)
+            raise ConfigError("--nccl-log", str(path), LOG_TOO_LARGE(MOST_LOG_BYTES))
         text = path.read_text(errors="replace")
     except OSError as error:
-        raise ConfigError("--nccl-log", str(path), f"cannot be read: {error.strerror}") from error
+        raise ConfigError("--nccl-log", str(path), UNREADABLE(error.strerror)) from error
     try:
         return parse_nccl_log(text).orders
     except LearnError as error:

@@ -8,6 +8,12 @@ from typing import Literal
 
 from flowcheck.config import MirrorConfig
 from flowcheck.errors import ConfigError, naming_file
+from flowcheck.findings.catalog.refused_layouts import (
+    MACHINE_IN_FILE_NAME,
+    MIRRORS_FILE_TAKEN,
+    MIRRORS_NEED_MACHINE,
+    NO_HOST,
+)
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 
 BEGIN = "# Mirrored ports, as `flowcheck ports` chose them"
@@ -23,11 +29,7 @@ def write_mirrors(name: str, chosen: MirrorPlan) -> tuple[Path, ...]:
     """
     machines = {chosen.monitors.spots[where].monitor.machine for _, where in chosen.choice.placed}
     if len(machines) > 1 and MACHINE not in name:
-        told = (
-            f"copies go to several machines ({', '.join(sorted(machines))}), each needs a file: "
-            f"put {MACHINE} into the file's name"
-        )
-        raise ConfigError("--mirrors", name, told)
+        raise ConfigError("--mirrors", name, MIRRORS_NEED_MACHINE(sorted(machines)))
     texts = {_place(name, one): mirrors_toml(chosen, one) for one in sorted(machines)}
     for path in texts:
         _check_free(path)
@@ -44,11 +46,7 @@ def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
         if chosen.monitors.spots[where].monitor.machine != machine:
             continue
         if not pair.host:
-            told = (
-                f"the address of the server behind this port of {pair.switch} is not stated: give "
-                'the addresses in the order of the ports, for example hosts = "10.0.0.{1-16}"'
-            )
-            raise ConfigError("cable.hosts", pair.port, told)
+            raise ConfigError("cable.hosts", pair.port, NO_HOST(pair.switch))
         ways.setdefault((f"{pair.switch} {pair.port}", pair.host), set()).add(pair.direction.value)
     return tuple(
         MirrorConfig(port=port, host=host, direction="both" if len(own) > 1 else next(iter(own)))
@@ -67,7 +65,7 @@ def mirrors_toml(chosen: MirrorPlan, machine: str) -> str:
 
 def _place(name: str, machine: str) -> Path:
     if MACHINE in name and ("/" in machine or not machine.isprintable()):
-        raise ConfigError("monitor.machine", machine, "cannot be part of a file's name")
+        raise ConfigError("monitor.machine", machine, MACHINE_IN_FILE_NAME())
     return Path(name.replace(MACHINE, machine))
 
 
@@ -76,8 +74,7 @@ def _check_free(path: Path) -> None:
         if path.is_file() and path.stat().st_size:
             with path.open("rb") as file:
                 if file.read(len(BEGIN)) != BEGIN.encode():
-                    right = "this file exists and holds something else: name another file"
-                    raise ConfigError("--mirrors", str(path), right)
+                    raise ConfigError("--mirrors", str(path), MIRRORS_FILE_TAKEN())
 
 
 def _quoted(text: str) -> str:

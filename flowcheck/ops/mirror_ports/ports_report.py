@@ -21,6 +21,7 @@ NO_SYSTEM = (
     "table, or give --os (`flowcheck switch list` shows the names)"
 )
 MOST_RINGS = 4
+"""Groups a line names. A choice of layout."""
 WIDEST = 400
 """Columns of a line."""
 UNBROKEN = ("port:direction", "monitor", "to")

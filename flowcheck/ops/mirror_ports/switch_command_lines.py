@@ -7,7 +7,11 @@ import shlex
 import msgspec
 
 from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPort, MonitorPorts, sources_of
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import (
+    MonitorPort,
+    MonitorPorts,
+    sources_of,
+)
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
 from flowcheck.ops.switch.switch_platforms import platform_named
 

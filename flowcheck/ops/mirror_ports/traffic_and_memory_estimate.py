@@ -19,7 +19,7 @@ from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPorts
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
 from flowcheck.ops.planning.memory_estimate import MemoryItem, estimate_memory
@@ -37,9 +37,12 @@ ANSWER_BYTES = 138 + 62
 that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
 ANSWER_FRAMES = 2
 PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
-"""A model of which only the size is known is taken as so many tensors, for its start-up."""
+"""A model of which only the size is known counts as tensors of so many elements, and as so many
+tensors at most, for its start-up traffic. A choice: other
+sizes change only the headers of that traffic."""
 PIECE_BYTES = 1 << 30
-"""A larger bucket is counted in pieces: its schedule is as long as it is large."""
+"""Bytes. A larger bucket is counted in pieces: its schedule is as long as it is large. A choice:
+smaller pieces round more."""
 
 
 class MirrorLoad(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog.machine_settings import NOT_AN_ENGINE
 from flowcheck.ops.node import (
     dsa_queues,
     installed_dpdk_drivers,
@@ -83,7 +84,7 @@ def reserve_engine(sysfs: MachineSettings, device: str, count: int, *, no_iommu:
         return
     refuse_device_in_use(sysfs, checked_address(sysfs, device))
     if vfio_bind.driver_of(sysfs, device) not in (IOAT, IDXD, vfio_bind.DRIVER, ""):
-        raise ConfigError("device", device, "is no copy engine: `show` lists them")
+        raise ConfigError("device", device, NOT_AN_ENGINE())
     vfio_bind.check_group(sysfs, device, [device], no_iommu=no_iommu)
     vfio_bind.bind(sysfs, device, no_iommu=no_iommu)
 
@@ -101,15 +102,17 @@ def undo(sysfs: MachineSettings, devices: Sequence[str]) -> None:
 ABOUT = {
     "nic": (
         "bind",
-        "gives a network device to DPDK: vfio-pci, or the kernel's driver where DPDK works beside "
-        "it (Mellanox). Each write is printed before it is done; a port that this machine uses is "
-        "refused. Without a verb it shows what there is.",
+        "Gives a network device to DPDK: binds it to vfio-pci, or prepares it under the kernel's "
+        "driver if DPDK works beside that (Mellanox). Each write to sysfs is printed first. A port "
+        "that this machine uses is refused. Without a verb it lists the network devices. Read on: "
+        "scripts/node/README.md",
         "bind-nic show; bind-nic bind 0000:3b:00.0; bind-nic undo 0000:3b:00.0",
     ),
     "dma": (
         "reserve",
-        "gives a copy engine (Intel DSA, I/OAT) to DPDK; [[source]] engines in the job file names "
-        "it then. Each write is printed before it is done. Without a verb it shows what there is.",
+        "Gives a copy engine (Intel DSA, I/OAT) to DPDK; then name it in `engines` of a [[source]] "
+        "in the job file. Each write to sysfs is printed first. Without a verb it lists the copy "
+        "engines. Read on: scripts/node/README.md",
         "bind-dma show; bind-dma reserve dsa0 --queues 2; bind-dma undo dsa0",
     ),
 }
@@ -122,12 +125,21 @@ def _parser(what: str) -> argparse.ArgumentParser:
         prog=f"scripts/bind-{what}", description=text, epilog=f"examples: {examples}"
     )
     parser.add_argument("verb", choices=("show", takes, "undo"), nargs="?", default="show")
-    parser.add_argument("devices", nargs="*", help="PCI addresses, or dsa0")
     parser.add_argument(
-        "--no-iommu", action="store_true", help="go on without an IOMMU: DMA goes unchecked then"
+        "devices", nargs="*", help="PCI addresses (0000:3b:00.0), or DSA engines (dsa0)"
+    )
+    parser.add_argument(
+        "--no-iommu",
+        action="store_true",
+        help="allow a device without an IOMMU: its DMA can then reach all memory",
     )
     if what == "dma":
-        parser.add_argument("--queues", type=int, default=1, help="work queues of a dsa")
+        parser.add_argument(
+            "--queues",
+            type=int,
+            default=1,
+            help="work queues to reserve, of a DSA engine",
+        )
     return parser
 
 

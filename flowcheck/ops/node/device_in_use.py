@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.machine_settings import DEVICE_NEEDED, NO_DEVICE, NOT_A_PCI_ADDRESS
 from flowcheck.ops.node import nic_usage
 from flowcheck.ops.node.sysfs_settings import MachineSettings
 
@@ -20,9 +21,9 @@ STORAGE, BRIDGE = 0x01, 0x06
 def checked_address(sysfs: MachineSettings, address: str) -> str:
     """Raises ConfigError for what is no PCI device here."""
     if not ADDRESS.fullmatch(address):
-        raise ConfigError("device", address, "state a PCI address as 0000:3b:00.0")
+        raise ConfigError("device", address, NOT_A_PCI_ADDRESS())
     if not sysfs.path(f"{PCI_DEVICES}/{address}").exists():
-        raise ConfigError("device", address, "is not there: `show` lists what is")
+        raise ConfigError("device", address, NO_DEVICE())
     return address
 
 
@@ -60,7 +61,7 @@ def refuse_device_in_use(sysfs: MachineSettings, address: str) -> None:
     """Raises ConfigError that says what is lost otherwise."""
     why = needed_for(sysfs, address)
     if why:
-        raise ConfigError("device", address, f"is needed here: {'; '.join(why)}")
+        raise ConfigError("device", address, DEVICE_NEEDED("; ".join(why)))
 
 
 def users_of(sysfs: MachineSettings, device: str) -> list[int]:

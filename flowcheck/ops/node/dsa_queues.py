@@ -10,7 +10,14 @@ from __future__ import annotations
 import re
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.machine_settings import QUEUE_NOT_ENABLED
+from flowcheck.findings.catalog.machine_settings import (
+    ENGINE_FIXED,
+    ENGINE_IN_USE,
+    ENGINE_QUEUES,
+    NO_ENGINE,
+    QUEUE_IN_USE,
+    QUEUE_NOT_ENABLED,
+)
 from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 
 DEVICES = "sys/bus/dsa/devices"
@@ -48,14 +55,12 @@ def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
         if _ours(sysfs, device):
             sysfs.say(f"    {name} is ready for DPDK already")
             return
-        raise ConfigError(
-            "device", name, "is in use for something else: `accel-config list` shows what"
-        )
+        raise ConfigError("device", name, ENGINE_IN_USE())
     if sysfs.look(f"{device}/configurable") == "0":
-        raise ConfigError("device", name, "its configuration is fixed (configurable is 0)")
+        raise ConfigError("device", name, ENGINE_FIXED())
     most = int(sysfs.look(f"{device}/max_work_queues") or "0")
     if not 1 <= queues <= most:
-        raise ConfigError("queues", queues, f"{name} has {most} work queues")
+        raise ConfigError("queues", queues, ENGINE_QUEUES(most=most, engine=name))
     notes = UndoLog(sysfs, name)
     try:
         _configure(sysfs, notes, device, number, queues)
@@ -69,9 +74,7 @@ def reserve(sysfs: MachineSettings, name: str, queues: int) -> None:
 def _number(sysfs: MachineSettings, name: str) -> str:
     matched = NAME.fullmatch(name)
     if matched is None or not sysfs.path(f"{DEVICES}/{name}").exists():
-        raise ConfigError(
-            "device", name, "this machine has no such accelerator: `show` lists those it has"
-        )
+        raise ConfigError("device", name, NO_ENGINE())
     return matched[1]
 
 
@@ -130,9 +133,5 @@ def undo(sysfs: MachineSettings, name: str) -> bool:
     for path in sysfs.names(f"{DEVICES}/{name}/wq*/clients"):
         if sysfs.look(path) not in ("", "0"):
             queue = path.split("/")[-2]
-            raise ConfigError(
-                "device",
-                name,
-                f"its queue {queue} is in use: stop FlowCheck first (flowcheck down)",
-            )
+            raise ConfigError("device", name, QUEUE_IN_USE(queue))
     return UndoLog(sysfs, name).undo()

@@ -139,7 +139,7 @@ def rights(root: Path) -> MachineCheck:
 
 
 def real_time(root: Path) -> MachineCheck:
-    """Whether a capture loop can run before other work (stages/capture.py, go_first)."""
+    """Whether a capture loop can run before other work (stages/packet_capture/capture_stage.py)."""
     told = text_of(root / "proc/self/limits")
     limit = re.search(r"^Max realtime priority\s+(\w+)", told, re.MULTILINE)
     if _may(root, CAP_SYS_NICE) or (limit and limit[1] != "0"):

@@ -1,5 +1,7 @@
 """What this machine uses a NIC for (routes, addresses, bridges), read from /sys and /proc.
-port, and taking it from the kernel may cut the operator off."""
+
+A NIC in use is no capture port, and taking it from the kernel may cut the operator off.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ from flowcheck.findings.catalog.machine_settings import (
 
 NOTES = "run/flowcheck-node"
 COMMAND_LIMIT_S = 30
+"""Seconds a command may take. A choice: longer delays the error, shorter fails on a busy
+machine."""
 Say = Callable[[str], None]
 Run = Callable[[Sequence[str]], str]
 

@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.machine_settings import DRIVER_NOT_BOUND
+from flowcheck.findings.catalog.machine_settings import (
+    DEVICE_IN_USE,
+    DRIVER_NOT_BOUND,
+    IOMMU_GROUP_SHARED,
+    NO_IOMMU_GROUP,
+)
 from flowcheck.ops.node.device_in_use import BRIDGE, PCI_DEVICES, base_class, users_of
 from flowcheck.ops.node.sysfs_settings import MachineSettings, UndoLog
 
@@ -42,24 +47,16 @@ def check_group(
     number, members = group_of(sysfs, address)
     if not number or sysfs.look(f"{PCI_DEVICES}/{address}/iommu_group/name") == "vfio-noiommu":
         if not no_iommu:
-            raise ConfigError(
-                "device",
-                address,
-                "has no IOMMU group: switch the IOMMU on (intel_iommu=on or amd_iommu=on, and in "
-                "the firmware), or ask for --no-iommu, where its DMA goes unchecked",
-            )
+            raise ConfigError("device", address, NO_IOMMU_GROUP())
         return
     told = [f"{member} ({driver_of(sysfs, member) or 'no driver'})" for member in members]
     sysfs.say(f"    IOMMU group {number}: {', '.join(told)}")
     for member in members:
         free = driver_of(sysfs, member) in ("", DRIVER) or base_class(sysfs, member) == BRIDGE
         if member not in given and not free:
-            raise ConfigError(
-                "device",
-                address,
-                f"shares IOMMU group {number} with {member}, which {driver_of(sysfs, member)} "
-                "drives: state both if neither is needed, or move one to another slot",
-            )
+            driver = driver_of(sysfs, member)
+            why = IOMMU_GROUP_SHARED(group=number, member=member, driver=driver)
+            raise ConfigError("device", address, why)
 
 
 def bind(sysfs: MachineSettings, address: str, *, no_iommu: bool) -> None:
@@ -112,7 +109,7 @@ def undo(sysfs: MachineSettings, address: str) -> bool:
     for file in _files_of(sysfs, address):
         users = users_of(sysfs, file)
         if users:
-            raise ConfigError("device", address, f"is in use by process {users[0]}: end it first")
+            raise ConfigError("device", address, DEVICE_IN_USE(users[0]))
     return UndoLog(sysfs, address).undo()
 
 

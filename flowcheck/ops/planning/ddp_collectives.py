@@ -15,6 +15,8 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
+from flowcheck.findings.catalog.refused_commands import HOOK, STATIC_GRAPH
+from flowcheck.findings.catalog.refused_settings import ABOVE, AT_LEAST
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
@@ -47,19 +49,15 @@ class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.hook is not None and self.hook not in HOOK_BYTES:
-            raise ConfigError("--hook", self.hook, "must be bf16 or fp16")
+            raise ConfigError("--hook", self.hook, HOOK())
         for key in ("cap_bytes", "first_cap_bytes"):
             value = getattr(self, key)
             if value is not None and value < 1:
-                raise ConfigError(key, value, "must be above 0")
+                raise ConfigError(key, value, ABOVE(0))
         if self.accumulate < 1:
-            raise ConfigError("--accumulate", self.accumulate, "must be 1 or more")
+            raise ConfigError("--accumulate", self.accumulate, AT_LEAST(1))
         if self.static_graph and self.accumulate > 1 and not self.sync_each:
-            why = (
-                "cannot be combined with --accumulate: torch fails if the first backward pass of a "
-                "static graph is under no_sync()"
-            )
-            raise ConfigError("--static-graph", True, why)
+            raise ConfigError("--static-graph", True, STATIC_GRAPH())
 
     @property
     def caps_bytes(self) -> tuple[int, ...]:

@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import (
+    FACTORY_ARGUMENT,
+    NO_GRADIENTS,
+    NO_SHAPE_YET,
+    NOT_A_TORCH_MODULE,
+    SCALAR_LOSS,
+    SPARSE_MODULE,
+)
+from flowcheck.findings.catalog.refused_settings import ONE_OF
+from flowcheck.findings.catalog.refused_user_code import RAISED
 from flowcheck.replica.user_code import callable_at, error_text
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor
@@ -59,7 +69,7 @@ def load_model(
     with torch.device("meta"):
         module = _called(key, where, factory, **arguments)
         if not isinstance(module, torch.nn.Module):
-            raise ConfigError(key, where, f"gave {type(module).__name__}, not a torch module")
+            raise ConfigError(key, where, NOT_A_TORCH_MODULE(type(module).__name__))
         if dtype is not None:
             module = module.to(_type_of(dtype))
         _refuse(key, where, module)
@@ -75,18 +85,21 @@ def _called(key: str, where: str, function: Callable[..., Any], *given: Any, **n
     try:
         return function(*given, **named)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(key, where, error_text(error)) from error
+        raise ConfigError(key, where, RAISED(error_text(error))) from error
 
 
 def _setting(text: str) -> tuple[str, object]:
     """A keyword argument: numbers, True, None and quoted words as Python has them, else a word."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise ConfigError("--set", text, "write name=value, an argument of the factory")
+        raise ConfigError("--set", text, FACTORY_ARGUMENT())
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
 def _type_of(name: str) -> torch.dtype:
@@ -94,7 +107,7 @@ def _type_of(name: str) -> torch.dtype:
 
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConfigError("--dtype", name, "is one of float32, bfloat16, float16, float64")
+        raise ConfigError("--dtype", name, ONE_OF(FLOATS))
     return found
 
 
@@ -104,12 +117,12 @@ def _refuse(key: str, where: str, module: torch.nn.Module) -> None:
 
     for name, parameter in module.named_parameters():
         if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-            raise ConfigError(key, where, f"{name} has no shape before its first forward")
+            raise ConfigError(key, where, NO_SHAPE_YET(name))
     for name, part in module.named_modules():
         if isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) and part.sparse:
-            raise ConfigError(key, where, f"{name} has sparse gradients: no plan covers them")
+            raise ConfigError(key, where, SPARSE_MODULE(name))
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigError(key, where, "no parameter requires a gradient")
+        raise ConfigError(key, where, NO_GRADIENTS())
 
 
 def _keys(module: torch.nn.Module) -> tuple[tuple[str, str], ...]:
@@ -140,6 +153,6 @@ def _ready_order(where: str, module: torch.nn.Module) -> tuple[int, ...]:
         parameter.register_post_accumulate_grad_hook(lambda _, index=index: order.append(index))
     loss = _called("--loss", where, callable_at("--loss", where), module)
     if not isinstance(loss, torch.Tensor) or loss.dim():
-        raise ConfigError("--loss", where, "must give a loss of no dimensions, called with MODEL")
+        raise ConfigError("--loss", where, SCALAR_LOSS())
     _called("--loss", where, loss.backward)
     return tuple(order)

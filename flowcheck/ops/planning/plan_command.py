@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.planned_traffic import (
     PROTOCOL_BY_SIZE,
     STAGING_TOO_SMALL,
 )
+from flowcheck.findings.catalog.refused_settings import ONE_OF, VERSION
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning import plan_vs_captures as plan_check
 from flowcheck.ops.planning.ddp_collectives import DdpOptions, DdpTraffic, ddp_traffic
@@ -92,11 +93,11 @@ def wire_of(request: PlanRequest) -> MirroredPort:
     try:
         rule = NcclEra.V2_29 if request.nccl is None else era_of(request.nccl)
     except ValueError as error:
-        raise ConfigError("--nccl", request.nccl, 'state it as "2.21" or "2.21.5"') from error
+        raise ConfigError("--nccl", request.nccl, VERSION(short="2.21", long="2.21.5")) from error
     names = {str(protocol).lower(): protocol for protocol in Protocol}
     asked = request.protocol
     if asked is not None and asked.lower() not in names:
-        raise ConfigError("--protocol", asked, f"must be one of {', '.join(Protocol)}")
+        raise ConfigError("--protocol", asked, ONE_OF(tuple(Protocol)))
     return MirroredPort(
         ranks=request.world,
         channels=1 if request.channels is None else request.channels,

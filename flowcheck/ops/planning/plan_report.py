@@ -18,11 +18,13 @@ from flowcheck.ops.planning.plan_vs_captures import CheckResult
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, MirroredPort, PortTraffic, total
 
 MOST_ROWS = 12
-"""Collectives of one part that are listed; more of them are added up."""
+"""Collectives of one part that are listed; more of them are added up. A choice of layout."""
 
 WIDTH_LEAST = 100
 """Columns: a number cut short is worse than a line that wraps."""
 MESSAGES_WIDTH = 9
+"""Characters of both directions' messages that fit the column; of longer ones the larger number is
+shown. A choice of layout."""
 
 
 class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
-from flowcheck.findings.catalog.planned_traffic import (
+from flowcheck.findings.catalog.plan_differences import (
     DIFFERS_IN_ITERATION,
     DIFFERS_IN_START_UP,
     NO_ALL_REDUCE,
@@ -91,11 +91,14 @@ def opens(planned: PlannedCollective, seen: Collective) -> bool:
 
 
 LEFT_BYTES = 64
-"""A barrier or a metric behind the last iteration; more is rather a part of one that differs."""
+"""Bytes that may remain behind the last iteration: a barrier or a metric is so small. A choice:
+more would hide a part of an iteration that differs."""
 TELLING_BYTES = 4096
-"""A bucket of so much is not mistaken for a metric, nor a metric for it."""
+"""Bytes. A choice: a bucket of so much is not mistaken for a metric, nor a metric for it; larger
+ones leave fewer buckets that tell."""
 WIDTH = 64
-"""Readings kept at each collective: which ones are the script's own may be open for a while."""
+"""Readings kept at each collective: which ones are the script's own may be open for a while. A
+choice: more cost time, fewer may drop the right one."""
 
 
 _held = attrgetter("held")

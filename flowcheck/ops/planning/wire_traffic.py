@@ -8,6 +8,8 @@ from functools import lru_cache
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import NODES, TOO_MANY_RANKS, TWO_RANKS
+from flowcheck.findings.catalog.refused_settings import FROM_TO, ONE_OF
 from flowcheck.ops.planning.ddp_collectives import PlannedCollective
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import Schedule, collective, sends_per_chunk
@@ -17,9 +19,13 @@ FRAME_BYTES = 14 + 20 + 8 + 12 + 4
 MESSAGE_BYTES = 16 + 4
 """RETH and immediate, once per message."""
 LL_BELOW_BYTES = 256 << 10
-"""What is smaller is taken to go as LL, and the rest as Simple, where nothing is stated."""
+"""Bytes of a collective. What is smaller is taken to go as LL, and the rest as Simple, where no
+protocol is stated. A choice: NCCL decides by a cost model of the machine, which is not known
+here."""
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
 MOST_RANKS = 4096
-"""Eight times the longest ring that was tried."""
+"""Ranks: eight times the longest ring that was tried. A choice: a plan's time and memory grow with
+the ranks."""
 
 
 class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,18 +44,18 @@ class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.ranks < 2:
-            raise ConfigError("--world", self.ranks, "must be 2 or more: a ring has 2 ranks")
+            raise ConfigError("--world", self.ranks, TWO_RANKS())
         if self.ranks > MOST_RANKS:
-            raise ConfigError("--world", self.ranks, f"at most {MOST_RANKS:,} ranks are supported")
+            raise ConfigError("--world", self.ranks, TOO_MANY_RANKS(MOST_RANKS))
         if not 1 <= self.channels <= 64:
-            raise ConfigError("--channels", self.channels, "must be 1 to 64")
+            raise ConfigError("--channels", self.channels, FROM_TO(least=1, most=64))
         if not 0 <= self.ring_index < self.ranks:
-            raise ConfigError("--ring-index", self.ring_index, f"must be 0 to {self.ranks - 1}")
+            right = FROM_TO(least=0, most=self.ranks - 1)
+            raise ConfigError("--ring-index", self.ring_index, right)
         if self.gpus < 1 or self.ranks % self.gpus or self.ranks < 2 * self.gpus:
-            right = f"must divide the {self.ranks} ranks into two nodes or more"
-            raise ConfigError("--gpus", self.gpus, right)
-        if self.pmtu_bytes not in (256, 512, 1024, 2048, 4096):
-            raise ConfigError("--pmtu", self.pmtu_bytes, "must be 256, 512, 1024, 2048 or 4096")
+            raise ConfigError("--gpus", self.gpus, NODES(self.ranks))
+        if self.pmtu_bytes not in PATH_MTUS:
+            raise ConfigError("--pmtu", self.pmtu_bytes, ONE_OF(PATH_MTUS))
 
     @property
     def last_index(self) -> int:

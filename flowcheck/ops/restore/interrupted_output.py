@@ -13,6 +13,13 @@ from pathlib import Path
 from shlex import quote
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.refused_restores import (
+    BEING_WRITTEN,
+    COMPLETE_BY_MANIFEST,
+    COMPLETE_IN_FOLDER,
+    RESTORE_KILLED,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import (
     Manifest,
@@ -26,26 +33,24 @@ _LEFT = re.compile(r"\.\d+(\.old)?\.tmp\Z")
 """See atomic_path_per_process and overwrite_guard.ASIDE."""
 
 
-def interrupted_output_reason(output: Path) -> str:
-    """Why `output` or the manifest of a file is not there and how it gets there, a sentence; empty:
-    nothing whole was left for it."""
+def interrupted_output_reason(output: Path) -> Finding | None:
+    """Why `output`, or the manifest of a file, does not exist, and the command that puts it there;
+    None: no complete output was left."""
     if output.is_dir():
-        return ""
+        return None
     named = manifest_beside(output) if output.is_file() else output
-    found: dict[Path, str] = {}
+    found: list[Finding] = []
     for left in _left_for(named):
         if _is_written(left):
-            return f"{output}: a restore is writing it just now"
+            return BEING_WRITTEN(output)
         manifest = _whole(output, left)
         if manifest is not None:
-            what = f"as {left.name} says" if output.is_file() else f"in {left.name}"
-            found[left] = f"step {manifest.step} ({manifest.form}) is whole, {what}"
+            entry = COMPLETE_BY_MANIFEST if output.is_file() else COMPLETE_IN_FOLDER
+            named_by = {"step": manifest.step, "form": manifest.form, "left": left.name}
+            found.append(entry(**named_by, command=f"mv {quote(str(left))} {quote(str(named))}"))
     if not found:
-        return ""
-    told = "; ".join(
-        f"{what}: mv {quote(str(left))} {quote(str(named))}" for left, what in found.items()
-    )
-    return f"{output}: a restore was killed before it gave {named.name} its name; {told}"
+        return None
+    return RESTORE_KILLED(output=output, name=named.name, left=found)
 
 
 def _left_for(named: Path) -> Iterator[Path]:

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.refused_restores import NOT_A_DICTIONARY, OTHER_STEP
+from flowcheck.findings.catalog.refused_user_code import OF_ANOTHER_USER
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of, is_url
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.restore.step_lookup import newest_step
@@ -46,19 +49,16 @@ def _read(path: Path, step: Step | None, form: str | None) -> dict[str, Any]:
         path /= f"step-{step}"
     tree = read(newest_output(path), form)
     if not isinstance(tree, dict):
-        raise StateError(f"{path}: holds a {type(tree).__name__}, not a dictionary")
+        raise StateError(NOT_A_DICTIONARY(path=path, type=type(tree).__name__))
     if step is not None and tree.get("step") != step:
-        raise StateError(f"{path}: is of step {tree.get('step')}, not {step}")
+        raise StateError(OTHER_STEP(path=path, found=str(tree.get("step")), step=step))
     return tree
 
 
-def _strangers(run: Path) -> str:
-    """Why code that the settings of a run name is not run in this process; empty: it is. Who owns
-    the run directory writes them, and root reads those of every user."""
+def _strangers(run: Path) -> Finding | None:
+    """Why code that the settings of a run name is not run in this process; None: it is. The owner
+    of the run directory writes the settings, and root reads those of every user."""
     owner = run.stat().st_uid
     if owner == os.geteuid():
-        return ""
-    return (
-        f"is code that {user_name(owner)} names, whose run directory this is, and not run as "
-        f"{user_name(os.geteuid())}: load it as that user, or a checkpoint of the run"
-    )
+        return None
+    return OF_ANOTHER_USER(owner=user_name(owner), user=user_name(os.geteuid()))

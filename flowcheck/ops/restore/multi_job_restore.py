@@ -15,8 +15,21 @@ import numpy as np
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, STEPS_OF_JOB
+from flowcheck.findings.catalog.refused_restores import (
+    CHECKPOINT_OF_ONE_JOB,
+    FILES_FOR_JOBS,
+    NO_JOBS_PARAMETERS,
+    OF_ONE_JOB,
+    ONE_FILE_FOR_JOBS,
+    ONE_JOB_FOLLOWED,
+    SAME_PARAMETERS,
+    TEMPLATE_EACH,
+    WHICH_JOB,
+    WHICH_JOB_AS,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
-from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_template
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.replica.checkpoint import step_snapshot
@@ -70,19 +83,16 @@ def restore_all_jobs(
 
 
 def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
-    """Of all jobs. Raises ConfigError, StateError for what is of one job alone."""
+    """Of all jobs. Raises ConfigError, StateError for an option that is for one job only."""
     if source.checkpoint is not None:
-        right = "is of one job: give its template"
-        raise ConfigError("--checkpoint", str(source.checkpoint), right)
+        raise ConfigError("--checkpoint", str(source.checkpoint), CHECKPOINT_OF_ONE_JOB())
     assert source.chain is not None
     held = " or ".join(job_names(source.chain.root))
     if request.form is not None:
-        right = f"is of one of several jobs: --job {held} (or 1, 2 ...) says of which"
-        raise ConfigError("--format", request.form, right)
+        raise ConfigError("--format", request.form, WHICH_JOB_AS(held))
     if not request.templates:
-        each = f"of several jobs a --template each, or --job {held}"
-        raise StateError(f"{missing_form_message()}; {each}")
-    which = f"is of one job: --job {held} says of which"
+        raise StateError(TEMPLATE_EACH(missing=missing_form(), jobs=held))
+    which = WHICH_JOB(held)
     if request.also:
         raise ConfigError("--also", str(request.also[0]), which)
     if source.step is not None:
@@ -90,12 +100,11 @@ def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
     return all_run_dirs(source.chain)
 
 
-def right_number(given: int, jobs: int) -> str:
+def right_number(given: int, jobs: int) -> Finding:
     """What to give where there are `jobs` replicas and as many templates as `given`."""
-    checkpoints = f"{given} checkpoint{'s' * (given > 1)}"
     if jobs == 1:
-        return f"{checkpoints}, and one job was followed: give one of it"
-    return f"{checkpoints}, and {jobs} jobs were followed: give one of each (--template, each once)"
+        return ONE_JOB_FOLLOWED(given)
+    return ONE_FILE_FOR_JOBS(jobs) if given == 1 else FILES_FOR_JOBS(files=given, jobs=jobs)
 
 
 def _found(runs: Sequence[RunDir]) -> list[FoundStep]:
@@ -126,20 +135,13 @@ def _told_apart(
     for file in templates:
         fits = [n for n, own in enumerate(runs) if _is_of(own, found[n], file)]
         if len(fits) > 1:
-            told = " and ".join(f"job {n + 1}" for n in fits)
-            raise StateError(
-                f"{file}: {told} had the same parameters at its step: give a checkpoint of a later "
-                "one, at which they differ"
-            )
+            raise StateError(SAME_PARAMETERS(file=file, jobs=[n + 1 for n in fits]))
         if not fits:
-            raise StateError(
-                f"{file}: no job's replica had its parameters at its step: it is of another job, "
-                "or of a step that was not followed"
-            )
+            raise StateError(NO_JOBS_PARAMETERS(file))
         of += fits
     twice = [file for file, n in zip(templates, of, strict=True) if of.count(n) > 1]
     if twice:
-        raise StateError(f"{' and '.join(map(str, twice))} are of one job: give one of each")
+        raise StateError(OF_ONE_JOB([str(file) for file in twice]))
     return of
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_restores import NO_OWN_FOLDER
 from flowcheck.ops.console_output import bar
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.vault.download.checkpoint_download import fetched
@@ -62,5 +63,5 @@ def _own_temporary() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-        raise StateError(f"{folder}: is not this user's alone: set TMPDIR to a folder that is")
+        raise StateError(NO_OWN_FOLDER(folder))
     return folder

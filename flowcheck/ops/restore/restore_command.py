@@ -11,11 +11,17 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_restores import (
+    JOB_OF_A_RUN,
+    NOT_WITH_OPTION,
+    ONE_TEMPLATE,
+    URL_NAMES_JOB,
+)
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.restore.multi_job_restore import is_multi_job, restore_all_jobs
 from flowcheck.ops.restore.remote_checkpoint import checkpoint_of
 from flowcheck.ops.restore.restore_output import output_of, protected_paths_of
-from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form_message
+from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
 from flowcheck.ops.restore.single_step_restore import RestoredStep, restore_step
 from flowcheck.replica.checkpoint_files.manifest import Manifest
 from flowcheck.stages.run_directory.job_run_dirs import job_run_root
@@ -69,11 +75,9 @@ def _local_source(
     source = request.source
     if source.url is not None:
         if source.checkpoint is not None:
-            right = "does not go with --checkpoint: give one of them"
-            raise ConfigError("--from", source.url, right)
+            raise ConfigError("--from", source.url, NOT_WITH_OPTION("--checkpoint"))
         if source.job is not None:
-            where = "http://host:port/jobs/K or the target's folder"
-            raise ConfigError("--job", source.job, f"is of --run: the URL names a job, {where}")
+            raise ConfigError("--job", source.job, URL_NAMES_JOB())
         output_of(request, protected=protected).check()
         with checkpoint_of(source, beside=request.out) as folder:
             where = f"{source.url.rstrip('/')}/{folder.name}"
@@ -81,23 +85,22 @@ def _local_source(
         return
     if source.job is not None:
         if source.checkpoint is not None:
-            raise ConfigError("--job", source.job, "is of a run, not of --checkpoint or --from")
+            raise ConfigError("--job", source.job, JOB_OF_A_RUN())
         assert source.run is not None
         source = replace(source, run=job_run_root(source.run, source.job))
     yield source
 
 
 def _check_form(request: RestoreRequest) -> None:
-    """Raises ConfigError, StateError where it is not told what one step is to be written as."""
+    """Raises ConfigError, StateError if the form to write a step in is missing or ambiguous."""
     if request.form is not None:
         if request.templates:
-            right = "does not go with --template: give one of them"
-            raise ConfigError("--format", request.form, right)
+            raise ConfigError("--format", request.form, NOT_WITH_OPTION("--template"))
         format_named(request.form)
     elif not request.templates:
-        raise StateError(missing_form_message())
+        raise StateError(missing_form())
     elif len(request.templates) > 1:
-        raise ConfigError("--template", len(request.templates), "one goes with --job")
+        raise ConfigError("--template", len(request.templates), ONE_TEMPLATE())
 
 
 def _as_dict(done: RestoredStep) -> dict[str, Any]:

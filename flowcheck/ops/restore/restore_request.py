@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_restores import BUFFERS_OF_A_FILE, TEMPLATE_OR_FORMAT
+from flowcheck.findings.finding import Finding
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.format_registry import (
@@ -76,13 +78,9 @@ class RestoreRequest:
         """Raises ConfigError for an option that would do nothing."""
         check_options(self.options, self.form)
         if self.also and not (self.templates or self.options.like):
-            right = "tells of buffers that a --template or a --like has: give one of them"
-            raise ConfigError("--also", str(self.also[0]), right)
+            raise ConfigError("--also", str(self.also[0]), BUFFERS_OF_A_FILE())
 
 
-def missing_form_message() -> str:
-    """What to give where neither a template nor a format is."""
-    return (
-        "the form of what is to be written is missing: --template FILE, a checkpoint the trainer "
-        f"wrote in this job, or --format NAME, one of {', '.join(FORMATS)}"
-    )
+def missing_form() -> Finding:
+    """What to give if neither a template nor a format is given."""
+    return TEMPLATE_OR_FORMAT(tuple(FORMATS))

@@ -9,6 +9,7 @@ from threading import Event
 
 from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_restores import NOT_A_FOLDER, SERVE_UNENCRYPTED, SERVE_WHAT
 from flowcheck.stages.checkpointing.serve_stage import catalogues_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
@@ -16,16 +17,13 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
 
 LOOK_S = 0.5
-PLAIN_TEXT_WARNING = (
-    "who sees the traffic has the word and the steps; --tls-certificate encrypts it"
-)
+"""Seconds between two looks at the server. A choice: shorter costs processor time."""
 
 
 def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_json: bool) -> int:
     """Serves until a signal. Raises ConfigError where there is nothing to serve, or nowhere."""
     if (root is None) == (checkpoints is None):
-        right = "give --run DIR, or a folder of checkpoints"
-        raise ConfigError("--run", str(root), right)
+        raise ConfigError("--run", str(root), SERVE_WHAT())
     if root is not None:
         where = RunDir(root)
         with tempfile.TemporaryDirectory(prefix="flowcheck-serve-") as own:
@@ -33,7 +31,7 @@ def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_
             return _serve(catalogues_of(where, where.settings(), staging), config, as_json=as_json)
     assert checkpoints is not None
     if not checkpoints.is_dir():
-        raise ConfigError("checkpoints", str(checkpoints), "is no folder")
+        raise ConfigError("checkpoints", str(checkpoints), NOT_A_FOLDER())
     return _serve(StepCatalog([checkpoints.resolve()]), config, as_json=as_json)
 
 
@@ -49,7 +47,7 @@ def _serve(
             where = "/jobs" if isinstance(catalogue, dict) else "/steps"
             told = f"serving {server.url}{where}, until Ctrl-C"
             if config.tls_certificate is None and config.token_file is not None and not as_json:
-                print(f"not encrypted: {PLAIN_TEXT_WARNING}", flush=True)
+                print(f"not encrypted: {SERVE_UNENCRYPTED()}", flush=True)
             print(json.dumps({"url": server.url}) if as_json else told, flush=True)
             while not signals.received:
                 Event().wait(LOOK_S)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_restores import TEMPLATE_IS_A_FOLDER
 from flowcheck.ops.console_output import growing_bar
 from flowcheck.ops.lifecycle.chain_runner import last_audit
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
@@ -48,8 +49,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
     target.check()
     template = request.templates[0] if request.templates else None
     if template is not None and template.is_dir():
-        right = "is a folder: --format NAME --like FOLDER writes one in its place"
-        raise ConfigError("--template", str(template), right)
+        raise ConfigError("--template", str(template), TEMPLATE_IS_A_FOLDER())
     written: Manifest | FillReport
     took_s, chain, form = 0.0, source.chain, request.form
     with found_step(source, in_place=template is None) as here:

@@ -12,6 +12,16 @@ from threading import Event
 
 from flowcheck.config import JobConfig, OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_restores import (
+    BECAUSE,
+    NOTHING_WRITTEN,
+    OTHER_STEP,
+    REPLICA_GONE,
+    STATE_UNKNOWN,
+    STEP_NOT_KEPT,
+    STEPS_WAITING,
+)
+from flowcheck.findings.catalog.replica_state_errors import NO_STEPS
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
@@ -53,16 +63,22 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
 )
 
 CALM_S = 1.0
-"""Nothing moves for so long: what was captured has become steps, as far as it can."""
+"""Seconds in which nothing moves: what was captured has become steps, as far as it can. A choice:
+longer delays each restore, shorter may give an older step on a busy machine."""
 READING_S = 60.0
-"""The same while staged messages wait to be read: a reading moves nothing that can be seen."""
+"""The same in seconds while staged messages wait to be read: a reading moves nothing that can be
+seen. A choice, as CALM_S."""
 UPDATE_S = 60.0
-"""A whole step the updater has begun may take so long without a sign of life."""
+"""Seconds without a sign of life that a whole step the updater has begun may take. A choice: longer
+delays the error of a dead updater, shorter gives a large model up."""
 ARRIVING_S = 5.0
-"""Frames that come for so long without a pause: the job runs, and will not settle."""
+"""Seconds in which frames come without a pause: the job runs, and will not settle. A choice: longer
+delays the answer, shorter misses the end of a job that is just stopping."""
 COMING_S = 30.0
-"""The same with pauses, as of a job whose steps take seconds."""
+"""The same in seconds where frames come with pauses, as of a job whose steps take seconds. A
+choice, as ARRIVING_S."""
 LOOK_S = 0.05
+"""Seconds between two looks at the positions. A choice: shorter costs processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +173,7 @@ def _replica_holds(run: RunDir, step: Step | None, *, settle: bool) -> bool:
 
 def _of_replica(run: RunDir, taken: Snapshot) -> FoundStep:
     if taken.step == 0 and incarnation_of(run).step is None:
-        raise StateError(
-            f"{run.root}: the optimizer's state is not known yet: flowcheck base FILE gives it"
-        )
+        raise StateError(STATE_UNKNOWN(run.root))
     where = f"the replica of {run.root}"
     return FoundStep(taken, where, assumptions_of(run), seen=seen_in(run))
 
@@ -173,15 +187,14 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
         if not named:
             in_memory = peek_versions(run.replica)[1] if run.replica.exists() else ()
             held = {int(path.name.removeprefix(STEP)) for path in kept} | {*in_memory}
-            there = ", ".join(map(str, sorted(held))) or "none"
-            raise StateError(f"{run.root}: step {step} is not kept (steps kept: {there})")
+            there = sorted(held) or NO_STEPS()
+            raise StateError(STEP_NOT_KEPT(run=run.root, step=step, kept=there))
         kept = named
     if not kept:
-        why = f" ({'; '.join(map(str, told))})" if (told := unlearned_reasons(run)) else ""
-        if config.checkpoint is None and run.steps.exists():
-            right = "and its settings name no folder of checkpoints: --checkpoint FOLDER names one"
-            raise StateError(f"{run.root}: its replica is gone, {right}{why}")
-        raise StateError(f"{run.root}: no step was taken there, and no checkpoint was written{why}")
+        gone = config.checkpoint is None and run.steps.exists()
+        fact = (REPLICA_GONE if gone else NOTHING_WRITTEN)(run.root)
+        reasons = unlearned_reasons(run)
+        raise StateError(BECAUSE(fact=fact, reasons=reasons) if reasons else fact)
     by = CodeApproval((config.optimizer,))
     return replace(from_checkpoint(kept[-1], lazily=lazily, by=by), seen=seen_in(run))
 
@@ -236,7 +249,7 @@ def from_checkpoint(
     folder = newest_output(folder)
     manifest = load_manifest(folder)
     if step not in (None, manifest.step):
-        raise StateError(f"{folder}: is of step {manifest.step}, not {step}")
+        raise StateError(OTHER_STEP(path=folder, found=manifest.step, step=step))
     kept = checkpoint_save.load(folder, lazily=lazily)
     taken = checkpoint_save.snapshot_in(folder, kept)
     taken = replace(taken, optimizer=by.stated(taken.optimizer))
@@ -297,10 +310,7 @@ def _settle(run: RunDir, config: JobConfig) -> None:
         if now != last:
             last, moved_s = now, now_s
     if last.whole or last.heads != last.tails:
-        raise StateError(
-            f"{run.root}: frames or whole steps have waited {UPDATE_S:.0f} s and nobody takes "
-            "them: see flowcheck status, and the logs there"
-        )
+        raise StateError(STEPS_WAITING(run=run.root, seconds=f"{UPDATE_S:.0f}"))
 
 
 def _positions(run: RunDir, config: JobConfig) -> _Positions:

@@ -8,6 +8,12 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.refused_restores import (
+    NO_MANIFEST_OF_IT,
+    NOTHING_TO_VERIFY,
+    PATH_MISSING,
+    STEP_WITHOUT_MANIFEST,
+)
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.restore.interrupted_output import interrupted_output_reason
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
@@ -30,11 +36,12 @@ from flowcheck.replica.checkpoint_files.manifest import (
 
 DAMAGED = 1
 SHOWN = 8
+"""Faults that are listed; more are counted. A choice of layout."""
 
 
 def run(path: Path, *, as_json: bool) -> int:
-    """Prints what is not as it was written; 0 if nothing is. Raises StateError where nothing tells
-    what was written there."""
+    """Prints what differs from what was written; 0 if nothing does. Raises StateError where no
+    manifest lists what was written there."""
     output = output_at(path)
     if not path_of(output).is_file() and (told := interrupted_output_reason(output)):
         raise StateError(told)
@@ -53,8 +60,8 @@ def run(path: Path, *, as_json: bool) -> int:
 
 
 def output_at(path: Path) -> Path:
-    """The output a path speaks of: a file, a folder, its manifest, or the newest checkpoint of a
-    folder of them. Raises StateError where there is none."""
+    """The output that a path names: a file, a folder, its manifest, or the newest checkpoint of a
+    folder of checkpoints. Raises StateError if there is no output."""
     if path.name == MANIFEST and path.is_file():
         return path.parent
     if path.name.endswith(MANIFEST_SUFFIX) and path.is_file():
@@ -65,16 +72,12 @@ def output_at(path: Path) -> Path:
     if newest is None and (gone := why_latest_is_missing(path)):
         raise StateError(gone)
     if newest is None and path.is_dir() and path.name.startswith(STEP):
-        lacks = f"{MANIFEST} is missing, so it is no whole step, or none of ours"
-        raise StateError(f"{path}: no manifest of ours tells of it: {lacks}")
+        raise StateError(STEP_WITHOUT_MANIFEST(path=path, manifest=MANIFEST))
     if newest is None and (told := interrupted_output_reason(path)):
         raise StateError(told)
     if newest is None:
-        there = "nothing is there" if not path.exists() else "no manifest of ours tells of it"
-        raise StateError(
-            f"{path}: {there}: name a step-N folder, a folder whose `latest` names one, or a file "
-            f"that flowcheck restore wrote (its sums lie beside it in NAME{MANIFEST_SUFFIX})"
-        )
+        found = NO_MANIFEST_OF_IT() if path.exists() else PATH_MISSING()
+        raise StateError(NOTHING_TO_VERIFY(path=path, found=found, suffix=MANIFEST_SUFFIX))
     return newest
 
 

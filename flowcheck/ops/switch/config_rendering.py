@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_mirror_sessions import FORM_REFUSED, NO_FORMS
 from flowcheck.findings.catalog.switch_changes import BAD_TEMPLATE_LINE
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
 from flowcheck.ops.switch.session_rules import platform_sessions
@@ -44,7 +45,7 @@ class RenderedLine(msgspec.Struct, frozen=True, kw_only=True):
 def render(
     os: str, session: MirrorSession, parts: Iterable[CommandPart], form: str | None = None
 ) -> list[RenderedLine]:
-    """The commands of these parts for `session`, `in_order`.
+    """The commands of these parts for `session`, in the order the switch takes them.
 
     Raises ConfigError where the platform cannot hold the session or has no such form.
     """
@@ -92,9 +93,9 @@ def _form(platform: Platform, form: str | None) -> str:
     if form is None:
         return platform.forms[0]
     if form not in platform.forms or not form:
-        known = ", ".join(filter(None, platform.forms))
-        right = f"must be one of {known}" if known else "leave it out"
-        raise ConfigError("--form", form, f"{platform.title}: {right}")
+        known = tuple(filter(None, platform.forms))
+        why = FORM_REFUSED(platform=platform.title, forms=known) if known else None
+        raise ConfigError("--form", form, why or NO_FORMS(platform.title))
     return form
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.errors import ConfigError, naming_file
-from flowcheck.findings.catalog.switch_rules import (
+from flowcheck.findings.catalog.mirror_session_rules import (
     MONITOR_SHARED,
     MONITOR_WATCHED_BY,
     NO_OVERLAP,
@@ -19,6 +19,7 @@ from flowcheck.findings.catalog.switch_rules import (
     SOURCE_IS_MONITOR_OF,
     SOURCE_WATCHED_BY,
 )
+from flowcheck.findings.catalog.refused_mirror_sessions import NOT_TOML
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, MirrorSource
 from flowcheck.ops.switch.mirror_session_options import parse_source
@@ -47,7 +48,7 @@ def read(path: Path) -> tuple[ExistingSession, ...]:
     try:
         return convert(tomllib.loads(content.decode()), ExistingSessionsFile).session
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError("--state", str(path), f"is not valid TOML: {error}") from error
+        raise ConfigError("--state", str(path), NOT_TOML(str(error))) from error
 
 
 def check_overlaps(

@@ -6,6 +6,31 @@ import re
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    BRIDGE_NEEDED,
+    BROADCAST,
+    DIRECTION_SUFFIX,
+    LOOPBACK,
+    MONITOR_BESIDE_ERSPAN,
+    MONITOR_NEEDED,
+    MONITOR_OR_ERSPAN_NEEDED,
+    MONITOR_WITH_ERSPAN,
+    MULTICAST,
+    NO_BRIDGES,
+    NO_TUNNEL_KNOWN,
+    NOT_A_BRIDGE_NAME,
+    NOT_ONE_MACHINE,
+    RESERVED,
+    SAME_ENDS,
+    SESSION_NAME,
+    SESSION_NUMBER,
+    SESSION_NUMBER_WITHIN,
+    THIS_NETWORK,
+    TUNNEL_ADDRESS,
+    TUNNEL_FORM,
+    TUNNEL_NUMBER,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.mirror_session import (
     ErspanTunnel,
     MirrorDirection,
@@ -36,11 +61,9 @@ def parse_session(
     tunnel = parse_tunnel(erspan) if erspan is not None else None
     _target(platform, monitor, tunnel)
     if platform.bridge and bridge is None:
-        raise ConfigError(
-            "--bridge", "not given", "must be stated: the bridge its ports are on, br0"
-        )
+        raise ConfigError("--bridge", "not given", BRIDGE_NEEDED())
     if bridge is not None and not (platform.bridge and re.fullmatch(platform.port, bridge)):
-        right = "a bridge's name, br0" if platform.bridge else f"{platform.title} has none"
+        right = NOT_A_BRIDGE_NAME() if platform.bridge else NO_BRIDGES(platform.title)
         raise ConfigError("--bridge", bridge, right)
     return MirrorSession(
         name=name,
@@ -58,38 +81,36 @@ def parse_source(platform: Platform, word: str) -> MirrorSource:
     if colon and last in tuple(MirrorDirection):
         return MirrorSource(port=platform.spelled(port), direction=MirrorDirection(last))
     if colon and last.isalpha():
-        raise ConfigError("--source", word, "ends in :rx, :tx or :both, or has no direction (rx)")
+        raise ConfigError("--source", word, DIRECTION_SUFFIX())
     return MirrorSource(port=platform.spelled(word))
 
 
 def parse_tunnel(word: str) -> ErspanTunnel:
     """`src=A,dst=B[,id=N][,ttl=N][,dscp=N]`, A and B IPv4 addresses. Raises ConfigError."""
-    right = "is src=ADDRESS,dst=ADDRESS and, if wanted, id=N, ttl=N, dscp=N"
     parts: dict[str, str] = {}
     for part in word.split(","):
         key, _, value = part.partition("=")
         if key not in ("src", "dst", *LIMITS) or not value or key in parts:
-            raise ConfigError("--erspan", word, right)
+            raise ConfigError("--erspan", word, TUNNEL_FORM())
         parts[key] = value
     if not {"src", "dst"} <= set(parts):
-        raise ConfigError("--erspan", word, right)
+        raise ConfigError("--erspan", word, TUNNEL_FORM())
     numbers: dict[str, int] = {}
     for key, (least, most) in LIMITS.items():
         value = parts.get(key, "1" if key == "id" else "64" if key == "ttl" else "0")
         if not re.fullmatch(r"[0-9]{1,4}", value) or not least <= int(value) <= most:
-            raise ConfigError("--erspan", word, f"{key} is a number from {least} to {most}")
+            why = TUNNEL_NUMBER(key=key, least=least, most=most)
+            raise ConfigError("--erspan", word, why)
         numbers[key] = int(value)
     try:
         source, destination = IPv4Address(parts["src"]), IPv4Address(parts["dst"])
     except AddressValueError as error:
-        raise ConfigError("--erspan", word, f"{error}; {right}") from error
+        raise ConfigError("--erspan", word, TUNNEL_ADDRESS(str(error))) from error
     for key, address in (("src", source), ("dst", destination)):
         if kind := _no_host(address):
-            raise ConfigError(
-                "--erspan", word, f"{key} is {kind}: state the address of one machine"
-            )
+            raise ConfigError("--erspan", word, NOT_ONE_MACHINE(key=key, kind=kind))
     if source == destination:
-        raise ConfigError("--erspan", word, "src is the switch's own address, dst the capture's")
+        raise ConfigError("--erspan", word, SAME_ENDS())
     return ErspanTunnel(
         source=source,
         destination=destination,
@@ -99,18 +120,18 @@ def parse_tunnel(word: str) -> ErspanTunnel:
     )
 
 
-def _no_host(address: IPv4Address) -> str | None:
+def _no_host(address: IPv4Address) -> Finding | None:
     """What an address is that no single machine is reached by (RFC 6890, 2.2.2; RFC 5771)."""
     if address in IPv4Network("0.0.0.0/8"):
-        return 'of "this network", 0.0.0.0/8'
+        return THIS_NETWORK()
     if address.is_loopback:
-        return "a loopback address"
+        return LOOPBACK()
     if address.is_multicast:
-        return "a multicast address"
+        return MULTICAST()
     if int(address) == 0xFFFFFFFF:
-        return "the broadcast address"
+        return BROADCAST()
     if address.is_reserved:
-        return "in the reserved 240.0.0.0/4"
+        return RESERVED()
     return None
 
 
@@ -118,13 +139,14 @@ def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]
     if platform.identity == "name":
         name = "flowcheck" if session is None else session
         if not re.fullmatch(SESSION_NAME_PATTERN, name, re.ASCII):
-            right = "a letter, then letters, digits, _ and -, 16 together at most"
-            raise ConfigError("--session", name, right)
+            raise ConfigError("--session", name, SESSION_NAME())
         return name, None
-    known = f", {platform.numbers[0]} to {platform.numbers[1]}" if platform.numbers else ""
-    right = f"{platform.title} numbers its sessions: state a number{known}, that is not in use"
+    right = SESSION_NUMBER(platform.title)
+    if platform.numbers:
+        least, most = platform.numbers
+        right = SESSION_NUMBER_WITHIN(platform=platform.title, least=least, most=most)
     if session is None:
-        raise ConfigError("--session", "not given", f"{right} (one that exists would be changed)")
+        raise ConfigError("--session", "not given", right)
     if not re.fullmatch(r"[0-9]{1,4}", session, re.ASCII):
         raise ConfigError("--session", session, right)
     return "flowcheck", int(session)
@@ -132,17 +154,11 @@ def _identity(platform: Platform, session: str | None) -> tuple[str, int | None]
 
 def _target(platform: Platform, monitor: str | None, tunnel: ErspanTunnel | None) -> None:
     if tunnel is not None and platform.erspan is None:
-        right = f"no way to say it is known for {platform.title}: use --monitor"
-        raise ConfigError("--erspan", str(tunnel), right)
+        raise ConfigError("--erspan", str(tunnel), NO_TUNNEL_KNOWN(platform.title))
     if tunnel is None and monitor is None:
-        other = ", or --erspan" if platform.erspan else ""
-        raise ConfigError(
-            "--monitor", "not given", f"must be stated: the port copies leave by{other}"
-        )
+        why = MONITOR_OR_ERSPAN_NEEDED() if platform.erspan else MONITOR_NEEDED()
+        raise ConfigError("--monitor", "not given", why)
     if tunnel is not None and monitor is not None and not platform.erspan_port:
-        raise ConfigError(
-            "--monitor", monitor, "not beside --erspan: copies go where its route goes"
-        )
+        raise ConfigError("--monitor", monitor, MONITOR_BESIDE_ERSPAN())
     if tunnel is not None and monitor is None and platform.erspan_port:
-        right = f"{platform.title} names the port its tunnel leaves by: state it too"
-        raise ConfigError("--monitor", "not given", right)
+        raise ConfigError("--monitor", "not given", MONITOR_WITH_ERSPAN(platform.title))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.switch_rules import (
+from flowcheck.findings.catalog.mirror_session_rules import (
     BURSTS_OVER_MONITOR,
     FITS_MONITOR,
     MEAN_OVER_MONITOR,

@@ -8,11 +8,18 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import DECODE_ERRORS, ConfigError, naming_file
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    NO_MEAN_RATE,
+    NOT_PORTS_JSON,
+    PORT_NOT_IN_FILE,
+    TOO_LARGE,
+)
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSource
 from flowcheck.ops.switch.monitor_capacity import JobRates
 from flowcheck.ops.switch.switch_platforms import Platform
 
 MOST_BYTES = 64 << 20
+"""Bytes. A choice: a larger file is not a port list, and is not read."""
 
 
 class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,27 +42,25 @@ def rates_in_ports_json(
 ) -> JobRates:
     """The largest mean among the sources, since figures are of one direction of any of them.
 
-    Raises ConfigError for a file that is none, that says nothing of a source, or has no means.
+    Raises ConfigError for another kind of file, for a source it does not have, and without means.
     """
     key = "--ports-json"
     with naming_file(path):
         if path.stat().st_size > MOST_BYTES:
-            raise ConfigError(key, str(path), f"is larger than {MOST_BYTES:,} bytes")
+            raise ConfigError(key, str(path), TOO_LARGE(MOST_BYTES))
         content = path.read_bytes()
     try:
         written = msgspec.json.decode(content, type=PortsJson)
     except DECODE_ERRORS as error:
-        right = f"is not what `flowcheck ports --json` prints: {error}"
-        raise ConfigError(key, str(path), right) from error
+        raise ConfigError(key, str(path), NOT_PORTS_JSON(str(error))) from error
     means: list[float] = []
     for source in sources:
         for way in source.direction.ways():
             found = [one for one in written.pairs if _is(platform, one, source.port, way)]
             if not found:
-                raise ConfigError(key, f"{source.port}:{way}", f"is not among those in {path}")
+                raise ConfigError(key, f"{source.port}:{way}", PORT_NOT_IN_FILE(path))
             if any(one.mean_gbps is None for one in found):
-                right = "has no mean: state [traffic] in the layout it was made of"
-                raise ConfigError(key, f"{source.port}:{way}", right)
+                raise ConfigError(key, f"{source.port}:{way}", NO_MEAN_RATE())
             means += [one.mean_gbps for one in found if one.mean_gbps is not None]
     mean = max(means)
     return JobRates(direction_gbps=mean, formula=f"{mean:.4g} by {path.name}")

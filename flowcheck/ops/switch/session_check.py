@@ -8,10 +8,16 @@ from pathlib import Path
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.switch_rules import (
+from flowcheck.findings.catalog.mirror_session_rules import (
     LINES_FROM_MEMORY,
     LINES_READ,
     MORE_LINES_FROM_MEMORY,
+)
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    ABOVE_ZERO,
+    FIGURES_TOGETHER,
+    ONE_OF,
+    RING_OF_ONE,
 )
 from flowcheck.ops.switch import existing_sessions, monitor_capacity, session_rules
 from flowcheck.ops.switch.config_rendering import CommandPart, render
@@ -23,7 +29,7 @@ ROCE_MTUS = (256, 512, 1024, 2048, 4096)
 """Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
 
 MOST_LINES = 4
-"""Lines from memory that are listed."""
+"""Lines from memory that are listed. A choice of layout."""
 
 
 class MtuSizes(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,9 +94,7 @@ def speeds(source_gbps: float, monitor_gbps: float) -> monitor_capacity.LineRate
 def sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
     """Raises ConfigError for a payload that is no path MTU of RoCE."""
     if roce_mtu not in ROCE_MTUS:
-        raise ConfigError(
-            "--roce-mtu", roce_mtu, f"must be one of {', '.join(map(str, ROCE_MTUS))}"
-        )
+        raise ConfigError("--roce-mtu", roce_mtu, ONE_OF(ROCE_MTUS))
     return MtuSizes(roce_mtu=roce_mtu, path_bytes=path_bytes)
 
 
@@ -106,9 +110,7 @@ def figures(
     Raises ConfigError where only some of them are stated.
     """
     if protocol not in monitor_capacity.PADDING:
-        raise ConfigError(
-            "--protocol", protocol, f"must be one of {', '.join(monitor_capacity.PADDING)}"
-        )
+        raise ConfigError("--protocol", protocol, ONE_OF(tuple(monitor_capacity.PADDING)))
     if measured_gbps is not None:
         _above("--measured-gbps", measured_gbps)
         return monitor_capacity.JobRates(
@@ -117,17 +119,14 @@ def figures(
     if gradient_bytes is None and members is None and step_s is None:
         return None
     if gradient_bytes is None or members is None or step_s is None:
-        right = "give --gradient-bytes, --members and --step-s together"
-        raise ConfigError("--gradient-bytes", gradient_bytes, right)
+        raise ConfigError("--gradient-bytes", gradient_bytes, FIGURES_TOGETHER())
     _above("--gradient-bytes", gradient_bytes)
     _above("--step-s", step_s)
     if members < 2:
-        raise ConfigError("--members", members, "must be 2 or more: a ring has 2 members")
+        raise ConfigError("--members", members, RING_OF_ONE())
     return monitor_capacity.ring_rates(gradient_bytes, members, step_s, protocol)
 
 
 def _above(key: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ConfigError(key, value, "must be a finite number above 0")
-    if value <= 0:
-        raise ConfigError(key, value, "must be above 0")
+    if not math.isfinite(value) or value <= 0:
+        raise ConfigError(key, value, ABOVE_ZERO())

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.switch_rules import (
+from flowcheck.findings.catalog.mirror_session_rules import (
     ANY_FREE_NAME,
     DIRECTIONS,
     MONITOR_NOT_WATCHED,

@@ -15,6 +15,13 @@ import msgspec
 
 from flowcheck.config.config_decoding import ConfigSection, convert
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    BUNDLE_AS_MONITOR,
+    DID_YOU_MEAN,
+    LEADING_ZERO,
+    NOT_A_PORT_NAME,
+    ONE_OF,
+)
 from flowcheck.findings.catalog.switch_changes import BAD_TEMPLATE, NO_TEMPLATES
 from flowcheck.ops.switch.mirror_session import MirrorDirection
 
@@ -122,16 +129,15 @@ class Platform(ConfigSection, frozen=True):
             return written
         if self.bundle and re.fullmatch(self.bundle, port, re.ASCII):
             if monitor:
-                right = "a port channel can be watched, but cannot be the monitor port"
-                raise ConfigError(key, port, right)
+                raise ConfigError(key, port, BUNDLE_AS_MONITOR())
             self._one_spelling(key, port, "bundle")
             return port
-        right = f"is not a port name of {self.title}, which looks like {self.example}"
-        raise ConfigError(key, port, right)
+        why = NOT_A_PORT_NAME(platform=self.title, example=self.example)
+        raise ConfigError(key, port, why)
 
     def _one_spelling(self, key: str, port: str, kind: Literal["port", "bundle"]) -> None:
         if kind not in self.free_names and re.search(r"(?<![0-9])0[0-9]", port):
-            raise ConfigError(key, port, "has a number with a leading zero: write it without")
+            raise ConfigError(key, port, LEADING_ZERO())
 
     def words(self, direction: MirrorDirection) -> tuple[str, ...]:
         """The platform's words for a direction."""
@@ -172,8 +178,9 @@ def platform_named(name: str) -> Platform:
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)
         near += [one for one in known if name and name.lower() in known[one].title.lower()]
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError("--os", name, f"{hint}must be one of {', '.join(known)}")
+        choices = tuple(known)
+        why = DID_YOU_MEAN(nearest=near[0], choices=choices) if near else ONE_OF(choices)
+        raise ConfigError("--os", name, why)
     return known[name]
 
 

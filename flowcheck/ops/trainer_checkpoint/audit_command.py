@@ -39,6 +39,7 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 
 DIFFERENT = 1
 SHOWN = 8
+"""Differences that are listed; more are counted. A choice of layout."""
 CORRECT = "correct [optimizer], and follow the job again from its start"
 WRONG = (
     "the replica's settings are not the trainer's, so its steps differ even from the trainer's "

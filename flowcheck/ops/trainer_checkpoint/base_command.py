@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
     STATE_KNOWN,
     STATED_ELSEWHERE,
 )
+from flowcheck.findings.catalog.refused_commands import LATER_CHECKPOINT_OR_JOB
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.console_output import print_line
 from flowcheck.ops.trainer_checkpoint import gradient_log_position
@@ -38,7 +39,7 @@ from flowcheck.ops.trainer_checkpoint.replica_reset import replace_with_checkpoi
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
+from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range
@@ -53,6 +54,8 @@ from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_st
 from flowcheck.wire.training_job.learned_job import decode_job
 
 TAKEN_LIMIT_S = 60.0
+"""Seconds for the updater to take a base. A choice: longer delays the error of a chain that hangs,
+shorter fails for a large model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +134,7 @@ def apply_base(
 def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir, BaseCheckpoint]:
     """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
     if place.then is None and place.after is not None:
-        right = (
-            "with several jobs, give a later checkpoint (--then FILE), which shows the job it is "
-            f"of; or name the job: --run {runs[0].root}/jobs/N"
-        )
+        right = LATER_CHECKPOINT_OR_JOB(runs[0].root)
         raise ConfigError("--after", place.after, right)
     found: list[tuple[RunDir, BaseCheckpoint]] = []
     why: list[Finding] = []
@@ -163,8 +163,8 @@ def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
 def submit_base(
     where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
 ) -> tuple[CheckpointTemplate, Finding]:
-    """Puts the state of a checkpoint where the updater takes it, as `proved`; why it is the
-    base."""
+    """Puts the state of a checkpoint where the updater takes it, chosen by `verified_base`; why it
+    is the base."""
     found = verified_base(where, config, file, place)
     _put(where, found)
     return found.template, found.why

@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.trainer_checkpoint import audit_command as audits
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.checkpoint_request import await_answer, submit_request
+from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_in
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
@@ -34,8 +34,13 @@ from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_st
 from flowcheck.wire.training_job.learned_job import decode_job
 
 REACHED_LIMIT_S = 60.0
+"""Seconds for the replica to reach the file's step. A choice: longer delays the error, shorter
+fails for slow steps."""
 TAKEN_LIMIT_S = 60.0
+"""Seconds for the updater to take the file. A choice: longer delays the error of a chain that
+hangs, shorter fails for a large model."""
 LOOK_S = 0.05
+"""Seconds between two looks at the replica's step. A choice: shorter costs processor time."""
 
 
 def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
@@ -76,7 +81,7 @@ def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
 
 def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> int:
     """Gives it to the updater and waits for it; the step at which that was then. Raises StateError
-    as `reanchor`."""
+    as `replace_with_checkpoint`."""
     request = submit_checkpoint(where, template, file)
     answer = await_answer(where, request, TAKEN_LIMIT_S, "the file")
     if answer.refused is not None:

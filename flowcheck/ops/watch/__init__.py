@@ -1,1 +1,1 @@
-"""A running chain as others see it: one state, and what is made of it."""
+"""The state of a running chain, and how it is shown: HTTP, metrics, terminal and page."""

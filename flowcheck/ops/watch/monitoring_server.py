@@ -1,12 +1,12 @@
 """The HTTP server of `flowcheck watch`.
 
-GET /metrics      for Prometheus, as text or as OpenMetrics, as it asks
+GET /metrics      for Prometheus, as text or as OpenMetrics, as the client asks
 GET /healthz      {"word", "reason"}: 200 for exact and behind, 503 for tainted and stale; reason
                   is a finding: {"code", "arguments", "until_audit", "sentence"}
 GET /state.json   the whole state (state/chain_state.py)
 GET /             the page, for people (page/)
 
-A scrape that finds nobody cannot know whether a chain was killed or taken down.
+A scraper that gets no answer cannot know whether the chain was killed or stopped.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import msgspec
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
 from flowcheck.ops.watch import page, prometheus_metrics
 from flowcheck.ops.watch.state.chain_state import encode_state
 from flowcheck.ops.watch.state.health_rules import HEALTHY
@@ -37,15 +38,15 @@ from flowcheck.vault.serve.step_server import read_token
 
 
 class MonitoringServer(BoundedHttpServer):
-    """Listens once it is made; serves between `start` and `stop`."""
+    """Listens from its creation; answers between `start` and `stop`."""
 
     request_queue_size = 32
 
     def __init__(
         self, reader: StateReader, config: WatchConfig, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Raises ConfigError where it cannot listen there, or where the token or the certificate is
-        missing or unreadable."""
+        """Raises ConfigError where it cannot listen at that address, or where the token or the
+        certificate is missing or unreadable."""
         self.reader, self.timeout_s = reader, config.timeout_s
         self.is_loopback, self.scrapes = config.is_loopback, ScrapeInterval()
         self.token = read_token(config.token_file) if config.token_file is not None else None
@@ -53,15 +54,16 @@ class MonitoringServer(BoundedHttpServer):
         try:
             super().__init__(config.host, config.port, config.connections, MonitoringHandler, tls)
         except OSError as error:
-            why = f"cannot listen there ({error.strerror}): state another address or port"
+            why = CANNOT_LISTEN(error.strerror)
             raise ConfigError("watch.listen", config.listen, why) from error
 
 
 HEAD_S = 5.0
-"""For all of a request's head, and between two requests of a connection."""
+"""Seconds for all of a request's head, and between two requests of a connection. A choice: longer
+lets slow clients hold connections, shorter cuts off bad links."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-"""What a browser or a scraper of this machine names it; another name may be a page of somebody
-else's that was made to point here."""
+"""Host names of a browser or a scraper on this machine. A request for another name may come from a
+foreign page whose name was made to resolve to this machine (DNS rebinding)."""
 ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 JSON = "application/json"
 
@@ -85,7 +87,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answers, whatever happens on the way."""
+        """Answers, whatever error occurs on the way."""
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # its body is not read
         try:
@@ -94,7 +96,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_HEAD(self) -> None:
-        """As GET, without the bytes."""
+        """As GET, without the body."""
         self.do_GET()
 
     def _answer(self) -> None:
@@ -172,20 +174,21 @@ class MonitoringHandler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Of a request that is none: as any other refusal."""
+        """Answers an invalid request, in the form of every other refusal."""
         self.close_connection = True
         self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape a second would fill the log."""
+        """Logs nothing: a scrape a second would fill the log."""
 
 
 EVERY_MAX_S = 2.5
-"""Who comes less often is not waited for: an end takes 4 s at most (supervisor.py)."""
+"""Seconds between two scrapes. Who comes less often is not waited for: an end takes 4 s at most
+(supervisor.py, GRACE_S)."""
 
 
 class ScrapeInterval:
-    """Of all who scrape; times are monotonic."""
+    """How often scrapers come, over all of them. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
@@ -193,15 +196,16 @@ class ScrapeInterval:
         self._told = False
 
     def note(self, *, over: bool, now_s: float | None = None) -> None:
-        """One was answered; over: that the chain ends, or has ended, in order."""
+        """A scrape was answered. over: with the answer that the chain ends, or has ended, in
+        order."""
         now_s = time.monotonic() if now_s is None else now_s
         if self._last_s is not None:
             self._every_s = now_s - self._last_s
         self._last_s, self._told = now_s, over
 
     def wait_s(self, now_s: float | None = None) -> float:
-        """For how long to go on, as the next one may come in that time and has to be told; 0: for
-        nobody."""
+        """Seconds to go on serving, so that the next scrape can be told that the chain ends; 0:
+        nobody is waited for."""
         now_s = time.monotonic() if now_s is None else now_s
         if self._told or self._last_s is None or self._every_s is None:
             return 0.0

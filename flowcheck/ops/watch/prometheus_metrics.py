@@ -4,10 +4,6 @@ samples of a state.
 Labels are names that the job file or this program gives, of which there are few: jobs, stages,
 rings, counters. A step or an address is never a label. The job's label is training_job, as
 Prometheus keeps `job` for what it scrapes.
-
-Labels are names that the job file or this program gives, of which there are few: jobs, stages,
-rings, counters. A step or an address is never one. The job's is called training_job, as Prometheus
-keeps `job` for what it scrapes.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ JOB = "training_job"
 
 
 class MetricInfo(NamedTuple):
-    """One metric: a counter's name ends in _total where it is told."""
+    """One metric. A counter's name is shown with _total at its end."""
 
     kind: str
     help: str
@@ -149,7 +145,7 @@ METRICS: dict[str, MetricInfo] = {
 
 
 def exposition(state: ChainState, accept: str) -> tuple[bytes, str]:
-    """(text, its content type), in the format that a scraper accepts."""
+    """(text, its content type), in the format that the scraper accepts."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
@@ -182,7 +178,7 @@ Sample = tuple[str, tuple[str, ...], float]
 
 
 def samples(state: ChainState) -> Iterator[Sample]:
-    """All of a state; what it does not know is left out."""
+    """All samples of a state; unknown values are left out."""
     for word in HealthWord:
         yield "flowcheck_health", (word,), float(state.health.word is word)
     yield "flowcheck_over", (), float(state.in_order)
@@ -260,7 +256,7 @@ def _of_job(job: JobState) -> Iterator[Sample]:
 
 
 def _under_way(job: JobState) -> Iterator[Sample]:
-    """What a job that is followed no more has none of."""
+    """Samples that exist only while the job is followed."""
     own = (job.name,)
     yield "flowcheck_lag_steps", own, job.lag_steps
     yield "flowcheck_lag_seconds", own, job.lag_ms / 1e3

@@ -25,14 +25,15 @@ STYLES = {
     HealthWord.TAINTED: "bold magenta",
     HealthWord.STALE: "bold red",
 }
-"""Beside the word itself, which says the same to who sees no colours."""
+"""Colours of the health words. The word says the same without colours."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 RATE_CELLS, AGE_CELLS, NAME_CELLS = 8, 10, 24
-"""Least widths, so that a column stands still while its figures change."""
+"""Least widths in characters, so that columns do not move while their figures change. A choice of
+layout."""
 
 
 def jobs_table(state: ChainState) -> Table:
-    """One row a job; where its checkpoints lie, and why one failed, is `notes`."""
+    """One row per job; `notes` tells where its checkpoints lie, and why one failed."""
     table = _table(
         "job", "health", "step", "steps/s", "behind", "update", "lost", "taint", "durable"
     )
@@ -56,7 +57,7 @@ def jobs_table(state: ChainState) -> Table:
 
 
 def notes(job: JobState) -> Sequence[str]:
-    """Sentences below the tables: what a row has no room for."""
+    """Sentences below the tables, for what does not fit in a row."""
     own = job.durable
     said = []
     if own is not None and own.attempts:
@@ -93,7 +94,7 @@ def _durable(job: JobState) -> str:
 
 
 def stages_table(stages: Sequence[StageState]) -> Table:
-    """Those that are down first; the others as they come."""
+    """Stages that are down first, then the others in their order."""
     rates = (
         _right(f"last {RATE_SPAN_S:.0f} s", RATE_CELLS + 7),
         _right("off the wire", RATE_CELLS + 3),
@@ -114,12 +115,12 @@ def stages_table(stages: Sequence[StageState]) -> Table:
 
 
 def is_down(one: StageState) -> bool:
-    """It was started, and does not live."""
+    """Whether a stage was started and is not alive."""
     return one.pid is None and one.started
 
 
 def _stage_rate(one: StageState) -> str:
-    """Nothing of a stage that counts nothing; a dash where it is not known."""
+    """The rate of a stage; empty where the stage counts nothing, a dash where it is unknown."""
     if not one.unit:
         return ""
     return "-" if one.rate is None else f"{_rate(one.rate)} {one.unit}/s"
@@ -161,7 +162,7 @@ def _bar(fill: float) -> str:
 
 
 def steps_table(job: JobState, now_ns: int, last: int) -> Table:
-    """The newest `last` steps, the newest first."""
+    """The newest `last` steps, newest first."""
     table = _table("step", "arrived", "applied", "durable", "what became of it")
     table.columns[0].header = Text(f"step of {_named(job)}")
     for column in table.columns[1:4]:
@@ -173,7 +174,7 @@ def steps_table(job: JobState, now_ns: int, last: int) -> Table:
 
 
 def _became(step: StepState) -> str:
-    """In words: the same for who sees no colours."""
+    """What became of a step, in words that say the same without colours."""
     said = [f"LOST: {step.lost}"] if step.lost else []
     if step.logged:
         said.append("logged, waits for a base")
@@ -192,7 +193,7 @@ def _became(step: StepState) -> str:
 
 
 def events_table(events: Sequence[Event], now_ns: int) -> Table:
-    """The newest first."""
+    """Events, newest first."""
     table = _table("when", "event", "stage", "step", "why")
     table.columns[0].min_width = AGE_CELLS
     for one in reversed(events):
@@ -224,7 +225,7 @@ def _number(value: int | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    """0 where nothing was done, a dash where it is not known."""
+    """A rate as text: 0 where nothing was done, a dash where it is unknown."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:,.2f}"
@@ -246,7 +247,7 @@ def _ago(time_ns: int | None, now_ns: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """How long, to two digits or so."""
+    """A duration as text, to about two digits."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     minutes = seconds / 60

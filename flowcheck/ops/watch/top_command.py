@@ -31,17 +31,21 @@ from flowcheck.ops.watch.terminal_tables import (
 from flowcheck.stages.service_loop import Signals
 
 EVERY_S = 1.0
+"""Seconds between two pictures. A choice: shorter costs processor time."""
 LAST_STEPS, LAST_EVENTS = 8, 10
 FEW_STEPS, FEW_EVENTS = 3, 3
+"""Steps and events that are shown, on a high and on a low terminal. A choice of layout."""
 FEW_LINES = 12
-"""Fewer than these below the stages and rings: few steps are shown, so that events are too."""
+"""Lines. Fewer than these below the stages and rings: few steps are shown, so that events are too.
+A choice of layout."""
 PIPED_CELLS = 500
-"""For who reads it with another program: lines of tables are not broken."""
+"""Columns where another program reads the output, so that lines of tables are not broken. A choice:
+wider than any table."""
 
 
 def run(root: Path, *, as_json: bool) -> int:
-    """One frame where stdout is no terminal; else until a signal. The chain may begin, end, be
-    killed and begin again meanwhile."""
+    """Prints one frame where stdout is no terminal; else redraws until a signal. The chain may
+    begin, end, be killed and begin again meanwhile."""
     console, reader = Console(highlight=False), StateReader(root)
     if as_json:
         print(encode_state(reader.state()).decode())
@@ -59,7 +63,7 @@ def run(root: Path, *, as_json: bool) -> int:
 
 
 def piped(state: ChainState) -> str:
-    """A frame as lines without an end of blanks."""
+    """A frame as lines without trailing blanks."""
     console = Console(highlight=False, width=PIPED_CELLS, color_system=None)
     with console.capture() as kept:
         console.print(frame(state))
@@ -68,8 +72,8 @@ def piped(state: ChainState) -> str:
 
 @dataclass(frozen=True)
 class FittedFrame:
-    """A frame for as many lines as there are: as many of the newest events as find room, and where
-    there is none for the rest, how many lines are not shown."""
+    """A frame cut to the terminal's height: it shows as many of the newest events as fit, and says
+    how many lines are not shown where the rest does not fit."""
 
     state: ChainState
 
@@ -104,12 +108,13 @@ class FittedFrame:
 
 
 def frame(state: ChainState) -> RenderableType:
-    """All of it, the most important first."""
+    """All parts of the frame, the most important first."""
     return Group(*_standing(state), *_steps(state, LAST_STEPS), *_events(state, LAST_EVENTS))
 
 
 def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableType]:
-    """few: of the stages those that do not live alone."""
+    """The lines and tables about health, jobs, stages and rings. few: only stages that are not
+    alive."""
     word = state.health.word
     yield Text.assemble((word.upper(), STYLES[word]), " ", printable(str(state.health.reason)))
     began = ""

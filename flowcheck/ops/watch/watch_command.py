@@ -19,12 +19,16 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 
 LOOK_S = 0.5
+"""Seconds between two looks at signals. A choice: shorter costs processor time, longer ends
+later."""
 LAST_S = 0.05
+"""Seconds between two looks whether scrapers have read the last state. A choice: shorter costs
+processor time, longer delays the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """By the command, in place of the job file's; None: as that has it."""
+    """Options of the command, which override the job file's; None: the job file's value."""
 
     listen: str | None = None
     token_file: str | None = None
@@ -33,8 +37,8 @@ class WatchOptions:
 
 
 def run(root: Path, stated: WatchOptions, parent: int | None, *, as_json: bool) -> int:
-    """Serves until a signal, or the end of its parent. Raises ConfigError where it cannot listen,
-    or has no word or certificate it needs."""
+    """Serves until a signal, or until its parent ends. Raises ConfigError where it cannot listen,
+    or a token or certificate that it needs is missing."""
 
     def say(line: str) -> None:
         if not as_json:
@@ -59,7 +63,7 @@ def run(root: Path, stated: WatchOptions, parent: int | None, *, as_json: bool) 
 
 
 def _settings(root: Path, stated: WatchOptions) -> WatchConfig:
-    """Those of the job file, where a chain was started there, but for what was stated here."""
+    """The job file's settings, where a chain was started there, overridden by the options."""
     own = WatchConfig()
     with suppress(FlowCheckError, OSError, *DECODE_ERRORS):
         own = RunDir(root).settings().watch or own

@@ -16,6 +16,8 @@ from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, Obse
 PSN_MODULUS = 1 << 24
 """InfiniBand Architecture specification, 9.2.1: a PSN has 24 bits."""
 HEAD_BYTES = 16
+"""First bytes of a message that are compared: one LL line. A choice: more bytes tell more messages
+apart, and need a payload with no hole in them."""
 
 _Start = tuple[int, int, int, int, bytes]
 """24-bit PSN, address, key, length and first bytes of a message with RETH."""

@@ -16,13 +16,15 @@ from flowcheck import private_files
 from flowcheck._core import ffi as core_ffi
 from flowcheck.errors import CaptureError
 from flowcheck.findings.catalog.shared_memory_place import DPDK_WITHOUT_HUGE_PAGES
-from flowcheck.findings.catalog.starting_a_chain import DPDK_NOT_BUILT
+from flowcheck.findings.catalog.starting_a_chain import DPDK_CALL_FAILED, DPDK_NOT_BUILT
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
 
 BLOCK_BYTES = 65536
+"""Bytes of a block of af_packet's ring, a whole number of frames of FRAME_ROOM_BYTES: eight."""
 FRAME_ROOM_BYTES = 8192
-"""af_packet's own default of 2,048 cuts every longer frame to 1,982 bytes and calls it good."""
+"""Bytes: path MTU 4096 with headers and encapsulation fits. af_packet's own default of 2,048 cuts
+every longer frame to 1,982 bytes and calls it good."""
 
 MBUF_ROOM_BYTES = FRAME_ROOM_BYTES
 """af_packet wants room for its whole frame; a frame of path MTU 4096 fits in one segment."""
@@ -31,10 +33,12 @@ MBUF_OVERHEAD_BYTES = 128 + 128 + 64
 """rte_mbuf, headroom, mempool header and padding."""
 
 EAL_BYTES = 96 << 20
-"""What the EAL, its drivers and a dmadev take beside the packet buffers."""
+"""Bytes, rounded up, that the EAL, its drivers and a dmadev take beside the packet buffers. A
+choice: more asks for memory in vain, less fails at start."""
 
 FRAMES = 16384
-"""Room of the kernel's ring, per queue: 128 MiB, about 10 ms at 100 Gb/s."""
+"""Frames in the kernel's ring, per queue: 128 MiB, about 10 ms at 100 Gb/s. With 4,096 a busy
+machine dropped 2,394 of 253,625."""
 
 PCI = re.compile(r"(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(-q\d+)?")
 """dma_idxd makes one engine per work queue, named after the address: 0000:6a:01.0-q0."""
@@ -98,7 +102,7 @@ def dpdk() -> tuple[Any, Any]:
     try:
         from flowcheck._dpdk import ffi, lib
     except ImportError as error:
-        raise CaptureError(errno.ENOENT, str(DPDK_NOT_BUILT(error))) from error
+        raise CaptureError(errno.ENOENT, DPDK_NOT_BUILT(error)) from error
     private_files.tell(lib)
     return ffi, lib
 
@@ -113,7 +117,8 @@ def check_dpdk(code: int, what: str) -> int:
         return code
     ffi, lib = dpdk()
     sentence = ffi.string(lib.fc_last_error()).decode(errors="replace")
-    raise CaptureError(-code, f"{what}: {sentence or os.strerror(-code)}")
+    failed = DPDK_CALL_FAILED(what=what, error=sentence or os.strerror(-code))
+    raise CaptureError(-code, failed)
 
 
 def pointer(handle: Any) -> Any:

@@ -21,8 +21,11 @@ WITHOUT_PROMISCUOUS = ("net_pcap", "net_null", "net_ring")
 
 SAYS_MORE = "flowcheck doctor tells which driver and which binding the device needs"
 RX_DESCRIPTORS = 1024
+"""Descriptors of a receive queue, a power of two. A choice: more bridges longer pauses of the loop,
+and takes packet buffers and cache."""
 ENGINE_DESCRIPTORS = 1024
-"""Per copy engine: a power of two; what it may have under way."""
+"""Descriptors of a copy engine, a power of two: copies it may have under way. A choice: more takes
+packet buffers."""
 
 
 class DpdkPort:

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flowcheck.errors import CaptureError
+from flowcheck.findings.catalog.capture_file_problems import NO_PACKET_SOCKET
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 SYSFS = Path("/sys/class/net")
@@ -47,8 +48,7 @@ class KernelDrops:
         CaptureError where this process has no packet socket at the interface."""
         self._sockets = packet_sockets(interface)
         if not self._sockets:
-            why = f"no packet socket of this process is at {interface}: its drops are not known"
-            raise CaptureError(errno.ENODEV, why)
+            raise CaptureError(errno.ENODEV, NO_PACKET_SOCKET(interface))
         commit = rings[0].capture_commit()  # a struct in another does not keep it alive
         self._frames = int(commit.counters.interface_missed_frames)
 

@@ -10,6 +10,7 @@ from typing import Any
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
 from flowcheck.errors import CaptureError, check
+from flowcheck.findings.catalog.capture_file_problems import CAPTURE_IS_A_FOLDER
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 
@@ -19,8 +20,7 @@ class PcapSource(Closeable):
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.is_dir():
-            sentence = f"{path}: is a folder; name the capture files in it"
-            raise CaptureError(errno.EISDIR, sentence)
+            raise CaptureError(errno.EISDIR, CAPTURE_IS_A_FOLDER(path))
         slot = ffi.new("struct fc_pcap **")
         check(lib.fc_pcap_open(str(path).encode(), slot), "open capture", CaptureError)
         self.handle: Any = slot[0]

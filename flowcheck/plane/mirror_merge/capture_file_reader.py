@@ -25,9 +25,16 @@ from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 
 RING_SLOTS = 4096
+"""Slots. A choice: a file waits while the ring is full, so that a small ring loses nothing."""
 POOL_MESSAGES = 1 << 16
+"""Messages of the flow table's pool. A choice: more takes memory, in which messages wait for their
+reader."""
 RECORDS_MAX = 1 << 20
+"""Messages that are staged at most, and no more than the file can hold. A choice that bounds
+memory."""
 HELD_MAX = 1 << 12
+"""Packets held whose message is not known yet. A choice that bounds memory: more bridges larger
+reordering."""
 FRAME_BYTES_MIN = 80
 """No write of RoCE v2 is shorter, its record in a capture file included."""
 

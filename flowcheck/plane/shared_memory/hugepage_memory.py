@@ -1,6 +1,5 @@
-"""Where shared-memory files lie: a hugetlbfs mount with room, else /dev/shm; and how much
-memory is free.
-machine's memory is free, as the kernel tells."""
+"""Where shared-memory files lie: a hugetlbfs mount with room, else /dev/shm; and how much of the
+machine's memory is free, as the kernel reports it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Loads a checkpoint folder that checkpoint_save wrote: checked files, tensors, and the
 trainer's state as it was saved.
 
-its manifest names is needed.
+A step can be loaded as it was written: nothing is computed anew, so that none of the user's code
+that its manifest names is run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,16 @@ from flowcheck.findings.catalog.checkpoint_damage import (
     NO_MANIFEST,
     NOT_AS_WRITTEN,
     SEVERAL_NOT_AS_WRITTEN,
+)
+from flowcheck.findings.catalog.unloadable_checkpoints import (
+    CODE_WITHOUT_GROUPS,
+    FILE_NOT_LISTED,
+    NO_OPTIMIZER_NAMED,
+    NO_OPTIMIZER_STATE,
+    OTHER_FORM,
+    OTHER_PARAMETERS,
+    STATE_OF_NO_PARAMETER,
+    UNNUMBERED_STATE,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
@@ -78,9 +89,7 @@ class Checkpoint:
         those, or a dictionary by the script's keys. Raises StateError where there is none."""
         manifest = self.manifest
         if manifest.kind is CheckpointKind.PARAMETERS_ONLY or manifest.optimizer is None:
-            raise StateError(
-                "the checkpoint holds parameters and no optimizer state: load its model alone"
-            )
+            raise StateError(NO_OPTIMIZER_STATE())
         groups = self.plain.param_groups
         if groups is None:  # of format 1
             assert manifest.layout is not None
@@ -101,7 +110,7 @@ class Checkpoint:
         own, order = dict(zip(self.parameters, self.states, strict=True)), self.numbers
         held = {name: state for name, state in own.items() if state}
         if strangers := held.keys() - order.keys():
-            raise StateError(f"{min(strangers)} has a state, and the optimizer no number of it")
+            raise StateError(UNNUMBERED_STATE(min(strangers)))
         return dict(sorted((order[name], state) for name, state in held.items()))
 
     @property
@@ -120,20 +129,21 @@ def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
     """
     manifest = load_manifest(folder)
     if manifest.layout is None:
-        raise StateError(f"{folder}: is of form {manifest.form!r}, not a checkpoint of ours")
+        raise StateError(OTHER_FORM(folder=folder, form=repr(manifest.form)))
     own = _laid(folder, manifest.layout)
     plain = plain_parts(manifest.plain, own, f"{folder}/{MANIFEST}")
     later = manifest.tensors.keys() if lazily else ()
     _refuse(folder, verify_files(folder, manifest, whole_files=False, later=later))
     if not {MODEL, OPTIMIZER} <= (manifest.files.keys() | manifest.sha256.keys()):
-        raise StateError(f"{folder}: {MANIFEST} lacks a file: not the checkpoint that was written")
+        named = {"manifest": MANIFEST, "model": MODEL, "optimizer": OPTIMIZER}
+        raise StateError(FILE_NOT_LISTED(folder=folder, **named))
     values, kept = read_tensors(folder / MODEL), read_tensors(folder / OPTIMIZER)
     _refuse_unlike(folder, values, manifest.layout)
     states: dict[str, dict[str, Any]] = {name: {} for name in own}
     for label, tensor in kept.items():
         name, _, kind = label.rpartition("/")
         if name not in own:
-            raise StateError(f"{folder}: {OPTIMIZER} holds {label}, which is of no parameter")
+            raise StateError(STATE_OF_NO_PARAMETER(folder=folder, file=OPTIMIZER, label=label))
         alike = tuple(tensor.shape) == own[name].shape
         states[name][kind] = _strided(tensor, own[name].stride) if alike else tensor
     for name, more in plain.state.items():
@@ -188,7 +198,7 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
     manifest = kept.manifest
     assert manifest.layout is not None
     if manifest.optimizer is None:
-        raise StateError(f"{folder}: its manifest names no optimizer")
+        raise StateError(NO_OPTIMIZER_NAMED(folder))
     return Snapshot(
         manifest.step,
         manifest.digest,
@@ -216,7 +226,7 @@ def _refuse_unlike(folder: Path, values: Mapping[str, torch.Tensor], layout: Lay
     own = {p.name: (p.shape, layout.dtype_of(p)) for p in layout.parameters}
     held = {n: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in values.items()}
     if held != own:
-        raise StateError(f"{folder}: {MODEL} does not hold the parameters of the layout")
+        raise StateError(OTHER_PARAMETERS(folder=folder, file=MODEL))
 
 
 def _beside(folder: Path, manifest: Manifest, plain: NonTensorState) -> FrozenAndBuffers:
@@ -258,10 +268,7 @@ def trainer_state_as_saved(
     if taken.parameters_only or not tells_code(config):
         return None
     if plain.param_groups is None:
-        raise StateError(
-            "the checkpoint names code of the training script, and holds no groups of its "
-            "optimizer: --run-code runs that code, for a checkpoint of your own"
-        )
+        raise StateError(CODE_WITHOUT_GROUPS())
     numbers = kept.numbers
     return TrainerState(
         step=taken.step,

@@ -25,6 +25,7 @@ import torch
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import ConfigError, StateError, naming_file
 from flowcheck.findings.catalog.resume_gaps import RATE_UNKNOWN
+from flowcheck.findings.catalog.unloadable_checkpoints import OTHER_RUN_HERE
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint import frozen_and_buffers as besides
@@ -111,9 +112,7 @@ def _is_there(step: TrainerState, final: Path, layout: Layout) -> bool:
         return False
     there = load_manifest(final)
     if (there.digest, there.layout) != (step.digest, layout):
-        raise StateError(
-            f"{final}: a checkpoint of another run is already here; name another --out"
-        )
+        raise StateError(OTHER_RUN_HERE(final))
     return not verify_files(final, there)
 
 

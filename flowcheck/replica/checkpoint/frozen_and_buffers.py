@@ -1,6 +1,5 @@
 """What a module holds besides the trained parameters: frozen parameters, buffers, and the keys
-of its state_dict.
-its state_dict, under several of which a tied weight stands.
+of its state_dict. A tied weight stands under several keys.
 
 Most do not change with steps, and lie once, in a file beside the replica's versions. Buffers that a
 forward sends lie in one more for each of the last steps.

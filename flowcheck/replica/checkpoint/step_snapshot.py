@@ -1,7 +1,7 @@
 """A consistent snapshot of one step of a replica that another process goes on stepping.
 
-The updater writes only to a copy that it first says is whole no longer, the oldest one that nobody
-reads (pins.py); the digest proves that nothing moved while a copy was read.
+The updater writes only to the oldest copy that nobody reads (concurrent_reader.py), and marks it as
+incomplete first. The digest proves that nothing changed while a copy was read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    COPY_NOT_HELD,
+    DIGEST_DIFFERS,
+    OTHER_OPTIMIZER,
+    OVERWRITTEN,
+)
 from flowcheck.replica.checkpoint.frozen_and_buffers import (
     NO_FROZEN_OR_BUFFERS,
     FrozenAndBuffers,
@@ -96,44 +102,36 @@ def copy_snapshot(path: Path, optimizer: OptimizerConfig, step: Step | None = No
         if _has_its_digest(commit, description, sections):
             beside = read_frozen_and_buffers(path, commit.step)
             return _assembled(commit, description, optimizer, sections, beside)
-    raise StateError(
-        f"{path}: no step held still in {ATTEMPTS} reads; its bytes do not have their digest; "
-        "where replica.keep_bytes has room for one more version, a step stays while it is read"
-    )
+    raise StateError(COPY_NOT_HELD(path=path, reads=ATTEMPTS))
 
 
 @contextmanager
 def hold_snapshot(
     path: Path, optimizer: OptimizerConfig, step: Step | None = None
 ) -> Iterator[Snapshot]:
-    """As `of_state`, without a copy where the file has a version to spare: its tensors lie in
+    """As `copy_snapshot`, without a copy where the file has a version to spare: its tensors lie in
     shared memory then, not to be written, and the updater leaves them alone until the end of the
-    `with`. Without one it is the copy that `of_state` makes.
+    `with`. Without one it is the copy that `copy_snapshot` makes.
 
-    Raises what `of_state` does, and StateError at the end where the step did not hold still after
-    all, because other readers hold all other copies: what was made of it is worth nothing then.
+    Raises what `copy_snapshot` does, and StateError at the end if the step was overwritten after
+    all, because other readers hold all other copies: what was read is worthless then.
     """
     with pinned(path, step) as found:
         if found.spare:
             _check_made_with(path, found.commit, optimizer)
             if not _has_its_digest(found.commit, found.description, found.sections):
-                raise StateError(
-                    f"{path}: the bytes of step {found.commit.step} do not have their digest"
-                )
+                raise StateError(DIGEST_DIFFERS(path=path, step=found.commit.step))
             beside = read_frozen_and_buffers(path, found.commit.step)
             yield in_place(found.commit, found.description, optimizer, found.sections, beside)
             if not found.still:
-                raise StateError(
-                    f"{path}: step {found.commit.step} was overwritten while it was read, for "
-                    "other readers hold the other steps: make replica.keep_bytes larger"
-                )
+                raise StateError(OVERWRITTEN(path=path, step=found.commit.step))
             return
     yield copy_snapshot(path, optimizer, step)
 
 
 def _check_made_with(path: Path, commit: Commit, optimizer: OptimizerConfig) -> None:
     if commit.fingerprint != state_section_names.fingerprint(optimizer):
-        raise StateError(f"{path}: this replica was made with other optimizer settings")
+        raise StateError(OTHER_OPTIMIZER(path))
 
 
 def _has_its_digest(

@@ -1,6 +1,5 @@
-"""Writes an output's files in threads: checksummed, written and synced beside whoever produces
-them.
-makes them (hashing, writing and waiting let go of the GIL)."""
+"""Writes an output's files in threads: checksummed, written and synced while the caller produces
+the next ones (hashing, writing and waiting release the GIL)."""
 
 from __future__ import annotations
 
@@ -25,9 +24,11 @@ from flowcheck.replica.checkpoint_files.manifest import FileSum, TensorSum
 from flowcheck.replica.checkpoint_files.sha256 import Sha256, hash_two
 
 AHEAD_FILES = 2
-"""Are filled and summed at once: what of them is no tensor's own memory is held as long."""
+"""Files that are filled and summed at once: what of them is no tensor's own memory is held as long.
+A choice: more uses more processors and memory."""
 DISK_THREADS = 3
-"""Write blocks of them: one always waits at the disk."""
+"""Threads that write blocks: one always waits at the disk. A choice: more keeps fast disks busier,
+and costs switches."""
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of no bytes."""
 

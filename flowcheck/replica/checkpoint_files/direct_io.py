@@ -1,13 +1,12 @@
 """Writes a file past the page cache (O_DIRECT) in blocks that are copied and checksummed in one
-pass.
+pass, by several threads, where the file system allows it.
 
-its file system lets.
+The page cache would take pages, fill them and write them back for a reader that may never come:
+half of what a copy costs in all. Past it the disk takes a block from where it was made, at its own
+steady rate, and the fsync at the end has nothing left to wait for.
 
-Its pages would be taken, filled and written back for a reader that may never come: half of what a
-copy costs in all. Past them the disk takes a block from where it was made, at its own steady rate,
-and the fsync at the end has nothing left to wait for.
-
-by other threads meanwhile: what was summed, and held against what it is to be, the disk is handed.
+Blocks are written by other threads meanwhile. A block goes to the disk only after it was summed and
+its checksum compared with the expected one.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import numpy as np
 
 from flowcheck._core import lib
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings.catalog.unloadable_checkpoints import NOT_READ_BACK
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.replica.checkpoint_files.checksum_verifier import (
     NO_EXPECTED_CHECKSUMS,
@@ -39,15 +39,16 @@ ALIGN_BYTES = 1 << 12
 """Of place, length and memory of a write past the page cache (open(2), O_DIRECT): what disks and
 file systems ask for is this or less; one that asks for more refuses, and is written to without."""
 LARGE_PAGE_BYTES = 1 << 21
+"""Bytes of a huge page of x86-64: less memory than one gains nothing from them."""
 DIRECT_BYTES = 1 << 22
-"""A smaller file is one write, and is written through the page cache."""
+"""Bytes. A smaller file is one write (BLOCK_BYTES), and is written through the page cache."""
 CACHED_BYTES = 1 << 16
 """Of one write through the page cache. The kernel takes its pages in runs of that length: those of
 256 KiB took 2.5 times as long in all, where few are left whole."""
 
 
 def aligned(count: int) -> np.ndarray:
-    """So many bytes of memory that `OutFile.put` takes, up to whole pages; of large ones, where
+    """So many bytes of memory that `DirectFile.put` takes, up to whole pages; of large ones, where
     there are such: the kernel has each page of a write to look up and to hold."""
     pages = -(-max(1, count) // PAGESIZE)
     memory = mmap(-1, pages * PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
@@ -108,9 +109,7 @@ class DirectFile:
         page = aligned(ALIGN_BYTES)
         got = os.preadv(self._descriptor, [page.data[:ALIGN_BYTES]], first + last)
         if got != count - last or not np.array_equal(page[:got], block[last:count]):
-            raise StateError(
-                f"{self._name} does not read back as it was written (byte {first + last:,} on)"
-            )
+            raise StateError(NOT_READ_BACK(file=self._name, offset=first + last))
 
 
 @contextmanager
@@ -135,7 +134,8 @@ def opened(path: Path, size_bytes: int) -> Iterator[DirectFile]:
 BLOCK_BYTES = 4 << 20
 """Of one write: those of 1 MiB took up to twice as long in all, past the page cache."""
 BLOCKS = 4
-"""Of a file: one is filled, two are written, one waits for its turn."""
+"""Blocks of a file: one is filled, two are written, one waits for its turn. A choice: more takes
+memory."""
 
 
 class _Block:

@@ -1,7 +1,8 @@
 """A file as the pieces of memory it is made of, without a copy, and read-ahead of pieces that
 are mapped from disk.
 
-are read: whoever sums them waits for no page.
+Mapped pieces are looked up and fetched before they are read, so that whoever sums them does not
+wait for pages.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ class FilePiece:
 
 
 PART_BYTES = 4 << 20
-"""Fetched at once."""
+"""Bytes fetched at once. A choice: smaller costs calls, larger delays the first byte."""
 AHEAD_BYTES = 16 << 20
-"""Between what is fetched and what is read."""
+"""Bytes between what is fetched and what is read: four parts. A choice: more takes page cache, less
+lets readers wait."""
 LARGE_BYTES = 1 << 16
-"""Of a smaller piece the pages are few, and mostly its neighbours'."""
+"""Bytes of a piece worth fetching: a smaller one has few pages, which are mostly its neighbours'. A
+choice."""
 
 
 class ReadAhead:

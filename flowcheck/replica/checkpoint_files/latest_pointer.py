@@ -10,6 +10,15 @@ from pathlib import Path
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.refused_restores import (
+    HOLDS_NO_MANIFEST,
+    IS_NOT_THERE,
+    LATEST_NOT_WHOLE,
+    NONE_WHOLE,
+    WHOLE_ARE,
+)
+from flowcheck.findings.catalog.untrusted_names import LATEST_TOO_LONG
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.untrusted_paths import NAME_BYTES_MAX, checked_checkpoint_name
 
@@ -26,14 +35,15 @@ def point(folder: Path, name: str) -> None:
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder; None where nothing was ever said, or it is gone."""
+    """The newest checkpoint of a folder; None if no `latest` was written, or the checkpoint that it
+    names is gone."""
     found = checkpoint_named_by_latest(folder)
     return found if found is not None and (found / MANIFEST).is_file() else None
 
 
 def checkpoint_named_by_latest(folder: Path) -> Path | None:
-    """What `latest` names, whether it is there or not; None where it names no checkpoint of ours
-    (DeepSpeed has a file of this name as well)."""
+    """What `latest` names, whether it is there or not; None where it names no checkpoint of
+    FlowCheck (DeepSpeed has a file of this name as well)."""
     if not (folder / LATEST).is_file():
         return None
     try:
@@ -46,20 +56,21 @@ def checkpoint_named_by_latest(folder: Path) -> Path | None:
 def latest_name(text: bytes, where: str) -> str:
     """What the text of `latest` names. Raises StateError for anything but a checkpoint of ours."""
     if len(text) > TEXT_BYTES_MAX:
-        raise StateError(f"{where}: is longer than {TEXT_BYTES_MAX} bytes: it names no checkpoint")
+        raise StateError(LATEST_TOO_LONG(where=where, bytes=TEXT_BYTES_MAX))
     told = text.decode(errors="replace").removesuffix("\n")
     return checked_checkpoint_name(told, where)
 
 
-def why_latest_is_missing(folder: Path) -> str:
-    """What of the checkpoint that `latest` names is not there, a sentence; empty: all is, or it
-    names none of ours."""
+def why_latest_is_missing(folder: Path) -> Finding | None:
+    """Why the checkpoint that `latest` names is not complete; None: it is, or `latest` names
+    something else than a checkpoint of FlowCheck."""
     found = checkpoint_named_by_latest(folder)
     if found is None or (found / MANIFEST).is_file():
-        return ""
+        return None
     if any(found.glob("*_model_states.pt")):
-        return ""
-    lacks = f"holds no {MANIFEST}" if found.is_dir() else "is not there"
+        return None
+    fault = HOLDS_NO_MANIFEST(MANIFEST) if found.is_dir() else IS_NOT_THERE()
     whole = sorted(path.parent.name for path in folder.glob(f"{STEP}*/{MANIFEST}"))
-    there = f"whole are {', '.join(whole)}" if whole else "nothing whole is there"
-    return f"{folder / LATEST} names {found.name}, which {lacks} ({there})"
+    there = WHOLE_ARE(whole) if whole else NONE_WHOLE()
+    named = {"file": folder / LATEST, "checkpoint": found.name}
+    return LATEST_NOT_WHOLE(**named, fault=fault, there=there)

@@ -1,8 +1,5 @@
-"""The part of a trainer's state that is no tensor, as JSON in the manifest, and its checks when
-read back.
-
-included.
-"""
+"""The part of a trainer's state that is not tensors, as JSON in the manifest, and its checks when
+read back."""
 
 from __future__ import annotations
 
@@ -14,16 +11,20 @@ import msgspec
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.checkpoint_damage import NO_MANIFEST
+from flowcheck.findings.catalog.unloadable_checkpoints import NESTED_TOO_DEEP, NOT_A_PLAIN_VALUE
 from flowcheck.step_numbers import Step
 
 TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"
 DEPTH_MAX = 64
+"""Dictionaries and lists within each other. A choice far below Python's recursion limit of 1,000; a
+trainer's state nests a few."""
 
 
 def to_plain(value: Any, what: str, depth: int = 0) -> Any:
-    """JSON's kinds. Raises StateError for anything that is no plain value, named by `what`."""
+    """`value` in JSON's types. Raises StateError, which names `what`, for a value of another
+    type."""
     if depth > DEPTH_MAX:
-        raise StateError(f"{what}: is nested deeper than {DEPTH_MAX}")
+        raise StateError(NESTED_TOO_DEEP(what=what, depth=DEPTH_MAX))
     if isinstance(value, float) and not math.isfinite(value):
         return {FLOAT: repr(value)}
     if value is None or isinstance(value, bool | int | float | str):
@@ -39,7 +40,7 @@ def to_plain(value: Any, what: str, depth: int = 0) -> Any:
         return {ITEMS: [to_plain(pair, what, depth + 2) for pair in pairs]}
     if getattr(value, "dim", None) is not None and value.dim() == 0:
         return to_plain(value.item(), what, depth + 1)  # a rate kept as a tensor
-    raise StateError(f"{what}: a {type(value).__name__} is no plain value, and cannot be written")
+    raise StateError(NOT_A_PLAIN_VALUE(what=what, type=type(value).__name__))
 
 
 def from_plain(value: Any) -> Any:

@@ -21,6 +21,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.unloadable_checkpoints import (
+    DTYPE_NOT_WRITABLE,
+    NOT_SAFETENSORS,
+    TENSORS_MISSING,
+)
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES
@@ -75,9 +80,9 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         found: dict[str, torch.Tensor] = load_file(path)
     except FileNotFoundError as error:
-        raise StateError(f"{path}: is missing") from error
+        raise StateError(TENSORS_MISSING(path)) from error
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        raise StateError(f"{path}: no whole safetensors file: {error}") from error
+        raise StateError(NOT_SAFETENSORS(path=path, error=error)) from error
     return found
 
 
@@ -101,7 +106,8 @@ def _header(
     at = 0
     for name, tensor in ordered:
         if tensor.dtype not in DTYPES:
-            raise StateError(f"{path}: {name} is of {tensor.dtype}, which safetensors lacks")
+            dtype = str(tensor.dtype)
+            raise StateError(DTYPE_NOT_WRITABLE(path=path, tensor=name, dtype=dtype))
         end = at + tensor.numel() * tensor.element_size()
         told[name] = {
             "dtype": DTYPES[tensor.dtype],

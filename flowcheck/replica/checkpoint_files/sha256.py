@@ -19,7 +19,8 @@ BLOCK_BYTES = 64
 """Summed at once (FIPS 180-4, 1): of bytes that begin a block in both of two sums the work that
 is the same is done once."""
 READ_BYTES = 1 << 18
-"""Of a file at once: two of them stay in a core's cache until they are summed."""
+"""Bytes of a file read at once: two buffers of 256 KiB stay in a core's second-level cache until
+they are summed."""
 
 Buffer = bytes | bytearray | memoryview
 Span = tuple[int, int]

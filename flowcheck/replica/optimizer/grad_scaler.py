@@ -13,13 +13,9 @@ import torch
 
 from flowcheck.config import OptimizerConfig, ScalerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import HALF_UNSCALED
 from flowcheck.replica.optimizer.gradient_clipping import has_clipping
 from flowcheck.replica.param_layout import SEVERAL, Layout
-
-HALF = (
-    "torch refuses to unscale gradients of float16: state optimizer.master_dtype where the script "
-    "steps copies in float32"
-)
 
 
 def check_scaler(config: OptimizerConfig, inner: Layout) -> None:
@@ -27,7 +23,7 @@ def check_scaler(config: OptimizerConfig, inner: Layout) -> None:
     (torch/amp/grad_scaler.py, _unscale_grads_)."""
     types = {inner.dtype_of(p) for p in inner.parameters} if inner.dtype == SEVERAL else inner.dtype
     if config.scaler is not None and "float16" in types:
-        raise ConfigError("optimizer.scaler", config.scaler.init_scale, HALF)
+        raise ConfigError("optimizer.scaler", config.scaler.init_scale, HALF_UNSCALED())
 
 
 def scaled_step(

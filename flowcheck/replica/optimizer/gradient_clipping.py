@@ -19,22 +19,22 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.parameter_layouts import GRADIENT_BYTES
+from flowcheck.findings.catalog.replica_state_errors import TRAINER_ENDS
 from flowcheck.replica.flat_tensors import FlatValues, flat_gradient, parameter_views
 from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 
 
 def gradient_as_stepped(values: FlatValues, layout: Layout, inner: Layout) -> torch.Tensor:
-    """Gradients as they were reduced, flat in the layout of what is stepped (`stepped_layout`),
+    """Gradients as they were reduced, flat in the layout of what is stepped (`inner`),
     over the same memory where they are so already. Raises StateError for another size."""
     if inner is layout:
         return flat_gradient(values, layout)
     source = values if isinstance(values, np.ndarray) else np.frombuffer(values, np.uint8)
     raw = np.ascontiguousarray(source).reshape(-1).view(np.uint8)
     if raw.size != layout.gradient_bytes:
-        raise StateError(
-            f"gradient: {raw.size} bytes given, the layout has {layout.gradient_bytes}"
-        )
+        raise StateError(GRADIENT_BYTES(bytes=raw.size, expected=layout.gradient_bytes))
     flat = torch.empty(inner.elements, dtype=getattr(torch, inner.dtype))
     at = 0
     for parameter, own in zip(layout.parameters, inner.parameters, strict=True):
@@ -74,7 +74,7 @@ def _clip_norm(config: OptimizerConfig, leaves: Sequence[torch.Tensor]) -> None:
             error_if_nonfinite=config.clip_error_if_nonfinite,
         )
     except RuntimeError as error:
-        raise StateError(f"the trainer ends here: {error}") from error
+        raise StateError(TRAINER_ENDS(error)) from error
 
 
 def _clip_value(config: OptimizerConfig, leaves: Sequence[torch.Tensor]) -> None:

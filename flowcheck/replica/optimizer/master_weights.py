@@ -10,15 +10,18 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_user_code import (
+    RAISED,
+    ROUNDED_OTHERWISE,
+    TENSOR_SHAPE,
+    UNSEEDED_ROUNDING,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import callable_at, error_text
 from flowcheck.step_numbers import Step
 
 KEY = "optimizer.rounding"
-AGAIN = (
-    "gave other bits for the same master, step and name: what is random in it must be seeded from "
-    "its arguments, or no replica can follow it"
-)
 
 
 def stepped_layout(config: OptimizerConfig, layout: Layout) -> Layout:
@@ -26,6 +29,10 @@ def stepped_layout(config: OptimizerConfig, layout: Layout) -> Layout:
     if config.master_dtype is None or {layout.dtype} == {config.master_dtype}:
         return layout
     return layout.relaid(config.master_dtype)
+
+
+def _shape_of(tensor: torch.Tensor) -> Finding:
+    return TENSOR_SHAPE(dtype=str(tensor.dtype), shape=tuple(tensor.shape))
 
 
 class Rounding:
@@ -46,7 +53,7 @@ class Rounding:
         if not self._proved:
             again = self._rounded(self._where, parameter, master, step, name)
             if not torch.equal(_bits(made), _bits(again)):
-                raise ConfigError(KEY, self._where, AGAIN)
+                raise ConfigError(KEY, self._where, UNSEEDED_ROUNDING())
             self._proved = True
         parameter.copy_(made)
 
@@ -58,12 +65,12 @@ class Rounding:
         try:
             made: Any = self._function(master.clone(), step, name)
         except Exception as error:  # the user's code may raise anything
-            raise ConfigError(KEY, where, error_text(error)) from error
+            raise ConfigError(KEY, where, RAISED(error_text(error))) from error
         good = isinstance(made, torch.Tensor) and made.shape == parameter.shape
         if not good or made.dtype != parameter.dtype:
-            told = f"{made.dtype} {list(made.shape)}" if isinstance(made, torch.Tensor) else made
-            right = f"gave {told}, the parameter is {parameter.dtype} {list(parameter.shape)}"
-            raise ConfigError(KEY, where, right)
+            found = _shape_of(made) if isinstance(made, torch.Tensor) else str(made)
+            own = {"dtype": str(parameter.dtype), "shape": tuple(parameter.shape)}
+            raise ConfigError(KEY, where, ROUNDED_OTHERWISE(found=found, **own))
         rounded: torch.Tensor = made.contiguous()
         return rounded
 

@@ -12,6 +12,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import TORCH_REFUSES
+from flowcheck.findings.catalog.refused_user_code import (
+    IN_TWO_OPTIMIZERS,
+    OPTIMIZER_RETURNED,
+    OTHER_TENSORS,
+    RAISED,
+)
 from flowcheck.replica.optimizer.optimizer_class import (
     class_of,
     constructor_arguments,
@@ -22,11 +29,6 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import callable_at, error_text
 
 FACTORY = "optimizer.factory"
-RETURNS = (
-    "returned {!r}: it must return the optimizer, or (optimizer, scheduler); of several a list or "
-    "a dictionary of them, alone or as (optimizers, schedulers)"
-)
-TWICE = "is in two of its optimizers: no replica can follow both"
 
 ParameterNumber = int | tuple[int, int]
 """A parameter's number in the state_dict() of the optimizer; of several (which of them, number)."""
@@ -114,8 +116,7 @@ def _stated(
     try:
         return kind(groups, **arguments)
     except (ValueError, TypeError, RuntimeError) as error:
-        right = f"torch refuses these settings: {error}"
-        raise ConfigError("optimizer", part.name, right) from error
+        raise ConfigError("optimizer", part.name, TORCH_REFUSES(error)) from error
 
 
 def _made(
@@ -128,7 +129,7 @@ def _made(
     try:
         found: Any = factory(named, **config.factory_arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(FACTORY, config.factory, error_text(error)) from error
+        raise ConfigError(FACTORY, config.factory, RAISED(error_text(error))) from error
     parts = [(key, part) for key, part in _flat(found) if part is not None]
     optimizers = {id(p): (k, p) for k, p in parts if isinstance(p, torch.optim.Optimizer)}
     schedulers = {id(p): p for _, p in parts if isinstance(p, LRScheduler)}
@@ -137,7 +138,7 @@ def _made(
     wrong = others or not optimizers or len(of) < len(schedulers) or of.keys() - optimizers.keys()
     keys = tuple(key for key, _ in optimizers.values() if key)
     if wrong or (keys and len(set(keys)) < len(optimizers)):
-        raise ConfigError(FACTORY, config.factory, RETURNS.format(found))
+        raise ConfigError(FACTORY, config.factory, OPTIMIZER_RETURNED(repr(found)))
     return [p for _, p in optimizers.values()], [of.get(own) for own in optimizers], keys
 
 
@@ -167,12 +168,11 @@ def _places(
             for parameter in group["params"]:
                 if id(parameter) in at:
                     index = next(i for i, leaf in enumerate(leaves) if leaf is parameter)
-                    raise ConfigError(FACTORY, layout.parameters[index].name, TWICE)
+                    raise ConfigError(FACTORY, layout.parameters[index].name, IN_TWO_OPTIMIZERS())
                 at[id(parameter)] = (len(at), number)
             number += 1
     known = {id(leaf) for leaf in leaves}
     if at.keys() - known:
-        right = "its optimizer holds tensors that are not those it was given"
-        raise ConfigError(FACTORY, "", right)
+        raise ConfigError(FACTORY, "", OTHER_TENSORS())
     places = [at.get(id(leaf), (-1, -1)) for leaf in leaves]
     return tuple(number for number, _ in places), tuple(group for _, group in places)

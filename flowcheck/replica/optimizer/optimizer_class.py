@@ -9,9 +9,17 @@ import torch
 
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import (
+    CLASS_HAS_NO_SETTING,
+    NO_IMPLEMENTATION,
+    NOT_AN_ARGUMENT,
+    SAID_BY_IMPLEMENTATION,
+    STATED_ALREADY,
+    UNKNOWN_CLASS,
+)
 from flowcheck.optimizer_rules.optimizer_rule import OptimizerRule
 from flowcheck.optimizer_rules.torch_optimizers import UNLISTED, rule_named
-from flowcheck.replica.torch_startup import skip_compiler_import
+from flowcheck.replica.torch_without_compiler import skip_compiler_import
 
 skip_compiler_import()
 
@@ -27,17 +35,14 @@ CHOSEN = ("foreach", "fused")
 
 
 def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
-    """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
+    """Raises ConfigError if this torch has no class of the name, or it cannot be followed."""
     name = config.name
     if refused := rule_named(name).refused:
         raise ConfigError("optimizer.name", config.name, refused)
     made = torchs_classes()
     if name not in made:
-        known = ", ".join(sorted(key for key in made if not rule_named(key).refused))
-        right = (
-            f"torch.optim of torch {torch.__version__} has {known}; of another class "
-            "optimizer.factory tells how it is made"
-        )
+        known = sorted(key for key in made if not rule_named(key).refused)
+        right = UNKNOWN_CLASS(torch=str(torch.__version__), known=known)
         raise ConfigError("optimizer.name", config.name, right)
     return made[name]
 
@@ -66,7 +71,7 @@ def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
     chosen = {key: config.kernels == key for key in CHOSEN}
     for key, wanted in chosen.items():
         if wanted and key not in takes:
-            right = f"torch's {config.name} has no such implementation"
+            right = NO_IMPLEMENTATION(config.name)
             raise ConfigError("optimizer.implementation", config.kernels, right)
     made = {key: wanted for key, wanted in chosen.items() if key in takes}
     return made | _stated(config, takes, "optimizer")
@@ -95,13 +100,12 @@ def _stated(
     }
     for key, value in where.arguments.items():
         if key in CHOSEN:
-            raise ConfigError(f"{table}.arguments", key, "is what optimizer.implementation says")
+            raise ConfigError(f"{table}.arguments", key, SAID_BY_IMPLEMENTATION())
         if key not in takes:
-            right = f"is no argument of torch's class; it takes {', '.join(sorted(takes))}"
-            raise ConfigError(f"{table}.arguments", key, right)
+            raise ConfigError(f"{table}.arguments", key, NOT_AN_ARGUMENT(sorted(takes)))
         if key in made:
             ours = next(mine for mine in KEYS if TORCHS.get(mine, mine) == key)
-            raise ConfigError(f"{table}.arguments", key, f"is stated by {table}.{ours} already")
+            raise ConfigError(f"{table}.arguments", key, STATED_ALREADY(f"{table}.{ours}"))
         made[key] = tuple(value) if isinstance(value, list) else value
     return made
 
@@ -114,4 +118,5 @@ def check_keys(config: OptimizerConfig) -> None:
         for key in KEYS:
             value = getattr(where, key)
             if value and TORCHS.get(key, key) not in takes:
-                raise ConfigError(f"{table}.{key}", value, f"torch's {config.name} has no {key}")
+                right = CLASS_HAS_NO_SETTING(optimizer=config.name, setting=key)
+                raise ConfigError(f"{table}.{key}", value, right)

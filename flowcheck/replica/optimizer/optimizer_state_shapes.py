@@ -16,9 +16,10 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import STATE_TYPE, TORCH_REFUSES
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.param_layout import Layout, Parameter
-from flowcheck.replica.torch_startup import step_leanly
+from flowcheck.replica.torch_without_compiler import step_leanly
 from flowcheck.replica.user_code import error_text
 
 NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
@@ -97,7 +98,8 @@ def _states_of(keyed: _Keyed) -> OptimizerStateShapes:
 
 
 SMALL_ELEMENTS = 1 << 18
-"""Of so few a step is taken: torch loads its compiler for tensors without values."""
+"""Elements. For so few a real step is tried first: torch loads its compiler for tensors without
+values. A choice: a real step of more costs time and memory."""
 
 
 def _stepped(
@@ -119,7 +121,7 @@ def _stepped(
             continue
         return _kinds(optimizer.state[leaf])
     assert failed is not None
-    right = f"torch refuses these settings: {error_text(failed)}"
+    right = TORCH_REFUSES(error_text(failed))
     raise ConfigError("optimizer", type(optimizer).__name__, right) from failed
 
 
@@ -143,8 +145,7 @@ def _kinds(state: dict[str, Any]) -> dict[str, StateShape]:
         elif type(value) in NUMBERS:
             found[name] = StateShape(NUMBERS[type(value)])
         else:
-            right = f"keeps {name} as {type(value).__name__}, neither a tensor nor a number"
-            raise ConfigError("optimizer", "", right)
+            raise ConfigError("optimizer", "", STATE_TYPE(state=name, type=type(value).__name__))
     return found
 
 

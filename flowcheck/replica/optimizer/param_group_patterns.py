@@ -10,11 +10,16 @@ from fnmatch import fnmatchcase
 
 from flowcheck.config import GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import (
+    IN_NO_TABLE,
+    IN_TWO_TABLES,
+    NAMES_NO_PARAMETER,
+    NO_PARAMETER_LEFT,
+)
 from flowcheck.replica.param_layout import Layout, Parameter
 
 KEY = "optimizer.groups.parameters"
 EACH_KEY = "optimizer.each.parameters"
-OF_NONE = 'is of no [[optimizer.each]]: state which optimizer steps it, as by parameters = "rest"'
 REST = "rest"
 _PLACES = re.compile(r"(\d+)(?:-(\d+))?")
 _NDIM = re.compile(r"ndim\s*(<=|>=|<|>|=)\s*(\d+)")
@@ -58,11 +63,11 @@ def shared(config: OptimizerConfig, layout: Layout) -> list[tuple[int, ...]]:
     rest = [number for number, own in enumerate(config.each) if own.parameters == REST]
     left = [i for i in every if i not in owner]
     if left and not rest:
-        raise ConfigError(EACH_KEY, layout.parameters[left[0]].name, OF_NONE)
+        raise ConfigError(EACH_KEY, layout.parameters[left[0]].name, IN_NO_TABLE())
     owner.update(dict.fromkeys(left, rest[0] if rest else 0))
     made = [tuple(i for i in every if owner[i] == n) for n in range(len(config.each))]
     if () in made:
-        raise ConfigError(EACH_KEY, config.each[made.index(())].name, "has no parameter left")
+        raise ConfigError(EACH_KEY, config.each[made.index(())].name, NO_PARAMETER_LEFT())
     return made
 
 
@@ -76,13 +81,11 @@ def _owners(
             found = [i for i in members if _fits(pattern, i, layout.parameters[i])]
             if not found:
                 first = layout.parameters[members[0]].name
-                right = f"names no parameter of this model (its first is {first!r})"
-                raise ConfigError(key, pattern, right)
+                raise ConfigError(key, pattern, NAMES_NO_PARAMETER(repr(first)))
             for index in found:
                 if owner.setdefault(index, number) != number:
                     name = layout.parameters[index].name
-                    right = f"{name} is of another table already: each is of one group"
-                    raise ConfigError(key, pattern, right)
+                    raise ConfigError(key, pattern, IN_TWO_TABLES(name))
     return owner
 
 

@@ -16,7 +16,22 @@ from torch.optim import lr_scheduler
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
-from flowcheck.replica.optimizer.lr_schedule_check import ARGUMENTS, check_numbers, is_user_function
+from flowcheck.findings.catalog.refused_optimizers import (
+    NEEDS_METRIC,
+    SCHEDULE_ARGUMENTS,
+    SCHEDULE_UNKNOWN,
+    SKIPS_OF_SEVERAL,
+)
+from flowcheck.findings.catalog.refused_user_code import (
+    FACTOR_NOT_CALLABLE,
+    RAISED,
+    RATE_NOT_FINITE,
+)
+from flowcheck.replica.optimizer.lr_schedule_dry_run import (
+    ARGUMENTS,
+    check_numbers,
+    is_user_function,
+)
 from flowcheck.replica.optimizer.optimizer_builder import (
     FACTORY,
     BuiltOptimizers,
@@ -28,11 +43,7 @@ from flowcheck.replica.user_code import callable_at, error_text
 from flowcheck.step_numbers import Step
 
 KEY = "optimizer.schedule"
-SKIPS = (
-    "of several optimizers a scale skips those alone whose gradients have an inf or NaN: which of "
-    "them the schedules follow is not told; let them step behind every iteration"
-)
-REFUSED = {"reducelronplateau": "steps by a metric, which the wire does not carry"}
+REFUSED = {"reducelronplateau": NEEDS_METRIC}
 """Classes of torch.optim.lr_scheduler, in lower case, that no replica can follow, and why."""
 
 GroupSettings = dict[str, Any]
@@ -56,7 +67,7 @@ class ParamGroupSettings:
             if part.schedule is not None:
                 made[number] = _scheduler_of(part, built.optimizers[number])
         if len(made) > 1 and config.scaler is not None and not config.schedule_when_skipped:
-            raise ConfigError("optimizer.schedule_when_skipped", False, SKIPS)
+            raise ConfigError("optimizer.schedule_when_skipped", False, SKIPS_OF_SEVERAL())
         for optimizer, scheduler in zip(built.optimizers, made, strict=True):
             if scheduler is not None:
                 _check_kind(scheduler, config)
@@ -95,7 +106,7 @@ class ParamGroupSettings:
                     for own in filter(None, self._schedulers):
                         own.step()
                 except Exception as error:  # the user's code may raise anything
-                    raise ConfigError(*self._named(), error_text(error)) from error
+                    raise ConfigError(*self._named(), RAISED(error_text(error))) from error
                 self._steps += 1
         if moved:
             self._check()
@@ -107,7 +118,8 @@ class ParamGroupSettings:
             except TypeError:
                 good = False
             if not good:
-                raise ConfigError(*self._named(), f"gave {group['lr']!r} at {self._steps}")
+                right = RATE_NOT_FINITE(value=repr(group["lr"]), at=self._steps)
+                raise ConfigError(*self._named(), right)
 
     def _named(self) -> tuple[str, object]:
         stated = [part.schedule for part in self._config.parts if part.schedule is not None]
@@ -161,27 +173,23 @@ def _scheduler_of(
             made: lr_scheduler.LRScheduler = kind(optimizer, **arguments)
     except Exception as error:  # wrong arguments, in as many ways as there are classes
         if is_user_function(where):
-            raise ConfigError(KEY, where, error_text(error)) from error
-        right = f"torch refuses these arguments of {where}: {error_text(error)}"
+            raise ConfigError(KEY, where, RAISED(error_text(error))) from error
+        right = SCHEDULE_ARGUMENTS(schedule=where, error=error_text(error))
         raise ConfigError(ARGUMENTS, config.schedule_arguments, right) from error
     return made
 
 
 def _torchs(where: str) -> type[lr_scheduler.LRScheduler]:
-    """Raises ConfigError where this torch has none of the name, or it cannot be followed."""
+    """Raises ConfigError if this torch has no class of the name, or it cannot be followed."""
     if where.lower() in REFUSED:
-        raise ConfigError(KEY, where, REFUSED[where.lower()])
+        raise ConfigError(KEY, where, REFUSED[where.lower()]())
     base = lr_scheduler.LRScheduler
     kinds = {k: v for k, v in vars(lr_scheduler).items() if isinstance(v, type) and k[0] != "_"}
     known = {k: v for k, v in kinds.items() if issubclass(v, base) and v is not base}
     if where in known:
         return known[where]
-    named = ", ".join(sorted(name for name in known if name.lower() not in REFUSED))
-    right = (
-        f"torch {torch.__version__} has no such scheduler; it has {named}; a function of the "
-        'script\'s own is named "file.py:function" or "package.module:function"'
-    )
-    raise ConfigError(KEY, where, right)
+    named = sorted(name for name in known if name.lower() not in REFUSED)
+    raise ConfigError(KEY, where, SCHEDULE_UNKNOWN(torch=str(torch.__version__), known=named))
 
 
 def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
@@ -191,17 +199,17 @@ def _factor_of(where: str, arguments: dict[str, Any]) -> Any:
     try:
         factor: object = factory(**arguments)
     except (Exception, SystemExit) as error:  # the user's code may raise anything
-        raise ConfigError(KEY, where, error_text(error)) from error
+        raise ConfigError(KEY, where, RAISED(error_text(error))) from error
     each = factor if isinstance(factor, list | tuple) else [factor]
     for own in each:
         if not callable(own):
-            raise ConfigError(KEY, where, f"returned {factor!r}, not a function")
+            raise ConfigError(KEY, where, FACTOR_NOT_CALLABLE(repr(factor)))
         try:
             first = own(0)
         except Exception as error:
-            raise ConfigError(KEY, where, error_text(error)) from error
+            raise ConfigError(KEY, where, RAISED(error_text(error))) from error
         if not isinstance(first, int | float) or not math.isfinite(first):
-            raise ConfigError(KEY, where, f"gave {first!r} at 0")
+            raise ConfigError(KEY, where, RATE_NOT_FINITE(value=repr(first), at=0))
     return factor
 
 
@@ -212,7 +220,7 @@ def _check_kind(scheduler: lr_scheduler.LRScheduler, config: OptimizerConfig) ->
         name = type(each).__name__
         if name.lower() in REFUSED:
             key = KEY if config.factory is None else FACTORY
-            raise ConfigError(key, name, REFUSED[name.lower()])
+            raise ConfigError(key, name, REFUSED[name.lower()]())
 
 
 def _own(value: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.refused_optimizers import STATE_NAME_TAKEN
 from flowcheck.optimizer_rules.optimizer_rule import StatePresence
 from flowcheck.replica.flat_tensors import flat_tensor, parameter_views
 from flowcheck.replica.optimizer.grad_scaler import check_scaler
@@ -37,6 +38,7 @@ from flowcheck.replica.state_digest import NamedArray
 from flowcheck.replica.state_file.file_header import Description, EntryPer, Section, TensorPlace
 
 PLACE_ALIGN = 64
+"""Bytes: a cache line, and torch's own alignment of a tensor."""
 _OF_PYTHON = frozenset(NUMBERS.values())
 
 
@@ -66,7 +68,7 @@ def describe_sections(layout: Layout, config: OptimizerConfig, leaves_out: bool)
     kinds = optimizer_state_shapes(config, inner).kinds
     for name in dict.fromkeys(name for each in kinds for name in each):
         if name in OURS:
-            raise StateError(f"the optimizer calls a state {name!r}, as the replica does its own")
+            raise StateError(STATE_NAME_TAKEN(repr(name)))
         made.append(_section(name, [each.get(name) for each in kinds], inner, own))
     if config.average is not None:
         made.append(Section(AVERAGE, layout.stored_as, layout.elements))

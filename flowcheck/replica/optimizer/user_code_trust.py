@@ -11,7 +11,7 @@ import msgspec
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.config_decoding import ConfigSection
 from flowcheck.config.optimizer_config import OptimizerPartConfig
-from flowcheck.replica.optimizer.lr_schedule_check import is_user_function
+from flowcheck.replica.optimizer.lr_schedule_dry_run import is_user_function
 from flowcheck.replica.user_code import UntrustedCode
 
 _KEYS = ("factory", "schedule", "rounding")

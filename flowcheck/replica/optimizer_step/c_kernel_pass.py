@@ -19,7 +19,7 @@ ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved"
 assert ITEM.itemsize == ffi.sizeof("struct fc_step_item")
 ELEMENT_BYTES = 4
 ALONE_ELEMENTS = 1 << 15
-"""So few take no longer than it takes to wake a thread: tens of microseconds."""
+"""Elements. So few take no longer than it takes to wake a thread: tens of microseconds."""
 _BYTES = state_digest.DIGEST_BYTES
 
 

@@ -19,16 +19,26 @@ from flowcheck.findings.catalog.step_arithmetic import SCALE_CHANGES
 from flowcheck.findings.finding import Finding
 
 SIDE = 8
-"""Steps on either side of a change whose levels are compared, by their medians."""
+"""Steps on either side of a change whose levels are compared, by their medians. A choice: more is
+less noisy, and leaves fewer changes that stand alone."""
 NOISES = 64
+"""Newest changes of level without a change of scale that tell the noise. A choice: more is
+steadier, fewer follow the training sooner."""
 NOISES_LEAST = 16
-"""Of steps without a change, before one is judged."""
+"""Of them that must be there before a change is judged. A choice: more judges later."""
 FAR = 8.0
-"""Standard deviations of that noise which a change must be, to be told from none."""
+"""Standard deviations of that noise that a change must exceed, to be told from none. A choice on
+the safe side: a wrong contradiction would discredit a right job file, a missed one waits for the
+next change."""
 NEAR = 4.0
+"""Standard deviations within which a level counts as predicted: half of FAR, so that a change is
+never near both of two predictions."""
 NOISE_LEAST = 0.01
+"""Least standard deviation of the noise that is believed, in the levels' own unit (logarithm to
+base 2). A choice: quieter samples are chance."""
 ENOUGH = 3
-"""Changes that contradict the rule, before it is said."""
+"""Changes that contradict the rule, before it is said. A choice: no single one decides; more says
+it later."""
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """Checks that a script's own optimizer keeps everything in its state: no unseeded randomness,
 no hidden state.
 
-Two of it take the same steps over made-up numbers, one without a break, one that begins anew with
-the other's state as a replica does.
+Two optimizers take the same steps over made-up numbers: one without a break, one that begins anew
+with the other's state, as a replica does.
 
 torch's own classes need no such trial.
 """
@@ -16,22 +16,17 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_user_code import HIDDEN_STATE, UNSEEDED_STEP
 from flowcheck.replica.optimizer.optimizer_builder import FACTORY, BuiltOptimizers, build
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 
 ELEMENTS = 1 << 16
-"""As near as there are of a parameter that is stepped in the trial: few show no chance."""
+"""Elements: the parameter nearest to so many is stepped in the trial. A choice: few show no
+randomness, many take long."""
 RATE = 0.01
-"""In place of one that is 0, under which nothing moves."""
-RANDOM = (
-    "its optimizer's step gives other bits each time: what is random in it (stochastic rounding) "
-    "must be seeded from its state (a step it counts there), or no replica can follow it"
-)
-OUTSIDE = (
-    "its optimizer keeps what it goes by outside of its state (a generator, a count): begun anew "
-    "with the same state its step gives other bits, as the trainer's own would behind a restart"
-)
+"""Learning rate in place of one that is 0, under which nothing moves. A choice: any other number
+would do."""
 
 State = list[tuple[torch.Tensor, dict[str, Any]]]
 
@@ -52,13 +47,13 @@ def _check(config: OptimizerConfig, layout: Layout) -> None:
     _step(first, chosen, Step(1))
     _step(again, chosen, Step(1))
     if not _equal(_state(first, chosen), _state(again, chosen)):
-        raise ConfigError(FACTORY, config.factory, RANDOM)
+        raise ConfigError(FACTORY, config.factory, UNSEEDED_STEP())
     anew = _begun(config, layout, chosen, seed=3)
     _go_on(anew, chosen, _state(first, chosen))
     _step(first, chosen, Step(2))
     _step(anew, chosen, Step(2))
     if not _equal(_state(first, chosen), _state(anew, chosen)):
-        raise ConfigError(FACTORY, config.factory, OUTSIDE)
+        raise ConfigError(FACTORY, config.factory, HIDDEN_STATE())
 
 
 def _chosen(config: OptimizerConfig, layout: Layout) -> list[int]:

@@ -15,16 +15,14 @@ import msgspec
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_user_code import ENDED_THE_TRIAL, EXIT_STATUS, NOT_RETURNED
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.param_layout import Layout
 
 LIMIT_S = 300.0
+"""Seconds for the user's file to be imported and its model made. A choice: longer delays the error
+of code that hangs, shorter fails for large models."""
 KEY = "optimizer.factory"
-STOOD = (
-    f"did not return within {LIMIT_S:.0f} s: the machine is very busy, or what its file does when "
-    "it is imported (waiting for "
-    'other ranks, training) belongs behind if __name__ == "__main__"'
-)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -52,11 +50,11 @@ def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
             command, input=request, capture_output=True, timeout=LIMIT_S, env=own, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(KEY, config.factory, STOOD) from error
+        raise ConfigError(KEY, config.factory, NOT_RETURNED(f"{LIMIT_S:.0f}")) from error
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        told = last[0] if last else f"exit status {done.returncode}"
-        raise ConfigError(KEY, config.factory, f"ended the program that tried it: {told}")
+        told = last[0] if last else EXIT_STATUS(done.returncode)
+        raise ConfigError(KEY, config.factory, ENDED_THE_TRIAL(told))
     refusal = msgspec.json.decode(done.stdout.splitlines()[-1], type=Refusal)
     if refusal.right:
         raise ConfigError(refusal.key, refusal.value, refusal.right)

@@ -29,7 +29,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
     parts = config.parts
     if not config.computes_steps or (plain and config.schedule is None and layout is None):
         return  # checked without torch, which takes seconds to load
-    from flowcheck.replica.optimizer.lr_schedule_check import try_schedule
+    from flowcheck.replica.optimizer.lr_schedule_dry_run import try_schedule
     from flowcheck.replica.optimizer.master_weights import stepped_layout
     from flowcheck.replica.optimizer.optimizer_class import (
         check_keys,
@@ -60,7 +60,7 @@ def check_optimizer(config: OptimizerConfig, layout: Layout | None = None) -> No
 def _check_schedule(part: OptimizerConfig) -> None:
     """Held against stand-ins, a parameter of each group that is stated: schedules may have a value
     for each. Whether parameters are left for one more group shows with the model alone."""
-    from flowcheck.replica.optimizer.lr_schedule_check import try_schedule
+    from flowcheck.replica.optimizer.lr_schedule_dry_run import try_schedule
     from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
 
     stated = [

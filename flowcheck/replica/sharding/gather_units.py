@@ -17,6 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.parameter_layouts import (
+    GATHER_RANKS,
+    GATHER_UNITS,
+    UNITS_NOT_OF_DTYPE,
+)
 from flowcheck.replica.param_layout import Layout, size_of
 from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.operator_statements import ShardedTraining
@@ -118,11 +123,11 @@ class UnitSplitter:
 
 
 def flat_units(sizes: Sequence[int], ranks: int, dtype: str) -> UnitSplitter:
-    """Units as they are: unit.0, unit.1, ... Raises StateError where no whole number of elements
-    fits."""
+    """Units as they are: unit.0, unit.1, ... Raises StateError where a unit is not a whole number
+    of elements."""
     each = size_of(dtype)
     if any(size % each for size in sizes):
-        raise StateError(f"units of {', '.join(map(str, sizes))} bytes hold no {dtype}")
+        raise StateError(UNITS_NOT_OF_DTYPE(sizes=tuple(sizes), dtype=dtype))
     names = [f"unit.{n}" for n in range(len(sizes))]
     layout = Layout.of_shapes([(size // each,) for size in sizes], names=names, dtype=dtype)
     return UnitSplitter(layout, sizes, ranks, [])
@@ -134,9 +139,7 @@ def model_units(sizes: Sequence[int], ranks: int, model: ShardedModel) -> tuple[
     Raises StateError where the model is cut otherwise than what is gathered.
     """
     if model.ranks != ranks:
-        raise StateError(
-            f"[sharded] ranks = {model.ranks}, and parameters are gathered from {ranks} ranks"
-        )
+        raise StateError(GATHER_RANKS(stated=model.ranks, ranks=ranks))
     left = list(model.units)
     order: list[GatherUnit] = []
     for size in sizes:
@@ -146,11 +149,8 @@ def model_units(sizes: Sequence[int], ranks: int, model: ShardedModel) -> tuple[
         left.remove(found)
         order.append(found)
     if left or len(order) < len(sizes):
-        raise StateError(
-            f"the model of [sharded] factory is gathered in units of "
-            f"{', '.join(f'{u.block_bytes * ranks:,}' for u in model.units)} bytes, the wire has "
-            f"{', '.join(f'{size:,}' for size in sizes)}"
-        )
+        own = tuple(f"{unit.block_bytes * ranks:,}" for unit in model.units)
+        raise StateError(GATHER_UNITS(model=own, wire=tuple(f"{size:,}" for size in sizes)))
     pieces = {piece.name: piece for unit in order for piece in unit.pieces}
     shapes = [pieces[name].shape for name in model.names]
     strides = [

@@ -19,12 +19,20 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_user_code import (
+    ENDED_SILENTLY,
+    MODEL_NOT_A_MODULE,
+    RAISED,
+    TOOK_TOO_LONG,
+)
 from flowcheck.replica.sharding.gather_units import GatherUnit, ShardedModel, UnitParameter
 from flowcheck.replica.sharding.zero_megatron_layout import NamedParameter, ShardingSettings, laid
 from flowcheck.replica.user_code import callable_at, error_text
 
 KEY = "sharded.factory"
 LIMIT_S = 300.0
+"""Seconds for the user's model to be made. A choice: longer delays the error of code that hangs,
+shorter fails for large models."""
 
 
 def wrapped(factory: str, ranks: int, how: ShardingSettings | None = None) -> ShardedModel:
@@ -48,10 +56,11 @@ def wrapped(factory: str, ranks: int, how: ShardingSettings | None = None) -> Sh
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(KEY, factory, f"took over {LIMIT_S:.0f} s") from error
+        raise ConfigError(KEY, factory, TOOK_TOO_LONG(f"{LIMIT_S:.0f}")) from error
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        raise ConfigError(KEY, factory, last)
+        last = done.stderr.strip().splitlines()[-1:]
+        told = RAISED(last[0]) if last else ENDED_SILENTLY(done.returncode)
+        raise ConfigError(KEY, factory, told)
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=ShardedModel)
 
 
@@ -94,12 +103,11 @@ def _main(factory: str, ranks: int, *how: str) -> None:
 
 
 def check_made(factory: str, made: object) -> None:
-    """Raises ConfigError for what is no module of torch's."""
+    """Raises ConfigError for anything but a torch module."""
     import torch
 
     if not isinstance(made, torch.nn.Module):
-        right = "gave {}: it must return the torch module that the script trains"
-        raise ConfigError(KEY, factory, right.format(type(made).__name__))
+        raise ConfigError(KEY, factory, MODEL_NOT_A_MODULE(type(made).__name__))
 
 
 def _groups_of(made: Any) -> tuple[list[list[NamedParameter]], list[NamedParameter]]:

@@ -29,6 +29,8 @@ from flowcheck.wire.training_job.operator_statements import (
 ZERO_ELEMENTS = 2
 """A rank's part is a multiple of these (nccl_start_alignment_factor)."""
 START_ELEMENTS, END_ELEMENTS = 64, 128
+"""Elements of which each parameter's start, and each bucket's end, is a multiple in Megatron-LM's
+distributed optimizer (_compute_per_buffer_param_layout, above)."""
 BUSBW_ELEMENTS = 1 << 16
 """What buckets are a multiple of as well with pad_buckets_for_high_nccl_busbw."""
 

@@ -24,6 +24,12 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    CANNOT_READ,
+    NO_STEPS,
+    NOT_KEPT_IN,
+    STEP_NOT_HELD,
+)
 from flowcheck.private_files import open_private
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import (
@@ -70,7 +76,8 @@ SPARE_COPIES = 3
 """With so many the updater has another place to write to while one is read: the newest step's, a
 reader's, and its own."""
 ATTEMPTS = 16
-"""Looks before giving up: each may be overtaken by two steps of the updater."""
+"""Looks before giving up. Each may be overtaken by two steps of the updater. A choice: more only
+delays the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +156,7 @@ def _pin(path: Path, descriptor: int, memory: mmap.mmap, step: Step | None) -> C
             if commit in read_commits(memory):
                 return commit
             unpin(descriptor, commit.copy)
-    raise StateError(f"{path}: no step held still in {ATTEMPTS} looks")
+    raise StateError(STEP_NOT_HELD(path=path, reads=ATTEMPTS))
 
 
 def _sections(
@@ -171,13 +178,13 @@ def _mapped(path: Path) -> tuple[int, mmap.mmap]:
             os.close(descriptor)
             raise
     except (OSError, ValueError) as error:
-        sentence = f"{path}: no replica state can be read here: {error}"
-        raise RingError(getattr(error, "errno", None) or errno.EIO, sentence) from error
+        why = CANNOT_READ(path=path, error=error)
+        raise RingError(getattr(error, "errno", None) or errno.EIO, why) from error
 
 
 def _version(path: Path, memory: mmap.mmap, step: Step) -> Commit:
     kept = {commit.step: commit for commit in read_commits(memory)}
     if step not in kept:
-        steps = ", ".join(map(str, sorted(kept))) or "none"
-        raise StateError(f"{path}: step {step} is not kept (steps kept: {steps})")
+        steps = sorted(kept) or NO_STEPS()
+        raise StateError(NOT_KEPT_IN(path=path, step=step, kept=steps))
     return kept[step]

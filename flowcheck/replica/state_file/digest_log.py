@@ -2,8 +2,8 @@
 audited.
 
 File: a header, then one record per step: step, digests, checksum. A record that a kill tore is cut
-off when the file is opened again. A step whose record found no room has none, nor has it that of
-an earlier time it was taken: what it was is not known.
+off when the file is opened again. If the disk was full, a step has no record, not even that of an
+earlier time when it was applied: its digests are unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ import xxhash
 
 from flowcheck.atomic_write import atomic_path, put
 from flowcheck.errors import StateError, has_no_room
+from flowcheck.findings.catalog.replica_state_errors import (
+    DIGEST_COUNT,
+    NOT_A_DIGEST_LOG,
+    OTHER_DIGEST_LOG,
+)
 from flowcheck.private_files import open_private
 from flowcheck.replica.state_digest import DIGEST_BYTES
 from flowcheck.step_numbers import Step
@@ -25,7 +30,8 @@ MAGIC = b"FCTRACE\n"
 VERSION = 2
 _HEADER = struct.Struct("<8sII")  # magic, version, tensors
 BYTES_MAX = 256 << 20
-"""The newer half is kept beyond it: a month of steps would fill the memory its folder lies in."""
+"""Bytes; beyond them the newer half is kept. A choice: a month of steps would fill the memory its
+folder lies in."""
 _STEP = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<Q")
 _NO_STEP = _STEP.pack(2**64 - 1)
@@ -44,10 +50,7 @@ class DigestLog:
         found = os.pread(self._descriptor, len(header), 0)
         if found and found != header:
             os.close(self._descriptor)
-            raise StateError(
-                f"{path}: not the trace of a replica of {tensors} tensors, or of another release "
-                f"(this one writes version {VERSION}): remove it, or use another run directory"
-            )
+            raise StateError(OTHER_DIGEST_LOG(path=path, tensors=tensors, version=VERSION))
         size_bytes = os.fstat(self._descriptor).st_size
         record = _record_bytes(tensors)
         whole = max(0, size_bytes - _HEADER.size) // record * record
@@ -58,7 +61,8 @@ class DigestLog:
         """One record; digests: [tensors], 16 bytes each. Raises OSError where it finds no room, and
         none of the step is left."""
         if len(digests) != self._tensors:
-            raise StateError(f"{self._path}: {len(digests)} digests for {self._tensors} tensors")
+            counts = {"digests": len(digests), "tensors": self._tensors}
+            raise StateError(DIGEST_COUNT(path=self._path, **counts))
         raw = _STEP.pack(step) + b"".join(digests)
         raw += _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
         if not self._end:
@@ -128,7 +132,7 @@ def digests_at(path: Path, step: Step) -> list[bytes] | None:
     if not raw:
         return None  # not even its beginning found room
     if len(raw) < _HEADER.size or _HEADER.unpack_from(raw)[:2] != (MAGIC, VERSION):
-        raise StateError(f"{path}: not a trace this program reads")
+        raise StateError(NOT_A_DIGEST_LOG(path))
     record = _record_bytes(_HEADER.unpack_from(raw)[2])
     for at in reversed(range(_HEADER.size, len(raw) - record + 1, record)):
         body = raw[at : at + record - _CHECKSUM.size]

@@ -40,6 +40,15 @@ import xxhash
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    COMMITS_CHANGING,
+    CUT_OFF,
+    HEADER_DAMAGED,
+    NO_WHOLE_STEP,
+    OTHER_KIND,
+    OTHER_VERSION,
+    TOO_SHORT,
+)
 from flowcheck.private_files import open_private
 from flowcheck.replica.param_layout import STORED_AS, Layout
 from flowcheck.step_numbers import Step
@@ -65,8 +74,9 @@ _SLOTS_OFFSET = 256
 _SLOT = struct.Struct("<QQHHI16s16s")
 _SLOT_BYTES = 64  # with the checksum, in a cache line of its own
 LOOKS = 1000
-"""At the slots, before they are said never to hold still: one takes microseconds, in which no step
-is made; who is taken off its processor meanwhile looks again."""
+"""Looks at the slots, before they are said never to hold still: one takes microseconds, in which no
+step is made; who is taken off its processor meanwhile looks again. A choice: more only delays the
+error."""
 COPIES_MAX = (HEADER_BYTES - _SLOTS_OFFSET) // _SLOT_BYTES
 
 
@@ -171,25 +181,22 @@ def read_description(path: Path, memory: mmap.mmap) -> tuple[FileSizes, Descript
     """What the file says about itself. Raises RingError where it is not one of ours, is of another
     version, of another size, or damaged."""
     if len(memory) < HEADER_BYTES:
-        raise RingError(errno.EINVAL, f"{path}: {len(memory)} bytes are no replica state")
+        raise RingError(errno.EINVAL, TOO_SHORT(path=path, bytes=len(memory)))
     magic, version, copies, *numbers = _FIXED.unpack_from(memory, 0)
     if magic != MAGIC:
-        raise RingError(errno.EINVAL, f"{path}: no replica state (starts with {magic!r})")
+        raise RingError(errno.EINVAL, OTHER_KIND(path=path, begin=repr(magic)))
     if version != VERSION:
-        sentence = (
-            f"{path}: state of layout version {version}, this program speaks {VERSION}: go on with "
-            "the release that made it, or begin anew in another run directory"
-        )
-        raise RingError(errno.EPROTO, sentence)
+        other = OTHER_VERSION(path=path, version=version, own=VERSION)
+        raise RingError(errno.EPROTO, other)
     description_bytes, data_offset, copy_bytes, total = numbers
     sizes = FileSizes(description_bytes, data_offset, copy_bytes, total, copies)
     if len(memory) != sizes.total:
-        sentence = f"{path}: {len(memory)} bytes, its header says {sizes.total}; it was cut"
-        raise RingError(errno.EINVAL, sentence)
+        cut = CUT_OFF(path=path, bytes=len(memory), expected=sizes.total)
+        raise RingError(errno.EINVAL, cut)
     text = memory[HEADER_BYTES : HEADER_BYTES + sizes.description]
     (stored,) = _CHECKSUM.unpack_from(memory, _FIXED.size)
     if stored != xxhash.xxh3_64_intdigest(memory[: _FIXED.size] + text):
-        raise RingError(errno.EBADMSG, f"{path}: the header's checksum does not fit; it is damaged")
+        raise RingError(errno.EBADMSG, HEADER_DAMAGED(path))
     return sizes, msgspec.json.decode(text, type=Description)
 
 
@@ -214,14 +221,14 @@ def read_commits(memory: mmap.mmap, copies: int = COPIES_MAX) -> list[Commit]:
             slots = (_slot_in(raw, copy) for copy in range(copies))
             found = [c for c in slots if c and c.past == past and c.sequence <= sequence]
             return sorted(found, key=lambda commit: commit.sequence)
-    raise StateError(f"the newest step of a replica changed in each of {LOOKS} looks at it")
+    raise StateError(COMMITS_CHANGING(LOOKS))
 
 
 def read_commit(path: Path, memory: mmap.mmap) -> Commit:
     """The newest whole step. Raises StateError where there is none."""
     whole = read_commits(memory)
     if not whole:
-        raise StateError(f"{path}: no commit slot is whole; the replica must be made anew")
+        raise StateError(NO_WHOLE_STEP(path))
     return whole[-1]
 
 

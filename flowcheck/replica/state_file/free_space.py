@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    AND_MEMORY,
+    MORE_HUGE_PAGES,
+    NO_ROOM_FOR_IT,
+)
 from flowcheck.plane.shared_memory.hugepage_memory import available_bytes, huge_bytes_free
 
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -49,13 +54,10 @@ def check_space(folder: Path, needed: int, account: str, space: FreeSpace) -> No
     short = needed > space.file_system or (space.memory is not None and needed > space.memory)
     if not short:
         return
-    memory = "" if space.memory is None else f", and the machine {space.memory:,} of memory"
-    more = ", more huge pages (scripts/hugepages reserve N)" if _kind(folder) == HUGETLBFS else ""
-    raise StateError(
-        f"{folder}: a replica of {needed:,} bytes does not fit ({account}): there are "
-        f"{space.file_system:,} bytes free{memory}; fewer earlier steps ([replica] keep_bytes)"
-        f"{more}, another run directory or a machine with more memory will do"
-    )
+    memory = None if space.memory is None else AND_MEMORY(space.memory)
+    pages = MORE_HUGE_PAGES() if _kind(folder) == HUGETLBFS else None
+    sizes = {"needed": needed, "account": account, "free": space.file_system}
+    raise StateError(NO_ROOM_FOR_IT(folder=folder, **sizes, memory=memory, pages=pages))
 
 
 def _kind(folder: Path) -> str:

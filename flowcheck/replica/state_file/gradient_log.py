@@ -21,6 +21,12 @@ import xxhash
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.gradient_sources import OTHER_GRADIENTS
+from flowcheck.findings.catalog.replica_state_errors import (
+    LOG_CHANGED,
+    LOG_NOT_WRITABLE,
+    LOG_OUT_OF_ORDER,
+    OTHER_LOG,
+)
 from flowcheck.private_files import make_folder, open_private, user_name
 from flowcheck.step_numbers import Iteration
 
@@ -63,10 +69,7 @@ def ready_log(path: Path) -> None:
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        right = (
-            f"cannot be written as {user_name(os.geteuid())}: {error.strerror}: name a file in a "
-            "folder of that user's"
-        )
+        right = LOG_NOT_WRITABLE(user=user_name(os.geteuid()), error=error.strerror)
         raise ConfigError("gradient_log.file", str(path), right) from error
 
 
@@ -149,7 +152,8 @@ class GradientLog:
         gradient: [gradient bytes]. Raises StateError for one that does not follow the last.
         """
         if self._iterations and iteration <= self._iterations[-1]:
-            raise StateError(f"the log ends with {self._iterations[-1]}, got iteration {iteration}")
+            last = self._iterations[-1]
+            raise StateError(LOG_OUT_OF_ORDER(last=last, iteration=iteration))
         data = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
         part, nth = None, len(self._iterations)
         if not self._closed:
@@ -176,7 +180,7 @@ class GradientLog:
         assert part is not None
         data = part.data(nth, self._gradient_bytes)
         if found is None or xxhash.xxh3_128_digest(data.data) != found[1]:
-            raise StateError(f"{part.path}: the gradient of record {index} was changed")
+            raise StateError(LOG_CHANGED(path=part.path, record=index))
         return data
 
     def forget_after(self, iteration: Iteration) -> None:
@@ -252,7 +256,7 @@ class _Part:
             found = os.pread(descriptor, len(self._header), 0)
             unfinished = found != self._header and self._unfinished(descriptor, found)
             if found != self._header and not unfinished:
-                raise StateError(f"{self.path}: a gradient log of something else; remove it")
+                raise StateError(OTHER_LOG(self.path))
             page_bytes = max(os.fstatvfs(descriptor).f_bsize, mmap.PAGESIZE)
             size_bytes = DATA_OFFSET + self.records_max * self._stride
             size_bytes = -(-size_bytes // page_bytes) * page_bytes

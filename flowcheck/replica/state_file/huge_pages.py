@@ -1,6 +1,5 @@
 """Memory pages of a state file: 2 MiB pages where available, first touched by the threads that
-will step them (NUMA).
-the threads that will step what lies in them.
+will step what lies in them (NUMA).
 
 A tmpfs mounted with huge=advise gives 2 MiB pages to mappings that ask (madvise(2)), and only when
 they are touched: fallocate(2) takes 4 KiB pages there. A file's pages lie on the NUMA node of the
@@ -22,9 +21,12 @@ from flowcheck.replica.state_file.file_header import Description, EntryPer, File
 from flowcheck.replica.worker_threads import WorkerThreads, shares
 
 HUGE_BYTES = 2 * 1024 * 1024
+"""Bytes of a huge page of x86-64 (PMD level)."""
 SHARED_BYTES = 16 * 1024 * 1024
-"""Files of less are touched by the caller alone."""
+"""Bytes. Files of less are touched by the caller alone: eight huge pages. A choice: waking threads
+for less gains nothing."""
 STRIP_BYTES = 64 * 1024 * 1024
+"""Bytes that one call touches. A choice: smaller costs calls, larger lets threads end unevenly."""
 
 Part = tuple[int, int]
 """First byte, and behind the last, of a file."""

@@ -17,6 +17,12 @@ import msgspec
 import numpy as np
 
 from flowcheck.errors import RingError, StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    ALREADY_HERE,
+    CANNOT_OPEN,
+    OPEN_ELSEWHERE,
+    TOO_SHORT,
+)
 from flowcheck.private_files import open_private
 from flowcheck.replica.state_file.concurrent_reader import claim, unpin
 from flowcheck.replica.state_file.file_header import (
@@ -62,7 +68,7 @@ class StateFile:
     """An open state file. One process at a time, held by a lock that dies with the process."""
 
     def __init__(self, path: Path, descriptor: int, memory: mmap.mmap) -> None:
-        """memory: the whole file (pages.py, `mapped`)."""
+        """memory: the whole file (huge_pages.py, `mapped`)."""
         self.path = path
         self._map = memory
         self._sizes, self.description = read_description(path, self._map)
@@ -85,11 +91,11 @@ class StateFile:
         """A file that appears whole: the committed copy holds `first`; absent sections are 0.
 
         copies: one is being written while the others are the last steps; workers: what will step
-        them, and is first to touch their pages (pages.py).
+        them, and is first to touch their pages (huge_pages.py).
         Raises StateError where `path` exists, or where it does not fit, with the sum.
         """
         if path.exists():
-            raise StateError(f"{path}: a replica is already here; open it or remove it")
+            raise StateError(ALREADY_HERE(path))
         sizes = _sizes_of(path.parent, description, copies)
         step = sum(section.size_bytes for section in description.sections)
         account = f"{copies} steps of {step:,} bytes: the newest, the one being made, earlier"
@@ -125,13 +131,13 @@ class StateFile:
         try:
             descriptor = open_private(path, os.O_RDWR)
         except OSError as error:
-            sentence = f"{path}: no replica state can be opened here: {error.strerror}"
-            raise RingError(error.errno or errno.EIO, sentence) from error
+            why = CANNOT_OPEN(path=path, error=error.strerror)
+            raise RingError(error.errno or errno.EIO, why) from error
         try:
             _lock(path, descriptor)
             size_bytes = os.fstat(descriptor).st_size
             if size_bytes < HEADER_BYTES:
-                raise RingError(errno.EINVAL, f"{path}: {size_bytes} bytes are no replica state")
+                raise RingError(errno.EINVAL, TOO_SHORT(path=path, bytes=size_bytes))
             return cls(path, descriptor, mapped(descriptor, size_bytes))
         except BaseException:
             os.close(descriptor)
@@ -251,7 +257,7 @@ def _lock(path: Path, descriptor: int) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StateError(f"{path}: another process has this replica open") from error
+        raise StateError(OPEN_ELSEWHERE(path)) from error
 
 
 def _round_up(value: int, unit: int) -> int:

@@ -1,7 +1,7 @@
 """events.jsonl: the kinds of events, one line each, and the writer that survives a full disk.
 
-A line holds the fields of `Event` and, of a message, those of the message beside them. Lines that
-found no room are counted, and an event tells how many, before the first line that is written again.
+A line holds the fields of `Event`; for a message of a stage it also holds the message's fields.
+Lines that found no room are counted. An event tells how many, before the next line that is written.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ class EventKind(StrEnum):
     APPLIED = "applied"
     """The replica took a step."""
     LOSS = "loss"
-    """`count` frames, packets or bytes never came (`what`), or a step cannot be rebuilt."""
+    """`count` frames, packets or bytes never arrived (`what`), or a step cannot be rebuilt."""
     HEAL = "heal"
-    """`count` packets came after all, or the replica goes on behind a step that was lost."""
+    """`count` packets arrived after all, or the replica goes on after a lost step."""
     SILENT = "silent"
-    """Nothing of the job arrived for `seconds`, which its steps do not explain."""
+    """Nothing of the job arrived for `seconds`, longer than its step time explains."""
     ARRIVES = "arrives"
-    """Something does again, after `seconds`."""
+    """Traffic of the job arrives again, after `seconds`."""
     LINK_DOWN = "link_down"
-    """The interface that frames come by has no link."""
+    """The interface that frames are captured from has no link."""
     LINK_UP = "link_up"
-    """It has again, after `seconds`."""
+    """It has a link again, after `seconds`."""
     SAVE = "save"
     """A step is durable."""
     SAVE_FAILED = "save_failed"
     AUDIT = "audit"
     ANCHOR = "anchor"
-    """The replica goes on from the trainer's own state of a step, or was to."""
+    """A trainer checkpoint replaced the replica's state of a step, or was refused."""
     SOURCE_ENDED = "source_ended"
     DRAINED = "drained"
     NOTE = "note"
@@ -87,39 +87,40 @@ class EventKind(StrEnum):
 
 
 LINES = "lines"
-"""What a note counts that records are missing, as their file system was full."""
+"""What a note counts: records that were not written, as their file system was full."""
 FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
 DOUBTFUL = "doubtful bytes"
-"""What an event of loss or heal counts: frames that reached this machine and no slot; packets that
-a flow's sequence numbers show and no mirror brought; bytes of a step that is taken without them; a
-whole step; bytes of a step within which two copies differ, of which one came after it was taken."""
+"""What a loss or heal event counts. FRAMES: frames that reached this machine and found no slot.
+PACKETS: packets that a flow's sequence numbers show and no mirror brought. BYTES: bytes of a step
+that was applied without them. STEP: a whole step. DOUBTFUL: bytes of a step in which two copies
+differ, where one arrived after the step was applied."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of events.jsonl."""
 
     time_ns: int = 0
-    """Since 1970; 0: a line of before this was written."""
+    """Nanoseconds since 1970; 0: written by a version that did not record it."""
     kind: EventKind = EventKind.OTHER
     job: int = 1
-    """Number of the one that it is of; of the ports as a whole 1."""
+    """Number of the job that it belongs to; 1 for the ports as a whole."""
     stage: str = ""
     step: Step | None = None
     count: int = 0
     what: str = ""
     name: str = ""
-    """Of a checkpoint at the target."""
+    """Name of a checkpoint at the target."""
     path: str = ""
-    """Of a file: the learned job, or the trainer's that an audit or an anchor read."""
+    """Path of a file: the learned job, or the trainer's file that an audit or an anchor read."""
     why: Finding | None = None
     seconds: float = 0.0
     bytes: int = 0
     passed: bool | None = None
-    """Of an audit, or of a file of the trainer's: it was taken."""
+    """Whether an audit passed, or a trainer's file was taken."""
 
     @property
     def detail(self) -> str:
-        """What is shown of it beside its kind and numbers: why, a checkpoint's name or a file."""
+        """What is shown beside its kind and numbers: the reason, a checkpoint's name or a file."""
         return str(self.why) if self.why is not None else self.name or self.path
 
 
@@ -172,13 +173,14 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
 
 
 def event_of(message: Message, *, job: int, now_ns: int) -> Event:
-    """What a message says, for the history."""
+    """The event that a message of a stage stands for."""
     told = _OF_MESSAGE.get(type(message), lambda _: {})(message)
     return Event(**({"time_ns": now_ns, "job": job} | told))
 
 
 def message_fields(message: Message) -> dict[str, Any]:
-    """What other programs read a message's line by: its fields, and a finding's sentence."""
+    """The fields of a message's line, for other programs: the message's own, and the sentence of a
+    finding."""
     fields: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message, Note | Fault):
         fields["sentence"] = str(message.finding)
@@ -187,13 +189,13 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 
 def line_of(event: Event, more: dict[str, Any]) -> bytes:
-    """more: other fields for the line, by which other programs read events."""
+    """The line of an event. more: further fields of the line, for other programs."""
     seconds = {"time": round(event.time_ns / 1e9, 3)}
     return msgspec.json.encode(seconds | more | msgspec.to_builtins(event))
 
 
 def read_event(line: bytes) -> Event | None:
-    """What a line says; None of one that is torn, or of a later version's making."""
+    """The event of a line; None: the line is incomplete, or a later version wrote it."""
     try:
         event = msgspec.json.decode(line, type=Event)
         if event.kind is not EventKind.OTHER:
@@ -218,8 +220,9 @@ _KIND_OF_TYPE = {
 
 
 def _earlier_event(told: dict[str, Any]) -> Event | None:
-    """Of an earlier version's line: `why` is a sentence, a checkpoint's name or a file; in the
-    first version's, the message's name says the kind, and seconds alone the time."""
+    """The event of an earlier version's line: `why` is a sentence, a checkpoint's name or a file.
+    In the first version's lines, the message's name is the kind, and only `seconds` tells the
+    time."""
     if "kind" not in told:
         kind = _KIND_OF_TYPE.get(told.get("type", ""))
         kind = EventKind.RESTART if told.get("event") == "restart" else kind
@@ -245,7 +248,8 @@ def _earlier_event(told: dict[str, Any]) -> Event | None:
 
 
 class EventLogWriter:
-    """Of one run: events here, and what its updater says of steps."""
+    """Writes events.jsonl of one run, and counts lines that found no room there or in the updater's
+    step records."""
 
     def __init__(self, events: Path, say: Callable[[Finding], None]) -> None:
         self._events, self._say = events, say
@@ -257,21 +261,22 @@ class EventLogWriter:
 
     @property
     def lines(self) -> int:
-        """Of all files, that found no room since the chain began."""
+        """Lines of all files that found no room since the chain began."""
         return self._own.count + self._others
 
     @property
     def full(self) -> tuple[Finding, ...]:
-        """One for each file that has no room just now."""
+        """A finding for each file that has no room at present."""
         return tuple(found for found in (self._own.full, *self._full.values()) if found)
 
     def append(self, line: bytes) -> bool:
-        """Writes a line where there is room; whether an event before it told how many lines found
-        none."""
+        """Writes a line where there is room. Returns whether an event before it told how many lines
+        found none."""
         return self._put([line])
 
     def look(self) -> bool:
-        """Tells that there is room again, with no line behind it; whether it did."""
+        """Writes the event that there is room again, without another line after it. Returns whether
+        it did."""
         return bool(self._own.lacks) and self._put([])
 
     def _put(self, lines: list[bytes]) -> bool:
@@ -297,7 +302,8 @@ class EventLogWriter:
         return bool(lacks)
 
     def elsewhere(self, told: Told) -> Event | None:
-        """What a stage says of a file of its own; the event of there being room again."""
+        """Counts what a stage reports about a file of its own. Returns an event once there is room
+        again, else None."""
         self._others += told.lines
         self._lack[told.file] += told.lines
         if told.full is not None:

@@ -1,4 +1,5 @@
-"""Records events of a chain as they happen: messages that the supervisor hears, and counters."""
+"""Records events of a chain as they happen, from the messages that the supervisor receives and from
+counters."""
 
 from __future__ import annotations
 
@@ -63,17 +64,18 @@ from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets
 
 LOOK_S = 0.5
-"""Between two looks at counters and files, and two beats."""
+"""Seconds between two looks at counters and files, and two heartbeats. A choice: shorter costs the
+supervisor's processor time, longer tells later."""
 
 
 class EventRecorder:
     """The only writer of a run's events.jsonl and beat.json. A line that cannot be written raises
-    OSError, unless the file system is full; everything else here may fail, and is tried again."""
+    OSError, unless the file system is full. Everything else here may fail, and is tried again."""
 
     def __init__(
         self, run: RunDir, config: JobConfig, say: Callable[[Finding], None] = lambda _: None
     ) -> None:
-        """say: tells the operator, where an event cannot be written."""
+        """say: tells the operator where an event cannot be written."""
         self._run, self._job = run, run.reader + 1
         self._room = EventLogWriter(run.events, say)
         self._each = config.optimizer.synced_backwards if config.optimizer is not None else 1
@@ -99,13 +101,13 @@ class EventRecorder:
         self._beat()
 
     def end(self, *, in_order: bool) -> None:
-        """Its stages are being asked to leave. in_order: somebody wanted that, or all sources
+        """The stages are being asked to end. in_order: somebody asked for that, or all sources
         ended."""
         self._ending, self._in_order = True, in_order
         self._beat()
 
     def stop(self) -> None:
-        """Its stages have left."""
+        """The stages have ended."""
         with suppress(OSError):
             self._write(Event(kind=EventKind.STOP))
         self._ending = True
@@ -146,7 +148,7 @@ class EventRecorder:
         self._write(Event(kind=EventKind.RESTART, stage=stage, why=why), more)
 
     def turn(self, rings: Sequence[FrameRing]) -> None:
-        """Called in every turn of the supervisor's loop: does something every LOOK_S."""
+        """To be called in every turn of the supervisor's loop; works every LOOK_S."""
         now_s = time.monotonic()
         if now_s - self._looked_s < LOOK_S:
             return
@@ -162,7 +164,7 @@ class EventRecorder:
         self._beat()
 
     def _look_at_frames(self, rings: Sequence[FrameRing]) -> None:
-        """Each frame is reported once: the counters only grow."""
+        """Reports frames that found no slot, each once: the counters only grow."""
         captured = [ring.counters()["capture"] for ring in rings]
         lost = Counter({name: sum(one[name] for one in captured) for name in LOSS_COUNTERS})
         new = lost - self._frames
@@ -176,7 +178,8 @@ class EventRecorder:
             self._write(Event(kind=EventKind.LOSS, what=FRAMES, count=new.total(), why=why))
 
     def _look_at_tables(self, rings: Sequence[FrameRing]) -> None:
-        """A full table is reported at once, then each time that twice as many packets missed it."""
+        """Reports a full table at once, then each time the number of packets that found no place
+        has doubled."""
         packets = sum(ring.counters()["parse"][FLOW_TABLE_FULL] for ring in rings)
         if packets > 2 * self._unfollowed:
             new, self._unfollowed = packets - self._unfollowed, packets
@@ -205,8 +208,8 @@ class EventRecorder:
             self._write(Event(kind=EventKind.ARRIVES, seconds=own.lasted_s, why=JOB_ARRIVES()))
 
     def _look_at_files(self) -> None:
-        """What other processes write, also while they are no stages: audits, files of the
-        trainer's, later lives of the job."""
+        """Reports what other processes write, whether or not they are stages: audits, trainer
+        checkpoints, later incarnations of the job."""
         with suppress(OSError, StateError, *DECODE_ERRORS):
             for line in self._new_lines("audits"):
                 audit = msgspec.json.decode(line, type=AuditRecord)

@@ -1,6 +1,6 @@
-"""The supervisor's heartbeat file: that it is alive, and what it has counted.
+"""The supervisor's heartbeat file: proves that it makes progress, and has what it has counted.
 
-Whoever watches a chain goes by it: a process that stands still is alive, but writes no heartbeat.
+Whoever watches a chain relies on it: a process that hangs is alive, but writes no heartbeat.
 """
 
 from __future__ import annotations
@@ -20,59 +20,61 @@ from flowcheck.findings.finding import Finding
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals are of all since the chain began, however much of events.jsonl is left."""
+    """Totals count from the start of the chain, however much of events.jsonl is left."""
 
     pid: int
     started_ns: int
-    """Since 1970."""
+    """Start of the chain, nanoseconds since 1970."""
     beat_ns: int
-    """CLOCK_MONOTONIC, which is one for all processes of this machine."""
+    """Time of this heartbeat, nanoseconds of CLOCK_MONOTONIC, which all processes of a machine
+    share."""
     ending: bool = False
-    """It was asked to end: no further step is applied."""
+    """The chain was asked to end: no further step is applied."""
     in_order: bool = False
-    """It ends because somebody wanted it, or its sources ended: nothing failed."""
+    """It ends because somebody asked for it, or because its sources ended: nothing failed."""
     events: dict[str, int] = {}
-    """By kind."""
+    """{kind: number of events}"""
     restarts: dict[str, int] = {}
-    """By stage."""
+    """{stage: number of restarts}"""
     steps_lost: int = 0
     packets_came_late: int = 0
-    """Missing at a look, and there at a later one."""
+    """Packets that were missing at one look and there at a later one."""
     frame_ns: tuple[int, ...] = ()
     """[ring] CLOCK_MONOTONIC of the last frame captured, to half a second; 0: none came."""
     dark_ns: tuple[int, ...] = ()
     """[source] CLOCK_MONOTONIC since when its interface has no link; 0: it has one, or the source
     is no interface."""
     came_ns: int | None = None
-    """CLOCK_MONOTONIC of the last packet of the job's; None: it is not asked (no job is learned,
-    or the sources have ended)."""
+    """CLOCK_MONOTONIC of the last packet of the job; None: not measured (no job is learned, or the
+    sources have ended)."""
     silence_limit_s: float = 0.0
-    """Nothing of the job for longer is no pause between its steps (silence.py)."""
+    """Seconds. A longer time without packets of the job is no pause between its steps
+    (silence_detector.py)."""
     step_s: float = 0.0
-    """Median of its steps; 0: not known."""
+    """Median time of the job's steps, in seconds; 0: unknown."""
     newest_step: int | None = None
-    """That a packet came of, of those that are not whole; told while packets are missing."""
+    """The newest incomplete step that a packet arrived for; only set while packets are missing."""
     unplaced_s: float = 0.0
-    """For how long packets came that no plan has, since the last one that a plan does."""
+    """Seconds for which only packets without a plan arrived, since the last one with a plan."""
     unwritten_lines: int = 0
-    """Of records, steps' and events', that found no room."""
+    """Lines of step and event records that found no room."""
     full: tuple[Finding, ...] = ()
-    """One for each file of records that has no room just now."""
+    """A finding for each record file that has no room at present."""
     taken: int = 0
     """The last step the replica took; 0: none."""
     digest: str = ""
-    """Of the replica then."""
+    """Digest of the replica at that step."""
 
     @property
     def age_s(self) -> float:
-        """Seconds since it; infinite where this machine was started anew since."""
+        """Seconds since this heartbeat; infinite where the machine was rebooted since."""
         age_ns = time.monotonic_ns() - self.beat_ns
         return age_ns / 1e9 if age_ns >= 0 else float("inf")
 
 
 def write_beat(path: Path, beat: Heartbeat) -> None:
-    """A heartbeat that cannot be written does not end a chain. On a full disk it is overwritten in
-    place, which takes no room: for an instant a reader may find it torn, and ignores it."""
+    """Writes the file; a failure does not end the chain. On a full disk it overwrites the file in
+    place, which needs no room: for an instant a reader may find it incomplete, and ignores it."""
     encoded = msgspec.json.encode(beat)
     try:
         write_atomically(path, encoded, durable=False)
@@ -83,7 +85,7 @@ def write_beat(path: Path, beat: Heartbeat) -> None:
 
 
 def read_beat(path: Path) -> Heartbeat | None:
-    """None where there is none. In one of an earlier version `full` holds sentences."""
+    """The heartbeat; None where there is none. An earlier version wrote sentences in `full`."""
     with suppress(OSError, *DECODE_ERRORS):
         text = path.read_bytes()
         try:

@@ -25,8 +25,9 @@ def interface_of(source: SourceConfig) -> str | None:
 
 
 def has_link(interface: str) -> bool | None:
-    """As its `carrier` tells (Documentation/ABI/testing/sysfs-class-net of Linux): 1 or 0, and an
-    error of one that is set down. None where nothing can tell."""
+    """The interface's `carrier` (Documentation/ABI/testing/sysfs-class-net of Linux): True for 1,
+    False for 0 and for an interface that is down, whose `carrier` cannot be read. None where it is
+    unknown."""
     if not NETWORK.is_dir():
         return None
     try:
@@ -36,7 +37,8 @@ def has_link(interface: str) -> bool | None:
 
 
 class LinkMonitor:
-    """Link state of all sources, polled every half second or so. Times are CLOCK_MONOTONIC."""
+    """Link state of all sources, polled every half second or so. Times are nanoseconds of
+    CLOCK_MONOTONIC."""
 
     def __init__(self, sources: Sequence[SourceConfig]) -> None:
         self._interfaces = [interface_of(source) for source in sources]
@@ -44,8 +46,8 @@ class LinkMonitor:
         """[source] since when it has no link; 0: it has, or nobody can tell."""
 
     def look(self, now_ns: int | None = None) -> list[tuple[int, str, float | None]]:
-        """(source, its interface, for how long it had no link; None: it has none from now on) of
-        each that changed since the last look."""
+        """(source, its interface, how long it had no link; None: it has none from now on) for each
+        link that changed since the last look."""
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         changed: list[tuple[int, str, float | None]] = []
         for number, interface in enumerate(self._interfaces):

@@ -1,8 +1,8 @@
-"""Packets missing by sequence number (PSN holes) in all flows, each with the iteration it
-belongs to.
+"""Packets missing by sequence number (PSN holes) in all flows, each with the iteration it belongs
+to.
 
-A hole in a flow's sequence numbers says which packets never came, and the plan of the flow which
-iteration those are of: so a loss is of its own step, however late it is found.
+A hole in a flow's sequence numbers shows which packets never arrived, and the flow's plan shows
+which iteration they belong to. So a loss is counted for its own step, however late it is found.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from flowcheck.step_numbers import Iteration
 
 
 def missing_packets(flows: FlowTable) -> int:
-    """Of all flows of a ring: between packets that were seen. What lies behind the newest one may
-    be on its way still, and is no loss before a later one came. The parser may be at work on a
-    record meanwhile: what it changes just now may count otherwise."""
+    """Packets missing in all flows of a ring, between packets that were seen. Packets after the
+    newest one may still be on their way, and count as lost only once a later one has arrived. The
+    parser may change a record during the call; that record may then be counted wrongly."""
     records = flows.flows()
     return int(_each(records).sum()) if len(records) else 0
 
 
 def _each(records: NDArray[np.void]) -> NDArray[np.int64]:
-    """[flows] the holes of each (fc_flow.h), and those that no longer found a place among them."""
+    """[flows] the missing packets of each: its holes (fc_flow.h), and those that no longer fitted
+    into its list of holes."""
     holes = records["holes"]
     starts, stops = holes["start"].astype(np.int64), holes["stop"].astype(np.int64)
     known = np.arange(holes.shape[1])[None, :] < records["holes_used"].astype(np.int64)[:, None]
@@ -42,21 +43,21 @@ def _each(records: NDArray[np.void]) -> NDArray[np.int64]:
 
 PIECES_MAX = 32
 """Iterations that one hole is split into; the iteration of what is left of a longer hole is not
-known."""
+known. A choice: more makes events longer."""
 PsnSpan = tuple[int, int]
 """Unwrapped PSNs, half open."""
 
 
 @dataclass(slots=True)
 class PsnHole:
-    """PSNs of a flow that were missing at a look."""
+    """PSNs of a flow that were missing at one look."""
 
     start: int
     stop: int
     iteration: Iteration | None
-    """That they are of; None: not known."""
+    """The iteration that they belong to; None: unknown."""
     told: bool = False
-    """They were missing at a later look as well."""
+    """Whether they were missing at a later look as well, and so reported."""
 
 
 @dataclass(slots=True)
@@ -64,21 +65,22 @@ class _Flow:
     raw: bytes = b""
     holes: list[PsnHole] = field(default_factory=list)
     lost: int = 0
-    """Packets of holes that found no place in the flow's list."""
+    """Packets of holes that did not fit into the flow's list."""
     next_psn: int = 0
 
 
 @dataclass(slots=True)
 class LossChange:
-    """What a look shows that the one before it did not: {iteration: packets}."""
+    """Changes from one look to the next, as {iteration: packets}."""
 
     lost: Counter[Iteration | None] = field(default_factory=Counter)
     healed: Counter[Iteration | None] = field(default_factory=Counter)
-    """Came after all."""
+    """Packets that arrived after all."""
 
 
 class LostPackets:
-    """Of one job, over all rings. Its own stay open as long as this is used."""
+    """Lost packets of one job, over all rings. Keeps the job's own shared memory open while it is
+    used."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class LostPackets:
         *,
         first: bool = True,
     ) -> None:
-        """tables, own: [ring]; others: [job][ring] of those behind the same ports. first: packets
+        """tables, own: [ring]; others: [job][ring] of other jobs on the same ports. first: packets
         of connections that belong to no job are reported with this one."""
         self._tables, self._own, self._others, self._first = tables, own, others, first
         self._flows: dict[tuple[int, int], _Flow] = {}
@@ -105,7 +107,8 @@ class LostPackets:
         return change
 
     def newest(self) -> Iteration | None:
-        """The newest iteration that a packet came of by the plan of its flow; None: not known."""
+        """The newest iteration that a packet arrived for, by the plan of its flow; None:
+        unknown."""
         seen = [
             of
             for ring, table in enumerate(self._tables)
@@ -150,8 +153,8 @@ class LostPackets:
         self._flows[ring, flow] = _Flow(raw, kept, lost, int(record["next_psn"][0]))
 
     def _gone(self, hole: PsnHole, now: Sequence[PsnSpan], fell: int, change: LossChange) -> int:
-        """What of a hole is there no more came after all, but for the oldest of it, which fell out
-        of the flow's list: so many are left."""
+        """Counts packets of a hole that is no longer there as arrived, except for the oldest ones,
+        which fell out of the flow's list. Returns how many of those are left."""
         gone = sum(stop - start for start, stop in without((hole.start, hole.stop), now))
         out = min(gone, fell)
         if hole.told:
@@ -163,8 +166,8 @@ class LostPackets:
     def _confirmed(
         self, ring: int, flow: int, hole: PsnHole, span: PsnSpan, change: LossChange
     ) -> list[PsnHole]:
-        """Packets missing at a second look are reported; which step they belong to may be known by
-        now."""
+        """Reports packets that are missing at a second look; by then it may be known which step
+        they belong to."""
         if hole.told:
             return [PsnHole(*span, hole.iteration, told=True)]
         pieces = [(*span, hole.iteration)]
@@ -176,14 +179,14 @@ class LostPackets:
         return [PsnHole(*piece, told=True) for piece in pieces]
 
     def _between(self, ring: int, flow: int, begin: int, end: int) -> Iteration | None:
-        """The iteration of packets that lie there; None where they may be of several."""
+        """The iteration of packets in this range; None where they may belong to several."""
         of = self._iteration(ring, flow, begin)
         return of if of == self._iteration(ring, flow, end) else None
 
     def _pieces(
         self, ring: int, flow: int, span: PsnSpan
     ) -> list[tuple[int, int, Iteration | None]]:
-        """A hole cut where one iteration ends and the next begins."""
+        """Cuts a hole where one iteration ends and the next begins."""
         start, stop = span
         pieces: list[tuple[int, int, Iteration | None]] = []
         while start < stop and len(pieces) < PIECES_MAX:
@@ -196,7 +199,8 @@ class LostPackets:
         return pieces
 
     def _end(self, ring: int, flow: int, span: PsnSpan, of: int) -> int:
-        """One past the last PSN of a span, at whose start the iteration is `of`, that is of it."""
+        """One past the last PSN of a span that belongs to iteration `of`, which its first PSN
+        belongs to."""
         low, high = span
         if self._iteration(ring, flow, high - 1) == of:
             return high
@@ -214,8 +218,8 @@ class LostPackets:
 
 
 def open_lost_packets(run: RunDir, rings: int, files: ExitStack) -> LostPackets:
-    """Of a job, and by the first one of all that is of no job; files: closes what is opened.
-    Raises RingError where one is not there yet."""
+    """The lost packets of a job; the first job also gets those that belong to no job. files: closes
+    what is opened. Raises RingError where shared memory does not exist yet."""
     first = not run.reader
     others = [one for one in all_run_dirs(run.port) if one.root != run.root] if first else []
     with ExitStack() as whole:
@@ -234,7 +238,7 @@ def _planned(staging: Staging, flow: int) -> bool:
 
 
 def common(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
-    """What of a span lies in others, which ascend and do not overlap."""
+    """The parts of a span that lie in `others`, which ascend and do not overlap."""
     for start, stop in others:
         low, high = max(start, span[0]), min(stop, span[1])
         if low < high:
@@ -242,7 +246,7 @@ def common(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
 
 
 def without(span: PsnSpan, others: Sequence[PsnSpan]) -> Iterator[PsnSpan]:
-    """What of a span lies in none of the others, which ascend and do not overlap."""
+    """The parts of a span that lie in none of `others`, which ascend and do not overlap."""
     at = span[0]
     for start, stop in common(span, others):
         if at < start:

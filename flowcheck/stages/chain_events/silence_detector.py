@@ -12,16 +12,20 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.plane.shared_memory.packet_counters import counter_values
 
 LEAST_S = 30.0
-"""A job is not called silent before."""
+"""Seconds before which a job is not called silent. A choice: longer tells of a dead job later,
+shorter tells of each evaluation or checkpoint."""
 STEPS = 10
-"""Nor before so many times its median step."""
+"""Median steps for which a job may send nothing. A choice, as LEAST_S, for jobs with long steps."""
 UNKNOWN_S = 300.0
-"""The same of a job whose step's time is not known yet."""
+"""Seconds for a job whose step's time is not known yet. A choice: start-up and compilation take
+minutes."""
 GAPS = 33
-"""Between whole steps, the newest: of these the median."""
+"""Times between whole steps, the newest, of which the median is taken; odd, so that it is one of
+them. A choice: more is steadier, fewer follow a changed pace sooner."""
 PLACED = ("placed_packets", "duplicate_bytes", "conflict_bytes")
 STAGED = ("staged_packets", "held_packets")
-"""Extract counters (fc_counters.h): what a plan names, and what may be of a later life."""
+"""Extract counters (fc_counters.h): packets of flows with a plan, and packets that may belong to a
+later incarnation."""
 
 
 class SilenceChange(StrEnum):
@@ -30,8 +34,8 @@ class SilenceChange(StrEnum):
 
 
 class SilenceDetector:
-    """Of one job, by the counters of its own extractor; looked at every half second or so. All
-    times are CLOCK_MONOTONIC."""
+    """The detector of one job, by the counters of its own extractor; to be called every half second
+    or so. Times are CLOCK_MONOTONIC."""
 
     def __init__(self, now_ns: int | None = None) -> None:
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
@@ -53,32 +57,32 @@ class SilenceDetector:
 
     @property
     def limit_s(self) -> float:
-        """For how long nothing may arrive."""
+        """Seconds for which nothing may arrive."""
         return max(LEAST_S, STEPS * median(self._gaps)) if self._gaps else UNKNOWN_S
 
     @property
     def step_s(self) -> float:
-        """The median of its steps' time; 0: not known."""
+        """Median time of the job's steps, in seconds; 0: unknown."""
         return median(self._gaps) if self._gaps else 0.0
 
     @property
     def came_ns(self) -> int:
-        """When something of the job last came."""
+        """When traffic of the job last arrived."""
         return max(self.placed_ns, self.staged_ns)
 
     @property
     def unplaced_s(self) -> float:
-        """For how long packets came that no plan has, since the last one that a plan does: a later
-        life of the job, which is not proved yet, or another's writes."""
+        """Seconds for which only packets without a plan arrived, since the last one with a plan:
+        those of a later incarnation that is not proved yet, or another job's writes."""
         return max(0.0, (self.staged_ns - self.placed_ns) / 1e9)
 
     def learned(self) -> None:
-        """A job is followed, or a later life of it: steps that came before are whole all at once,
-        and tell nothing of the time that they took."""
+        """A job, or a later incarnation of it, is followed from now on. Steps that arrived before
+        become complete all at once, and tell nothing about the step time."""
         self._catches_up, self._came, self._whole_ns = True, None, None
 
     def whole(self, time_ns: int) -> None:
-        """A step was whole then."""
+        """A step became complete at this time."""
         if self._catches_up or time_ns <= self._caught_up_ns:
             return
         if self._whole_ns is not None and time_ns > self._whole_ns:
@@ -93,9 +97,11 @@ class SilenceDetector:
         unread: bool = False,
         now_ns: int | None = None,
     ) -> SilenceChange | None:
-        """rings: as the job's own extractor reads them; counts: a job is learned, and a source
-        goes on; unread: some that came before are still to be read. What began or ended with this
-        look."""
+        """Returns what began or ended with this look.
+
+        rings: as the job's own extractor reads them; counts: a job is learned, and a source goes
+        on; unread: earlier frames are still to be read.
+        """
         wall_ns = time.time_ns() if now_ns is None else now_ns
         now_ns = time.monotonic_ns() if now_ns is None else now_ns
         heads, tails = [ring.head for ring in rings], [ring.tail for ring in rings]

@@ -1,4 +1,4 @@
-"""Loss and heal events: which packets of which steps are missing, came late or held only
+"""Loss and heal events: which packets of which steps are missing, arrived late or held only
 duplicates."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from flowcheck.step_numbers import Iteration, Step
 
 
 class StepLosses:
-    """Of one job. What it finds is an event, which `write` is given."""
+    """Losses of one job; every event goes to `write`."""
 
     def __init__(self, run: RunDir, each: int, write: Callable[[Event], None]) -> None:
         """each: all-reduced backward passes per step."""
@@ -47,15 +47,15 @@ class StepLosses:
         self._losses: LostPackets | None = None
 
     def lost(self, step: Step) -> None:
-        """It cannot be rebuilt."""
+        """The step cannot be rebuilt."""
         self._lost = step
 
     def short(self, step: Step) -> None:
-        """It is taken without all of its bytes."""
+        """The step is applied without all of its bytes."""
         self._short = step
 
     def took(self, step: Step) -> None:
-        """The replica applied it: packets of it that are missing held only duplicates."""
+        """The replica applied the step: its missing packets held only duplicates."""
         if step >= (self._lost or sys.maxsize):
             why = REPLICA_GOES_ON(self._lost)
             self._write(Event(kind=EventKind.HEAL, step=step, what=STEP, why=why))
@@ -70,11 +70,13 @@ class StepLosses:
         self._missing = Counter({of: n for of, n in self._missing.items() if of > step and n > 0})
 
     def handed_over(self, step: Step | None) -> None:
-        """A later life of the job is followed; step: what it goes on from, None: not known."""
+        """A later incarnation of the job is followed. step: the step it continues from; None:
+        unknown."""
         self.taken, self._missing, self.newest = step or 0, Counter(), None
 
     def look(self, rings: int) -> None:
-        """What stays missing from one look to the next; what came in between was only late."""
+        """Reports packets that are missing at two looks in a row; what arrived in between was only
+        late."""
         try:
             if self._losses is None:
                 self._losses = open_lost_packets(self._run, rings, self._files)
@@ -99,7 +101,8 @@ class StepLosses:
     def _packets(
         self, kind: EventKind, iteration: Iteration | None, count: int, why: Finding
     ) -> None:
-        """Of a step that is applied whole, missing and doubtful packets held only duplicates."""
+        """Writes an event. In a step that is applied complete, missing and doubtful packets held
+        only duplicates."""
         if not count:
             return
         step = None if iteration is None else self._step_of(iteration)

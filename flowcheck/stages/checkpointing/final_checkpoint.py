@@ -22,17 +22,22 @@ from flowcheck.vault.persist.checkpoint_ledger import LedgerEntry
 from flowcheck.vault.persist.saver import Saver
 
 ATTEMPTS = 3
+"""Tries to write the last checkpoint. A choice: more delays the end of a chain whose target is
+down."""
 BETWEEN_S = (1.0, 4.0)
+"""Seconds to wait before the second and the third try. A choice: longer delays the end of a chain,
+shorter meets the same fault again."""
 LOOK_S = 0.1
+"""Seconds between two looks at a save that is under way. A choice: shorter costs processor time."""
 
 
 def save_last(
     run: RunDir, config: JobConfig, step: Step | None, say: Callable[[Finding], None]
 ) -> LedgerEntry | None:
-    """Makes the last step of a replica that nobody changes any more durable at the target; None
-    where there is none. step: an older one that it holds.
+    """Saves the last step of a replica that nobody changes any more, and waits until it is durable
+    at the target. Returns None where there is no step. step: an older one that it holds.
 
-    Raises StateError where that fails ATTEMPTS times, or the target stands still.
+    Raises StateError where that fails ATTEMPTS times, or nothing moves at the target.
     """
     assert config.persist is not None
     if not run.replica.exists():
@@ -65,7 +70,7 @@ def _saved(
 
 
 def _watched(saver: Saver, config: PersistConfig, wanted: Step) -> LedgerEntry:
-    """`Saver.save` in a thread, given up where nothing moves any more."""
+    """Runs `Saver.save` in a thread, and gives it up where nothing moves any more."""
     made: list[LedgerEntry | BaseException] = []
 
     def save() -> None:

@@ -1,7 +1,7 @@
 """Stage: makes steps of the replica durable at a target, while the updater goes on.
 
-The save runs in a thread of this process, so that the stage handles messages meanwhile. Nothing
-here is needed by any other stage: it may fail, hang, be killed and be started again at any instant.
+The save runs in a thread of this process, so that the stage handles messages meanwhile. No other
+stage depends on this one: it may fail, hang, be killed and be started again at any instant.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import NOTHING_MOVED, SAVE_FAILED, SAVED_AGAIN
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
@@ -29,11 +29,18 @@ from flowcheck.vault.persist.saver import Saver
 from flowcheck.vault.persist.storage_target import open_place
 
 LOOK_S = 0.2
+"""Seconds between two looks at the newest step. A choice: shorter costs processor time, longer
+starts a save later."""
 TELL_S = 1.0
+"""Seconds between two writings of the status file. A choice: shorter writes more often."""
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 60.0
+"""Seconds before the next try after a failure, doubled with each one. A choice: shorter loads a
+store that is down, longer saves later once it is back."""
 JOIN_S = 2.0
-"""A save that is asked to stop ends within so long, or with its process."""
+"""Seconds for a save that is asked to stop to end; else it ends with its process. A choice below
+what the supervisor gives a stage (supervisor.py, GRACE_S)."""
 NICENESS = 10
+"""Nice value (sched(7)): saves yield to stages that follow the job. A choice: half of the range."""
 HUNG = 3
 """Exit code of a process whose save stands still: it is started again."""
 
@@ -88,7 +95,7 @@ class PersistService:
         return 0
 
     def _begin(self, step: Step | None) -> None:
-        """Saves a step; None: asks first what is there."""
+        """Starts to save a step; None: first only looks which checkpoints the target has."""
         self._saved = self._failed = None
         if step is not None:
             self._began_s = time.monotonic()
@@ -98,7 +105,8 @@ class PersistService:
         self._thread.start()
 
     def _save(self, step: Step | None) -> None:
-        """In a thread of its own: whatever it raises is why it failed."""
+        """Runs in a thread of its own: whatever it raises is reported as the reason of the
+        failure."""
         try:
             saver = saver_of(self._run, self._config)
             saver.on_phase = self._phase
@@ -119,7 +127,8 @@ class PersistService:
         self._told.phase, self._told.step, self._told.total_bytes = phase, step, total_bytes
 
     def _watch(self, now: float) -> None:
-        """Reports its progress; ends this process where nothing moves at the target any more."""
+        """Reports the progress of a save; ends this process where nothing moves at the target any
+        more."""
         saver = self._saver
         if now - self._wrote_s >= TELL_S:
             if saver is not None:
@@ -148,15 +157,15 @@ class PersistService:
                     self._report_saved(saved, told.took_s)
                 if told.attempts:
                     self._say(SAVED_AGAIN(target=told.target, checkpoint=saved.name))
-            told.error, told.attempts, told.next_try_s = "", 0, 0.0
+            told.error, told.attempts, told.next_try_s = None, 0, 0.0
             self._next_s = 0.0
         else:
             told.attempts += 1
             wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** (told.attempts - 1))
             self._next_s, told.next_try_s = time.monotonic() + wait_s, time.time() + wait_s
-            if str(self._failed) != told.error:  # status reports the same again
+            if self._failed != told.error:  # status reports the same again
                 self._say(SAVE_FAILED(self._failed))
-            told.error = str(self._failed)
+            told.error = self._failed
             self._links.report(SaveFailed(step=told.step, why=self._failed, attempts=told.attempts))
         told.step = None
         self._saver = None
@@ -197,7 +206,8 @@ class PersistService:
 
 
 def saver_of(run: RunDir, config: PersistConfig) -> Saver:
-    """What saves this run's steps. Raises ConfigError for a target that nothing here can open."""
+    """The saver of this run's steps. Raises ConfigError for a target that no installed library can
+    open."""
     staging = run.staged(config.staging)
     place = open_place(config, staging)
     return Saver(config, place, staging, ReplicaSteps(run, config))

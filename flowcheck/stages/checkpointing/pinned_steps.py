@@ -25,7 +25,8 @@ if TYPE_CHECKING:  # torch stays out until there is a step to write
 
 @dataclass(frozen=True, slots=True)
 class PinnedStep:
-    """See vault/persist/saver.py, HeldStep. config: of files in other forms than our own."""
+    """A step to save, as saver.py's StepToSave describes. config: for checkpoint formats other than
+    FlowCheck's own."""
 
     given: TrainerState
     layout: Layout
@@ -40,7 +41,7 @@ class PinnedStep:
         return self.given.digest
 
     def write(self, folder: Path) -> None:
-        """In the form that the job file states; its own where none is."""
+        """Writes it in the format that the job file states, by default in FlowCheck's own."""
         from flowcheck.vault.checkpoint_formats.format_registry import NATIVE_FORMAT
         from flowcheck.vault.persist import save_format
 
@@ -50,15 +51,16 @@ class PinnedStep:
 
 
 class ReplicaSteps:
-    """See vault/persist/saver.py, Source, and vault/serve/step_catalog.py, Memory."""
+    """The replica's steps, as `Source` (vault/persist/saver.py) and `Memory`
+    (vault/serve/step_catalog.py) describe."""
 
     def __init__(self, run: RunDir, config: PersistConfig | None) -> None:
-        """config: of files in other forms than our own."""
+        """config: for checkpoint formats other than FlowCheck's own."""
         self._run, self._config = run, config
         self.name = str(run.root.resolve())
 
     def versions(self) -> tuple[Step, ...]:
-        """Whole steps in memory, ascending; () while the job's optimizer state is not known."""
+        """Complete steps in memory, ascending; () while the job's optimizer state is unknown."""
         with suppress(OSError, RingError):
             if self._run.replica.exists() and incarnation_of(self._run).step is not None:
                 return peek_versions(self._run.replica)[1]
@@ -66,10 +68,11 @@ class ReplicaSteps:
 
     @contextmanager
     def hold(self, step: Step) -> Iterator[PinnedStep]:
-        """A step; where it is gone meanwhile, the newest is saved, and nothing is served."""
+        """Pins a step while the `with` runs. If the step is gone meanwhile, a save gets the newest
+        one instead, and a server gets StateError."""
         from flowcheck.replica.checkpoint.step_snapshot import hold_snapshot
         from flowcheck.replica.checkpoint.trainer_state import trainer_state
-        from flowcheck.replica.torch_startup import load_torch
+        from flowcheck.replica.torch_without_compiler import load_torch
 
         load_torch()
         path = self._run.replica

@@ -1,4 +1,4 @@
-"""Stage: steps over HTTP, of a chain that runs or of folders alone."""
+"""Stage: serves steps over HTTP, from a running chain or from folders alone."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
 
 END_LEASES_S = 5.0
+"""Seconds between two looks for leases that ended. A choice: longer keeps read steps for longer."""
 
 
 def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalog:
-    """What a run has: checkpoints in its folders, and its replica."""
+    """The steps of a run: checkpoints in its folders, and its replica."""
     folders = []
     if config.persist is not None and config.persist.is_local:
         folders.append(local_path(config.persist.target))
@@ -41,7 +42,7 @@ def catalogue_of(run: RunDir, config: JobConfig, own: ServeConfig) -> StepCatalo
 def catalogues_of(
     run: RunDir, config: JobConfig, own: ServeConfig
 ) -> StepCatalog | dict[str, StepCatalog]:
-    """Of a chain that follows several jobs one of each, by their names."""
+    """{job name: its steps}, for a chain that follows several jobs."""
     if not config.several or run.port is not run:
         return catalogue_of(run, config, own)
     named = {job_folder_name(config, n): run.beside(n) for n in range(1, job_count(config) + 1)}

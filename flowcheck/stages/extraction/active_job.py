@@ -65,10 +65,12 @@ class ActiveJob:
         joins: bool = False,
         several: bool = False,
     ) -> None:
-        """Obeys the job: everything here may have been done before a kill. each: all-reduced
-        backward passes per step of the trainer; fresh: it was learned just now; joins: behind a
-        step that was lost it is joined again; several: so are other jobs on the same ports, by
-        extractors of their own."""
+        """Installs the job's plans; all of it may have been done before a kill.
+
+        each: all-reduced backward passes per step of the trainer; fresh: the job was learned just
+        now; joins: it may be joined again after a lost step; several: other extractors follow other
+        jobs on the same ports.
+        """
         self._each, self._several = each, several
         self._run, self._extractors, self._links = run, extractors, links
         self._apart = CrossRingReassembly(run.learned_folder / "numbers")
@@ -99,18 +101,19 @@ class ActiveJob:
 
     @property
     def awaited(self) -> bool:
-        """The updater has steps to take before it is known whether a job is a later life of this
-        one, where several jobs pass the same ports."""
+        """Whether the updater still has steps to apply before it is clear that a job is a later
+        incarnation of this one, where several jobs use the same ports."""
         return self._several and self.generations.waiting
 
     def _name(self, iteration: Iteration) -> Step:
-        """The trainer's step that one of the shard's belongs to."""
+        """The trainer's step that an iteration of the shard belongs to."""
         return incarnation_of(self._run).step_within(iteration, self._each)
 
     def fill(self, succession: JobRestart, *, idle: bool, looks: bool) -> int:
-        """Homes for what is staged, whole steps to the updater, short ones given up.
+        """Places staged messages, publishes complete steps to the updater, and gives up incomplete
+        ones.
 
-        idle: nothing new was extracted; looks: what is staged is to be looked at in this turn.
+        idle: nothing new was extracted; looks: this turn looks at what is staged.
         """
         generations = self.generations
         self.planned.install(lost=self.lost)
@@ -152,7 +155,8 @@ class ActiveJob:
         return 0
 
     def _hand_on(self) -> None:
-        """Whole iterations to the updater; and what was found of those it took."""
+        """Publishes complete iterations to the updater, and reports what was found about those it
+        has applied."""
         self.generations.look_back()
         finished = self.generations.finished()
         if finished and self.planned.unproven_pauses():
@@ -162,13 +166,14 @@ class ActiveJob:
             self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
 
     def give_up(self, short: IncompleteStep, why: Finding) -> int:
-        """Nothing more comes of this step; what waits behind a loss may still complete it."""
+        """Nothing more arrives for this step: declares it lost. What waits behind the loss may
+        still complete it."""
         if short.iteration in self.generations.refused:
             return self._lose(short, self.generations.refused[short.iteration])
         return self._explain() or self._lose(short, why)
 
     def _explain(self) -> int:
-        """What is missing in front of what came is as planned, where that can be told; what was
+        """Passes missing messages where sizes prove that they were as planned. Returns how much was
         done."""
         passed = self.planned.explain(self._apart.numbers)
         for found in passed:
@@ -176,7 +181,8 @@ class ActiveJob:
         return len(passed) + self.place() if passed else 0
 
     def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
-        """Flows that left their plan: what lies between the steps is identified and left out."""
+        """Reads flows that left their plan again: messages between the steps are identified and
+        skipped."""
         self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
         if self._broken is not None:
             return 0
@@ -192,7 +198,7 @@ class ActiveJob:
         return outcome.done and outcome.done + self.place()
 
     def wind_up(self, succession: JobRestart) -> int:
-        """A later incarnation is proved: the last whole steps of this one."""
+        """A later incarnation is proved: finishes the last complete steps of this one."""
         generations = self.generations
         self.planned.install(lost=self.lost)
         done = generations.open_free() + self.place()
@@ -214,13 +220,14 @@ class ActiveJob:
         return 1
 
     def place(self) -> int:
-        """Gives what is staged the homes it has by now; how many messages moved."""
+        """Places staged messages whose place is known by now. Returns how many."""
         done = self._apart.adopt(self._extractors)
         self._apart.number(self._extractors)
         return done + place_staged(self._extractors, self._apart.numbers)
 
     def _tell_doubtful(self, iteration: Iteration, conflict_bytes: int) -> None:
-        """It cannot be undone: it is reported, and every step since rests on it."""
+        """Reports an applied step within which two copies differ. It cannot be undone; every later
+        step rests on it."""
         message = StepDoubtful(step=self._name(iteration), conflict_bytes=conflict_bytes)
         self._links.report(message)
         found = APPLIED_IN_DOUBT(step=message.step, bytes=conflict_bytes)
@@ -228,8 +235,8 @@ class ActiveJob:
         self._note(found)
 
     def _lose(self, short: IncompleteStep, why: Finding) -> int:
-        """The replica stops before this step; capture and counting go on. Of sharded training a
-        loss costs no more than itself."""
+        """Declares a step lost: the replica stops before it, while capture and counting continue.
+        In sharded training a loss costs only the lost parameters."""
         shard, in_flight = self.generations.shard, why.of(CAPTURE_ENDED)
         missing, why = self.generations.missing(short, why)
         broken = self._broken is not None and short.iteration >= self._broken[0]
@@ -259,8 +266,8 @@ class ActiveJob:
         return 1
 
     def end(self) -> tuple[int, int | None]:
-        """The last word on every step, every frame being extracted: (what was done, the whole
-        steps once nothing more can be)."""
+        """Settles every step once every frame is extracted. Returns (how much was done, the last
+        complete step once nothing more can be done)."""
         held = staged_message_count(self._extractors)
         self.generations.look_back()
         short = self.generations.short()
@@ -278,8 +285,8 @@ class ActiveJob:
         return 0, short.iteration - 1
 
     def _end_alone(self, short: IncompleteStep) -> tuple[int, int | None]:
-        """What the last step made is gathered no more; an incomplete step before it is
-        applied as far as it came."""
+        """Ends sharded training: the parameters that the last step made are never gathered; an
+        incomplete step before it is applied as far as it came."""
         if self._stopped or not (short.covered_bytes or short.conflict_bytes):
             return 0, short.iteration - 1
         if done := self._explain():

@@ -40,7 +40,7 @@ class MirroredFlow:
 
     @property
     def cuts(self) -> list[tuple[int, int, int]]:
-        """(from, resume, skipped) of those kept, latest first."""
+        """(from, resume, skipped) of the cuts that are kept, latest first."""
         plan = self.plan
         used, room = int(plan["cuts_used"]), len(plan["cuts"])
         kept = (plan["cuts"][n % room] for n in range(used - 1, max(-1, used - 1 - room), -1))
@@ -48,7 +48,8 @@ class MirroredFlow:
 
 
 class CommunicatorMessages:
-    """Message numbers, sizes and places in the plan, [lane] as the reader has them."""
+    """Message numbers, sizes and places in the plan, per lane; lanes are numbered as the reader has
+    them."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class CommunicatorMessages:
         self._offsets = [[int(end) for end in one] for one in ends]
 
     def _sizes(self, lane: int, numbers: Mapping[tuple[FlowKey, int], int]) -> dict[int, int]:
-        """{number: wire bytes} of everything staged of one lane."""
+        """{number: wire bytes} of all staged messages of one lane."""
         sizes: dict[int, int] = {}
         for instance in self._own[lane]:
             key = instance.extractor.keys()[instance.index]
@@ -94,7 +95,7 @@ class CommunicatorMessages:
 
     @property
     def waiting(self) -> int:
-        """Messages staged, of all lanes."""
+        """How many messages are staged, over all lanes."""
         return sum(map(len, self._staged))
 
     @property
@@ -107,8 +108,8 @@ class CommunicatorMessages:
         return min((n for n in numbers if n != NUMBER_UNKNOWN), default=None)
 
     def deviation(self) -> tuple[int, bool]:
-        """The first step a message of which deviates; and whether its buckets were all seen
-        before, so that it is the next one that must be told."""
+        """The first step in which a message deviates; and whether every such message comes after
+        all buckets of its step, so that only the next step's begin must be found."""
         found = [
             (self._place(lane, number), lane)
             for lane in range(len(self._own))
@@ -119,7 +120,7 @@ class CommunicatorMessages:
         return first, all(self._trailing(lane, nth) for step, nth, lane in steps if step == first)
 
     def _trailing(self, lane: int, nth: int) -> bool:
-        """Behind the last bucket of its step."""
+        """Whether the place lies after the last bucket of its step."""
         if nth < self._first(lane):
             return nth >= self._reader.first_end[lane]
         return self._within(lane, nth) >= self._last_end(lane)
@@ -135,7 +136,7 @@ class CommunicatorMessages:
 
     @property
     def first_steps(self) -> int:
-        """How many the plan's `first` holds."""
+        """How many steps the plan's `first` part covers."""
         return max((plan.first_steps for plan in self._plans), default=1)
 
     def _step(self, lane: int, nth: int) -> int:
@@ -155,7 +156,8 @@ class CommunicatorMessages:
         return 0
 
     def _place(self, lane: int, number: int) -> int | None:
-        """Which message of the plan `number` is, as C decides it; None: of no step."""
+        """The place in the plan of message `number`, as the C code decides it; None: it belongs to
+        no step."""
         skipped = 0
         for start, resume, kept in self._cuts[lane]:
             if number >= start:
@@ -166,7 +168,7 @@ class CommunicatorMessages:
         return (number - self._plans[lane].first_number - skipped) % MODULUS
 
     def _number(self, lane: int, nth: int) -> int:
-        """The message at place `nth` of the plan, as cut by now."""
+        """The number of the message at place `nth` of the plan, with the cuts so far."""
         base = self._plans[lane].first_number + nth
         for _, resume, skipped in self._cuts[lane]:
             number = (base + skipped) % MODULUS
@@ -175,7 +177,8 @@ class CommunicatorMessages:
         return base
 
     def after_step(self, step: int) -> LanePositions:
-        """[lane] number after the last bucket of `step`; after all of `first` for its steps."""
+        """[lane] message number after the last bucket of `step`; for steps of the `first` part,
+        after all of it."""
         ends = [self._first(lane) for lane in range(len(self._own))]
         if step > self.first_steps:
             laps = step - self.first_steps - 1
@@ -186,11 +189,12 @@ class CommunicatorMessages:
         return self._after(ends)
 
     def after_first_buckets(self) -> LanePositions:
-        """[lane] number after the last bucket of `first`, before what follows it once."""
+        """[lane] message number after the last bucket of the `first` part, before what comes once
+        after it."""
         return self._after(self._reader.first_end)
 
     def _after(self, ends: Iterable[int]) -> LanePositions:
-        """[lane] number after so many messages of the plan."""
+        """[lane] message number after so many messages of the plan."""
         # The message before it is the one that was found there.
         return tuple(
             self._number(lane, nth - 1) + 1 if nth else self._number(lane, nth)
@@ -198,20 +202,21 @@ class CommunicatorMessages:
         )
 
     def due(self, lane: int, step: int, bucket: int) -> int:
-        """Place in the plan of a bucket's first message."""
+        """Place in the plan of the first message of a bucket."""
         offset = self._offsets[lane][self._reader.buckets[bucket]]
         laps = step - self.first_steps - 1
         return self._first(lane) + laps * self._period(lane) + offset
 
     def number_of_due(self, lane: int, step: int, bucket: int) -> int:
-        """The number it would have had without any cut."""
+        """The number that this message would have without any cut."""
         return self._plans[lane].first_number + self.due(lane, step, bucket)
 
     def messages_of(self, lane: int, bucket: int) -> int:
         return len(self._reader.each[self._reader.buckets[bucket]][lane])
 
     def _planned(self, lane: int, number: int) -> np.void | None:
-        """What the plan has for a message that was placed or ignored."""
+        """The plan's entry (numpy record) for a message that was placed or ignored; None: it
+        belongs to no step."""
         nth = self._place(lane, number)
         if nth is None:
             return None

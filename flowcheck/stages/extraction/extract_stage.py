@@ -1,7 +1,7 @@
-"""Stage: stages messages until they prove a job, then places every byte of every step.
+"""Stage: keeps messages until they prove a job, then places every byte of every step.
 
-Everything it needs after a kill lies in shared memory and in the learned job's files. What it does
-is one of the states of job_state/lifecycle_state_machines.py, which `work` looks up.
+All that it needs after a kill lies in shared memory and in the learned job's files. What it does is
+one of the states in job_state/lifecycle_state_machines.py, which `work` looks up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from flowcheck.atomic_write import atomic_path
 from flowcheck.config import JobConfig
-from flowcheck.findings.catalog.following_a_job import (
+from flowcheck.findings.catalog.job_selection_reasons import (
     FLOWS_OF_NO_JOB,
     FURTHER_JOBS,
     JOINED,
@@ -47,7 +47,7 @@ from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 
 def open_staging(run: RunDir, number: int, flows: FlowTable, size_bytes: int) -> Staging:
-    """The staging file of one ring, made if it is not there."""
+    """The staging file of one ring; creates it where it does not exist."""
     path = run.staging(number)
     if path.exists():
         return Staging.open(path)
@@ -58,8 +58,8 @@ def open_staging(run: RunDir, number: int, flows: FlowTable, size_bytes: int) ->
 def open_or_create_shard(
     run: RunDir, job: LearnedJob, shard: GradientShard | None
 ) -> tuple[GradientShard, LearnedJob]:
-    """(one for the job's gradients, the job as far as it has room there). shard: of an earlier
-    life; None: there is none yet."""
+    """(the shard for the job's gradients, the job as far as the shard has room for it). shard: of
+    an earlier incarnation; None: there is none yet."""
     if shard is None:
         shard = _created(run, job)
     return shard, job if shard.held_bytes == job.held_bytes else without_held(job)
@@ -77,9 +77,11 @@ def _created(run: RunDir, job: LearnedJob) -> GradientShard:
 
 
 READING_TURN_S = 0.02
-"""How long a turn with no slot to extract waits for a reading."""
+"""Seconds that a turn with no slot to extract waits for a reading. A choice equal to an idle
+stage's wait (service_loop.py, IDLE_MAX_MS): a turn that waited 100 ms filled the ring."""
 LOOK_EVERY = 16
-"""Busy turns between two looks at what is staged and at how far the flows are."""
+"""Busy turns between two looks at what is staged and at how far the flows are. A choice: fewer cost
+time in Python, more give up lost steps later."""
 
 
 class ExtractService:
@@ -120,7 +122,7 @@ class ExtractService:
             self._known = late_join.remembered_job_of(self._run)
 
     def _adopt(self, job: LearnedJob, shard: GradientShard | None, *, fresh: bool = False) -> None:
-        """Follows a learned job. fresh: it was learned just now."""
+        """Starts to follow a learned job. fresh: it was learned just now."""
         if self._lifecycle.state is ExtractState.STAGING:
             self._lifecycle.enter(ExtractState.FOLLOWING)
         for extractor, names in zip(self._extractors, self._learner.names(), strict=False):
@@ -154,7 +156,7 @@ class ExtractService:
         return done
 
     def _turn_of(self, state: ExtractState, *, idle: bool) -> int:
-        """What is done in a state behind the extraction of what came; idle: nothing came."""
+        """Does the work of a state, after what arrived was extracted. idle: nothing arrived."""
         followed = self._followed
         if followed is None:
             ended = state is ExtractState.ENDED
@@ -170,7 +172,7 @@ class ExtractService:
 
     @property
     def _turned_down(self) -> bool:
-        """The last word of the updater was that it does not follow what was offered."""
+        """Whether the updater's last verdict was not to follow the incarnation that was offered."""
         offered = self._lifecycle.part.offered
         return offered is not None and self._lifecycle.state is not ExtractState.HANDING_OVER
 
@@ -220,14 +222,15 @@ class ExtractService:
         return len(waiting)
 
     def _wants(self) -> JobSelector | None:
-        """Which of several jobs; once one is followed here, a later life of it."""
+        """Which of several jobs to learn; once one is followed here, a later incarnation of it."""
         if self._wanted is None or not self._config.several:
             return self._wanted
         back = self._run if self._followed is not None else None
         return replace(self._wanted, back=back, pasts=self._claims.others(self._extractors))
 
     def _wait_for_turn(self) -> int:
-        """Extractors of other jobs have still to say which flows are theirs."""
+        """Does the work of a turn in which extractors of other jobs have still to claim their
+        flows. Returns how much was done."""
         if self._known and late_join.full_of_no_start(self._extractors):
             return late_join.release_staged(
                 self._extractors
@@ -247,7 +250,7 @@ class ExtractService:
         )
 
     def _hand_over(self, followed: ActiveJob) -> int:
-        """The updater's word on the later incarnation, once it is there, is obeyed."""
+        """Obeys the updater's verdict on the later incarnation, once it is there."""
         shard = followed.generations.shard
         if not self._obey_verdict(shard):
             return self._leave_out_successor(followed) if self._turned_down else 0
@@ -257,7 +260,7 @@ class ExtractService:
         return 1
 
     def _obey_verdict(self, shard: GradientShard) -> bool:
-        """Whether what is offered is the job that is followed from now on."""
+        """Whether the incarnation that is offered is followed from now on."""
         verdict = self._lifecycle.verdict()
         if verdict is None:
             return False
@@ -268,7 +271,8 @@ class ExtractService:
         return verdict.followed
 
     def _leave_out_successor(self, followed: ActiveJob) -> int:
-        """Nothing of it is kept, nor anything else placed any more."""
+        """Drops the later incarnation; no message is placed in the shard any more. Returns how many
+        messages moved."""
         verdict = self._lifecycle.verdict()
         assert verdict is not None
         followed.why = verdict.why
@@ -277,7 +281,7 @@ class ExtractService:
         return followed.place()
 
     def _end(self) -> int:
-        """The sources ended and every frame is extracted: the last word on every step."""
+        """Settles every step: the sources ended and every frame is extracted."""
         if self._learner.busy or self._lifecycle.state is ExtractState.CLOSING:
             return 0
         followed = self._followed

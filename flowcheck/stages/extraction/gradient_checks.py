@@ -1,12 +1,13 @@
-"""Checks of the content of a complete iteration: model averaging, wrong units, unused
-parameters.
+"""Checks of the content of a complete iteration: model averaging, wrong units, unused parameters.
 
-Model averaging (torch's PeriodicModelAverager behind post_localSGD_hook, local SGD, DiLoCo) reduces
-all parameters in place of gradients, and of one bucket it is as large: only what it holds tells.
+Model averaging (torch's PeriodicModelAverager with post_localSGD_hook, local SGD, DiLoCo) reduces
+all parameters in place of gradients. With one bucket both have the same size: only the values tell
+them apart.
 
-Units of one size are told apart by their order alone, and a gradient has the size of its parameters
-where both are of one type: a trainer that does once what it never did before would put one in the
-other's place. Parameters change little in a step, so what they hold tells.
+In sharded training, units of one size are told apart by their order alone, and a gradient is as
+large as its parameters where both have one type. If the trainer once sends a collective that it
+never sent before, one could land in the other's place. Parameters change little in a step, so their
+values show that.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 AVERAGING_VALUES_COMPARED = 1 << 16
-"""Values, the first ones."""
+"""Values that are compared, the first ones. A choice: more costs time in each step."""
 AVERAGING_VALUES_MIN = 64
+"""Values that are not zero, before a verdict. The cosine of unrelated vectors of 64 values scatters
+by 1/8, so that ALIGNED is 7.6 standard deviations away."""
 ALIGNED = 0.95
 """Cosine of the angle between what was reduced and the parameters. A gradient of so many values
-lies across them; that of a loss with weight decay in it, which does not, is much shorter."""
+lies across them; that of a loss with weight decay in it, which does not, is much shorter
+(SHORTEST). Averages differ from the parameters by a few local steps; a choice: higher misses longer
+intervals."""
 SHORTEST = 0.5
-"""Of the parameters' length."""
+"""Share of the parameters' length. Averaged parameters are as long as before; a choice: half leaves
+room for what a few local steps change."""
 
 
 def model_averaging_found(
@@ -41,7 +47,7 @@ def model_averaging_found(
 ) -> Finding | None:
     """Why the bytes of a step are no gradient; None: they may be one, or nothing tells.
 
-    replica: its state file; gradient: all parameters', in registration order.
+    replica: its state file; gradient: of all parameters, in registration order.
     """
     try:
         layout, flat = newest_parameters(replica)
@@ -60,7 +66,8 @@ def model_averaging_found(
 
 
 def _cosine(held: NDArray[np.float64], reduced: NDArray[np.float64]) -> float:
-    """0 where too little is there, or what was reduced is much shorter."""
+    """The cosine of the angle between both; 0 where too few values are there, or `reduced` is much
+    shorter."""
     lengths = float(np.linalg.norm(held)), float(np.linalg.norm(reduced))
     if not np.isfinite(lengths).all() or np.count_nonzero(held) < AVERAGING_VALUES_MIN:
         return 0.0
@@ -70,7 +77,7 @@ def _cosine(held: NDArray[np.float64], reduced: NDArray[np.float64]) -> float:
 
 
 def _parameters(layout: Layout, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """[LOOKED_AT or less] the first values."""
+    """[at most AVERAGING_VALUES_COMPARED] the first values."""
     parts: list[NDArray[np.float64]] = []
     for parameter in layout.parameters:
         dtype = layout.dtype_of(parameter)
@@ -85,7 +92,8 @@ def _parameters(layout: Layout, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
 def _reduced(
     layout: Layout, gradient: NDArray[np.uint8], order: Sequence[int]
 ) -> NDArray[np.float64]:
-    """[LOOKED_AT or less] the first values, as they came: parameters in this order."""
+    """[at most AVERAGING_VALUES_COMPARED] the first values as they arrived: parameters in this
+    order."""
     types = [layout.gradient_dtype or layout.dtype_of(p) for p in layout.parameters]
     sizes = [p.elements * size_of(t) for p, t in zip(layout.parameters, types, strict=True)]
     starts = list(accumulate(sizes, initial=0))
@@ -100,18 +108,20 @@ def _reduced(
 
 
 UNIT_VALUES_SAMPLED = 1 << 12
-"""Values of each unit, evenly over it."""
+"""Values of each unit, evenly over it. A choice: more costs time in each step."""
 UNIT_VALUES_MIN = 64
-"""That are not zero, before a unit is judged."""
+"""Values that are not zero, before a unit is judged. A choice: of fewer values the length is
+chance."""
 UNRELATED = 1.0
-"""Of its length, that a unit changes by in a step at most. What is another thing: 1.4."""
+"""Change of a unit in a step, as a share of its length. Two unrelated vectors of one length differ
+by sqrt(2) = 1.41 of it; an optimizer's step changes far less."""
 
 
 class GatheredUnitCheck:
-    """Remembers a sample of every unit."""
+    """Compares a sample of every gathered unit with that of the step before."""
 
     def __init__(self, job: LearnedJob) -> None:
-        """Judges nothing where the type of the parameters is not told."""
+        """Passes everything where the type of the parameters is not known."""
         own = job.parameters if job.kind is FollowedData.PARAMETERS else ()
         self._units: list[tuple[slice, str]] = []
         at = 0
@@ -144,7 +154,7 @@ class GatheredUnitCheck:
 
 
 class GradientCheck:
-    """Judges each iteration of one job by what it holds."""
+    """Checks the content of each iteration of one job."""
 
     def __init__(self, job: LearnedJob, each: int, replica: Path) -> None:
         """each: all-reduced backward passes per step; replica: the state file they step."""

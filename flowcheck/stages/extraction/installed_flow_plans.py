@@ -29,7 +29,7 @@ from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 
 class InstalledPlans:
-    """The flows that a job names, of all rings."""
+    """Plans of all flows that the job names, in all rings."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class InstalledPlans:
         fresh: bool = False,
         joins: bool = False,
     ) -> None:
-        """base: the shard's steps before this job's first one; name: what the trainer calls one of
-        them; fresh: the job was learned just now, so that most flows it does not name belong to it
-        all the same; joins: behind a step that was lost it is joined again."""
+        """base: the number of the shard's last iteration before this job's first one. name: the
+        trainer's name of an iteration. fresh: the job was learned just now, so that most flows that
+        it does not name belong to it all the same. joins: it may be joined again after a lost
+        step."""
         self.job = job
         self._joins = joins
         self.rejoins = False
@@ -63,8 +64,8 @@ class InstalledPlans:
         self.recuts = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
 
     def restore(self, *, lost: bool) -> None:
-        """Ends what a kill interrupted: every plan gets the cuts that were decided; lost: nothing
-        is placed any more, the job may be joined again."""
+        """Ends what a kill interrupted: gives every plan the cuts that were decided. lost: nothing
+        is placed any more, and the job may be joined again."""
         for extractor in self._extractors:
             states = extractor.staging.plans()["state"]
             for index, key in enumerate(extractor.keys()):
@@ -74,7 +75,7 @@ class InstalledPlans:
             self.join_again()
 
     def install(self, *, lost: bool) -> None:
-        """Plans for flows that appeared; what no plan names may be another job's.
+        """Installs plans for flows that appeared; a flow without a plan may belong to another job.
 
         lost: nothing is placed any more.
         """
@@ -106,7 +107,8 @@ class InstalledPlans:
 
     def _beside(self, extractor: Extractor) -> set[int]:
         """Flows without a plan that began before the first iteration of all others was over:
-        clear-to-send, and what else the job does. Of a job met midstream every one does."""
+        clear-to-send, and other traffic of the job. Of a job joined midstream these are all flows
+        without a plan."""
         keys = extractor.keys()
         if self.job.amid:
             return set(range(len(keys)))
@@ -124,25 +126,25 @@ class InstalledPlans:
         return {index for index, begin in begins.items() if begin < proved_at}
 
     def crowded(self, share: float) -> bool:
-        """Later flows fill more than a share of what a ring may stage."""
+        """Whether later flows fill more than this share of a ring's staging."""
         rings = zip(self._extractors, self.late, strict=True)
         return any(late and staging_fuller_than(extractor, share) for extractor, late in rings)
 
     def ignore_late(self) -> None:
-        """Nothing of the later flows is kept."""
+        """Drops what is staged of later flows, and keeps nothing more of them."""
         for extractor, late in zip(self._extractors, self.late, strict=True):
             for index in late:
                 extractor.ignore(index)
             late.clear()
 
     def forget_ignored(self) -> None:
-        """Later flows of which nothing is kept are none to look at."""
+        """Later flows that are ignored are not looked at any more."""
         for extractor, late in zip(self._extractors, self.late, strict=True):
             states = extractor.staging.plans()["state"]
             late -= {index for index in late if states[index] == PLAN_IGNORE}
 
     def ignore_planned(self) -> None:
-        """The job is over: nothing more of it is placed, nor of what else there was by now."""
+        """The job is over: places nothing more of it, nor of other flows that exist by now."""
         for extractor, late in zip(self._extractors, self.late, strict=True):
             for index in range(len(extractor.keys())):
                 if index not in late:
@@ -151,12 +153,12 @@ class InstalledPlans:
 
     @property
     def messages_of_iteration(self) -> int:
-        """On all flows together."""
+        """Messages of one iteration, over all flows."""
         return sum(len(plan.each.sends) for plan in self._plans.values())
 
     def join_again(self) -> bool:
-        """The job goes on behind what was lost: from now on its flows are `late` ones. False where
-        it may not be joined."""
+        """The job goes on after what was lost: from now on its flows are `late` ones. False: it may
+        not be joined."""
         if not self._joins or self.job.kind is FollowedData.PARAMETERS:
             return False
         for extractor, late in zip(self._extractors, self.late, strict=True):
@@ -167,8 +169,8 @@ class InstalledPlans:
         return True
 
     def unproven_pauses(self) -> int:
-        """Of the flows that are followed: pauses in which a mirror may have been blind for as many
-        packets as there are PSNs, which nothing shows."""
+        """Pauses of followed flows that are long enough for 2^24 packets, after which PSNs repeat:
+        a loss of exactly so many would not show."""
         found = 0
         for extractor in self._extractors:
             flows = extractor.flows.flows()
@@ -180,9 +182,9 @@ class InstalledPlans:
     def goes_on(
         self, successor: LearnedJob, called: Sequence[Mapping[FlowKey, JoinedFlow]]
     ) -> bool:
-        """Did a flow of this job begin a message after the successor's first one?
+        """Whether a flow of this job began a message after the first one of the successor.
 
-        called: [ring] what its flows are called in the successor.
+        called: [ring] names that the successor gives its flows.
         """
         named = {flow for edge in successor.edges for flow in edge.every_flow}
         for extractor, late, names in zip(self._extractors, self.late, called, strict=True):
@@ -198,5 +200,5 @@ class InstalledPlans:
         return False
 
     def explain(self, numbers: Mapping[tuple[FlowKey, int], int]) -> list[Finding]:
-        """What was lost and can only have been as planned is waited for no more."""
+        """Passes lost messages that can only have been as planned."""
         return pass_lost_messages(self._extractors, self._plans, numbers)

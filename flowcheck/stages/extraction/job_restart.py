@@ -1,11 +1,10 @@
-"""A job that restarts while the stages stay up: its next incarnation takes over (extractor
-side).
+"""A job that restarts while the stages stay up: its next incarnation takes over (extractor side).
 
-The handover lies in the lifecycle record, so that a kill of either side at any instant only makes
-it be done again. The extractor ends the old job, writes the new one's files to a folder and offers
-it (state `handing over`); the updater compares its weights with the replica and commits its
-verdict; the extractor takes the folder's files for its own, which is done once its part of the
-record says that the new incarnation is followed, and moves the folder into the history.
+Each step of the handover is in the lifecycle record, so that after a kill of either side it is done
+again. (1) The extractor ends the old job, writes the new one's files to a folder and offers it
+(state `handing over`). (2) The updater compares its weights with the replica and commits its
+verdict. (3) The extractor adopts the folder's files; that is done once its part of the record says
+that the new incarnation is followed. (4) It moves the folder into the history.
 """
 
 from __future__ import annotations
@@ -40,18 +39,20 @@ from flowcheck.stages.job_state.lifecycle_state_machines import ExtractState
 from flowcheck.stages.job_state.lifecycle_writers import ExtractLifecycle
 
 LATE_HURRY, LATE_MOST = 0.5, 0.75
-"""Shares of staging that flows of no known job may take: from the first one on they are read again
-with every message, and from the second one on left out, as the followed job needs the rest."""
+"""Shares of staging that flows of no known job may fill. From the first one on they are read again
+with every message; from the second one on they are dropped, as the followed job needs the rest. A
+choice: more lets a later incarnation start slower, less is safer for the followed job."""
 
 LIVES_KEPT = 8
-"""Lives of a job of which what was learned stays: each has the weights that it began with."""
+"""Lives of a job of which what was learned stays: each has the weights that it began with. A
+choice: more takes disk."""
 
 
 def promote_successor(
     lifecycle: ExtractLifecycle, verdict: RestartVerdict, shard: GradientShard
 ) -> None:
-    """The incarnation that is offered is the one that is followed; whatever was done of it before a
-    kill is done again, until the record says so."""
+    """Follows the offered incarnation. What was done before a kill is done again, until the record
+    says that it is followed."""
     run, offered = lifecycle.run, lifecycle.part.offered
     assert offered is not None
     folder, history = run.learned_folder / offered.folder, run.history(verdict.number)
@@ -76,15 +77,16 @@ def promote_successor(
 
 
 def _is_learned(path: Path) -> bool:
-    """It goes into the history: no folder, nothing half written, no checkpoint on its way."""
+    """Whether a file of `learned/` goes into the history: no folder, nothing half written, no
+    checkpoint on its way."""
     passing = path.name.startswith((".", "request"))
     return path.is_file() and not passing
 
 
 def put_offers_away(lifecycle: ExtractLifecycle) -> None:
-    """Folders of incarnations that are offered no more: that of the one which is followed goes into
-    the history, and one of which a kill came before it was offered is written anew. What is too old
-    to be kept goes."""
+    """Removes folders of incarnations that are no longer offered. The folder of the one that is
+    followed goes into the history; one that a kill left before it was offered is written anew. What
+    is too old to be kept is deleted."""
     run, followed = lifecycle.run, lifecycle.part.followed.number
     offered = lifecycle.part.offered
     for half in run.learned_folder.glob(f".{OFFERED_FOLDER}*.tmp"):
@@ -104,7 +106,7 @@ def put_offers_away(lifecycle: ExtractLifecycle) -> None:
 
 
 def offer_name(number: int) -> str:
-    """Of the folder of an incarnation that is offered."""
+    """Name of the folder of an offered incarnation."""
     return f"{OFFERED_FOLDER}-{number}"
 
 
@@ -125,7 +127,7 @@ class JobRestart:
 
     @property
     def proved(self) -> bool:
-        """A later incarnation is known, and the old one's end is still to be put on file."""
+        """Whether a later incarnation is known, and the end of the old one is not on file yet."""
         return self._lifecycle.state is ExtractState.CLOSING
 
     def look(
@@ -169,13 +171,13 @@ class JobRestart:
         self.drop(planned)
 
     def drop(self, planned: InstalledPlans) -> None:
-        """Nothing of the later flows is kept, nor read any more."""
+        """Drops the later flows, and reads them no more."""
         self._learner.forget()
         planned.ignore_late()
 
     def commit(self) -> Path:
-        """The old job is over: the updater may look at the new one, in the folder that is
-        returned."""
+        """Ends the old job and offers the new one to the updater. Returns the folder with the new
+        one's files."""
         assert self._proof is not None
         put_offers_away(self._lifecycle)
         number = self._lifecycle.part.followed.number + 1

@@ -1,7 +1,7 @@
 """Messages that no mirror point brought: whether sizes prove that they were as planned.
 
-A collective that is in no plan may have lain among them, and then all that follows belongs
-elsewhere. So it waits, until sizes contradict every other place for it.
+A collective that is in no plan may have been among them; then every later message belongs
+elsewhere. So later messages wait until sizes contradict every other place for them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.flow_plan import FlowPlan
 
 LOST_MAX = 4096
-"""Messages of one gap; what follows more of them is not tried at every other place."""
+"""Messages of one gap; what follows more of them is not tried at every other place. A choice that
+bounds time: a longer gap loses its step."""
 FOLLOWING_MAX = 1 << 16
-"""Messages behind a gap that are looked at."""
+"""Messages behind a gap that are looked at. A choice that bounds time."""
 
 _Behind = tuple[Extractor, int, FlowPlan, dict[int, int]]
 """An extractor, a flow's index there, its plan, and {number in it: wire bytes} of what waits of
@@ -37,9 +38,9 @@ def pass_lost_messages(
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
 ) -> list[Finding]:
-    """Passes every gap whose messages can only have been as planned; a finding for each.
+    """Passes every gap whose messages can only have been as planned. Returns a finding for each.
 
-    For when nothing more can come that lies in a gap.
+    To be called when nothing that lies in a gap can arrive any more.
     """
     said = []
     full = staging_overrun(extractors)
@@ -62,8 +63,8 @@ def _waiting(
     plans: Mapping[FlowKey, FlowPlan],
     numbers: Mapping[tuple[FlowKey, int], int],
 ) -> list[_Behind]:
-    """Connections of which something is staged; without those where a number is not known, for
-    that message may lie in the gap."""
+    """Connections with staged messages, without those where a message's number is unknown, as that
+    message may lie in the gap."""
     found: dict[int, _Behind] = {}
     unknown: set[int] = set()
     sizes: dict[int, dict[int, int]] = defaultdict(dict)
@@ -91,7 +92,7 @@ def _only_here(
     gap: tuple[int, int],
     waiting: Mapping[int, int],
 ) -> bool:
-    """Does what follows the gap contradict that some of its messages were in no plan?"""
+    """Whether the messages after the gap contradict that some of its messages were in no plan."""
     lost = gap[1] - gap[0]
     sizes: list[int] = []
     places: list[int] = []

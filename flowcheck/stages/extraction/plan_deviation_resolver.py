@@ -38,9 +38,11 @@ from flowcheck.wire.unplanned_collectives.step_boundaries import (
 KEPT = 64
 """Recuts remembered: more than one plan keeps of its own."""
 GROWTH = 1.25
-"""Looked at again once so many more messages wait: all looks together stay linear."""
+"""Factor. Messages are looked at again once so many more wait: all looks together cost at most five
+times the last one (1 / (1 - 1/1.25)). A choice: smaller looks sooner and costs more."""
 MESSAGES_MAX = 4096
-"""Messages of one flow that may wait for a reading; then none is expected."""
+"""Messages of one flow that may wait for a reading; then no explanation is expected. A choice that
+bounds staging and time."""
 MODULUS = 1 << 64
 
 Skip = tuple[int, int, int]
@@ -48,7 +50,7 @@ Skip = tuple[int, int, int]
 
 
 class SkipDecision(msgspec.Struct, frozen=True):
-    """One decision: what was left out, and where the stream goes on as planned."""
+    """One decision: which messages are skipped, and where the stream continues as planned."""
 
     communicator: int
     step: int
@@ -60,7 +62,7 @@ class SkipDecision(msgspec.Struct, frozen=True):
 
 
 class _EarlierDecision(msgspec.Struct):
-    """As an earlier version wrote it: `assumed` is a sentence, or empty."""
+    """A decision that an earlier version wrote: `assumed` is a sentence, or empty."""
 
     communicator: int
     step: int
@@ -70,7 +72,7 @@ class _EarlierDecision(msgspec.Struct):
 
 
 def read_decisions(file: Path) -> list[SkipDecision]:
-    """All that a file holds, the oldest first."""
+    """All decisions of a file, oldest first."""
     content = file.read_bytes()
     try:
         return msgspec.msgpack.decode(content, type=list[SkipDecision])
@@ -90,19 +92,19 @@ def read_decisions(file: Path) -> list[SkipDecision]:
 
 @dataclass(slots=True)
 class DeviationOutcome:
-    """What one look at the suspended flows came to."""
+    """The result of one look at the suspended flows."""
 
     done: int = 0
     notes: list[Finding] = field(default_factory=list)
     broken: tuple[Iteration, Finding] | None = None
-    """The step that cannot be told, and why."""
+    """The step whose boundaries cannot be found, and why."""
 
 
 class DeviationResolver:
-    """Decides where the steps lie where flows deviate, once for all mirror points.
+    """Finds the step boundaries where flows deviate, once for all mirror points.
 
-    Decisions are on file before the first plan is changed; a stage that was killed in between
-    makes the rest of the changes when it starts.
+    Decisions are on file before the first plan is changed. A stage that is killed in between makes
+    the remaining changes when it starts.
     """
 
     def __init__(
@@ -115,11 +117,9 @@ class DeviationResolver:
         *,
         unbroken: bool = False,
     ) -> None:
-        """base: the shard's steps before this job's first one; here its own are counted from 1.
-        unbroken: nothing is left out within a step.
-
-        name: what the trainer calls one of the shard's steps.
-        """
+        """base: the number of the shard's last iteration before this job's first one; here
+        iterations are counted from 1. unbroken: nothing is skipped within a step. name: the
+        trainer's name of an iteration."""
         self._name, self._unbroken = name, unbroken
         self._run, self._base = run, base
         self._file = run.learned_folder / "recuts"
@@ -146,9 +146,9 @@ class DeviationResolver:
         open_step: int,
         at_once: bool,
     ) -> DeviationOutcome:
-        """Reads communicators again of which a flow is suspended at `open_step` or before.
+        """Reads communicators again that have a flow suspended at `open_step` or before.
 
-        at_once: nothing more comes, or there is no room for it.
+        at_once: nothing more arrives, or there is no room for it.
         """
         outcome = DeviationOutcome()
         for number, reader in enumerate(self._readers):
@@ -219,8 +219,8 @@ class DeviationResolver:
     def _start(
         self, number: int, view: CommunicatorMessages, step: int, *, trailing: bool
     ) -> BucketPosition | None:
-        """Where to begin reading: after the last bucket before `step`; None within iteration 0,
-        of which nothing but the plan is known. trailing: all buckets of `step` came as planned."""
+        """Where to begin reading: after the last bucket before `step`; None within iteration 0, of
+        which only the plan is known. trailing: all buckets of `step` came as planned."""
         made = [recut for recut in self._made if recut.communicator == number]
         if made and made[-1].step >= step - 1:
             return BucketPosition(made[-1].step + 1, 0, made[-1].at)
@@ -232,7 +232,7 @@ class DeviationResolver:
     def _cuts(
         self, view: CommunicatorMessages, start: BucketPosition, found: StepReading
     ) -> tuple[tuple[Skip, ...], ...] | None:
-        """[lane] what is left out; None where a suspended flow would go on as it was."""
+        """[lane] messages to skip; None where a suspended flow would continue as before."""
         out: list[tuple[Skip, ...]] = []
         for lane in range(len(start.at)):
             skipped = view.skipped_at(lane, start.at[lane])
@@ -255,7 +255,8 @@ class DeviationResolver:
         return tuple(out)
 
     def _keep(self, recut: SkipDecision) -> None:
-        """On file, whole or not at all; it need not outlive the machine, as little as the plans."""
+        """Writes the decision to its file, whole or not at all. Like the plans, it need not outlive
+        the machine."""
         self._made = [*self._made, recut][-KEPT:]
         write_atomically(self._file, msgspec.msgpack.encode(self._made), durable=False)
 

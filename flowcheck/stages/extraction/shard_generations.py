@@ -18,7 +18,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import (
 from flowcheck.step_numbers import Iteration
 
 MISSING_RANGES_MAX = 1000
-"""Ranges a StepLost names; the shard keeps them all."""
+"""Ranges a StepLost names; the shard keeps them all. A choice that bounds the message."""
 
 
 def _none(_: NDArray[np.uint8]) -> Finding | None:
@@ -27,7 +27,7 @@ def _none(_: NDArray[np.uint8]) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteStep:
-    """The first iteration that is not whole."""
+    """The first iteration that is not complete."""
 
     iteration: Iteration
     generation: int
@@ -35,11 +35,11 @@ class IncompleteStep:
     lost: bool
     conflict_bytes: int = 0
     doubted: bool = False
-    """All came, then a copy that differs, and the updater did not take it."""
+    """All bytes arrived, then a copy that differs, and the updater did not apply it."""
 
 
 class ShardGenerations:
-    """The extractor's hand on the shard; all its state is in the shard itself."""
+    """The extractor's side of the shard; all its state is in the shard itself."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class ShardGenerations:
         takes_lost: bool = False,
         doubtful: Callable[[Iteration, int], None] = lambda iteration, conflict_bytes: None,
     ) -> None:
-        """problem: why the bytes of an iteration must not be applied although all are there; None:
-        they may. takes_lost: the replica applies what is there of a lost iteration, and goes on.
-        doubtful: is told each iteration that was applied before copies of it came that differ, and
-        in how many bytes; before its generation is opened anew."""
+        """problem: why the bytes of a complete iteration must not be applied; None: they may.
+        takes_lost: the replica applies what arrived of a lost iteration, and goes on. doubtful:
+        called for each iteration that was applied before differing copies of it arrived, with how
+        many bytes differ; called before its generation is opened again."""
         self.shard = shard
         self._done = (
             {GenerationState.COMPLETE, GenerationState.LOST}
@@ -67,7 +67,8 @@ class ShardGenerations:
         self._told_doubtful: set[tuple[int, int]] = set()
 
     def open_free(self) -> bool:
-        """Opens generations for the steps after the replica's; were there any to open?"""
+        """Opens generations for the steps after the replica's. Returns whether there were any to
+        open."""
         applied = self.shard.applied_iteration
         opened = False
         for iteration in map(Iteration, range(applied + 1, applied + 1 + GENERATIONS)):
@@ -86,13 +87,13 @@ class ShardGenerations:
         return None
 
     def look_back(self) -> None:
-        """Tells the steps that turned doubtful after they were taken."""
+        """Reports the steps of which differing copies arrived after they were applied."""
         applied = self.shard.applied_iteration
         for generation in range(GENERATIONS):
             self._look_back(generation, applied)
 
     def _look_back(self, generation: int, applied: Iteration) -> None:
-        """applied: no later than what is done behind this rests on."""
+        """Reports one generation. applied: read no later than what follows depends on."""
         shard, iteration = self.shard, self.shard.iteration(generation)
         if shard.state(generation) != GenerationState.COMPLETE or iteration > applied:
             return
@@ -106,7 +107,8 @@ class ShardGenerations:
 
     @property
     def undecided(self) -> bool:
-        """Two copies of a whole iteration differ, and the updater has not decided on it yet."""
+        """Whether two copies of a complete iteration differ, and the updater has not decided on it
+        yet."""
         shard, applied = self.shard, self.shard.applied_iteration
         return any(
             shard.state(g) == GenerationState.COMPLETE
@@ -117,14 +119,14 @@ class ShardGenerations:
         )
 
     def _over(self, generation: int) -> bool:
-        """The updater takes it, or has."""
+        """Whether the updater applies the generation, or has applied it."""
         state = self.shard.state(generation)
         return state in self._done and (
             state != GenerationState.COMPLETE or not self.shard.doubted(generation)
         )
 
     def finished(self) -> list[tuple[Iteration, int]]:
-        """(iteration, generation) of all that became whole since the last call, ascending."""
+        """(iteration, generation) of all that became complete since the last call, ascending."""
         new = []
         for generation in range(GENERATIONS):
             iteration = self.shard.iteration(generation)
@@ -134,7 +136,7 @@ class ShardGenerations:
         return sorted(new)
 
     def _taken(self, generation: int, iteration: Iteration) -> bool:
-        """Whole, and not refused: published for the updater."""
+        """Whether it is complete and not refused; publishes it to the updater then."""
         shard = self.shard
         whole = shard.covered_bytes(generation) == shard.gradient_bytes
         if iteration in self.refused or not whole:
@@ -148,12 +150,13 @@ class ShardGenerations:
 
     @property
     def waiting(self) -> bool:
-        """The iteration after the replica's is whole: it will be applied and free a generation."""
+        """Whether the iteration after the replica's is complete: applying it will free a
+        generation."""
         generation = self.shard.generation_of(Iteration(self.shard.applied_iteration + 1))
         return generation is not None and self._over(generation)
 
     def short(self) -> IncompleteStep | None:
-        """The first iteration after the whole ones, if a generation is open for it."""
+        """The first iteration after the complete ones, if a generation is open for it."""
         iteration = Iteration(self.shard.applied_iteration + 1)
         while (generation := self.shard.generation_of(iteration)) is not None:
             state = self.shard.state(generation)
@@ -175,8 +178,8 @@ class ShardGenerations:
     def missing(
         self, short: IncompleteStep, why: Finding
     ) -> tuple[tuple[tuple[int, int], ...], Finding]:
-        """Its missing byte ranges, as far as a message names them; and why, which says if there are
-        more."""
+        """Its missing byte ranges, as many as a message names; and the reason, which says if there
+        are more."""
         ranges = self.shard.missing(short.generation)
         if len(ranges) <= MISSING_RANGES_MAX:
             return ranges, why

@@ -21,9 +21,11 @@ from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 PASSED_STEPS = 2
-"""A step is given up when every flow is so many steps beyond it."""
+"""Steps that every flow must be beyond one, before it is given up: the shard has two generations,
+and the next step fills the other."""
 SILENT_S = 10.0
-"""A live mirror point from which nothing comes for so long may have died."""
+"""Seconds in which nothing comes from a live mirror point: it may have died. A choice: longer holds
+lost steps back, shorter gives up what a slow mirror would still bring."""
 
 
 class FlowProgress:
@@ -35,10 +37,10 @@ class FlowProgress:
         """[ring] its head, and since when it has not moved."""
 
     def passed(self, iteration: Iteration) -> Finding | None:
-        """Why no ring still brings what is missing of `iteration`; None while one may.
+        """Why no ring can still bring what is missing of `iteration`; None while one may.
 
-        Each flow is as far as the slowest ring that carries it. A ring that ended brings
-        nothing more; one that was silent for SILENT_S is not waited for either.
+        A flow is as far as the slowest ring that carries it. A ring that ended brings nothing more;
+        a ring that was silent for SILENT_S is not waited for.
         """
         silent = self._silent()
         if not silent and self._undecided():
@@ -70,8 +72,8 @@ class FlowProgress:
         )
 
     def _beyond_gaps(self) -> dict[tuple[int, int], int]:
-        """{(ring, flow): iterations' worth of messages behind a gap, as nothing numbers them}. Of
-        several rings one may still tell another's numbers."""
+        """{(ring, flow): messages after a gap, counted in iterations, as their numbers are
+        unknown}. With several rings, one may still tell another's numbers."""
         if len(self._extractors) > 1:
             return {}
         found: dict[tuple[int, int], int] = {}
@@ -85,7 +87,8 @@ class FlowProgress:
         return found
 
     def _undecided(self) -> bool:
-        """What is staged on one of several rings may be of any step until all went by it."""
+        """Whether messages are staged that may belong to any step: with several rings, until all
+        have passed it."""
         if len(self._extractors) < 2 or rings_drained(self._extractors):
             return False
         suspended = any(
@@ -96,7 +99,8 @@ class FlowProgress:
         return suspended or any(map(staged_unnumbered, self._extractors))
 
     def _silent(self) -> set[int]:
-        """Rings where nothing came for long while others went on, and all that came is taken."""
+        """Rings that brought nothing for SILENT_S while others did, and whose frames are all
+        extracted."""
         now_s = self._clock()
         silent = set()
         for number, extractor in enumerate(self._extractors):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowcheck.config import JobTableConfig
-from flowcheck.findings.catalog.following_a_job import (
+from flowcheck.findings.catalog.job_selection_reasons import (
     HOSTS_NOT_USED,
     JOB_READ,
     NEAREST_JOB,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import JobConfig, JobTableConfig
 from flowcheck.errors import RingError, StateError
-from flowcheck.findings.catalog.following_a_job import (
+from flowcheck.findings.catalog.job_selection_reasons import (
     SEVERAL_JOBS_FIT,
     WEIGHTS_NEVER_HELD,
     WEIGHTS_OF_ANOTHER,

@@ -24,7 +24,8 @@ from flowcheck.wire.learn.jobs.late.joined import START_PSN
 from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
 
 FULL = 0.75
-"""Share of staging that what is read and tells nothing yet may fill."""
+"""Share of staging that what is read and tells nothing yet may fill. A choice: a quarter stays for
+what arrives while the rest is dropped."""
 
 
 def remembered_job_of(run: RunDir) -> KnownJob:

@@ -12,7 +12,7 @@ import msgspec
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
-from flowcheck.findings.catalog.following_a_job import NO_JOB_SO_FAR, NO_OTHER_JOB
+from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, NO_OTHER_JOB
 from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.payload_extractor import Extractor
@@ -22,10 +22,10 @@ from flowcheck.stages.staged_messages.staging_space import rings_drained, stagin
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
 
 STOOD_S = 10.0
-"""Reasons that stayed the same so long are reported: a stream that grows may change them with every
-reading."""
+"""Seconds. Reasons that stayed the same so long are reported: a stream that grows may change them
+with every reading. A choice: longer tells later, shorter tells what the next reading refutes."""
 EVERY_S = 30.0
-"""Reasons that keep changing are reported so often."""
+"""Seconds. Reasons that keep changing are reported so often. A choice: shorter fills the log."""
 
 
 class LearningStatus:

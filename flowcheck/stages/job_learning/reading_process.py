@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
-from flowcheck.findings.catalog.following_a_job import READING_EXITED, READING_KILLED
+from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_job
 from flowcheck.stages.run_directory.process_liveness import die_with_parent

@@ -20,14 +20,14 @@ class AnchorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     step: Step
     file: str
     request: str
-    """Tells it apart from others of the same step."""
+    """The request's identifier: several may name the same step."""
     at: int
-    """The replica's step then."""
+    """The replica's step when the request was answered."""
     refused: Finding | None = None
 
 
 def parse_anchor_record(line: bytes) -> AnchorRecord:
-    """Of a line; in one of an earlier version `refused` is a sentence."""
+    """The record of a line; an earlier version wrote `refused` as a sentence."""
     try:
         return msgspec.json.decode(line, type=AnchorRecord)
     except msgspec.ValidationError:
@@ -39,11 +39,11 @@ def parse_anchor_record(line: bytes) -> AnchorRecord:
 
 
 def anchor_lines(run: RunDir) -> list[AnchorRecord]:
-    """All of a run, the oldest first, without a line that a kill tore."""
+    """All records of a run, oldest first, without a line that a kill left incomplete."""
     lines = complete_lines(run.anchors)
     return [parse_anchor_record(line) for line in lines]
 
 
 def anchor_line(run: RunDir, request: str) -> AnchorRecord | None:
-    """What came of a request; None: nothing yet."""
+    """The record of a request; None: there is none yet."""
     return next((line for line in anchor_lines(run) if line.request == request), None)

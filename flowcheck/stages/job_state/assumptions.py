@@ -19,7 +19,7 @@ from flowcheck.wire.training_job.learned_job import FollowedData
 
 
 def add_assumption(run: RunDir, found: Finding) -> bool:
-    """Adds to what the steps taken since rest on, once; whether it is new."""
+    """Adds an assumption to what later steps rest on, once. Returns whether it is new."""
     known = _added(run)
     if found in known:
         return False
@@ -28,7 +28,7 @@ def add_assumption(run: RunDir, found: Finding) -> bool:
 
 
 def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
-    """All of it, for the replica as it is now; () before a job is learned."""
+    """All assumptions that the replica rests on now; () before a job is learned."""
     job, followed = training_of(run), incarnation_of(run)
     if job is None:
         return ()
@@ -51,13 +51,13 @@ def assumptions_of(run: RunDir) -> tuple[Finding, ...]:
 
 
 def _told(run: RunDir, found: Finding) -> Finding:
-    """With what was counted for and against it since."""
+    """The assumption with the evidence that was counted for and against it since."""
     tally = read_scale_evidence(run.scale) if found.of(LOSS_SCALE, LOSS_SCALE_COUNTED) else None
     return found if tally is None else LOSS_SCALE_COUNTED(tally.told)
 
 
 def _added(run: RunDir) -> list[Finding]:
-    """As on file; in one of an earlier version as sentences."""
+    """The assumptions on file; an earlier version wrote sentences."""
     if not run.assumed.exists():
         return []
     told = msgspec.json.decode(run.assumed.read_bytes(), type=list[Finding | str])
@@ -65,8 +65,9 @@ def _added(run: RunDir) -> list[Finding]:
 
 
 def _audited(run: RunDir, before: int) -> int:
-    """The last step that an audit passed at, 0: none: an optimizer that went on from another state
-    would have made other parameters by then. before: lines that are of another past."""
+    """The last step at which an audit passed; 0: none did. It proves the optimizer state as well,
+    since another state would have made other parameters by then. before: how many lines belong to
+    steps that the job gave up."""
     lines = run.audits.read_bytes().splitlines()[before:] if run.audits.exists() else []
     return max(
         (told.step for told in map(parse_audit_record, lines) if told and told.passed), default=0

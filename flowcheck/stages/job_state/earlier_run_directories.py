@@ -1,10 +1,10 @@
-"""Run directories of before the lifecycle record, read as the record that they stand for.
+"""Run directories from before the lifecycle record, read as the record that they stand for.
 
 There the existence of a file was the message: `incarnation.json`, the folder `next` of a later
 incarnation with `verdict.json` in it, `base.safetensors` and `anchor.safetensors`. Nothing here
-writes them. A stage that is started over such a directory writes its own part of the record, and
-goes on from where the kill came, also amid the taking over of a later incarnation, which first
-wrote `incarnation.json`, then `job.json`, and moved `next` away last.
+writes them. A stage that is started on such a directory writes its own part of the record and
+continues from where the kill came, also in the middle of a handover: that wrote `incarnation.json`
+first, then `job.json`, and moved `next` away last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REQUEST_FILES = {
 
 
 def extract_part(run: RunDir) -> ExtractPart:
-    """What such files say of the extractor; of none of them, that it stages messages."""
+    """The extractor's part, from such files; without any of them, that it stages messages."""
     followed, verdict = _incarnation(run.learned_folder) or Incarnation(), _verdict(run)
     if not _offered(run).is_dir():
         learned = run.learned_job.exists()
@@ -57,19 +57,19 @@ def extract_part(run: RunDir) -> ExtractPart:
 
 
 def update_part(run: RunDir) -> UpdatePart:
-    """What such files say of the updater."""
+    """The updater's part, from such files."""
     known = _incarnation(run.learned_folder)
     number = 1 if known is None else known.number
     return UpdatePart(number=number, incarnation=known, verdict=_verdict(run))
 
 
 def is_asked(run: RunDir) -> bool:
-    """A checkpoint lies there to be taken."""
+    """Whether a checkpoint waits there for the updater."""
     return any((run.learned_folder / name).exists() for name in REQUEST_FILES.values())
 
 
 def request(run: RunDir) -> CheckpointRequest | None:
-    """The checkpoint that lies there to be taken; None: none does."""
+    """The checkpoint that waits there for the updater; None: there is none."""
     from safetensors import safe_open  # here alone: most who read records read no checkpoint
 
     for kind, name in REQUEST_FILES.items():
@@ -109,8 +109,8 @@ def _verdict(run: RunDir) -> RestartVerdict | None:
 
 
 def parse_verdict(text: bytes) -> RestartVerdict:
-    """Of verdict.json, whose reason was a sentence. Raises msgspec.MsgspecError where it is
-    damaged."""
+    """The verdict in verdict.json, whose reason was a sentence. Raises msgspec.MsgspecError where
+    it is damaged."""
     told = msgspec.json.decode(text, type=dict[str, Any])
     why = msgspec.convert(told.pop("why", ""), str)
     verdict = msgspec.convert(told, RestartVerdict)

@@ -43,7 +43,7 @@ def blocks_of(run: RunDir) -> tuple[int, ...]:
 
 
 def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
-    """The trainer whose optimizer is parted, where one is stated."""
+    """The kind of trainer whose optimizer is sharded, where one is stated."""
     model = wrapped_of(run)
     return None if model is None else model.parted
 
@@ -51,8 +51,8 @@ def sharded_optimizer_of(run: RunDir) -> ShardedTraining | None:
 def parameter_placement(
     run: RunDir, job: TrainingFacts, config: JobConfig
 ) -> tuple[UnitSplitter, tuple[Finding, ...]]:
-    """Where the parameters lie, and what that rests on. Raises StateError where what the job file
-    says of the model does not fit."""
+    """Where the parameters lie in the gathered units, and the assumptions behind that. Raises
+    StateError where the stated model does not fit."""
     sizes = [parameter.nbytes for parameter in job.parameters]
     ranks = job.communicator_ranks[0]
     model = wrapped_of(run)
@@ -68,9 +68,9 @@ def parameter_placement(
 def gathered_parameters(
     placing: UnitSplitter, gathered: NDArray[np.uint8], unbelieved: Sequence[Range]
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """([layout bytes] in registration order, [parameters] those that came whole): the others stay
-    of the step before. unbelieved: byte ranges of `gathered`, ascending, that nothing is taken of.
-    Raises StateError where it is of other units."""
+    """([layout bytes] parameters in registration order, [parameters] bool: came complete); the
+    others stay as in the step before. unbelieved: byte ranges of `gathered` that must not be used,
+    ascending. Raises StateError where `gathered` holds other units."""
     if gathered.size != placing.gathered_bytes:
         size, expected = gathered.size, placing.gathered_bytes
         raise StateError(GATHERED_SIZE(bytes=size, expected=expected))

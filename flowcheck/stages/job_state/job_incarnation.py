@@ -1,5 +1,4 @@
-"""The lifecycle record of a run as it is now, and the incarnation of the job that it says is
-followed."""
+"""The lifecycle record of a run as it is now, and the incarnation of the job that is followed."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ __all__ = ["Incarnation", "incarnation_of", "read_record", "restart_verdict"]
 
 
 def read_record(run: RunDir) -> LifecycleRecord:
-    """Of a run of this version, or of one before. The updater's part is read first: it tells of an
-    incarnation only once the extractor's has it."""
+    """The record of a run of this version or an earlier one. Reads the updater's part first: it
+    names an incarnation only once the extractor's part has it."""
     update = update_part_of(run)
     return LifecycleRecord(extract_part_of(run), update)
 
@@ -33,10 +32,10 @@ def update_part_of(run: RunDir) -> UpdatePart:
 
 
 def incarnation_of(run: RunDir) -> Incarnation:
-    """The one that is followed; the first one before anything is known."""
+    """The incarnation that is followed; the first one before anything is known."""
     return read_record(run).incarnation
 
 
 def restart_verdict(run: RunDir) -> RestartVerdict | None:
-    """The updater's word on the incarnation that is offered; None while there is none."""
+    """The updater's verdict on the incarnation that is offered; None: there is none yet."""
     return read_record(run).verdict

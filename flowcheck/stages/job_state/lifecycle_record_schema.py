@@ -1,16 +1,16 @@
 """The lifecycle record: what the stages and an operator have agreed on about the followed job.
 
-One schema in three parts, each a file of its own below `learned/`, as each has one writer and a
-process that read, changed and wrote a common file would undo what another wrote meanwhile:
+One schema in three parts. Each part is a file below `learned/` with one writer, since processes
+that read, changed and wrote one common file would undo each other's changes:
 
     extract.json  the extractor: which incarnation is followed, and which later one is offered
     update.json   the updater: what became of the replica's state, its verdict on what is offered,
                   the checkpoint it is taking and what came of those before
     request.json  `flowcheck base`: the checkpoint that the updater is to take
 
-A part is replaced whole. What it names lies on disk before it does: the folder of the incarnation
-that is offered, the file of the checkpoint. A run directory of before these files is read as the
-record it stands for (earlier_run_directories.py).
+A part is replaced as a whole. The files that it names are on disk before it is: the folder of the
+offered incarnation, the file of the checkpoint. A run directory from before these files is read as
+the record it stands for (earlier_run_directories.py).
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ from flowcheck.stages.job_state.lifecycle_state_machines import (
 from flowcheck.step_numbers import Iteration, Step
 
 RECORD_VERSION = 1
-"""Of the schema. Fields with a default may be added without another one: they are passed over."""
+"""Version of the schema. Fields with a default may be added without a new version: older readers
+pass over them."""
 ANSWERS_KEPT = 8
-"""A command asks for its own every 50 ms, and at most one request waits at a time."""
+"""Answers. A command asks for its own every 50 ms (given_checkpoint_request.py, LOOK_S), and at
+most one request waits at a time. A choice: more makes the record longer."""
 
 
 class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,16 +45,16 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int = 1
     iterations: Iteration = Iteration(0)
-    """The shard's number of the last iteration before its first one."""
+    """The shard's number of the last iteration before this incarnation's first one."""
     step: Step | None = Step(0)
-    """The trainer's step that iteration ended; None: nobody knows, and a base is waited for."""
+    """The trainer's step that this iteration ended; None: unknown, and the job waits for a base."""
     base: Step | None = None
-    """The step of the base that was given; None: there was none."""
+    """The step of the base that was given; None: none was."""
     audits: int = 0
-    """Lines of audits.jsonl that are of what was before it, or before `anchored`."""
+    """Lines of audits.jsonl from before this incarnation, or from before `anchored`."""
     anchored: Step | None = None
-    """The last step whose state was replaced by that of the trainer's own file, as they differed;
-    None: there was none."""
+    """The last step whose state was replaced by a trainer checkpoint, as the two differed; None:
+    none was."""
 
     def iteration_of(self, step: Step, each: int) -> Iteration:
         """The shard's number of the iteration that ends `step`; each: iterations per step."""
@@ -71,18 +73,18 @@ class Incarnation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the updater found of a later incarnation that was offered."""
+    """What the updater found about a later incarnation that was offered."""
 
     number: int
-    """Of the incarnation that is over, from 1."""
+    """Number of the incarnation that is over, from 1."""
     step: Step | None
-    """The replica's step whose parameters the new incarnation began with; None: none of them."""
+    """The replica's step whose parameters the new incarnation began with; None: no step matches."""
     iterations: Iteration = Iteration(0)
     """The shard's number of the last iteration before the new incarnation's first one."""
     why: Finding | None = None
     """Why no step is known."""
     waits: bool = False
-    """It is followed all the same: what it sends waits for a base."""
+    """The incarnation is followed although no step is known: its gradients wait for a base."""
 
     @property
     def followed(self) -> bool:
@@ -90,11 +92,11 @@ class RestartVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedIncarnation(msgspec.Struct, frozen=True, kw_only=True):
-    """A later incarnation whose job lies in a folder of its own."""
+    """A later incarnation, whose files lie in a folder of their own."""
 
     number: int
     folder: str
-    """Below `learned/`: files as of the job that is followed."""
+    """Folder below `learned/`, with the same files as the followed job."""
 
 
 class RequestKind(StrEnum):
@@ -103,22 +105,22 @@ class RequestKind(StrEnum):
     BASE = "base"
     """The state that the job began with."""
     ANCHOR = "anchor"
-    """The state of a step that the replica took, in its own's place."""
+    """The state of a step that the replica took; it replaces the replica's own state."""
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A trainer's checkpoint that the updater is to take."""
 
     id: str
-    """Tells it apart from others of the same step."""
+    """Identifier: several requests may name the same step."""
     kind: RequestKind
     file: str
-    """Below `learned/`: the state, as sections of the replica (safetensors)."""
+    """File below `learned/` with the state, as sections of the replica (safetensors)."""
     step: Step
     source: str
     """The trainer's file, for people."""
     after: int = 0
-    """Of a base: steps the job took since it was joined until this one, its own included."""
+    """For a base: how many steps the job took from joining it up to this one, inclusive."""
 
 
 class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,9 +128,9 @@ class RequestAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     at: Step
-    """The replica's step when it was taken."""
+    """The replica's step when the request was answered."""
     refused: Finding | None = None
-    """Why it was not; None: it was."""
+    """Why it was refused; None: it was taken."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +142,7 @@ class ExtractPart(_Part, frozen=True, kw_only=True):
 
     state: ExtractState = ExtractState.STAGING
     followed: Incarnation = Incarnation()
-    """As it began; what the updater has changed since is in its own part."""
+    """The followed incarnation as it began; changes since are in the updater's part."""
     offered: OfferedIncarnation | None = None
 
 
@@ -149,42 +151,43 @@ class UpdatePart(_Part, frozen=True, kw_only=True):
 
     state: ReplicaState = ReplicaState.ABSENT
     number: int = 1
-    """Of the incarnation that `state` is of."""
+    """Number of the incarnation that `state` belongs to."""
     incarnation: Incarnation | None = None
-    """As it is since a base or an anchor; None, or of another number: as it began."""
+    """The incarnation as a base or an anchor changed it; None, or another number: it is as it
+    began."""
     verdict: RestartVerdict | None = None
     taking: CheckpointRequest | None = None
     answers: tuple[RequestAnswer, ...] = ()
-    """Of the last requests, the newest one last."""
+    """Answers to the last requests, oldest first."""
 
     def answer(self, request: str) -> RequestAnswer | None:
-        """None: it is not answered yet."""
+        """The answer to a request; None: it is not answered yet."""
         return next((one for one in self.answers if one.id == request), None)
 
 
 class RequestPart(_Part, frozen=True, kw_only=True):
-    """The part of `flowcheck base`."""
+    """The part that `flowcheck base` writes."""
 
     request: CheckpointRequest
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleRecord:
-    """Both stages' parts as they were at one time: a part of the updater's that is of a later
-    incarnation than the extractor's is never seen."""
+    """Both stages' parts at one time. The updater's part never names a later incarnation than the
+    extractor's."""
 
     extract: ExtractPart
     update: UpdatePart
 
     @property
     def incarnation(self) -> Incarnation:
-        """The one that is followed, as it is now."""
+        """The followed incarnation, as it is now."""
         began, now = self.extract.followed, self.update.incarnation
         return now if now is not None and now.number == began.number else began
 
     @property
     def verdict(self) -> RestartVerdict | None:
-        """On the incarnation that is offered; None: there is none yet."""
+        """The verdict on the offered incarnation; None: there is none yet."""
         verdict = self.update.verdict
         offered = self.extract.offered
         if verdict is None or offered is None or offered.number != verdict.number + 1:
@@ -192,7 +195,7 @@ class LifecycleRecord:
         return verdict
 
     def state_of(self, number: int) -> IncarnationState:
-        """Of one incarnation, from 1."""
+        """The state of one incarnation, numbered from 1."""
         followed, offered = self.incarnation, self.extract.offered
         if number < followed.number:
             return IncarnationState.OVER
@@ -215,8 +218,8 @@ PART = TypeVar("PART", bound=_Part)
 
 
 def read_part(path: Path, kind: type[PART]) -> PART | None:
-    """A part as it is on disk; None: it is not there. Raises StateError where a later version wrote
-    it, msgspec.MsgspecError where it is damaged."""
+    """A part as it is on disk; None: it does not exist. Raises StateError where a later version
+    wrote it, msgspec.MsgspecError where it is damaged."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:

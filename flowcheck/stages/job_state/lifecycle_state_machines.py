@@ -1,11 +1,10 @@
-"""The states of the extract stage, of a replica and of a job's incarnation, and which of them may
-follow which.
+"""The states of the extract stage, of a replica and of a job's incarnation, and which may follow
+which.
 
-A state names what a stage makes of the facts that lie in shared memory and in files; it decides
-nothing that they do not say. So a transition that its table does not have is a mistake in
-FlowCheck, and never a reason to stop: in tests it raises, live the operator is told of it, and the
-stage goes on in the state that the facts give. The diagrams of the tables are in the README of
-flowcheck/stages.
+A state only names what the facts in shared memory and in files say; it decides nothing by itself.
+So a transition that its table does not have is a mistake in FlowCheck, and no reason to stop. In
+tests it raises; in a live chain the operator is told, and the stage continues in the state that the
+facts give. The README of flowcheck/stages has diagrams of the tables.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION
 from flowcheck.findings.finding import Finding
 
 STRICT_VARIABLE = "FLOWCHECK_STRICT_STATES"
-"""Of the environment, where it is set: an illegal transition raises. Tests set it, for themselves
+"""Environment variable: where it is set, an illegal transition raises. Tests set it, for themselves
 and for the stages they start."""
 
 
@@ -38,8 +37,8 @@ class ExtractState(StrEnum):
     TURNED_DOWN = "turned down"
     """The updater does not follow the later incarnation: nothing is placed any more."""
     ENDED = "ended"
-    """The sources ended and all that can be made of them is made. Of this process alone: killed,
-    it comes to the same end again."""
+    """The sources ended and every step is settled. Not on file: after a kill the stage comes to the
+    same end again."""
 
 
 class ReplicaState(StrEnum):
@@ -52,12 +51,12 @@ class ReplicaState(StrEnum):
     AWAITING_BASE = "awaiting base"
     """The state that the job began with is not known: gradients are logged until it is given."""
     CATCHING_UP = "catching up"
-    """A base was given: the logged gradients are applied."""
+    """A base was given: the logged gradients are being applied."""
     REPLAYING = "replaying"
-    """A trainer's checkpoint took the place of a step's state: the steps since are applied again,
-    from gradients that were kept."""
+    """A trainer's checkpoint replaced the state of a step: the later steps are applied again, from
+    gradients that were kept."""
     HANDED_OVER = "handed over"
-    """A later incarnation of the job was accepted: the extractor has still to follow it."""
+    """A later incarnation of the job was accepted: the extractor does not follow it yet."""
     STOPPED = "stopped"
     """No later step of this incarnation can be applied."""
 
@@ -174,7 +173,7 @@ INCARNATION_TRANSITIONS: Mapping[IncarnationState, Mapping[IncarnationState, str
 
 
 class IllegalTransition(AssertionError):
-    """A state came behind one that its table does not have it behind."""
+    """A state followed another one that its table does not allow before it."""
 
 
 S = TypeVar("S", bound=StrEnum)
@@ -187,8 +186,8 @@ def check_transition(
     after: S,
     tell: Callable[[Finding], None],
 ) -> None:
-    """what: whose states they are, for people; tell: tells the operator. Raises
-    IllegalTransition in tests alone."""
+    """Raises IllegalTransition, in tests only; otherwise tells the operator. what: whose states
+    they are, for people."""
     if after is before or after in table[before]:
         return
     found = ILLEGAL_TRANSITION(what=what, before=before, after=after)

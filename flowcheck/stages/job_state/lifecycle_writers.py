@@ -1,5 +1,5 @@
-"""The two stages' hands on the lifecycle record: each the only writer of its part, and the one
-place where the states of that stage, and of incarnations by it, change."""
+"""The two writers of the lifecycle record: each stage writes its own part alone. Only here do the
+states of the stages and of incarnations change."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
 OF_THE_PROCESS = {ExtractState.CLOSING, ExtractState.ENDED}
-"""States that are not on file: a process that is started again comes to them by itself."""
+"""States that are not on file: a process that is started again reaches them by itself."""
 
 
 class ExtractLifecycle:
-    """The extractor's."""
+    """The writer of the extractor's part."""
 
     def __init__(self, run: RunDir, tell: Callable[[Finding], None], *, awaits_base: bool) -> None:
-        """Goes on with what is on file. tell: tells the operator; awaits_base: the job
-        file says that the first incarnation begins with a state that nobody knows."""
+        """Continues from what is on file. tell: tells the operator; awaits_base: the job file says
+        that the first incarnation begins with an unknown state."""
         self.run, self._tell = run, tell
         self.part = extract_part_of(run)
         if not run.extract_record.exists():
@@ -53,7 +53,8 @@ class ExtractLifecycle:
         self.state = self.part.state
 
     def enter(self, state: ExtractState, **changes: Any) -> None:
-        """changes: of the part, which are on file with the state when this returns."""
+        """Enters a state. changes: fields of the part, on file together with the state when this
+        returns."""
         check_transition("extraction", EXTRACT_TRANSITIONS, self.state, state, self._tell)
         on_file = self.part.state if state in OF_THE_PROCESS else state
         part = msgspec.structs.replace(self.part, state=on_file, **changes)
@@ -65,21 +66,21 @@ class ExtractLifecycle:
         self.part, self.state = part, state
 
     def await_base(self) -> None:
-        """The job is joined midstream: nobody knows the state that it goes on from. Before the
-        job itself is on file."""
+        """The job is joined midstream, from an unknown state. To be called before the job itself is
+        on file."""
         followed = msgspec.structs.replace(self.part.followed, step=None)
         self.enter(self.state, followed=followed)
 
     def verdict(self) -> RestartVerdict | None:
-        """The updater's, on what is offered; None while there is none."""
+        """The updater's verdict on what is offered; None: there is none yet."""
         return LifecycleRecord(self.part, update_part_of(self.run)).verdict
 
 
 class UpdateLifecycle:
-    """The updater's."""
+    """The writer of the updater's part."""
 
     def __init__(self, run: RunDir, tell: Callable[[Finding], None]) -> None:
-        """Goes on with what is on file. tell: tells the operator."""
+        """Continues from what is on file. tell: tells the operator."""
         self.run, self._tell = run, tell
         self.part = update_part_of(run)
 
@@ -88,8 +89,8 @@ class UpdateLifecycle:
         return LifecycleRecord(extract_part_of(self.run), self.part)
 
     def enter(self, state: ReplicaState, number: int) -> None:
-        """number: of the incarnation that is followed. Nothing rests on this being on file: it is
-        left out where there is no room."""
+        """Enters a state. number: of the followed incarnation. Nothing depends on this being on
+        file: it is left out where there is no room."""
         if (state, number) != (self.part.state, self.part.number):
             part = msgspec.structs.replace(self.part, state=state, number=number)
             self._check(part)
@@ -97,13 +98,13 @@ class UpdateLifecycle:
             self.part = part
 
     def judge(self, verdict: RestartVerdict) -> None:
-        """Commits what the updater made of the incarnation that is offered."""
+        """Commits the verdict on the incarnation that is offered."""
         state = ReplicaState.HANDED_OVER if verdict.followed else ReplicaState.STOPPED
         self._commit(verdict=verdict, state=state, number=verdict.number)
 
     def take(self, request: CheckpointRequest) -> bool:
-        """From now on it cannot be withdrawn, and is taken again behind a kill. False: the disk is
-        full, so that nothing came of it."""
+        """From now on the request cannot be withdrawn, and is taken again after a kill. False: the
+        disk is full, and nothing was changed."""
         try:
             self._commit(taking=request)
         except OSError as error:
@@ -120,13 +121,13 @@ class UpdateLifecycle:
         refused: Finding | None = None,
         incarnation: Incarnation | None = None,
     ) -> None:
-        """Commits what came of a request. incarnation: as it is with what was taken."""
+        """Commits the answer to a request. incarnation: as it is with what was taken."""
         told = RequestAnswer(id=request.id, at=at, refused=refused)
         changes = {} if incarnation is None else {"incarnation": incarnation}
         self._commit(taking=None, answers=(*self.part.answers, told)[-ANSWERS_KEPT:], **changes)
 
     def state_known(self, incarnation: Incarnation) -> None:
-        """Commits that the incarnation goes on from a state that is known without a base."""
+        """Commits that the incarnation begins with a state that is known without a base."""
         self._commit(incarnation=incarnation)
 
     def _commit(self, **changes: Any) -> None:
@@ -145,7 +146,8 @@ class UpdateLifecycle:
 def _check_incarnations(
     before: LifecycleRecord, after: LifecycleRecord, tell: Callable[[Finding], None]
 ) -> None:
-    """Those that one change of the record may be of: what is followed, and what is offered."""
+    """Checks the transitions of the incarnations that one change of the record can concern: the
+    followed one and the offered one."""
     first = min(before.extract.followed.number, after.extract.followed.number)
     for number in range(first, first + 3):
         states = before.state_of(number), after.state_of(number)

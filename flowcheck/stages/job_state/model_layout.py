@@ -1,4 +1,4 @@
-"""Layout and optimizer of a learned job: what the wire shows and what the job file must state."""
+"""Layout and optimizer of a learned job, from the traffic and the job file."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from flowcheck.wire.training_job.learned_job import FollowedData, Parameter
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 NO_OPTIMIZER_CONFIG = OptimizerConfig(name=NO_OPTIMIZER.name, learning_rate=0.0)
-"""Of a job whose parameters are followed as they are sent."""
+"""For a job whose parameters are followed as they are sent."""
 DTYPES = {2: None, 4: "float32", 8: "float64"}
-"""What an element size means where the wire leaves no choice for a gradient; 2 bytes: two fit."""
+"""{bytes of an element: dtype of a gradient}; None for 2 bytes, as two types have that size."""
 
 
 def optimizer_of(job: TrainingFacts, config: JobConfig) -> OptimizerConfig:
-    """What takes the replica's steps. Raises StateError where nobody stated it."""
+    """The optimizer of the replica's steps. Raises StateError where none is stated."""
     if job.kind is FollowedData.PARAMETERS:
         return NO_OPTIMIZER_CONFIG
     optimizer = config.optimizer
@@ -44,7 +44,7 @@ def optimizer_of(job: TrainingFacts, config: JobConfig) -> OptimizerConfig:
 
 
 def optimizer_in(run: RunDir) -> OptimizerConfig:
-    """Of a run whose job is learned. Raises ConfigError without a run, StateError as
+    """The optimizer of a run whose job is learned. Raises ConfigError without a run, StateError as
     `optimizer_of`."""
     training = training_of(run)
     if training is None:
@@ -53,8 +53,8 @@ def optimizer_in(run: RunDir) -> OptimizerConfig:
 
 
 def layout_of(job: TrainingFacts, config: JobConfig) -> Layout:
-    """The replica's layout. Raises StateError where a dtype must be stated, or is stated and the
-    wire contradicts it."""
+    """The replica's layout. Raises StateError where a dtype must be stated, or the traffic
+    contradicts a stated one."""
     job = msgspec.structs.replace(job, parameters=_typed(job, config.model))
     sizes = sorted({parameter.element_bytes for parameter in job.parameters})
     told = all(parameter.dtype is not None for parameter in job.parameters)
@@ -76,7 +76,8 @@ def layout_of(job: TrainingFacts, config: JobConfig) -> Layout:
 
 
 def _typed(job: TrainingFacts, model: ModelConfig) -> tuple[Parameter, ...]:
-    """The job's parameters, in the types of the stated model where that has the same ones."""
+    """The job's parameters, with the types of the stated model where the model has the same
+    parameters."""
     same = [(p.sizes, p.element_bytes) for p in job.parameters] == [
         (p.sizes, p.element_bytes) for p in model.parameters
     ]
@@ -109,7 +110,7 @@ def _dtypes(sizes: list[int], model: ModelConfig) -> dict[int, str]:
 
 
 def _gradient_dtype(job: TrainingFacts, model: ModelConfig) -> str | None:
-    """Of gradients as they are reduced; None: each has its parameter's."""
+    """The dtype in which gradients are reduced; None: each has its parameter's."""
     stated, size = model.gradient_dtype, job.gradient_element_bytes
     if stated is None and size:
         raise StateError(GRADIENT_TYPE_OPEN(size))
@@ -123,7 +124,8 @@ def _gradient_dtype(job: TrainingFacts, model: ModelConfig) -> str | None:
 
 
 def stated_model_mismatch(job: TrainingFacts, stated: tuple[Parameter, ...]) -> Finding | None:
-    """How a factory's parameters differ from those that the trainers sent; None: the same ones."""
+    """How a factory's parameters differ from those that the trainers sent; None: they are the
+    same."""
     if job.kind is FollowedData.PARAMETERS:
         return SHARDED_TRAINING()
     own = job.parameters
@@ -146,6 +148,6 @@ def _shape(parameter: Parameter) -> str:
 
 
 def names_fit(job: TrainingFacts, config: JobConfig) -> bool:
-    """There is a stated name for every parameter. Names are labels: a list of them that does not
-    fit is no reason to lose a start-up broadcast, which comes once."""
+    """Whether there is a stated name for every parameter. Names are labels only: a list of names
+    that does not fit is no reason to lose a start-up broadcast, which is sent once."""
     return len(config.model.names) == len(job.parameters)

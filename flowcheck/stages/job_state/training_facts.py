@@ -8,7 +8,8 @@ from flowcheck.wire.training_job.training_spec import TrainingFacts, decode_spec
 
 
 def training_of(run: RunDir) -> TrainingFacts | None:
-    """None: nothing, not yet. Raises LearnError where a file is of another version or none."""
+    """What is known of the run's training job; None: nothing yet. Raises LearnError where a file is
+    of another version, or damaged."""
     if run.learned_job.exists():
         return decode_job(run.learned_job.read_bytes())
     if run.training_spec.exists():

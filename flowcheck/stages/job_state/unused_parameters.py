@@ -1,8 +1,9 @@
-"""Which parameters have a gradient in an iteration: the map behind it in the shard says so.
+"""Which parameters have a gradient in an iteration, by the map of used parameters after it in the
+shard.
 
-torch/csrc/distributed/c10d/reducer.cpp, copy_bucket_to_grad: what no rank used keeps the gradient
-it had. With zero_grad(set_to_none=True), torch's default, that is none, and every optimizer leaves
-such a parameter out. Its part of the bucket is zero then.
+A parameter that no rank used keeps the gradient it had (torch/csrc/distributed/c10d/reducer.cpp,
+copy_bucket_to_grad). With zero_grad(set_to_none=True), torch's default, it has none, and every
+optimizer skips it. Its part of the bucket is zero then.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ UsedMask = NDArray[np.bool_] | None
 
 
 class UnusedParameterMap:
-    """How the bytes of an iteration are told apart, for one job."""
+    """Splits the bytes of an iteration into gradient and map, for one job."""
 
     def __init__(self, job: TrainingFacts, backwards: int) -> None:
-        """backwards: all-reduced ones per step of the trainer."""
+        """backwards: all-reduced backward passes per step of the trainer."""
         own = job.reduced[: job.map_index]
         self._bounds = list(pairwise(accumulate((p.nbytes for p in own), initial=0)))
         self._mapped = job.mapped
@@ -44,7 +45,7 @@ class UnusedParameterMap:
 
     @property
     def leaves_out(self) -> bool:
-        """Iterations may leave out parameters."""
+        """Whether iterations may leave out parameters."""
         return self._mapped or bool(self._never.any())
 
     def split(self, whole: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], UsedMask]:
@@ -54,8 +55,8 @@ class UnusedParameterMap:
         return whole, ~self._never if self._never.any() else None
 
     def problem(self, whole: NDArray[np.uint8]) -> Finding | None:
-        """What in an iteration contradicts that unused parameters have no gradient; None:
-        nothing."""
+        """What in an iteration contradicts that unused parameters have no gradient; None: nothing
+        does."""
         if self._mapped:
             counts = self._counts(whole)
             if not counts.any() or counts.min() < 0 or counts.max() > self._ranks:
@@ -74,11 +75,11 @@ class UnusedParameterMap:
 
 
 def note_first_unused_step(path: Path, step: Step) -> None:
-    """The first step that left out a parameter which was used before."""
+    """Records the first step that left out a parameter which was used before."""
     if not path.exists():
         write_atomically(path, msgspec.json.encode(step))
 
 
 def first_unused_step(path: Path) -> int | None:
-    """As noted; None: there was none."""
+    """The recorded step; None: there was none."""
     return msgspec.json.decode(path.read_bytes(), type=int) if path.exists() else None

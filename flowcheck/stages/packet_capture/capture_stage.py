@@ -40,7 +40,8 @@ QUIET_IDLE_US = 1000
 """Longest pause at a kernel interface where nothing comes. The kernel's ring has room for 16,384
 frames (dpdk_eal.py, FRAMES): 5.8 ms of 25 Gb/s in frames of 1,102 bytes. A NIC's has less."""
 MISSED_EVERY_S = 1.0
-"""How often the kernel is asked what it dropped."""
+"""Seconds between two questions to the kernel what it dropped. A choice: shorter costs the capture
+core a system call."""
 
 
 def capture_service(run: RunDir, config: JobConfig, number: int) -> Service:

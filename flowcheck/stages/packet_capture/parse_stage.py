@@ -36,7 +36,7 @@ class ParseService:
         return done
 
     def on_message(self, message: Message) -> None:
-        """Every message is a nudge: `work` looks at `head` itself."""
+        """Every message is a nudge: `work` looks at the ring's head itself."""
 
     def drained(self) -> bool:
         return self._ring.source_end is not None and self._ring.parsed == self._ring.source_end

@@ -24,6 +24,8 @@ PYTHON_COMMAND = (sys.executable, "-P", "-s", "-m", "flowcheck")
 """Without the folder that it runs in and without the user's own packages: both may be written by
 the chain's user."""
 LOOK_S = 1.0
+"""Seconds between two looks whether the supervisor is still there. A choice: longer leaves the
+starter behind for longer."""
 SINGLE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """A stage's sums in numpy are of thousands of values: shared with threads, each waits for the one
 a busy machine lets run last, 45 ms where one thread takes 0.2. An operator's own value holds."""

@@ -1,4 +1,4 @@
-"""The supervisor's end of the process that starts captures (starter.py)."""
+"""The supervisor's end of the process that starts captures (capture_starter.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.capture_starter import CHANNEL, STAGE
 
 ANSWER_LIMIT_S = 60.0
-"""It forks twice; a machine that swaps takes its time."""
+"""Seconds for the starter's answer: it forks twice, and a machine that swaps takes its time. A
+choice: longer delays the error."""
 
 
 class ProcessHandle(Protocol):

@@ -2,8 +2,9 @@
 
 The very command is run again as the chain's user, without a capability and with no way back, and
 all that a job file names is imported by that one alone. Where frames are to come from an interface
-or a card, a process that only starts captures (starter.py) is left beside it. What root has to do,
-it does before: folders are made or handed over, what lies in private folders is shown (reach.py).
+or a card, a process that only starts captures (capture_starter.py) is left beside it. What root has
+to do, it does before: folders are made or handed over, what lies in private folders is shown
+(mount_namespace.py).
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def for_stage(name: str, run: Path, number: int) -> None:
 def forbid_user_code(why: Finding | Exception) -> None:
     """Code of the user's is refused from now on, here and in processes that this one starts."""
     if not _nothing_to_do():
-        os.environ[FORBIDDEN] = str(USER_CODE_REFUSED(why))
+        os.environ[FORBIDDEN] = msgspec.json.encode(USER_CODE_REFUSED(why)).decode()
 
 
 def _owner(run: Path) -> int | None:

@@ -36,8 +36,11 @@ from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.run_directory.service_account import CACHE, Account
 
 COPY_MAX_BYTES = 16 << 20
-"""Of a file that the user may not read by its own mode: a word, a key, a script, a job file."""
+"""Bytes of a file that the user may not read by its own mode: a token, a key, a script, a job file.
+A choice: copies lie in memory."""
 ENTRIES_MAX = 1024
+"""Files and folders that the view shows. A choice: each holds a descriptor open, of which a process
+has 1,024 by default."""
 SCRATCHES = tuple(map(Path, ("/mnt", "/media", "/srv", "/opt")))
 """Every system has them (Filesystem Hierarchy Standard); one of which nothing is wanted is hidden
 for a moment."""

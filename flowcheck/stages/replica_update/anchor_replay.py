@@ -1,9 +1,9 @@
-"""A trainer checkpoint replaces the replica's state of a step, and the steps since are replayed
-with gradients that are kept.
+"""A trainer checkpoint replaces the replica's state of a step, and the later steps are replayed
+with gradients that were kept.
 
-A kill at any instant costs nothing: the request counts as taken until all that it changes is
-written, and doing it again changes nothing more; a replica that is behind what was released
-is one whose steps are still to be taken again.
+A kill at any instant costs nothing. The request counts as open until all changes are written, and
+doing them again changes nothing more. A replica that is behind the last released gradient has steps
+to replay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
 from flowcheck.stages.job_state.anchor_log import AnchorRecord, anchor_line
 from flowcheck.stages.job_state.assumptions import add_assumption
-from flowcheck.stages.job_state.checkpoint_request import (
+from flowcheck.stages.job_state.given_checkpoint_request import (
     clear_request,
     read_sections,
     refuse_request,
@@ -48,10 +48,11 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration, Step
 
 LINES_BYTES = 1 << 20
+"""Bytes of anchors.jsonl; beyond them the newer half is kept. A choice: some thousand lines."""
 
 
 class AnchorReplay:
-    """The updater's part."""
+    """The updater's part: takes a trainer checkpoint and replays the steps after it."""
 
     def __init__(self, run: RunDir, config: JobConfig, source: GradientSource, each: int) -> None:
         """each: all-reduced backward passes per step."""
@@ -59,8 +60,8 @@ class AnchorReplay:
         self._kept = AppliedGradientLog(run, config, source.gradient_bytes)
 
     def keep(self, replica: Replica, iteration: Iteration, gradient: np.ndarray) -> bool:
-        """A gradient that was taken, or, while earlier ones are taken again, is to be; False: there
-        is no room."""
+        """Keeps a gradient for replay: one that was applied or, during a replay, one that will be.
+        False: there is no room."""
         if not self._kept.on:
             return False
         followed = incarnation_of(self._run)
@@ -68,8 +69,8 @@ class AnchorReplay:
         return self._kept.keep(iteration, gradient, wanted=wanted)
 
     def next(self, replica: Replica, followed: Incarnation) -> tuple[Step, np.ndarray] | None:
-        """The step that is to be taken again, and the gradient of its iteration; None: all are
-        taken."""
+        """The next step to replay and the gradient of its iteration; None: the replay is
+        complete."""
         if followed.anchored is None or replica.step < followed.anchored:
             return None  # behind for another reason: its job came back from an older step
         iteration = followed.iteration_of(Step(replica.step + 1), self._each)
@@ -79,7 +80,8 @@ class AnchorReplay:
         return None if gradient is None else (Step(replica.step + 1), gradient)
 
     def forget_after(self, iteration: Iteration) -> None:
-        """The job goes on from there with other gradients of the same numbers."""
+        """Drops gradients of later iterations: the job continues from this one, and uses their
+        numbers again for other gradients."""
         self._kept.forget_after(iteration)
 
     def of(self, iteration: Iteration) -> np.ndarray | None:
@@ -97,9 +99,11 @@ class AnchorReplay:
         gathered: bool,
         waits: bool,
     ) -> None:
-        """Takes the file that was given, or says why not. say: tells the operator, once at least
-        where it is done again; gathered: parameters are followed as they are sent; waits: steps of
-        the job are logged."""
+        """Takes the checkpoint that was given, or reports why not.
+
+        say: tells the operator, again if a kill makes it run again; gathered: parameters are
+        followed as they are sent; waits: steps of the job are logged.
+        """
         step, source = request.step, request.source
         at = replica.step if waits else self._last(replica)
         why = PARAMETERS_ONLY() if gathered else STATE_NOT_KNOWN() if waits else None
@@ -122,14 +126,15 @@ class AnchorReplay:
             records.unwritten.attempt(told)  # that the file is gone may have made room
 
     def _last(self, replica: Replica) -> int:
-        """The last step that was taken, on whatever state: the replica may be behind it, where a
-        file took the place of a step before."""
+        """The last step that was applied, to whatever state. The replica is behind it where a
+        checkpoint replaced an earlier step."""
         followed = incarnation_of(self._run)
         ahead = self._source.applied_iteration - followed.iteration_of(replica.step, self._each)
         return replica.step + max(0, ahead // self._each)
 
     def _why_not(self, replica: Replica, step: Step) -> Finding | None:
-        """Before anything is changed, or after a kill amid of it."""
+        """Why the checkpoint cannot be taken; None: it can. Checked before anything changes, or
+        again after a kill in the middle."""
         followed = incarnation_of(self._run)
         assert followed.step is not None and self._config.optimizer is not None
         if step > replica.step:
@@ -147,7 +152,8 @@ class AnchorReplay:
     def _put(
         self, replica: Replica, records: StepLog, request: CheckpointRequest
     ) -> tuple[Incarnation | None, Finding | None]:
-        """Makes it the replica's step; the incarnation as it is with that, or why not."""
+        """Makes the checkpoint the replica's step. Returns the changed incarnation, or why it was
+        refused."""
         step, source = request.step, request.source
         try:
             replica.rebase(step, read_sections(self._run, request))

@@ -1,10 +1,9 @@
 """A base: the trainer checkpoint that a job with unknown optimizer state waits for.
 
-A base is the state of the step the job began with, out of a checkpoint of the trainer's, its
-parameters proved equal to those of the start-up broadcast (ops/trainer_checkpoint). Of a job joined
-midstream it is that of any step it is known to have taken, or be about to take, since. Taking it
-may be done again after a kill: the answer in the lifecycle record, which then names the step, is
-written last.
+A base holds the state at the step the job began with. Its parameters were compared with the
+start-up broadcast and are equal (ops/trainer_checkpoint). For a job joined midstream it is the
+state at any step that the job took, or was about to take, since then. A kill may make the updater
+take it again: the answer in the lifecycle record, which names the step, is written last.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.job_restarts import BASE_TAKEN, LOG_BEGUN_ANEW, LOG_FULL
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
-from flowcheck.stages.job_state.checkpoint_request import (
+from flowcheck.stages.job_state.given_checkpoint_request import (
     clear_request,
     read_sections,
     refuse_request,
@@ -34,16 +33,16 @@ from flowcheck.step_numbers import Iteration, Step
 
 
 class BaseWait:
-    """The updater's gradient log, and how a base ends the wait."""
+    """The updater's gradient log, and how a base ends the wait for the optimizer state."""
 
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
         self._run = run
         self._log = open_gradient_log(run, config, gradient_bytes, writes=True)
 
     def keep(self, iteration: Iteration, gradient: np.ndarray, *, any_base: bool) -> Finding | None:
-        """Logs what cannot be taken yet; a finding for the operator where that ends here, or
-        begins anew. any_base: what waits will do with the state of any step it has the next ones
-        of."""
+        """Logs a gradient that cannot be applied yet. Returns a finding for the operator where
+        logging ends here or begins again. any_base: the state of any step will do, if the log holds
+        the steps after it."""
         held = self._log.iterations
         if (held and iteration <= held[-1]) or self._log.closed:
             return None  # a kill came between this and the release of the generation
@@ -58,8 +57,8 @@ class BaseWait:
     def take(
         self, replica: Replica, request: CheckpointRequest, sections: dict[str, np.ndarray]
     ) -> tuple[Incarnation, Finding]:
-        """Makes the base that was given the replica's only step; the job's place from now on and a
-        finding for the operator. Raises StateError where it does not fit the replica."""
+        """Makes the base the replica's only step. Returns the incarnation from now on, and a
+        finding for the operator. Raises StateError where the base does not fit the replica."""
         step, after = request.step, request.after
         replica.rebase(step, sections)
         audits = self._run.audits.read_bytes().count(b"\n") if self._run.audits.exists() else 0
@@ -78,9 +77,11 @@ class BaseWait:
         *,
         joined: bool,
     ) -> None:
-        """Ends the wait with the base that was given, or says why not. say: tells the operator,
-        once at least where it is done again; joined: the job was joined midstream, so that no
-        broadcast of it was the base's parameters."""
+        """Ends the wait with the base that was given, or reports why not.
+
+        say: tells the operator, again if a kill makes it run again; joined: the job was joined
+        midstream, so that no start-up broadcast shows the base's parameters.
+        """
         try:
             followed, found = self.take(replica, request, read_sections(self._run, request))
         except StateError as error:
@@ -96,7 +97,7 @@ class BaseWait:
         clear_request(self._run, request)
 
     def after(self, iteration: Iteration) -> tuple[Iteration, np.ndarray] | None:
-        """The first logged (iteration, gradient) behind `iteration`; None if there is none."""
+        """The first logged (iteration, gradient) after `iteration`; None if there is none."""
         for index, held in enumerate(self._log.iterations):
             if held > iteration:
                 return held, self._log.read(index)
@@ -109,7 +110,7 @@ class BaseWait:
 
     @property
     def used(self) -> bool:
-        """Something was logged, or had no room."""
+        """Whether something was logged, or found no room."""
         return bool(self._log.iterations) or self._log.closed
 
     @property
@@ -121,7 +122,7 @@ class BaseWait:
         return self._log.closed
 
     def forget(self) -> None:
-        """All of it was taken, or is of a job that is over."""
+        """Empties the log: all of it was applied, or belongs to a job that is over."""
         self._log.remove()
 
     def close(self) -> None:

@@ -1,25 +1,26 @@
-"""Parameters are stepped as soon as their gradients are there, while the others still arrive.
+"""Steps each parameter as soon as its gradient is there, while the others still arrive.
 
-The step is committed only once its generation is COMPLETE: one that never is, or of which two
-copies differ until then, is not seen by anybody. Bytes that are covered stay as they are until a
-generation is opened anew (dpdk_ext/core/fc_place.c: what comes again must be equal), which its
-number tells.
+The step is committed only once its generation is COMPLETE. If the generation is never complete, or
+two copies of a byte differ before that, nobody sees the step. Covered bytes do not change until the
+generation is opened again (dpdk_ext/core/fc_place.c: a copy that comes again must be equal); the
+opening's number shows that.
 
-Covered is not yet there to be read: into a shard bytes go past the caches, and the extractor fences
-them at the end of a span, behind which it counts (`settled`). So coverage is looked at first, the
-count read behind it, and what was seen is read once the count is greater. Whatever the processor:
-let a bit that was seen be of the span that ends with count n. Counts up to n - 1 were stored before
-the bit, in that order (fc_shard_settle: release), and the count was read behind the bit, in that
-order (fc_shard_next_missing: acquire), so that it was n - 1 or more; a greater one is n or more,
-and the bytes of that span were fenced before n was stored. The other way round the count might be
-of before the bit's span had begun, and the next one ends another span than the bit's.
+A covered byte is not always readable yet: bytes are written into the shard past the caches, and the
+extractor issues a fence at the end of a span and then increments a counter (`settled`). So the
+updater looks at the coverage first and reads the counter after it; the covered bytes may be read
+once the counter is greater than that. Why this holds on every processor: let a coverage bit belong
+to the span that ends with count n. Counts up to n - 1 were stored before the bit, in that order
+(fc_shard_settle: release). The counter was read after the bit, in that order
+(fc_shard_next_missing: acquire), so it was n - 1 or more. A greater value is n or more, and the
+bytes of that span were fenced before n was stored. In the reverse order the counter might be read
+before the bit's span had begun, and the next count would end another span than the bit's.
 
-An extractor that is killed leaves a span open, and the next one takes its coverage back: what was
-stepped of it is given up, as other bytes may come in its place (`Opening.undone`, stored behind
-what is taken back and before anything that comes).
+If the extractor is killed, it leaves a span open, and the next extractor takes that span's coverage
+back. The updater discards what it stepped with it, as other bytes may come instead
+(`Opening.undone`, stored after the coverage was taken back and before anything new arrives).
 
-A step that is made takes the copy of the oldest one. Begun early it takes it early: only where
-nobody reads that copy, and where as many earlier steps stay as others may ask for.
+A new step overwrites the copy of the oldest one. A step begun early overwrites it early: only where
+nobody reads that copy, and where as many earlier steps remain as others may ask for.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from flowcheck.step_numbers import Iteration, Step
 from flowcheck.wire.traffic.observed_messages import Range
 
 PART_BYTES_LEAST = 4 << 20
-"""Gradients that are worth a call before the rest is there; fewer wait for more."""
+"""Bytes of gradients that are worth a call before the rest is there; fewer wait for more. A choice:
+smaller costs calls, larger leaves more for the end of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StepInProgress:
-    """A step that is being made, and of which bytes."""
+    """A step that is being made, and from which bytes."""
 
     started: PendingStep
     step: Step
@@ -55,7 +57,7 @@ class _StepInProgress:
 
 
 class EarlyStep:
-    """The step after the replica's, as far as its gradients came."""
+    """The step after the replica's, as far as its gradients have arrived."""
 
     def __init__(
         self,
@@ -66,9 +68,9 @@ class EarlyStep:
         least_bytes: int = PART_BYTES_LEAST,
         earlier_steps: int = 0,
     ) -> None:
-        """coverage: None where no iteration is seen before it is whole; alone: what an iteration's
-        other bytes say, changes nothing in a parameter's step; earlier_steps: that must stay
-        meanwhile (other rings of the training job may be behind)."""
+        """coverage: None where an iteration is seen only when it is complete. alone: a parameter's
+        step does not depend on other bytes of the iteration. earlier_steps: how many earlier steps
+        must remain meanwhile (other rings of the training job may be behind)."""
         self._earlier_steps = earlier_steps
         self._coverage = coverage if alone and replica.applies_early else None
         self._replica = replica
@@ -80,8 +82,8 @@ class EarlyStep:
         """What `settled` was behind the look that found parameters covered, and which."""
 
     def look(self, step: Step | None, iteration: Iteration) -> int:
-        """Steps what is there of `iteration`, the one that ends `step`; how many parameters. None:
-        the trainer takes no step there."""
+        """Steps the parameters of `iteration`, the one that ends `step`, whose gradients are there.
+        Returns how many. step: None where the trainer takes no step after this iteration."""
         coverage = self._coverage
         opening = None if step is None or coverage is None else coverage.opening(iteration)
         if step is None or coverage is None or opening is None:
@@ -121,7 +123,7 @@ class EarlyStep:
         return len(parameters)
 
     def _covered(self, holes: Sequence[Range]) -> np.ndarray:
-        """[parameters] bool: nothing of them is missing."""
+        """[parameters] bool: the parameter's gradient has no missing byte."""
         missing = np.array(holes, np.int64).reshape(-1, 2)
         starts, stops = self._bounds[:, 0], self._bounds[:, 1]
         # The first hole that ends behind a parameter's start: does it begin before its end?
@@ -136,9 +138,9 @@ class EarlyStep:
         used: UsedMask,
         certain: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Makes `step` the replica's: what was begun of these very bytes goes on, else all of it
-        is done now. certain: as Started.commit takes it. Whether it was made. Raises as
-        `Replica.apply`."""
+        """Makes `step` the replica's step. Continues what was begun with these very bytes, else
+        does all of it now. Returns whether the step was made. certain: as PendingStep.commit takes
+        it. Raises as `Replica.apply`."""
         b, self._begun, self._seen = self._begun, None, None
         coverage = self._coverage
         if b is not None and coverage is not None and used is None and b.step == step:

@@ -1,11 +1,11 @@
 """Exchange of squared gradient norms between rings of one job that clip by a common norm. Each
-updater leaves its own for the others, in a file beside what was learned, and waits for theirs.
+updater writes its own square to a file beside the learned job, and waits for those of the others.
 
-A square is named by its step and the incarnation of the job. It is on file before the step
-is taken, so that a kill of any side costs nothing: none is more than a step ahead of another. Of a
-step that another ring lost, or did not see whole before its next life, no square comes any more:
-what is whole of it here is given up, and all replicas stay before it. So they do once one of them
-has waited for too long, which is on file as well.
+A square is named by its step and the incarnation of the job. It is on file before the step is
+taken, so a kill of either side costs nothing: no ring is more than a step ahead of another. If
+another ring lost a step, or did not see all of it before its next incarnation, its square never
+comes: this ring gives up its own copy of the step, and all replicas stay before it. The same
+happens once one of them has waited too long; that is on file as well.
 """
 
 from __future__ import annotations
@@ -48,13 +48,17 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
 KEPT = 4
-"""Steps whose squares are on file; the other ring asks for its next one alone."""
+"""Steps whose squares are on file; the other ring asks for its next one alone, so that one would do
+where no file is lost. A choice: more makes each writing longer."""
 STOOD_S = 10.0
+"""Seconds of waiting for another ring's norm before it is told. A choice: shorter tells of each
+slow step."""
 OVER = "over"
 
 
 class GradNormExchange:
-    """Of one of several rings; of a job that is not clipped so it does nothing."""
+    """The exchange as one of several rings sees it. Does nothing for a job that is not clipped over
+    rings."""
 
     def __init__(
         self,
@@ -78,8 +82,8 @@ class GradNormExchange:
     def clipped(
         self, layout: Layout, step: Step, gradient: np.ndarray, used: GradientMask
     ) -> np.ndarray | None:
-        """What the replica is to take of a step's gradient; None: the square of another ring is
-        not there yet."""
+        """The clipped gradient that the replica applies; None: the square of another ring is not
+        there yet."""
         optimizer = self._optimizer
         if not optimizer.clip_together or optimizer.clip_norm is None:
             return gradient
@@ -105,7 +109,7 @@ class GradNormExchange:
         return clipped(gradient, layout, self._total(squares), optimizer.clip_norm)
 
     def _total(self, squares: dict[int, float]) -> float:
-        """As the trainers' ranks sum them."""
+        """The sum of the squares, in the order in which the trainers' ranks add them."""
         optimizer = self._optimizer
         assert optimizer.clip_norm is not None
         order = optimizer.clip_order or tuple(sorted(squares))
@@ -127,7 +131,7 @@ class GradNormExchange:
         return self._run.port.beside(number)
 
     def _is_over(self, life: int, step: Step) -> bool:
-        """A ring has given this life of the job up."""
+        """Whether a ring has given up this incarnation of the job."""
         name = f"{life}:{OVER}"
         if name in self._told:
             return True
@@ -138,7 +142,7 @@ class GradNormExchange:
         return True
 
     def _passed(self, number: int, step: Step) -> bool:
-        """That ring will not take this step any more."""
+        """Whether that ring will never take this step."""
         beside = self._beside(number)
         own, record = incarnation_of(self._run), read_record(beside)
         other = record.incarnation
@@ -156,8 +160,8 @@ class GradNormExchange:
         return any(iteration <= wanted for iteration in lost)
 
     def _wait(self, number: int, name: str, step: Step) -> None:
-        """Says so once it has stood, and of the first step of a life that is given up; gives it up
-        once it has stood too long."""
+        """Reports a wait that lasts longer than STOOD_S, and the first step of an incarnation that
+        is given up; gives it up once it has waited too long."""
         waits, since_s, said = self._since
         life = name.partition(":")[0]
         if self.gone:

@@ -1,7 +1,8 @@
-"""Gradient logs: gradients that wait for a base, and those of applied steps kept for replay.
+"""Gradient logs: gradients that wait for a base, and gradients of applied steps that are kept for
+replay.
 
-Two logs by turns: while one fills, the other holds the steps before; a full one takes the place of
-the older one, whose steps are forgotten.
+Applied steps use two logs in turn: one fills while the other holds the steps before. When one is
+full, the older one is emptied and filled next; its steps are forgotten.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from flowcheck.step_numbers import Iteration
 def open_gradient_log(
     run: RunDir, config: JobConfig, gradient_bytes: int, *, writes: bool = False
 ) -> GradientLog:
-    """The gradients that wait. writes: for the updater."""
+    """Opens the log of gradients that wait for a base. writes: for the updater, the only writer."""
     log = config.gradient_log
     rooms = [LogFileSpace(run.gradients, log.memory_bytes)]
     if log.file is not None:
@@ -31,7 +32,7 @@ def open_gradient_log(
 
 def logged_step_range(where: RunDir, config: JobConfig) -> tuple[int, int]:
     """The first and the last step that is logged, counted from 1 since the job was joined; (1, 0)
-    where none is."""
+    where no step is logged."""
     with GradientShard.open(where.shard) as shard:
         log = open_gradient_log(where, config, shard.gradient_bytes)
     try:
@@ -51,12 +52,13 @@ LOGS = 2
 
 
 def applied_log_bytes(steps: int, gradient_bytes: int) -> int:
-    """What the logs of so many taken steps take, each reserved in full."""
+    """Bytes that the two logs of so many applied steps take, each reserved in full."""
     return LOGS * room_for(Path(), steps, gradient_bytes).size_bytes if steps else 0
 
 
 class AppliedGradientLog:
-    """For the updater, its only writer. Nothing is kept where `taken_steps` is 0."""
+    """Gradients of applied steps, for the updater, the only writer. Keeps nothing where
+    `taken_steps` is 0."""
 
     def __init__(self, run: RunDir, config: JobConfig, gradient_bytes: int) -> None:
         steps = config.gradient_log.taken_steps
@@ -66,12 +68,12 @@ class AppliedGradientLog:
 
     @property
     def on(self) -> bool:
-        """Any are kept at all."""
+        """Whether gradients are kept at all."""
         return bool(self._logs)
 
     def keep(self, iteration: Iteration, gradient: np.ndarray, *, wanted: int) -> bool:
-        """Keeps one, oldest first. wanted: the first that is to be taken again. False: there is no
-        room for it, as memory is full or all others are wanted."""
+        """Keeps a gradient; calls come in ascending order. wanted: the first iteration that must be
+        replayed. False: there is no room, as memory is full or all others are wanted."""
         older, newer = sorted(self._logs, key=lambda log: log.iterations[-1:])
         if iteration <= max(newer.iterations, default=-1):
             return True  # a kill came between this and the release of the generation
@@ -83,7 +85,7 @@ class AppliedGradientLog:
         return newer.append(iteration, gradient)
 
     def forget_after(self, iteration: Iteration) -> None:
-        """Later ones are of a past that is given up: their numbers are used again."""
+        """Drops later iterations: the job went back, and their numbers are used again."""
         for log in self._logs:
             log.forget_after(iteration)
 
@@ -96,7 +98,7 @@ class AppliedGradientLog:
 
     @property
     def iterations(self) -> frozenset[int]:
-        """Those it holds."""
+        """The iterations that it holds."""
         return frozenset(at for log in self._logs for at in log.iterations)
 
     def close(self) -> None:

@@ -50,13 +50,13 @@ class Handover:
 
     @property
     def due(self) -> bool:
-        """A successor waits for the verdict."""
+        """Whether a later incarnation waits for the verdict."""
         record = self._lifecycle.record()
         return record.extract.offered is not None and record.verdict is None
 
     @property
     def _offered(self) -> Path:
-        """The folder of the successor's files."""
+        """The folder with the files of the later incarnation."""
         offered = self._lifecycle.record().extract.offered
         assert offered is not None
         return self._run.learned_folder / offered.folder
@@ -69,12 +69,12 @@ class Handover:
         anchors: AnchorReplay,
         iterations: int,
     ) -> Finding:
-        """Writes the verdict; replica, source and records are where it says. Returns what the
-        operator is to know. iterations: per step of the trainer.
+        """Writes the verdict; sets replica, source and records to the step that it names. Returns
+        findings for the operator. iterations: per step of the trainer.
 
-        Killed before the replica has gone back, nothing has happened: an updater that starts sets
-        the source's word by the replica (UpdateService), and the gradients that were forgotten are
-        those this judges away again. Behind that one store all of it has.
+        A kill before the replica has gone back undoes everything: an updater that starts sets the
+        source's position by the replica (UpdateService), and forgets the same gradients again.
+        After that one store, everything has happened.
         """
         followed = self._lifecycle.record().incarnation
         number = followed.number
@@ -101,7 +101,8 @@ class Handover:
     def _hand_over(
         self, source: GradientSource, anchors: AnchorReplay, iteration: Iteration
     ) -> None:
-        """What comes behind this iteration is of another past than what was kept of it."""
+        """Drops what was kept after this iteration: the job sends other gradients for those
+        numbers."""
         anchors.forget_after(iteration)
         source.rewind(iteration)
 
@@ -115,7 +116,7 @@ class Handover:
         *,
         waits: bool,
     ) -> Finding:
-        """The verdict where no step is known: the job waits for a base, or is not followed."""
+        """The verdict where no step matches: the job waits for a base, or is not followed."""
         followed = self._lifecycle.record().incarnation
         # While its state is not known either, it is that of a past which was kept already.
         kept = self._set_aside(replica) if followed.step is not None else None
@@ -138,8 +139,8 @@ class Handover:
         return what
 
     def _compared(self, replica: Replica) -> tuple[Step | None, Finding | None, bool]:
-        """The step whose parameters the successor began with; or why there is none, and whether a
-        base would help."""
+        """The step whose parameters the later incarnation began with; or why no step matches, and
+        whether a base would help."""
         folder = self._offered
         job = decode_job((folder / self._run.learned_job.name).read_bytes())
         known = decode_job(self._run.learned_job.read_bytes())
@@ -166,7 +167,7 @@ class Handover:
         return step, WEIGHTS_OF_NO_STEP(replica.versions), gathered is None
 
     def _set_aside(self, replica: Replica) -> str:
-        """A checkpoint of the replica in the run directory; nothing there is overwritten."""
+        """Writes a checkpoint of the replica to the run directory; overwrites nothing there."""
         for attempt in itertools.count(1):
             folder = self._run.root / f"kept-{attempt}"
             try:

@@ -23,14 +23,17 @@ from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 PARAMETERS = 32
-"""The largest ones, of which the first VALUES are looked at."""
+"""Parameters whose gradients are looked at, the largest ones. A choice: more costs time in each
+step."""
 VALUES = 2048
+"""Values of each of them that are looked at, the first ones. A choice: more costs time in each
+step, fewer are noisier."""
 Span = tuple[int, int, str]
 """First byte, the one behind the last, dtype."""
 
 
 class LossScaleCheck:
-    """Of one job; of one without a loss scale it does nothing."""
+    """The check of one job; does nothing for a job without a loss scale."""
 
     def __init__(self, run: RunDir, config: JobConfig, say: Callable[[Finding], None]) -> None:
         assert config.optimizer is not None
@@ -46,13 +49,13 @@ class LossScaleCheck:
         self._looked: tuple[Layout, list[Span]] | None = None
 
     def before(self, replica: Replica) -> None:
-        """A step is about to be taken."""
+        """To be called before a step is applied."""
         self._before = None
         if self._seen is not None and SCALER in (held := replica.sections()):
             self._before = float(held[SCALER][0]), float(held[SCALER][2])
 
     def behind(self, replica: Replica, gradient: np.ndarray) -> None:
-        """It was taken. gradient: as it was reduced."""
+        """To be called after a step was applied. gradient: as it was reduced."""
         if self._seen is None or self._before is None:
             return
         scale, skipped = self._before
@@ -70,7 +73,7 @@ class LossScaleCheck:
 
 
 def sampled_spans(layout: Layout) -> list[Span]:
-    """What is looked at of gradients as they are reduced."""
+    """The byte ranges of a reduced gradient that are sampled."""
     sizes, at = [], 0
     for parameter in layout.parameters:
         dtype = layout.gradient_dtype or layout.dtype_of(parameter)
@@ -81,8 +84,8 @@ def sampled_spans(layout: Layout) -> list[Span]:
 
 
 def size_log2(gradient: np.ndarray, spans: Sequence[Span]) -> float | None:
-    """Of gradients as they were reduced: the mean over parameters of log2 of their root mean
-    square, as far as they are looked at; None where all are 0."""
+    """The mean over parameters of log2 of the root mean square of their sampled gradients, as they
+    were reduced; None where all are 0."""
     raw = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
     logs = []
     for start, stop, dtype in spans:

@@ -1,8 +1,9 @@
 """Buffers and frozen parameters of the model: from the start-up of the job's incarnation, from each
-forward, or from a file of the trainer.
+forward, or from a trainer checkpoint.
 
-torch/nn/parallel/distributed.py (_sync_buffers): rank 0's, as the iteration before left them. A
-step is published without waiting for them; until they come its buffers are of a step before.
+DDP broadcasts rank 0's buffers before each forward, as the iteration before left them
+(torch/nn/parallel/distributed.py, _sync_buffers). A step is published without waiting for them;
+until they come, its buffers are those of an earlier step.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 def store_broadcast_buffers(
     run: RunDir, config: JobConfig, job: TrainingFacts, sent: Path, *, step: Step = START
 ) -> None:
-    """Of a life that begins with `step`. sent: what was broadcast, where there was anything."""
+    """Stores the buffers of an incarnation that begins with `step`. sent: the broadcast bytes,
+    where there was a broadcast."""
     model = config.model
     if not model.keys or not names_fit(job, config):
         return
@@ -51,7 +53,7 @@ def store_broadcast_buffers(
 
 
 def store_checkpoint_buffers(run: RunDir, model: Mapping[str, torch.Tensor], step: Step) -> None:
-    """By the state_dict of a file of the trainer's, of `step`."""
+    """Stores the buffers of `step` from the state_dict of a trainer checkpoint."""
     known = read_frozen_and_buffers(run.replica)
     named = {key.removeprefix("module."): value for key, value in model.items()}
     others = {*known.frozen, *known.buffers}
@@ -62,7 +64,7 @@ def store_checkpoint_buffers(run: RunDir, model: Mapping[str, torch.Tensor], ste
 
 
 class Buffers:
-    """Kept for as long as their steps are."""
+    """Buffers of the replica's steps, kept as long as their steps are."""
 
     def __init__(
         self, run: RunDir, job: TrainingFacts, replica: Replica, source: GradientSource, each: int
@@ -79,7 +81,7 @@ class Buffers:
             self._names = []
 
     def look(self, followed: Incarnation) -> None:
-        """Keeps those of the replica's step, if they came by now."""
+        """Stores the buffers of the replica's step, if they have arrived."""
         before = self._source.applied_iteration
         if not self._names or followed.step is None or before <= followed.iterations:
             return  # of what a life begins with, its start-up told them

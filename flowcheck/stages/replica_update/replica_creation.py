@@ -47,7 +47,8 @@ def check_replica_memory(
     *,
     leaves_out: bool,
 ) -> None:
-    """Raises StateError, with the sum. leaves_out: as Replica.create takes it."""
+    """Raises StateError, with the sum of what is needed, where memory is too small. leaves_out: as
+    Replica.create takes it."""
     step = max(1, sum(s.size_bytes for s in describe_sections(layout, optimizer, leaves_out)))
     copies = min(COPIES_MAX, COPIES_LEAST + config.replica.keep_bytes // step)
     logged = applied_log_bytes(config.gradient_log.taken_steps, job.gradient_bytes)
@@ -74,10 +75,11 @@ def open_replica(
     leaves_out: bool,
     say: Callable[[Finding], None],
 ) -> tuple[Replica, UnitSplitter | None]:
-    """The replica of a learned job, and of sharded training how its parameters are taken from what
-    is gathered. leaves_out: as Replica.create takes it; say: tells the operator.
+    """Opens or creates the replica of a learned job. For sharded training also returns how its
+    parameters are cut out of the gathered units.
 
-    Raises StateError where the job file does not fit the job.
+    leaves_out: as Replica.create takes it; say: tells the operator. Raises StateError where the job
+    file does not fit the job.
     """
     optimizer = optimizer_of(job, config)
     workers = WorkerThreads(config.replica.threads, config.replica.cpus)

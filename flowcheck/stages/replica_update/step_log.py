@@ -1,6 +1,7 @@
-"""steps.jsonl, tensor digests and audits: what is recorded of each step of the replica.
+"""steps.jsonl, tensor digests and audits: the record of each step of the replica.
 
-`steps.jsonl` says what the replica rests on; a line that a kill tore is cut off.
+Each line of `steps.jsonl` is a step that the replica rests on. A line that a kill left incomplete
+is cut off.
 """
 
 from __future__ import annotations
@@ -36,23 +37,25 @@ class StepRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step: Step
     digest: str
-    """Of parameters and optimizer state (replica/state_digest.py)."""
+    """Digest of parameters and optimizer state (replica/state_digest.py)."""
     seconds: float
     time_ns: int = 0
-    """When it was taken, since 1970; 0: a line of before this was written."""
+    """Nanoseconds since 1970 at which the step was applied; 0: written by a version that did not
+    record it."""
     gradient_sha256: str | None = None
-    """Of the mean gradient, flat in registration order."""
+    """SHA-256 of the mean gradient, flat in registration order."""
     parameters_sha256: str | None = None
-    """Of the parameters after the step, flat in registration order."""
+    """SHA-256 of the parameters after the step, flat in registration order."""
     states_sha256: dict[str, str] = {}
-    """Of each optimizer state after the step, likewise, by torch's name."""
+    """{torch's name: SHA-256} of each optimizer state after the step, flat in registration
+    order."""
     older: dict[str, int] = {}
-    """Of sharded training: parameters that did not come with the step, and which they are of."""
+    """Sharded training: {parameter that did not come with the step: step that its value is of}."""
 
 
 class StepLog:
-    """The only writer of a run's steps.jsonl, its trace, and the audits the wire gives. What finds
-    no room is left out, and counted."""
+    """The only writer of a run's steps.jsonl, its trace, and the audits that broadcasts give. A
+    line that finds no room on disk is left out and counted."""
 
     def __init__(self, run: RunDir, config: JobConfig, replica: Replica) -> None:
         self._run, self._digests = run, config.digests
@@ -62,7 +65,8 @@ class StepLog:
         self.unwritten = DiskFullCounter(run.steps)
 
     def write(self, replica: Replica, seconds: float, gradient: np.ndarray | None) -> None:
-        """The replica's newest step. gradient: it was taken with; None: it was given whole."""
+        """Records the replica's newest step. gradient: that it was applied with; None: the whole
+        state was given."""
         line = msgspec.json.encode(self._line(replica, seconds, gradient))
 
         def both() -> None:
@@ -96,7 +100,8 @@ class StepLog:
         )
 
     def lack(self) -> messages.Unwritten | None:
-        """What found no room since this was asked last, or that there is room again."""
+        """A finding with the number of lines that found no room since the last call, or that there
+        is room again."""
         if (news := self.unwritten.news()) is None:
             return None
         lines, full = news
@@ -104,7 +109,7 @@ class StepLog:
         return messages.Unwritten(stage="update", file=file, lines=lines, full=full)
 
     def last_step(self) -> Step:
-        """The step of the last whole line, which ends the file from now on; 0 without one."""
+        """The step of the last complete line; cuts the file off behind it. 0 without one."""
         text = self._run.steps.read_bytes() if self._run.steps.exists() else b""
         whole = _whole(text)
         kept = b"".join(line + b"\n" for line, _ in whole)
@@ -113,8 +118,8 @@ class StepLog:
         return whole[-1][1] if whole else Step(0)
 
     def forget_after(self, step: Step, past: int | str) -> None:
-        """Lines of later steps are of another past: kept in a file beside. past: what it is called,
-        the number of the incarnation that took them."""
+        """Moves the lines of later steps, which the job gave up, to a file beside. past: the number
+        of the incarnation that took them."""
         file = self._run.steps
         lines = _whole(file.read_bytes()) if file.exists() else []
         kept = [line for line, of in lines if of <= step]
@@ -127,7 +132,8 @@ class StepLog:
         self._keep(b"".join(line + b"\n" for line in kept), durable=True)
 
     def _keep(self, lines: bytes, *, durable: bool) -> None:
-        """Of what steps.jsonl holds; where there is no room for a new file, the old one is cut."""
+        """Keeps these lines of steps.jsonl; where there is no room for a new file, cuts the old
+        one."""
         file = self._run.steps
         try:
             write_atomically(file, lines, durable=durable)
@@ -139,7 +145,7 @@ class StepLog:
                     old.truncate(len(lines))
 
     def audited(self, step: Step, number: int) -> None:
-        """The trainer's own parameters, off the wire, were equal bit for bit."""
+        """Records that the trainer's own parameters, as broadcast, were equal bit for bit."""
         file = f"the start-up broadcast of incarnation {number}"
         line = AuditRecord(step=step, passed=True, file=file, tensors=self._tensors)
         encoded = msgspec.json.encode(line)
@@ -153,7 +159,8 @@ class StepLog:
 
 
 def _whole(text: bytes) -> list[tuple[bytes, Step]]:
-    """(line, its step) of those that are whole: a torn one may well end in a brace."""
+    """(line, its step) of the complete lines. An incomplete line may well end in a brace, so each
+    is parsed."""
     found = []
     for line in text.split(b"\n"):
         with suppress(*DECODE_ERRORS):
@@ -167,12 +174,12 @@ def _copy(file: Path, to: Path) -> None:
 
 
 def _append(log: Path, line: bytes) -> None:
-    """To a file that others write as well."""
+    """Appends a line to a file that other processes append to as well."""
     append_private(log, line)
 
 
 def _states(replica: Replica) -> dict[str, str]:
-    """Of what torch keeps, by its names, in registration order and as it lies in memory: a
+    """The optimizer states by torch's names, in registration order and as they lie in memory; a
     parameter that was never stepped has no state."""
     found: dict[str, list[np.ndarray]] = {}
     for states in replica.states():

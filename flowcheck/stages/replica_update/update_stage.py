@@ -1,10 +1,10 @@
 """Stage: applies complete steps to the replica, in order, each exactly once.
 
-The order that makes a kill harmless: the replica commits the step; its line is written to
-steps.jsonl while the gradient is still in its source or the log; only then is that released.
+This order makes a kill harmless: the replica commits the step; then its line is written to
+steps.jsonl; only then is the gradient released from its source or log.
 
-What is done with the replica is one of the states of job_state/lifecycle_state_machines.py. Each
-turn looks first which one the facts make it, and tells the lifecycle record.
+What the stage does is one of the states in job_state/lifecycle_state_machines.py. Each turn first
+derives the state from the facts, and writes it to the lifecycle record.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from flowcheck.messages import Message, Note, StepApplied
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import UnitSplitter
-from flowcheck.replica.torch_startup import load_torch
-from flowcheck.stages.job_state.checkpoint_request import is_asked, refuse_request, take_request
+from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
+from flowcheck.stages.job_state.given_checkpoint_request import (
+    is_asked,
+    refuse_request,
+    take_request,
+)
 from flowcheck.stages.job_state.lifecycle_record_schema import (
     CheckpointRequest,
     Incarnation,
@@ -62,7 +66,7 @@ from flowcheck.step_numbers import Iteration, Step
 
 @dataclass(frozen=True, slots=True)
 class UpdaterState:
-    """The replica, where its gradients come from, and what is written down of its steps."""
+    """The replica, the source of its gradients, and the records of its steps."""
 
     replica: Replica
     source: GradientSource
@@ -75,14 +79,15 @@ class UpdaterState:
     buffers: Buffers
 
     def taken(self, arrived: ArrivedGradient) -> tuple[np.ndarray, UsedMask]:
-        """What the replica takes of an iteration: (bytes, [parameters] those it is for)."""
+        """What the replica takes of an iteration: (bytes, [parameters] bool: those that have
+        bytes)."""
         if self.placing is not None:
             return gathered_parameters(self.placing, arrived.data, arrived.unbelieved)
         return self.map.split(arrived.data)
 
     def iteration(self, followed: Incarnation, each: int) -> Iteration | None:
-        """The source's number of the iteration that ended the replica's step; None: it waits. each:
-        iterations per step."""
+        """The source's number of the iteration that ended the replica's step; None: the replica
+        waits for a base. each: iterations per step."""
         return None if followed.step is None else followed.iteration_of(self.replica.step, each)
 
     def close(self) -> None:
@@ -94,7 +99,7 @@ class UpdaterState:
 
 
 class UpdateService:
-    """The only writer of the replica, and of how far its gradients are released."""
+    """The only writer of the replica, and of the number of the last released gradient."""
 
     name = "update"
 
@@ -148,7 +153,7 @@ class UpdateService:
         return self._open
 
     def _finish_interrupted(self, o: UpdaterState) -> None:
-        """A kill after the commit: the line and the release are still owed."""
+        """Writes the line and releases the gradient of a step that was committed before a kill."""
         iteration, last = o.iteration(self._followed, self._each), o.records.last_step()
         if iteration is None:
             return
@@ -206,7 +211,7 @@ class UpdateService:
         return 1
 
     def _state(self, o: UpdaterState, record: LifecycleRecord, *, replays: bool) -> ReplicaState:
-        """By the facts; replays: steps behind an anchor are still to be applied again."""
+        """The state that the facts give. replays: steps after an anchor must still be replayed."""
         followed, before, verdict = record.incarnation, record.update, record.verdict
         if replays:
             return ReplicaState.REPLAYING
@@ -226,13 +231,13 @@ class UpdateService:
 
     @property
     def _followed(self) -> Incarnation:
-        """As it is now."""
+        """The incarnation that is followed, as it is now."""
         return self._lifecycle.record().incarnation
 
     def _whole(self, o: UpdaterState, record: LifecycleRecord) -> ArrivedGradient | None:
-        """What is to be taken next, if all of it is there and nothing speaks against it. Once a
-        later life is offered all whole steps of this one were taken: what an extractor that starts
-        finds of it since is behind what was handed over."""
+        """The next iteration to apply, if it is complete and nothing contradicts it. Once a later
+        incarnation is offered, all complete steps of this one were applied: anything that a
+        restarted extractor finds since is after the handover."""
         if record.extract.offered is not None:
             return None
         arrived = o.source.arrived(o.source.next_iteration)
@@ -246,8 +251,8 @@ class UpdateService:
         used: UsedMask,
         certain: Callable[[], bool] = lambda: True,
     ) -> float | None:
-        """Takes it and writes it down; the seconds it took. None: it waits for another's, or
-        `certain` said at the very end that the gradient is not to be believed."""
+        """Applies a step and records it. Returns the seconds it took. None: it waits for another
+        ring, or `certain` said at the very end that the gradient is not to be used."""
         began = time.perf_counter()
         own = self._squares.clipped(o.replica.layout, step, gradient, used)
         if own is None:
@@ -264,7 +269,8 @@ class UpdateService:
         return seconds
 
     def _wait(self, o: UpdaterState, followed: Incarnation, arrived: ArrivedGradient | None) -> int:
-        """Logs what is whole; with a base, takes what was logged, before more than finds room."""
+        """Logs complete iterations. Once the base is there, applies logged ones before more are
+        logged."""
         at = o.iteration(followed, self._each)
         if arrived is not None and (at is None or o.waiting.closed or not o.waiting.full):
             if (arrived.iteration - followed.iterations) % self._each == 0:
@@ -287,7 +293,7 @@ class UpdateService:
         return 1
 
     def _take(self, o: UpdaterState, request: CheckpointRequest, followed: Incarnation) -> int:
-        """A trainer's checkpoint that was given. Done again after a kill before its answer."""
+        """Takes a trainer checkpoint that was given. Runs again after a kill before its answer."""
         waits = followed.step is None or o.waiting.used
         given = o.replica, o.records, self._lifecycle, request, self._say
         if request.kind is RequestKind.ANCHOR:
@@ -303,9 +309,9 @@ class UpdateService:
     def _take_again(
         self, o: UpdaterState, step: Step, gradient: np.ndarray, arrived: ArrivedGradient | None
     ) -> int:
-        """A step behind one that the trainer's file took the place of; new ones are kept until it
-        is their turn, so that their source does not wait for it. arrived: the next iteration, where
-        that is whole."""
+        """Replays a step after one that a trainer checkpoint replaced. New iterations are kept
+        until it is their turn, so that their source does not wait. arrived: the next iteration,
+        where it is complete."""
         if arrived is not None and o.anchors.keep(o.replica, arrived.iteration, arrived.data):
             o.source.release(arrived.iteration)
         if self._step(o, step, *o.map.split(gradient)) is not None:
@@ -313,7 +319,8 @@ class UpdateService:
         return 1
 
     def _look_at_successor(self, o: UpdaterState) -> int:
-        """Every whole step of the job is taken: a later incarnation of it may wait."""
+        """Judges a later incarnation that waits; to be called once every complete step of this one
+        is applied."""
         if not self._judge.due:
             return 0
         o.waiting.forget()
@@ -335,7 +342,7 @@ class UpdateService:
         """Every message is a nudge: `work` looks at the source itself."""
 
     def drained(self) -> bool:
-        """No finished step waits, in its source or, where its base is there, in the log."""
+        """Whether no complete step waits, in its source or, where the base is there, in the log."""
         o = self._open
         if o is None:
             return True

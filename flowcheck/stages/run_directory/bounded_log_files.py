@@ -20,16 +20,24 @@ from flowcheck.errors import has_no_room, naming_file
 from flowcheck.private_files import open_private
 
 LOG_BYTES = 8 << 20
+"""Bytes of a stage's log; beyond them the newer half is kept. A choice: more takes disk, less keeps
+less history."""
 LOGS_EVERY_S = 10.0
+"""Seconds between two looks at the logs' sizes. A choice: a log may be longer by what is written
+meanwhile."""
 EVENTS_BYTES = 32 << 20
+"""Bytes of events.jsonl; beyond them the newer half is kept. A choice, as LOG_BYTES."""
 STEPS_BYTES = 64 << 20
+"""Bytes of steps.jsonl; beyond them the newer half is kept. A choice, as LOG_BYTES."""
 TAIL_BYTES = 1 << 16
+"""Bytes of a file's end that are read first; eight times as many as long as no whole line is in
+them. A choice."""
 
 
 def append_line(path: Path, line: bytes, most_bytes: int) -> None:
     """Appends a line, for the file's only writer. A file that grows beyond `most_bytes` is replaced
     by its newer half, once there is room for that. Raises OSError, and no part of the line stays;
-    one that a kill tore is ended first: who reads asks `is_whole`."""
+    one that a kill tore is ended first: readers ask `is_complete_line`."""
     with naming_file(path):
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:

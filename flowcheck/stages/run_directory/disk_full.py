@@ -15,7 +15,8 @@ from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
 from flowcheck.findings.finding import Finding
 
 LEAST_BYTES = 16 << 10
-"""Free again, before it is said that there is room."""
+"""Bytes that must be free, before it is said that there is room. A choice: less tells of room that
+the next line fills."""
 
 
 class DiskFullCounter:

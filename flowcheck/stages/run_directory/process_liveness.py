@@ -52,7 +52,7 @@ def run_dir_of_memory(memory: Path) -> Path | None:
 
 
 def lead_to(run: Path, memory: Path) -> None:
-    """Makes `run_of` find the run directory of a folder of shared memory."""
+    """Makes `run_dir_of_memory` find the run directory of a folder of shared memory."""
     name = LEADS_TO + base64.urlsafe_b64encode(os.fsencode(run.resolve())).decode()
     with suppress(OSError):  # too long a path; sockets will refuse it with a sentence
         (memory / name).touch(mode=PRIVATE_FILE_MODE)
@@ -83,7 +83,7 @@ def process_identity(pid: int) -> str:
 def live_pid(told: str) -> int | None:
     """The pid of exactly this process, or None when it is gone or its number is another's.
 
-    told: its `identity`, of when it lived.
+    told: its `process_identity` while it lived.
     """
     pid = told.partition(" ")[0]
     return (

@@ -17,9 +17,11 @@ from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
 
 ENDS_KEPT = 4096
-"""Ends of numbered messages remembered per flow."""
+"""Ends of numbered messages remembered per flow. A choice that bounds memory: more bridges rings
+further apart."""
 UNKNOWN_MAX = 8
-"""Messages of one flow no ring can number, before the others of it wait for the next look."""
+"""Messages of one flow no ring can number, before the others of it wait for the next look. A choice
+that bounds time."""
 
 FlowPsn = tuple[FlowKey, int]
 """A flow and an unwrapped PSN of it, as all mirror points are joined."""

@@ -13,7 +13,8 @@ from flowcheck.plane.extraction.payload_extractor import Extractor
 SPAN_SLOTS = 4096
 """Slots per ring and turn: a few hundred microseconds."""
 SPAN_SLOTS_LEAST = 256
-"""Where little room is left for packets whose message another ring may know."""
+"""Slots, where little room is left for packets whose message another ring may know. A choice: fewer
+would make turns of nothing."""
 
 
 def slots_to_take(extractor: Extractor, rings: int) -> int:

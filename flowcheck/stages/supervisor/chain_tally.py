@@ -12,7 +12,8 @@ from flowcheck.messages import Drained, Hello, Message, Note, SourceEnded, StepA
 from flowcheck.stages.stage_table import stage_named
 
 MOST_NOTES = 1000
-"""Of a chain that runs for months the last ones; all are in events.jsonl, as far as that goes."""
+"""Notes. Of a chain that runs for months the last ones; all are in events.jsonl, as far as that
+goes. A choice that bounds memory."""
 
 
 class OperatorNotes:

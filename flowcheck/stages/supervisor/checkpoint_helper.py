@@ -24,9 +24,11 @@ from flowcheck.stages.supervisor.process_progress import LOOK_S, ProgressTimeout
 from flowcheck.step_numbers import Step
 
 STILL_LIMIT_S = 600.0
-"""A disk may stand still for long, and a step is being written to it."""
+"""Seconds without progress. A disk may stand still for long, and a step is being written to it. A
+choice: longer delays the end, shorter loses a step that is in hand."""
 END_LIMIT_S = 5.0
-"""For an interpreter that has nothing more to do."""
+"""Seconds for an interpreter that has nothing more to do, or was killed, to be gone. A choice:
+longer delays the end."""
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True):

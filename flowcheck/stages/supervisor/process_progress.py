@@ -10,8 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 LEAST_BYTES, LEAST_CPU_S = 64 << 10, 0.2
-"""Less than a process moves or computes within seconds that reads, writes or computes at all."""
+"""Bytes, and seconds of processor time: a process that reads, writes or computes at all does more
+within seconds. A choice: more takes a slow process for a hung one, less the reverse."""
 LOOK_S = 1.0
+"""Seconds between two looks at a process. A choice: shorter costs processor time."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

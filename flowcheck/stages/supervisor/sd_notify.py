@@ -16,8 +16,10 @@ from contextlib import contextmanager, suppress
 from flowcheck.stages.supervisor.process_progress import LEAST_BYTES, LEAST_CPU_S, process_work
 
 EXTEND_S = 120
-"""Longer than anything stands still that is still at work."""
+"""Seconds by which systemd's limit is extended while work goes on: longer than anything stands
+still that is still at work (stage_process.py, STILL_LIMIT_S), twice. A choice."""
 LOOK_S = 5.0
+"""Seconds between two notices to systemd. A choice: far below EXTEND_S."""
 
 
 class SdNotifier:

@@ -37,14 +37,18 @@ from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper
 from flowcheck.stages.supervisor.process_progress import ProgressTimeout
 
 FRUITLESS_MAX, FRUITLESS_WITHIN_S = 8, 60.0
-"""A stage that dies so often without having moved its position is not started again."""
+"""Deaths within so many seconds without a moved position, after which a stage is not started again.
+A choice: more delays the report of a fault that stays, fewer gives up at a passing one."""
 STILL_LIMIT_S = 60.0
-"""A stage that comes up may stand still for so long: loading torch takes seconds of processor time,
-on a machine that gives it a tenth of one many of the clock."""
+"""Seconds that a stage which comes up may stand still: loading torch takes seconds of processor
+time, on a machine that gives it a tenth of one many of the clock. A choice: longer delays the
+error."""
 HELLO_LIMIT_S = 1800.0
-"""Longest start of a stage that moves all the time."""
+"""Seconds. Longest start of a stage that moves all the time. A choice: longer waits for one that
+moves in circles, shorter fails for a large replica on a slow machine."""
 REST_MAX_S = 60.0
-"""Longest wait before an optional stage is started again; one that lived longer begins at once."""
+"""Seconds. Longest wait before an optional stage is started again; one that lived longer begins at
+once. A choice: longer leaves a mended fault unnoticed, shorter costs starts in vain."""
 
 
 @dataclass

@@ -30,7 +30,8 @@ from flowcheck.stages.supervisor.stage_process import StageProcess, all_up
 from flowcheck.stages.zmq_sockets import StageSockets
 
 GRACE_S = 4.0
-"""Between the request to leave and SIGKILL; the whole end takes at most 5 s."""
+"""Seconds between the request to leave and SIGKILL; the whole end takes at most 5 s. A choice:
+longer delays each stop, shorter kills a stage that would have ended its turn."""
 OPERATOR_ERROR = 2
 """Exit code of a stage whose Fault the operator can mend; restarting would not."""
 

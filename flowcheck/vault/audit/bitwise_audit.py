@@ -11,6 +11,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer import state_section_names
@@ -22,12 +23,17 @@ from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.auxiliary_state import averages_in, masters_in, scaler_in
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import (
     flat_sections,
     in_memory_order,
 )
+from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
+    averages_in,
+    masters_in,
+    scaler_in,
+)
+from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 
@@ -83,9 +89,7 @@ class Audit:
 def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
     """Every parameter and optimizer state at the same step. Raises StateError for another step."""
     if template.step != snapshot.step:
-        raise StateError(
-            f"the trainer's checkpoint is of step {template.step}, the replica at {snapshot.step}"
-        )
+        raise StateError(findings.OTHER_STEP(step=template.step, at=snapshot.step))
     pairs = [*_pairs(template, snapshot), *_beside(template, snapshot)]
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     return _audit(template, len(pairs), found, snapshot.optimizer)
@@ -98,9 +102,9 @@ def audit_digests(
     optimizer: OptimizerConfig,
     digests: Sequence[bytes],
 ) -> Audit:
-    """As `compare`, for a step of which only the tensors' digests are kept (digest_log.py).
+    """As `audit_snapshot`, for a step of which only the tensors' digests are kept (digest_log.py).
 
-    digests: in the order of kept/sections.py, named_tensors. Raises StateError where the
+    digests: in the order of state_sections.py, named_tensors. Raises StateError where the
     checkpoint does not hold the same tensors.
     """
     sent = [
@@ -153,7 +157,7 @@ def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Desc
         flat = {s.name: np.empty(0, s.dtype) for s in description.sections}
         if len(named_tensors(description, flat)) == tensors:
             return description
-    raise StateError(f"a record of {tensors} tensors is none of a replica of these settings")
+    raise StateError(findings.RECORD_OF_OTHER_SETTINGS(tensors))
 
 
 def _told(name: str) -> bool:
@@ -202,9 +206,9 @@ def _pairs(
             continue
         held = {k: v for k, v in template.states(index).items() if v is not None}
         if template.optimizer is not None and held.keys() != snapshot.states[index].keys():
+            own_states = sorted(snapshot.states[index])
             raise StateError(
-                f"{name}: the trainer's optimizer keeps {sorted(held)}, the replica's "
-                f"{sorted(snapshot.states[index])}"
+                findings.OTHER_STATES(parameter=name, states=sorted(held), own=own_states)
             )
         for kind, value in held.items():
             mine = snapshot.states[index][kind]
@@ -240,7 +244,7 @@ def _beside(
 
 def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference | None:
     if own.shape != new.shape or own.dtype != new.dtype:
-        raise StateError(f"{name}: {own.dtype} {list(own.shape)} against {new.dtype} {new.shape}")
+        raise StateError(type_or_shape_differs(name, own, new))
     one, other = _bits(own), _bits(new)
     differ = one != other
     if not differ.any():

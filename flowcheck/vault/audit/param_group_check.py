@@ -31,9 +31,10 @@ FLAGS = frozenset(("params", "foreach", "fused", "capturable", "differentiable")
 LATER = frozenset(("maximize", "decoupled_weight_decay"))
 """What torch's classes were given one after the other: a file of an older torch has none."""
 DECIMAL = 1e-12
-"""Relative: 0.1 * 3 in a script is the 0.3 of a job file but for the last bit."""
+"""Relative difference. 0.1 * 3 in a script is the 0.3 of a job file but for the last bit, 1.2e-16;
+a choice: any number people write differs by more."""
 SINGLE = 2**-23
-"""Of a number that is kept as a tensor: float32's."""
+"""Relative difference of a number that is kept as a tensor: the spacing of float32."""
 
 
 def check_settings(

@@ -15,7 +15,9 @@ import msgspec
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import checkpoint_options as options
 from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.checkpoint_save import numbers_of
 from flowcheck.replica.checkpoint.frozen_and_buffers import FrozenAndBuffers
@@ -151,7 +153,7 @@ def contents_of(
             model[name] = values[own]
         elif own is not None:
             raise StateError(
-                f"{name}: {list(value.shape)} there, {list(values[own].shape)} in the replica"
+                findings.OTHER_SHAPE(tensor=name, shape=value.shape, own_shape=values[own].shape)
             )
         else:
             model[name], step = newest(given.beside, name, value, of=like.step, now=given.step)
@@ -199,20 +201,20 @@ def _renamed(layout: Layout, names: Sequence[str]) -> Layout:
 
 
 def refuse_several_optimizers(parts: CheckpointContents, who: str) -> None:
-    """Raises StateError where a format of one optimizer's state is to hold those of several."""
+    """Raises StateError for a job of several optimizers: the format `who` holds one's state."""
     if parts.given.among is not None:
         count = len(parts.given.among.groups)
-        raise StateError(f"{who} keeps the state of one optimizer, the job has {count}")
+        raise StateError(options.ONE_OPTIMIZER_ONLY(format=who, optimizers=count))
 
 
 def tree_of(parts: CheckpointContents, keys: Mapping[str, str], *, named: bool) -> dict[str, Any]:
     """The step as one nested dictionary. named: the optimizer's state by names, not numbers.
 
-    Raises ConfigError for a part that is none, or keys that cannot be nested.
+    Raises ConfigError for an unknown part, or keys that cannot be nested.
     """
     for part in keys:
         if part not in PARTS:
-            raise ConfigError("--keys", part, f"is one of {', '.join(PARTS)}")
+            raise ConfigError("--keys", part, options.ONE_OF(tuple(PARTS)))
     given = parts.given
     optimizer = given.optimizers
     if named and optimizer is not None:  # torch's get_optimizer_state_dict has all in one as well
@@ -236,8 +238,8 @@ def tree_of(parts: CheckpointContents, keys: Mapping[str, str], *, named: bool) 
         for name in above:
             node = node.setdefault(name, {})
             if any(node is other for other in found.values()):
-                raise ConfigError("--keys", f"{part}={key}", f"{name} is another part's key")
+                raise ConfigError("--keys", f"{part}={key}", options.KEY_OF_OTHER_PART(name))
         if last in node:
-            raise ConfigError("--keys", f"{part}={key}", "two parts have this key")
+            raise ConfigError("--keys", f"{part}={key}", options.KEY_TWICE())
         node[last] = value
     return tree

@@ -11,6 +11,8 @@ import torch
 
 from flowcheck.atomic_write import sync
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
+from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -126,7 +128,7 @@ def _write_files(
     name: str,
 ) -> Manifest:
     """Writes the files of a step at `place`, which is to be called `name`; what they are."""
-    if chosen.needs_like and options.like is None:
+    if chosen.needs_like is not None and options.like is None:
         raise ConfigError("--like", None, chosen.needs_like)
     given = contents.given
     with ChecksummedWriter(contents.expected, reads_back=True) as sums:
@@ -156,10 +158,10 @@ def _finish_folder(folder: Path, manifest: Manifest) -> None:
 
 def read(path: Path, form: str | None = None) -> Any:
     """A checkpoint of any format as one nested dictionary of tensors and plain values; no code in
-    it is run. form: where it cannot be told.
+    it is run. form: the format's name, where the files do not show it.
 
-    Raises StateError where it is none, is not whole (the tensor is named), or holds other than
-    tensors and plain values.
+    Raises StateError where it is not a checkpoint, is incomplete (the tensor is named), or holds
+    other than tensors and plain values.
     """
     chosen = format_named(form or detect_format(path))
     manifest = load_manifest(path) if path_of(path).is_file() else None
@@ -167,7 +169,7 @@ def read(path: Path, form: str | None = None) -> Any:
     if manifest is not None and not chosen.reader_verifies:
         faults = verify_files(path if path.is_dir() else path.parent, manifest, whole_files=False)
         if faults:
-            raise StateError(f"{path}: {faults[0]}: not what was written")
+            raise StateError(NOT_AS_WRITTEN(checkpoint=path, fault=faults[0].finding))
         if path.is_dir() and not chosen.folder and len(manifest.files) == 1:  # see `save`
             (name,) = manifest.files
             place = path / single_name(name, str(path))
@@ -176,7 +178,7 @@ def read(path: Path, form: str | None = None) -> Any:
 
 
 def detect_format(path: Path) -> str:
-    """The name of its format. Raises StateError where nothing tells."""
+    """The name of its format. Raises StateError where its files do not show one."""
     refuse_special_file(path)
     if path_of(path).is_file():
         return load_manifest(path).form
@@ -186,15 +188,12 @@ def detect_format(path: Path) -> str:
             if one.folder == is_folder and one.recognizes(path):
                 return one.name
     except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StateError(unreadable.CANNOT_BE_READ(file=path, error=error.strerror)) from error
     if not is_folder:
         return DEFAULT_FILE_FORMAT
     if holds_native_files(path):
-        raise StateError(f"{path}: holds no {MANIFEST}: a step of ours that is not whole")
-    raise StateError(
-        f"{path}: holds no checkpoint of a known format (torch.distributed.checkpoint's .metadata, "
-        "safetensors or an index of them, DeepSpeed's or Megatron's shards, a manifest of ours)"
-    )
+        raise StateError(unreadable.UNFINISHED(folder=path, manifest=MANIFEST))
+    raise StateError(unreadable.UNKNOWN_FORMAT(path))
 
 
 def newest_output(path: Path) -> Path:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError, naming_file
+from flowcheck.findings.catalog.dcp_checkpoints import WRITER_IS_A_RANK
 from flowcheck.findings.catalog.resume_gaps import STATES_TO_COME
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -42,7 +43,7 @@ from flowcheck.vault.checkpoint_formats.torch_save_archive import (
 DATA_SUFFIX = ".distcp"
 """torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
 FILES = 2
-"""Summed at once."""
+"""Files summed at once. A choice: more uses more processors and memory."""
 
 
 def writer_of(
@@ -103,7 +104,7 @@ def write(
     from torch.distributed.checkpoint.api import CheckpointException
 
     if dist.is_available() and dist.is_initialized():
-        raise StateError(f"{folder}: a rank of a process group cannot write it alone")
+        raise StateError(WRITER_IS_A_RANK(folder))
     whole, missing = _complete(parts)
     tree = with_own_storage(_contiguous(tree_of(whole, options.keys, named=True)))
     held = dict(labelled_tensors(tree))

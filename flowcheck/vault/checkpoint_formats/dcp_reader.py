@@ -19,6 +19,9 @@ from typing import Any, ClassVar
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import dcp_checkpoints as findings
+from flowcheck.findings.catalog.unreadable_checkpoints import CANNOT_BE_READ
+from flowcheck.findings.finding import Finding
 from flowcheck.untrusted_paths import refuse_special_file, single_name
 from flowcheck.vault.safe_torch_load import (
     load_bytes,
@@ -51,15 +54,25 @@ _KNOWN = {
     ("pathlib._local", "PosixPath"),
 }
 METADATA_MAX_BYTES = 256 << 20
-"""Of 100 bytes a shard: two million shards. What a pickle makes, and how long that takes, grows
-with its bytes."""
+"""Bytes. Of 100 bytes a shard: two million shards. What a pickle makes, and how long that takes,
+grows with its bytes."""
 KEY_PARTS_MAX = 64
-"""Texts and numbers in one key of a dictionary."""
+"""Texts and numbers in one key of a dictionary. A choice: trainers nest a few; stops a pickle made
+to cost time."""
 VALUES_MAX = 64
-"""That an object is made with, or has by name, and dimensions of a tensor: what is met again by a
-few bytes of a pickle must not cost more than they do."""
+"""Values that an object is made with, or has by name, and dimensions of a tensor (torch allows 64):
+what is met again by a few bytes of a pickle must not cost more than they do."""
 NUMBER_BYTES_MAX = 40
-"""Of one whole number, in bytes or in digits."""
+"""Bytes or digits of one whole number. A choice: 64 bits have 20 digits; a long one costs time in
+the square of its length."""
+
+
+class _RefusedPickleError(pickle.UnpicklingError):
+    """A pickle holds what the metadata of torch never does."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
 class _Kept:
@@ -80,16 +93,16 @@ def _anything(*_: Any) -> None:
 
 def _dictionary(*args: Any) -> dict[Any, Any]:
     if args:
-        raise pickle.UnpicklingError("a dictionary is made of something")
+        raise _RefusedPickleError(findings.DICTIONARY_WITH_ARGUMENTS())
     return {}
 
 
 def _size(*args: Any) -> tuple[int, ...]:
     (sizes,) = args
     if not isinstance(sizes, tuple | list) or len(sizes) > VALUES_MAX:
-        raise pickle.UnpicklingError("a shape is of no dimensions, or of too many")
+        raise _RefusedPickleError(findings.SHAPE_DIMENSIONS())
     if any(type(one) is not int for one in sizes):
-        raise pickle.UnpicklingError("a shape is not of whole numbers")
+        raise _RefusedPickleError(findings.SHAPE_NOT_WHOLE())
     return tuple(sizes)
 
 
@@ -100,7 +113,7 @@ def _key(key: Any) -> Any:
         return _key((key.__dict__.get("fqn"), *(() if offset is None else offset)))
     plain = key if type(key) is tuple else (key,)
     if len(plain) > KEY_PARTS_MAX or any(type(one) not in (str, int, type(None)) for one in plain):
-        raise pickle.UnpicklingError(f"a {type(key).__name__} is a key")
+        raise _RefusedPickleError(findings.KEY_KIND(type(key).__name__))
     return key
 
 
@@ -133,13 +146,13 @@ class _Plain(pickle._Unpickler):
     def _refuse_many(self, values: Any) -> None:
         """Each call copies what it is called with."""
         if type(values) is not tuple or len(values) > VALUES_MAX:
-            raise pickle.UnpicklingError(f"an object is made with a {type(values).__name__}")
+            raise _RefusedPickleError(findings.ARGUMENTS_KIND(type(values).__name__))
 
     def load_long4(self) -> None:
         """One long number would be hashed, or added up, again and again."""
         (size,) = struct.unpack("<i", self.read(4))  # type: ignore[attr-defined]
         if not 0 <= size <= NUMBER_BYTES_MAX:
-            raise pickle.UnpicklingError(f"it holds a number of {size} bytes")
+            raise _RefusedPickleError(findings.NUMBER_TOO_LONG(size))
         self.append(pickle.decode_long(self.read(size)))  # type: ignore[attr-defined]
 
     def find_class(self, module: str, name: str) -> Any:
@@ -150,10 +163,10 @@ class _Plain(pickle._Unpickler):
         found = getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
         if isinstance(found, torch.dtype):
             return found
-        raise pickle.UnpicklingError(f"it holds {module}.{name}, which would run code to be read")
+        raise _RefusedPickleError(findings.WOULD_RUN_CODE(f"{module}.{name}"))
 
     def get_extension(self, code: int) -> None:
-        raise pickle.UnpicklingError(f"it holds extension {code}")
+        raise _RefusedPickleError(findings.HOLDS_EXTENSION(code))
 
     def load_build(self) -> None:
         """A state becomes values of a record, and is put on nothing else."""
@@ -161,7 +174,7 @@ class _Plain(pickle._Unpickler):
         state = stack.pop()
         held = stack[-1]
         if not isinstance(held, _Kept):
-            raise pickle.UnpicklingError(f"it builds on a {type(held).__name__}")
+            raise _RefusedPickleError(findings.STATE_OF_KIND(type(held).__name__))
         if type(held).__name__ == "TensorProperties" and type(state) is tuple and state:
             state = {"dtype": state[0]}
         if (
@@ -169,7 +182,7 @@ class _Plain(pickle._Unpickler):
             or len(state) > VALUES_MAX
             or any(type(key) is not str for key in state)
         ):
-            raise pickle.UnpicklingError("the state of an object is not values by name")
+            raise _RefusedPickleError(findings.STATE_NOT_BY_NAME())
         held.__dict__.update(state)
 
     def load_setitem(self) -> None:
@@ -183,7 +196,7 @@ class _Plain(pickle._Unpickler):
     def _put(self, items: list[Any]) -> None:
         held = self.stack[-1]  # type: ignore[attr-defined]
         if type(held) is not dict:
-            raise pickle.UnpicklingError(f"it puts items into a {type(held).__name__}")
+            raise _RefusedPickleError(findings.ITEMS_INTO_KIND(type(held).__name__))
         for at in range(0, len(items), 2):
             held[_key(items[at])] = items[at + 1]
 
@@ -193,7 +206,7 @@ class _Plain(pickle._Unpickler):
         self._put(items)
 
     def refuse(self) -> None:
-        raise pickle.UnpicklingError("it holds what torch puts into no metadata")
+        raise _RefusedPickleError(findings.UNEXPECTED_OPCODE())
 
     dispatch[pickle.NEWOBJ[0]] = load_newobj
     dispatch[pickle.REDUCE[0]] = load_reduce
@@ -230,33 +243,33 @@ class Item:
                 file.seek(self.first)
                 raw = file.read(self.size_bytes)
         except OSError as error:
-            raise StateError(f"{self.path}: cannot be read: {error.strerror}") from error
+            raise StateError(CANNOT_BE_READ(file=self.path, error=error.strerror)) from error
         if len(raw) != self.size_bytes:
-            raise StateError(f"{self.path}: is cut off")
+            raise StateError(findings.FILE_CUT_OFF(self.path))
         return raw
 
 
 def metadata_of(folder: Path) -> Any:
-    """The Metadata of a folder. Raises StateError where it is none."""
+    """The Metadata of a folder. Raises StateError where the file is not torch's metadata."""
     path = folder / DCP_METADATA
     refuse_special_file(path)
     try:
         size_bytes = path.stat().st_size
         if size_bytes > METADATA_MAX_BYTES:
-            raise StateError(f"{path}: is larger than {METADATA_MAX_BYTES:,} bytes")
+            raise StateError(findings.METADATA_TOO_LONG(file=path, limit=METADATA_MAX_BYTES))
         with path.open("rb") as file:
             found = _Plain(file).load()
     except OSError as error:
-        raise StateError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StateError(CANNOT_BE_READ(file=path, error=error.strerror)) from error
     except StateError:
         raise
     except Exception as error:  # a torn pickle raises whatever its bytes say
-        raise StateError(f"{path}: no metadata of torch.distributed.checkpoint: {error}") from error
+        raise StateError(findings.INVALID_METADATA(file=path, error=error)) from error
     refuse_grown(found, size_bytes, str(path))
     if type(found).__name__ != "Metadata" or not isinstance(
         getattr(found, "state_dict_metadata", None), dict
     ):
-        raise StateError(f"{path}: no metadata of torch.distributed.checkpoint")
+        raise StateError(findings.NO_METADATA(path))
     return found
 
 
@@ -264,13 +277,16 @@ def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | Non
     """Where a shard, or with None a plain value, was saved. Raises StateError."""
     info = (metadata.storage_data or {}).get((key, *(() if offset is None else offset)))
     if info is None:
-        raise StateError(f"{folder}: {key}: its shard at {offset} was saved nowhere")
+        if offset is None:
+            raise StateError(findings.VALUE_NOT_SAVED(folder=folder, key=key))
+        raise StateError(findings.SHARD_NOT_SAVED(folder=folder, key=key, offset=str(offset)))
     if getattr(info, "transform_descriptors", None):
-        raise StateError(f"{folder}: {key}: is saved through {info.transform_descriptors}")
+        transforms = str(info.transform_descriptors)
+        raise StateError(findings.TRANSFORMED(folder=folder, key=key, transforms=transforms))
     name, first, size_bytes = info.relative_path, info.offset, info.length
     single_name(name, f"{folder}: {key}")
     if not (isinstance(first, int) and isinstance(size_bytes, int)) or min(first, size_bytes) < 0:
-        raise StateError(f"{folder}: {key}: lies nowhere in {name}")
+        raise StateError(findings.INVALID_PLACE(folder=folder, key=key, file=name))
     return Item(folder / name, name, first, size_bytes)
 
 
@@ -293,7 +309,7 @@ def _whole(folder: Path, metadata: Any) -> dict[str, Any]:
         elif kind == "TensorStorageMetadata":
             flat[key] = _tensor(folder, metadata, key, told, held_bytes)
         else:
-            raise StateError(f"{folder}: {key}: is a {kind}")
+            raise StateError(findings.UNKNOWN_KIND(folder=folder, key=key, kind=kind))
     paths = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
     return _nested(folder, flat, paths)
 
@@ -308,45 +324,60 @@ def _refuse_overlaps(folder: Path, infos: Iterable[Any]) -> None:
         sums[name] = sums.get(name, 0) + info.length
         ends[name] = max(ends.get(name, 0), end)
     if within := [name for name, told in sums.items() if told > ends[name]]:
-        raise StateError(f"{folder}: {within[0]!r:.300}: its shards lie within each other")
+        file = f"{within[0]!r:.300}"
+        raise StateError(findings.SHARDS_OVERLAP(folder=folder, file=file))
 
 
 def _tensor(folder: Path, metadata: Any, key: str, told: Any, held_bytes: int) -> torch.Tensor:
     shape, dtype = tuple(told.size), told.properties.dtype
     if len(shape) > VALUES_MAX:
-        raise StateError(f"{folder}: {key}: is of {len(shape)} dimensions")
+        many = findings.TOO_MANY_DIMENSIONS(folder=folder, key=key, dimensions=len(shape))
+        raise StateError(many)
     if not isinstance(dtype, torch.dtype) or any(not isinstance(n, int) or n < 0 for n in shape):
-        raise StateError(f"{folder}: {key}: {dtype} {shape} is no tensor")
+        invalid = {"dtype": str(dtype), "shape": str(list(shape))}
+        raise StateError(findings.INVALID_TENSOR(folder=folder, key=key, **invalid))
     elements = 1
     for size in shape:
         elements *= size
     if elements * dtype.itemsize > held_bytes:
-        raise StateError(f"{folder}: {key}: {list(shape)} are more than all files hold")
+        raise StateError(findings.LARGER_THAN_FILES(folder=folder, key=key, shape=str(list(shape))))
     whole: torch.Tensor | None = None
     filled = 0
     met: set[tuple[int, ...]] = set()
     for chunk in told.chunks:
         if (at := tuple(chunk.offsets)) in met:
-            raise StateError(f"{folder}: {key}: its shard at {list(at)} is told twice")
+            twice = findings.SHARD_TWICE(folder=folder, key=key, offset=str(list(at)))
+            raise StateError(twice)
         met.add(at)
-        part = _loaded(item_at(folder, metadata, key, at), key)
-        if not isinstance(part, torch.Tensor) or part.dtype != dtype:
-            raise StateError(f"{folder}: {key}: a shard of it is no tensor of {dtype}")
-        if tuple(part.shape) != tuple(chunk.sizes):
-            raise StateError(f"{folder}: {key}: a shard of it is of {list(part.shape)}")
-        ends = [o + n for o, n in zip(chunk.offsets, chunk.sizes, strict=True)]
+        part, ends = _shard(folder, metadata, key, dtype, chunk)
         if len(ends) != len(shape) or any(
             o < 0 or end > n for o, end, n in zip(chunk.offsets, ends, shape, strict=True)
         ):
-            raise StateError(f"{folder}: {key}: a shard of it lies outside of {list(shape)}")
+            outside = findings.SHARD_OUTSIDE(folder=folder, key=key, shape=str(list(shape)))
+            raise StateError(outside)
         filled += part.numel()
         if tuple(part.shape) == shape and len(told.chunks) == 1:
             return part
         whole = torch.empty(shape, dtype=dtype) if whole is None else whole
         whole[tuple(slice(o, e) for o, e in zip(chunk.offsets, ends, strict=True))] = part
     if filled != elements:
-        raise StateError(f"{folder}: {key}: {filled} of {elements} elements were saved")
+        missing = {"saved": filled, "elements": elements}
+        raise StateError(findings.ELEMENTS_MISSING(folder=folder, key=key, **missing))
     return torch.empty(shape, dtype=dtype) if whole is None else whole
+
+
+def _shard(
+    folder: Path, metadata: Any, key: str, dtype: torch.dtype, chunk: Any
+) -> tuple[torch.Tensor, list[int]]:
+    """(one shard, where it ends along each dimension). Raises StateError where the file holds
+    another tensor than the metadata says."""
+    part = _loaded(item_at(folder, metadata, key, tuple(chunk.offsets)), key)
+    if not isinstance(part, torch.Tensor) or part.dtype != dtype:
+        raise StateError(findings.SHARD_DTYPE(folder=folder, key=key, dtype=str(dtype)))
+    if tuple(part.shape) != tuple(chunk.sizes):
+        shapes = {"shape": str(list(part.shape)), "listed": str(list(chunk.sizes))}
+        raise StateError(findings.SHARD_SHAPE(folder=folder, key=key, **shapes))
+    return part, [o + n for o, n in zip(chunk.offsets, chunk.sizes, strict=True)]
 
 
 def _loaded(item: Item, key: str) -> Any:
@@ -360,12 +391,12 @@ def _nested(folder: Path, flat: Mapping[str, Any], paths: Mapping[str, Any]) -> 
     for key, value in flat.items():
         path = paths.get(key, (key,))
         if not isinstance(path, tuple) or not path:
-            raise StateError(f"{folder}: {key}: {path!r} is no path")
+            raise StateError(findings.INVALID_PATH(folder=folder, key=key, path=repr(path)))
         node = tree
         for part in path[:-1]:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise StateError(f"{folder}: {key}: lies within another value")
+                raise StateError(findings.PATH_WITHIN_VALUE(folder=folder, key=key))
         node[path[-1]] = value
     listed: dict[str, Any] = _listed(tree)
     return {key: _optimizer_in(value) for key, value in listed.items()}

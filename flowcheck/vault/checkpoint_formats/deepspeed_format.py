@@ -26,6 +26,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import deepspeed_checkpoints as findings
+from flowcheck.findings.catalog.checkpoint_options import ZERO_STAGE
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import PRIVATE_FOLDER_MODE
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -64,11 +66,11 @@ def read(folder: Path) -> dict[str, Any]:
     StateError for tensor parallelism, stage 3, and shards that do not fit together."""
     place = _place(folder)
     if len(list(place.glob("*_model_states.pt"))) > 1:
-        raise StateError(f"{place}: is of several model-parallel ranks or of ZeRO's stage 3")
+        raise StateError(findings.MODEL_PARALLEL(place))
     told = _loaded(place / MODEL_STATES)
     module = told.get("module")
     if not isinstance(module, dict) or not isinstance(told.get("global_steps"), int):
-        raise StateError(f"{place / MODEL_STATES}: holds no module, or no global_steps")
+        raise StateError(findings.NO_MODULE(place / MODEL_STATES))
     found: dict[str, Any] = {"model": dict(module), "step": told["global_steps"]}
     if isinstance(told.get("lr_scheduler"), dict):
         found["scheduler"] = told["lr_scheduler"]
@@ -88,15 +90,15 @@ def _place(folder: Path) -> Path:
     try:
         tag = text_of(folder / LATEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        what = f"{folder}: holds no {MODEL_STATES}, and no {LATEST} that names a tag"
-        raise StateError(what) from error
+        no_tag = findings.NO_TAG(folder=folder, file=MODEL_STATES, latest=LATEST)
+        raise StateError(no_tag) from error
     return folder / single_name(tag, str(folder / LATEST))
 
 
 def _loaded(path: Path) -> dict[str, Any]:
     tree = safe_torch_load(path, STANDINS)
     if not isinstance(tree, dict):
-        raise StateError(f"{path}: holds no dictionary")
+        raise StateError(findings.NO_DICTIONARY(path))
     return tree
 
 
@@ -106,19 +108,20 @@ def _ranks(place: Path) -> list[dict[str, Any]]:
     for file in place.glob("*_optim_states.pt"):
         told = _SHARD.fullmatch(file.name)
         if told is None:
-            raise StateError(f"{file}: is of several model-parallel ranks")
+            raise StateError(findings.MODEL_PARALLEL_SHARD(file))
         named[int(told[1])] = file
     if sorted(named) != list(range(len(named))):
-        raise StateError(f"{place}: of ranks {sorted(named)} some are missing")
+        raise StateError(findings.RANKS_MISSING(folder=place, ranks=sorted(named)))
     parts: list[dict[str, Any]] = []
     for rank in range(len(named)):
         part = _loaded(named[rank]).get("optimizer_state_dict")
         if not isinstance(part, dict) or part.get("zero_stage") not in (1, 2):
-            raise StateError(f"{named[rank]}: is not of ZeRO's stage 1 or 2")
+            raise StateError(findings.OTHER_STAGE(named[rank]))
         counts = part.get("partition_count")
         ranks = max(counts) if isinstance(counts, list) and counts else counts
         if ranks != len(named):
-            raise StateError(f"{place}: {len(named)} of {ranks} ranks' shards are there")
+            missing = findings.SHARDS_MISSING(folder=place, found=len(named), ranks=str(ranks))
+            raise StateError(missing)
         parts.append(part)
     return parts
 
@@ -147,7 +150,7 @@ def _whole(
             group = base["param_groups"][number] if isinstance(base, dict) else {}
             groups.append({**group, "params": list(own)})
     except (KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
-        raise StateError(f"{place}: its shards do not fit together: {error}") from error
+        raise StateError(findings.SHARDS_DO_NOT_FIT(folder=place, error=error)) from error
     return masters, {"state": states, "param_groups": groups}
 
 
@@ -166,7 +169,8 @@ def _split(
     for name, shape in shapes.items():
         count = math.prod(shape)
         if at + count > flat.numel():
-            raise StateError(f"{place}: {name}: the shards hold {flat.numel()} elements, too few")
+            short = {"parameter": name, "elements": flat.numel()}
+            raise StateError(findings.SHARDS_TOO_SHORT(folder=place, **short))
         found[name] = flat[at : at + count].reshape(tuple(shape))
         at += count
     return found
@@ -184,7 +188,7 @@ def write(
     """Writes the folder. Raises ConfigError for another stage, StateError for what ZeRO's flat
     groups cannot hold, the parameter named."""
     if options.stage not in (0, 1, 2):
-        raise ConfigError("--zero", options.stage, "is 0, 1 or 2: stage 3 is not written")
+        raise ConfigError("--zero", options.stage, ZERO_STAGE())
     refuse_several_optimizers(parts, "DeepSpeed")
     step = parts.given.step
     place = folder / f"global_step{step}"
@@ -242,7 +246,7 @@ def _in_bfloat16(parts: CheckpointContents) -> bool:
 
 def _groups(parts: CheckpointContents) -> list[list[str]]:
     if parts.given.optimizer is None:
-        raise StateError("there is no optimizer state: ZeRO's shards are nothing else")
+        raise StateError(findings.NO_OPTIMIZER_STATE())
     stepped = parts.given.model
     return [[name for name in g["params"] if name in stepped] for g in parts.named_groups]
 
@@ -297,18 +301,16 @@ def _kinds(parts: CheckpointContents, names: Sequence[str]) -> tuple[list[str], 
     for name in names:
         own = held.get(name, {})
         if own.keys() != first.keys() or any(own[k] != value for k, value in one.items()):
-            raise StateError(
-                f"{name}: is not at the step of {names[0]}, and ZeRO keeps one for a whole group"
-            )
+            raise StateError(findings.OTHER_STEP_IN_GROUP(parameter=name, first=names[0]))
         if wrong := [k for k in flat if own[k].shape != parts.given.model[name].shape]:
-            raise StateError(f"{name}/{wrong[0]}: ZeRO keeps states of the parameter's shape alone")
+            raise StateError(findings.OTHER_STATE_SHAPE(parameter=name, state=wrong[0]))
     return flat, one
 
 
 def _master(parts: CheckpointContents, name: str) -> torch.Tensor:
     value = (parts.given.masters or parts.given.model)[name]
     if value.dtype != torch.float32:
-        raise StateError(f"{name}: ZeRO keeps a float32 master, and the replica has none of it")
+        raise StateError(findings.NO_FLOAT32_MASTER(name))
     return value
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import checkpoint_options as findings
+from flowcheck.findings.catalog.megatron_checkpoints import NEEDS_LIKE
 
 if TYPE_CHECKING:  # torch stays out
     from flowcheck.findings.finding import Finding
@@ -51,16 +53,16 @@ class CheckpointFormat:
 
     name: str
     module: str
-    """It has `write` and `read`, and `recognizes` where its files tell what they are; `.NAME`: of
-    this folder."""
+    """It has `write` and `read`, and `recognizes` where the format shows in its files; `.NAME`: a
+    module of this folder."""
     folder: bool
-    """An output of it is one, else a file."""
+    """An output is a folder, else one file."""
     what: str
     """For users, a phrase."""
     options: tuple[str, ...] = ()
     """Those of `FormatOptions` that it takes, beside `like`, which all take."""
-    needs_like: str = ""
-    """What `like` is to be, where nothing can be written without it."""
+    needs_like: Finding | None = None
+    """What `like` must be; None: a step is written without it as well."""
     keeps_groups_of_like: bool = False
     """A trainer goes on with the optimizer's groups of `like`: they must be those that the job file
     states."""
@@ -118,9 +120,7 @@ _ROWS = (
         ".megatron_format",
         True,
         "Megatron-LM's iter_N/mp_rank_00, with --like",
-        needs_like="names an earlier checkpoint of the run (its folder): the args that its loader "
-        "asserts, bounds of the schedule, random states and the optimizer's groups come from it; "
-        "or give that checkpoint's file as --template",
+        needs_like=NEEDS_LIKE(),
         keeps_groups_of_like=True,
     ),
     CheckpointFormat(
@@ -137,9 +137,9 @@ FORMATS = {one.name: one for one in _ROWS}
 
 
 def format_named(name: str, key: str = "--format") -> CheckpointFormat:
-    """key: what names it. Raises ConfigError for a format that there is not."""
+    """key: the setting or option that names it. Raises ConfigError for an unknown format."""
     if name not in FORMATS:
-        raise ConfigError(key, name, f"is one of {', '.join(FORMATS)}")
+        raise ConfigError(key, name, findings.ONE_OF(tuple(FORMATS)))
     return FORMATS[name]
 
 
@@ -157,11 +157,12 @@ def check_options(options: FormatOptions, form: str | None) -> None:
         if own.name in ("like", *taken) or given == getattr(NO_OPTIONS, own.name):
             continue
         shown = given // own.metadata["unit"] if "unit" in own.metadata else given
-        who = f"{formats_taking(own.name)}, not of {form or '--template'}"
-        raise ConfigError(own.metadata["flag"], shown, f"is of --format {who}: leave it out")
+        right = findings.OF_OTHER_FORMAT(
+            formats=formats_taking(own.name), given=form or "--template"
+        )
+        raise ConfigError(own.metadata["flag"], shown, right)
     if options.like is not None and form is None:
-        right = "is of --format: a --template tells all of it itself"
-        raise ConfigError("--like", str(options.like), right)
+        raise ConfigError("--like", str(options.like), findings.LIKE_WITH_TEMPLATE())
 
 
 def keys_in(stated: str) -> dict[str, str]:
@@ -170,7 +171,6 @@ def keys_in(stated: str) -> dict[str, str]:
     for one in filter(None, (part.strip() for part in stated.split(","))):
         part, equals, key = one.partition("=")
         if not equals or part not in PARTS or (key and "" in key.split(".")):
-            right = f"is PART=KEY,... with PART one of {', '.join(PARTS)}"
-            raise ConfigError("--keys", one, right)
+            raise ConfigError("--keys", one, findings.KEYS_FORM(tuple(PARTS)))
         found[part] = key
     return found

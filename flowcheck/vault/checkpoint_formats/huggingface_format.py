@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog import checkpoint_options
+from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.catalog.resume_gaps import NO_MODEL_CONFIG, PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -37,7 +39,8 @@ OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
 """Ends of names that are weights, or a trainer's state, of another step."""
 PASSED_MAX_BYTES = 256 << 20
-"""A vocabulary may be large; nothing that is passed through is larger."""
+"""Bytes. A choice: a vocabulary may be large; nothing that is passed through is larger, and it is
+read into memory."""
 STATE = "trainer_state.json"
 """transformers' Trainer, beside optimizer.pt and scheduler.pt."""
 
@@ -49,7 +52,7 @@ def write(
     config.json."""
     like = options.like if options.like is not None and options.like.is_dir() else None
     if like is not None and not (like / "config.json").is_file():
-        raise ConfigError("--like", str(like), "holds no config.json: name the model's folder")
+        raise ConfigError("--like", str(like), checkpoint_options.LIKE_WITHOUT_CONFIG())
     tensors = _in_its_words(parts.own)
     shards = list(_shards(tensors, options.shard_bytes))
     names = [ONE] if len(shards) == 1 else [_shard(n, len(shards)) for n in range(len(shards))]
@@ -77,8 +80,10 @@ def read(folder: Path) -> dict[str, Any]:
     for name in files:
         path = folder / name
         part = read_tensors(path) if path.suffix == ".safetensors" else safe_torch_load(path)
-        if not isinstance(part, dict) or model.keys() & part.keys():
-            raise StateError(f"{path}: holds no tensors by name, or some that another file holds")
+        if not isinstance(part, dict):
+            raise StateError(unreadable.NO_TENSORS_BY_NAME(path))
+        if twice := [one for one in part if one in model]:
+            raise StateError(unreadable.TENSOR_IN_TWO_FILES(file=path, tensor=str(twice[0])))
         model.update(part)
     found: dict[str, Any] = {"model": model}
     for part in ("optimizer", "scheduler"):
@@ -130,8 +135,10 @@ def _passed(like: Path) -> Iterator[Path]:
         known = file.name in (STATE, "manifest.json") or file.name.startswith(".")
         if not file.is_file() or of_weights or known:
             continue
-        if file.stat().st_size > PASSED_MAX_BYTES:
-            raise ConfigError("--like", str(file), "is too large for a configuration")
+        size_bytes = file.stat().st_size
+        if size_bytes > PASSED_MAX_BYTES:
+            right = checkpoint_options.LIKE_FILE_TOO_LARGE(bytes=size_bytes, limit=PASSED_MAX_BYTES)
+            raise ConfigError("--like", str(file), right)
         yield file
 
 
@@ -143,15 +150,16 @@ def _files(folder: Path) -> list[str]:
                 named = json.loads(text_of(folder / index))["weight_map"]
                 files = sorted({str(name) for name in named.values()})
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise StateError(f"{folder / index}: is no index of shards: {error}") from error
+                invalid = unreadable.INVALID_INDEX(index=folder / index, error=error)
+                raise StateError(invalid) from error
             if not files:
-                raise StateError(f"{folder / index}: is no index of shards: it names none")
+                raise StateError(unreadable.INDEX_LISTS_NOTHING(folder / index))
             return [single_name(name, str(folder / index)) for name in files]
         if (folder / one).is_file():
             return [one]
     if found := sorted(file.name for file in folder.glob("*.safetensors")):
         return found
-    raise StateError(f"{folder}: holds no {ONE}, {OLD} or index of shards")
+    raise StateError(unreadable.NO_WEIGHTS(folder=folder, file=ONE, older=OLD))
 
 
 def _step(folder: Path, files: list[str]) -> int | None:
@@ -160,6 +168,7 @@ def _step(folder: Path, files: list[str]) -> int | None:
         try:
             return int(json.loads(text_of(folder / STATE))["global_step"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise StateError(f"{folder / STATE}: tells no global_step: {error}") from error
+            no_step = unreadable.NO_GLOBAL_STEP(file=folder / STATE, error=error)
+            raise StateError(no_step) from error
     path = folder / files[0]
     return step_in(path) if path.suffix == ".safetensors" else None

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import megatron_checkpoints as findings
 from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -55,12 +56,12 @@ KEPT = {
 
 @structure_errors_as_state_errors("--like")
 def filled(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
-    """Puts the step into `tree`, which `what` names; what of it stays of the earlier step.
+    """Puts the step into `tree`, which `what` names; returns what stays of the earlier step.
     Raises StateError where it is of another model or optimizer."""
     if not isinstance(tree, dict) or not isinstance(tree.get("iteration"), int):
-        raise StateError(f"{what}: is no checkpoint of Megatron-LM's: it tells no iteration")
+        raise StateError(findings.NO_ITERATION(what))
     if not isinstance(tree.get("model"), dict):
-        raise StateError(f"{what}: holds no model of its own, but those of several pipeline stages")
+        raise StateError(findings.PIPELINE_STAGES(what))
     refuse_several_optimizers(parts, "Megatron-LM's folder")
     step, before = parts.given.step, tree["iteration"]
     _model_in(tree["model"], parts, what).update(parts.model)
@@ -69,7 +70,7 @@ def filled(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
     if parts.given.optimizer is None:
         told.append(gaps.EARLIER_OPTIMIZER(before))
     elif not isinstance(tree.get("optimizer"), dict):
-        raise StateError(f"{what}: holds no optimizer, or several: it cannot be filled")
+        raise StateError(findings.NO_OPTIMIZER(what))
     else:
         told += _fill_optimizer(tree["optimizer"], parts, what, before)
         told += _fill_counts(tree, step - before, before)
@@ -83,7 +84,7 @@ def _model_in(node: dict[str, Any], parts: CheckpointContents, what: str) -> dic
         if found.keys() >= parts.given.model.keys():
             return found
     lost = next((name for name in parts.given.model if name not in node), "")
-    raise StateError(f"{what}: its model has no {lost}")
+    raise StateError(findings.NO_PARAMETER(file=what, parameter=lost))
 
 
 def _dicts(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -100,21 +101,18 @@ def _fill_optimizer(
     groups, new = inner.get("param_groups"), parts.given.optimizer
     assert new is not None, "asked before"
     if not isinstance(groups, list) or not isinstance(inner.get("state"), dict):
-        raise StateError(f"{what}: its optimizer holds no state and param_groups of torch's form")
+        raise StateError(findings.OTHER_OPTIMIZER_FORM(what))
     sizes = [len(group["params"]) for group in groups]
     ours = [len(group["params"]) for group in new["param_groups"]]
     if sizes != ours:
-        raise StateError(
-            f"{what}: its optimizer has groups of {sizes} parameters, the job file states {ours}: "
-            "[[optimizer.groups]] are to be those of the run"
-        )
+        raise StateError(findings.OTHER_GROUPS(file=what, sizes=sizes, stated=ours))
     numbers = {
         mine: theirs
         for group, other in zip(new["param_groups"], groups, strict=True)
         for mine, theirs in zip(group["params"], other["params"], strict=True)
     }
     for mine, state in new["state"].items():
-        kinds = _kinds(inner["state"].get(numbers[mine]), state, f"{what}: {parts.numbers[mine]}")
+        kinds = _kinds(inner["state"].get(numbers[mine]), state, what, parts.numbers[mine])
         inner["state"][numbers[mine]] = {kind: state[kind] for kind in kinds}
     for group, other in zip(groups, new["param_groups"], strict=True):
         group["lr"] = other["lr"]
@@ -126,11 +124,14 @@ def _fill_optimizer(
     return []
 
 
-def _kinds(theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], what: str) -> list[str]:
+def _kinds(
+    theirs: Mapping[str, Any] | None, ours: Mapping[str, Any], what: str, parameter: str
+) -> list[str]:
     if not theirs:
         return list(ours)
     if lost := [kind for kind in theirs if kind not in ours]:
-        raise StateError(f"{what}: the run's optimizer keeps {lost[0]}, the replica does not")
+        not_kept = {"parameter": parameter, "state": str(lost[0])}
+        raise StateError(findings.STATE_NOT_KEPT(file=what, **not_kept))
     return list(theirs)
 
 
@@ -147,10 +148,7 @@ def _fill_masters(
         new.append([masters[n] for n in names if n in masters and given.model[n].itemsize == 2])
     theirs = [[tuple(one.shape) for one in group] for group in own.get(MASTERS, [])]
     if theirs != [[tuple(one.shape) for one in group] for group in new]:
-        raise StateError(
-            f"{what}: {MASTERS} are not those of the replica: [optimizer] master_dtype = "
-            '"float32" states that the run steps copies of its parameters'
-        )
+        raise StateError(findings.OTHER_MASTERS(file=what, masters=MASTERS))
     own[MASTERS] = new
 
 
@@ -220,7 +218,7 @@ def _file_of(folder: Path) -> Path:
     place = _place(folder)
     ranks = sorted(path.name for path in place.glob("mp_rank_*"))
     if len(ranks) > 1:
-        raise StateError(f"{place}: is of {len(ranks)} model-parallel ranks; one is read")
+        raise StateError(findings.SEVERAL_RANKS(folder=place, ranks=len(ranks)))
     return place / RANK_FILE
 
 
@@ -242,7 +240,9 @@ def _place(folder: Path) -> Path:
     try:
         told = text_of(folder / MEGATRON_LATEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"{folder}: holds no {RANK_FILE}, and no {MEGATRON_LATEST}") from error
+        no_file = findings.NO_RANK_FILE(folder=folder, file=RANK_FILE, latest=MEGATRON_LATEST)
+        raise StateError(no_file) from error
     if told != "release" and not (told.isascii() and told.isdigit() and len(told) < 19):
-        raise StateError(f"{folder / MEGATRON_LATEST}: {told!r:.60} is no iteration")
+        place, text = folder / MEGATRON_LATEST, f"{told!r:.60}"
+        raise StateError(findings.NO_ITERATION_NUMBER(file=place, text=text))
     return folder / ("release" if told == "release" else f"iter_{int(told):07d}")

@@ -1,6 +1,5 @@
-"""Stand-ins for pickled objects whose classes are not installed: kept as they lie in a file, no
-code of theirs is run.
-to be written again: kept as they lie there, never looked into, and no code of theirs is run."""
+"""Stand-ins for pickled objects whose classes are not installed, or that no file may make, in a
+file that is read to be written again: kept as they lie there, and none of their code is run."""
 
 from __future__ import annotations
 
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import unreadable_checkpoints as findings
+from flowcheck.findings.finding import Finding
 
 NUMPY = (
     "numpy.core.multiarray._reconstruct",
@@ -24,7 +25,13 @@ NUMPY = (
 and pointers of elements from a file as they come."""
 NUMBERS = np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
 DEPTH_MAX = 900
-"""Of dictionaries and lists within each other: Python's own recursion ends near it."""
+"""Dictionaries and lists within each other: Python's own recursion ends at 1,000."""
+
+
+class _InvalidArrayError(ValueError):
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
 class Opaque:
@@ -68,7 +75,7 @@ class _Reviving:
 
     def of(self, node: Any, depth: int = 0) -> Any:
         if depth > DEPTH_MAX:
-            raise StateError(f"{self._where}: its parts lie within each other {DEPTH_MAX} deep")
+            raise StateError(findings.NESTED_DEEPER_THAN(file=self._where, levels=DEPTH_MAX))
         if id(node) not in self._made:
             self._made[id(node)] = (node, node)  # what holds itself is met again
             self._made[id(node)] = (node, self._of(node, depth + 1))
@@ -86,7 +93,8 @@ class _Reviving:
             try:
                 return _dtype(node) if _name(type(node)) == "numpy.dtype" else _array(node)
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-                raise StateError(f"{self._where}: holds an array that is none: {error}") from error
+                invalid = findings.INVALID_ARRAY(file=self._where, error=error)
+                raise StateError(invalid) from error
         elif isinstance(node, Opaque | Namespace):
             for key, value in list(vars(node).items()):
                 vars(node)[key] = self.of(value, depth)
@@ -101,10 +109,11 @@ def _array(node: Opaque) -> np.ndarray:
     """numpy's `ndarray.__reduce__`: an empty one, and (1, shape, dtype, Fortran's order, bytes)."""
     made_of, shape, _ = node.__dict__["made_with"]
     if _name(made_of) != "numpy.ndarray" or shape != (0,):
-        raise ValueError(f"it is made of {made_of!r:.60} {shape!r:.60}")
+        kind, size = f"{made_of!r:.60}", f"{shape!r:.60}"
+        raise _InvalidArrayError(findings.ARRAY_MADE_OF(kind=kind, shape=size))
     _, sizes, dtype, fortran, raw = node.__dict__["state"]
     if not isinstance(raw, bytes):
-        raise TypeError(f"its elements are a {type(raw).__name__}")
+        raise _InvalidArrayError(findings.ARRAY_ELEMENTS(type(raw).__name__))
     flat = np.frombuffer(raw, _dtype(dtype))
     return flat.reshape(tuple(sizes), order="F" if fortran is True else "C").copy()
 
@@ -112,11 +121,11 @@ def _array(node: Opaque) -> np.ndarray:
 def _dtype(node: Any) -> np.dtype[Any]:
     """numpy's `dtype.__reduce__`: its code, then (version, order of bytes, ...)."""
     if not isinstance(node, Opaque) or _name(type(node)) != "numpy.dtype":
-        raise TypeError(f"a {type(node).__name__} is no dtype")
+        raise _InvalidArrayError(findings.NOT_A_DTYPE(type(node).__name__))
     code, state = node.__dict__["made_with"][0], node.__dict__.get("state")
     found = np.dtype(code) if isinstance(code, str) and len(code) <= 3 else None
     if found is None or found.char not in NUMBERS:
-        raise ValueError(f"{code!r:.60} is no dtype of numbers")
+        raise _InvalidArrayError(findings.NOT_OF_NUMBERS(f"{code!r:.60}"))
     return found.newbyteorder(">") if state is not None and state[1] == ">" else found
 
 

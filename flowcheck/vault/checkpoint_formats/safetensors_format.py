@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
+from flowcheck.findings.catalog.unreadable_checkpoints import INCOMPLETE_SAFETENSORS
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
 from flowcheck.replica.checkpoint_files.safetensors_file import (
@@ -46,13 +47,13 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def step_in(path: Path) -> int | None:
-    """The step that a file's metadata tell. Raises StateError where it is no whole file."""
+    """The step that a file's metadata tell. Raises StateError for an incomplete file."""
     refuse_special_file(path)
     try:
         with safe_open(path, framework="pt") as file:
             told = (file.metadata() or {}).get("step", "")
     except (SafetensorError, OSError) as error:
-        raise StateError(f"{path}: no whole safetensors file: {error}") from error
+        raise StateError(INCOMPLETE_SAFETENSORS(file=path, error=error)) from error
     return int(told) if told.isascii() and told.isdigit() and len(told) < 19 else None
 
 

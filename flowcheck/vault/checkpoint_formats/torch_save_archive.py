@@ -36,7 +36,8 @@ ENTRY = struct.Struct("<4s6H3I3H")
 ENTRY_BYTES, ENTRY_CRC = 46, 16
 DESCRIPTOR_CRC = 4
 LARGE_BYTES = 1 << 16
-"""What is smaller is summed, and put together with its neighbours, before it is written."""
+"""Bytes. What is smaller is summed, and put together with its neighbours, before it is written. A
+choice: smaller costs calls."""
 
 
 class PieceRecorder(io.RawIOBase):

@@ -27,6 +27,7 @@ from flowcheck.vault.download.retry_backoff import ReportRetry, RetryPolicy
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 
 AT_ONCE = 4
+"""Chunks fetched at once. A choice: more uses more connections of the server's and memory."""
 Moved = Callable[[int, int], None]
 """(bytes that are there, bytes there are)."""
 
@@ -52,7 +53,7 @@ def fetched(
     url: of `flowcheck serve`, or of a [persist] target with `options` for fsspec; authority: a
     file of PEM that vouches for https, None: this machine's; step: a number or
     "latest". Raises ConfigError for a URL that nothing here can open, StateError where there is no
-    such step, asking fails too often (patience.py), or what came is not what was told.
+    such step, asking fails too often (retry_backoff.py), or what came is not what was told.
     """
     origin = open_origin(url, token, options, timeout_s, authority)
     try:

@@ -1,5 +1,7 @@
 """Where a step is downloaded from: a FlowCheck server over HTTP, or a store that fsspec opens.
-each by itself, from several threads."""
+
+Several threads fetch pieces of files, each piece by itself.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.findings.catalog import checkpoint_stores as stores
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -46,29 +49,39 @@ from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, re
 from flowcheck.vault.persist.storage_target import opened
 
 WRITING_S = 600.0
-"""A server may write a step out of its memory for so long."""
+"""Seconds that a server may write a step out of its memory. A choice: longer delays the error,
+shorter fails for large models."""
 WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
-"""Between two looks whether it has."""
+"""Seconds between two looks whether it has, at least and at most, whatever the server asks for. A
+choice: shorter loads the server, longer begins later."""
 LISTING_BYTES_MAX = 32 << 20
-"""Of a server's answer that lists the files of a step: some 150 bytes each (FILES_MAX)."""
+"""Bytes of a server's answer that lists the files of a step: some 150 each (FILES_MAX), 10 MB;
+three times as many for long names."""
 REFUSAL_BYTES_MAX = 64 << 10
-"""Of an answer that refuses: a sentence in JSON."""
+"""Bytes of an answer that refuses: a sentence in JSON. A choice that bounds memory."""
 SAID_MAX = 500
-"""Characters of a server's sentence that are shown."""
+"""Characters of a server's sentence that are shown. A choice of layout."""
 HEAD_S = 60.0
-"""For all of an answer's head; a step that is still in memory takes a server a while."""
+"""Seconds for all of an answer's head; a step that is still in memory takes a server a while. A
+choice: longer delays the error."""
 LEAST_BYTES_S = 16 << 10
-"""A server that gives less, over all of an answer, is let go."""
+"""Bytes a second. A server that gives less, over all of an answer, is let go. A choice: a gigabyte
+would take 18 hours."""
 READ_BYTES = 1 << 20
+"""Bytes read at once. A choice: smaller costs calls."""
 Told = TypeVar("Told")
 
 
 class TransientError(Exception):
-    """It may go better the next time."""
+    """A request failed; the next try may succeed."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
 
 
 class ServerBusy(TransientError):
-    """It is asked for by too many just now."""
+    """The server has too many requests at the moment."""
 
 
 class _File(msgspec.Struct):
@@ -178,7 +191,7 @@ class HttpOrigin:
                 other = f"{place!r:.80}"
                 raise StateError(downloads.OTHER_RANGE(url=self.url, file=file.name, range=other))
             if len(body) != size:
-                raise TransientError(f"{len(body)} bytes came of {size}")
+                raise TransientError(downloads.SHORT_ANSWER(bytes=len(body), asked=size))
             return body
         if status == 200:
             raise StateError(downloads.FILE_REPLACED(url=self.url, file=file.name))
@@ -206,9 +219,9 @@ class HttpOrigin:
             denied = said or f"HTTP {status}"
             raise StateError(downloads.DENIED(url=self.url, said=denied))
         if status in (429, 503):
-            raise ServerBusy(f"it answers {status} {said}".rstrip())
+            raise ServerBusy(_answered(status, said))
         if status >= 500:
-            raise TransientError(f"it answers {status} {said}".rstrip())
+            raise TransientError(_answered(status, said))
         if status not in (200, 202, 206):
             raise StateError(downloads.REFUSED(url=self.url, said=said or f"HTTP {status}"))
 
@@ -239,7 +252,9 @@ class HttpOrigin:
                 connection.close()
                 connection = self._own.connection = None
                 if last:
-                    raise TransientError(f"{type(error).__name__}: {error}") from error
+                    kind = type(error).__name__
+                    failed = downloads.CONNECTION_FAILED(kind=kind, error=str(error))
+                    raise TransientError(failed) from error
         raise AssertionError("the last attempt raises")
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -254,6 +269,12 @@ class HttpOrigin:
             made = http.client.HTTPConnection(host, port, timeout=limit_s)
         made.response_class = _Answer
         return made
+
+
+def _answered(status: int, said: str) -> Finding:
+    if not said:
+        return downloads.SERVER_STATUS(status)
+    return downloads.SERVER_ANSWERS(status=status, said=said)
 
 
 class _Answer(http.client.HTTPResponse):
@@ -341,7 +362,7 @@ class StoreOrigin:
         except Exception as error:
             raise TransientError(refusal_of(error)) from error
         if len(data) != size:
-            raise TransientError(f"{len(data)} bytes came of {size}")
+            raise TransientError(downloads.SHORT_ANSWER(bytes=len(data), asked=size))
         return data
 
     def close(self) -> None:

@@ -22,8 +22,10 @@ from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, Listed
 
 WHAT, DONE = FETCH_LISTING, FETCH_DONE
 NOTES_BYTES_MAX = 64 << 20
-"""Of either: a line of a few bytes for each CHUNK_BYTES."""
+"""Bytes of either: a line of a few bytes for each CHUNK_BYTES. A choice that bounds memory: lines
+for terabytes fit."""
 CHUNK_BYTES = 8 << 20
+"""Bytes. A choice: larger ones fetch more again after a break, smaller ones cost requests."""
 
 Chunk = tuple[int, int]
 """Number of the file, number of the chunk in it."""

@@ -10,14 +10,17 @@ from typing import TypeVar
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
+from flowcheck.findings.finding import Finding
 from flowcheck.vault.download.download_source import ServerBusy, TransientError
 
 TRIES = 8
-"""Of one chunk, or of the first question, before it is given up."""
+"""Tries of one chunk, or of the first question, before it is given up. A choice: more delays the
+error of a server that is down."""
 WAIT_FIRST_S, WAIT_MAX_S = 0.2, 10.0
-"""Doubled with each try."""
+"""Seconds before the first retry and at most; doubled with each. A choice: shorter loads a server
+that is down, longer resumes later."""
 BUSY_S = 600.0
-"""A server that too many ask may say so for so long."""
+"""Seconds for which a server that too many ask may say so. A choice: longer delays the error."""
 Told = TypeVar("Told")
 ReportRetry = Callable[[str], None]
 
@@ -27,7 +30,7 @@ class RetryPolicy:
 
     def __init__(self, url: str, said: ReportRetry) -> None:
         self._url, self._said, self._lock = url, said, Lock()
-        self._told = ""
+        self._told: Finding | None = None
 
     def ask(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
         """The answer. Raises StateError when it does not come in time, or `stop` is set."""
@@ -61,7 +64,7 @@ class RetryPolicy:
 
     def _say(self, why: TransientError | None, then: str) -> None:
         """Once for each reason; that it is over only where there was one."""
-        told = "" if why is None else str(why)
+        told = None if why is None else why.finding
         with self._lock:
             if told == self._told:
                 return

@@ -14,10 +14,14 @@ from typing import Any
 from flowcheck.vault.http_support.tls_context import ServerTls
 
 HANDSHAKE_S = 10.0
-"""A client may take so long to agree on TLS."""
+"""Seconds that a client may take to agree on TLS. A choice: longer lets silent clients hold
+connections, shorter cuts off bad links."""
 REFUSE_S = 1.0
+"""Seconds to tell one client too many that it is. A choice: shorter cuts off slow ones without a
+reason."""
 REFUSED_AT_ONCE = 16
-"""Clients that are told so over TLS, which takes them a while; more are cut off."""
+"""Clients that are told so over TLS, which takes them a while; more are cut off. A choice that
+bounds threads."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"

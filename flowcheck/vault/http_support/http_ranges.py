@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 RANGES_MAX = 16
-"""A header that asks for more is answered with the whole file, as the RFC allows (14.2)."""
+"""Ranges of one request. A header that asks for more is answered with the whole file, as the RFC
+allows (14.2). A choice: restores ask for one."""
 _ONE = re.compile(r"(\d{0,40})-(\d{0,40})", re.ASCII)
 """Numbers with more digits than any file has bytes are not well formed, and Python's own int()
 refuses thousands."""

@@ -12,6 +12,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import checkpoint_downloads as findings
 
 Stamp = tuple[tuple[int, int, int], ...]
 """Of each file: what changes when it is written anew."""
@@ -23,8 +24,8 @@ class ServerTls:
     def __init__(
         self, certificate: str, key: str | None, table: str, say: Callable[[str], None]
     ) -> None:
-        """certificate: a file of PEM, the server's own first, then those between it and the
-        authority; key: the file of its private key, None where it is in the same one; table: of
+        """certificate: a PEM file, the server's own certificate first, then those between it and
+        the authority; key: the file of its private key, None where it is in the same one; table: of
         the job file, that states them.
 
         Raises ConfigError where they cannot be read, or do not belong together.
@@ -36,8 +37,8 @@ class ServerTls:
         self._context = self._read()
 
     def wrapped(self, connection: socket.socket, limit_s: float) -> ssl.SSLSocket:
-        """The connection, when its client has said who it speaks to. Raises OSError where it does
-        not within so long."""
+        """The connection, after the TLS handshake. Raises OSError where the client does not finish
+        it within `limit_s` seconds."""
         connection.settimeout(limit_s)
         return self._fresh().wrap_socket(connection, server_side=True)
 
@@ -60,7 +61,7 @@ class ServerTls:
             try:
                 found = Path(file).stat()
             except OSError as error:
-                raise ConfigError(name, file, f"cannot be read: {error.strerror}") from error
+                raise ConfigError(name, file, findings.FILE_UNREADABLE(error.strerror)) from error
             told.append((found.st_ino, found.st_mtime_ns, found.st_size))
         return tuple(told)
 
@@ -70,8 +71,9 @@ class ServerTls:
         try:
             context.load_cert_chain(self._certificate, self._key, password=_none)
         except (OSError, ValueError) as error:  # SSLError is one; which file, OpenSSL does not say
-            key = self._key or "its own key in the same file"
-            right = f"does not go with {key}, as PEM without a password: {error}"
+            right = findings.CERTIFICATE_AND_OWN_KEY(error)
+            if self._key:
+                right = findings.CERTIFICATE_AND_KEY(key=self._key, error=error)
             raise ConfigError(self._names[0], self._certificate, right) from error
         return context
 
@@ -101,15 +103,15 @@ def server_tls(
 
 
 def trusting(url: str, authority: str | None) -> ssl.SSLContext | None:
-    """A client's side: servers of this authority, a file of PEM; None: of those that this machine
-    trusts. None where the URL is not of https. Raises ConfigError where the file is none, or the
-    URL has no use for it."""
+    """A client's context: trusts certificates of `authority`, a PEM file; None: of the authorities
+    that this machine trusts. Returns None for a URL that is not https. Raises ConfigError where the
+    file is not PEM, or the URL is not https and a file is given."""
     if urlsplit(url).scheme != "https":
         if authority is not None:
-            raise ConfigError("--ca", authority, f"is of https://..., not of {url}")
+            raise ConfigError("--ca", authority, findings.CA_WITHOUT_TLS(url))
         return None
     try:
         return ssl.create_default_context(cafile=authority)
     except OSError as error:
-        right = f"is no certificate in PEM: {error.strerror or error}"
+        right = findings.INVALID_CA(error.strerror or str(error))
         raise ConfigError("--ca", authority, right) from error

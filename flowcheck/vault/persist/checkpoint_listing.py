@@ -1,4 +1,4 @@
-"""The files of a checkpoint with their sizes and sums, as its manifest tells them."""
+"""The files of a checkpoint with their sizes and sha256, as its manifest lists them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import checkpoint_damage as findings
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files as faults_in
 from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST,
@@ -19,9 +20,11 @@ from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import refuse_unlike_files, step_number
 
 FILES_MAX = 65_536
-"""Of one checkpoint: a shard for each rank of the largest jobs, and as many again."""
+"""Files of one checkpoint: a shard for each rank of the largest jobs, and as many again. A choice
+that bounds memory."""
 BYTES_MAX = 1 << 50
-"""Of one checkpoint. What tells of more is refused before anything is made for it."""
+"""Bytes of one checkpoint, and of each file: a pebibyte. A choice: what tells of more is refused
+before anything is made for it."""
 _SUM = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -62,32 +65,34 @@ def listing_of_manifest(
 
 
 def verify_checkpoint(folder: Path) -> CheckpointListing:
-    """The listing of a folder whose files were read and have their sums, tensors, too. Raises
-    StateError with the first that has not."""
+    """The listing of a folder, after its files and tensors were read and their checksums compared.
+    Raises StateError with the first that differs."""
     text = manifest_text(folder)
     manifest = decode_manifest(text, f"{folder}/{MANIFEST}")
     found = _listed(manifest, text, str(folder), folder)
     for fault in faults_in(folder, manifest):
-        raise StateError(f"{folder}: {fault}")
+        raise StateError(findings.IN_CHECKPOINT(checkpoint=folder, fault=fault.finding))
     return found
 
 
 def checked(
     step: Step, digest: str, files: tuple[ListedFile, ...], where: str
 ) -> CheckpointListing:
-    """A listing as somebody tells it. Raises StateError, which names `where`, for names that are no
-    files below the checkpoint's folder, and for sizes and sums that no files have."""
+    """A listing from a manifest or a server. Raises StateError, which names `where`, for names that
+    are not files below the checkpoint's folder, and for impossible sizes and checksums."""
     step_number(step, where)
     if len(files) > FILES_MAX:
-        raise StateError(f"{where}: tells of {len(files):,} files; {FILES_MAX:,} are read at most")
+        many = findings.TOO_MANY_FILES(where=where, files=len(files), limit=FILES_MAX)
+        raise StateError(many)
     refuse_unlike_files((file.name for file in files), where)
     for file in files:
         if not 0 <= file.size_bytes <= BYTES_MAX or not _SUM.fullmatch(file.sha256):
-            told = f"{file.size_bytes} bytes and the sum {file.sha256!r:.80}"
-            raise StateError(f"{where}: tells of {file.name!r} {told}, which no file has")
+            told = {"bytes": file.size_bytes, "sha256": f"{file.sha256!r:.80}"}
+            raise StateError(findings.IMPOSSIBLE_FILE(where=where, file=repr(file.name), **told))
     found = CheckpointListing(step, digest, files)
     if found.size_bytes > BYTES_MAX:
-        raise StateError(f"{where}: tells of {found.size_bytes} bytes: {BYTES_MAX} are the most")
+        large = findings.TOO_MANY_BYTES(where=where, bytes=found.size_bytes, limit=BYTES_MAX)
+        raise StateError(large)
     return found
 
 
@@ -99,9 +104,9 @@ def _listed(told: Manifest, text: bytes, where: str, folder: Path | None) -> Che
         assert folder is not None
         path = folder / name
         if not path.is_file():
-            raise StateError(f"{path}: is missing")
+            raise StateError(findings.LISTED_FILE_MISSING(path))
         found.append(ListedFile(name, path.stat().st_size, sha256))
     if MANIFEST in [file.name for file in found]:
-        raise StateError(f"{where}: {MANIFEST} names itself")
+        raise StateError(findings.LISTS_ITSELF(where=where, manifest=MANIFEST))
     own = ListedFile(MANIFEST, len(text), hashlib.sha256(text).hexdigest())
     return checked(told.step, told.digest, (*found, own), where)

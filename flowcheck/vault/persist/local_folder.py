@@ -18,6 +18,7 @@ from flowcheck.vault.persist.rate_limit import TransferPace
 LEFTOVERS = ".step-*.tmp"
 """What a killed process left: the step that comes next is another one."""
 COPY_BYTES = 4 << 20
+"""Bytes copied at once. A choice: smaller costs calls."""
 
 
 class LocalFolder:

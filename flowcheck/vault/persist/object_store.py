@@ -20,6 +20,8 @@ from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.upload_journal import SENT, SentFile, UploadJournal
 
 BLOCK_BYTES = 16 << 20
+"""Bytes of a part that is uploaded; a smaller file is one request. S3 asks for 5 MiB or more. A
+choice: larger takes memory, smaller costs requests."""
 SMALL_BYTES_MAX = MOST_BYTES
 """Of an object that is read whole: a manifest is the longest."""
 REFUSED = ("credential", "accesskey", "signature", "forbidden", "denied", "unauthorized", "token")

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from threading import Event, Lock
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_stores import STOPPED
 
 
 class Stopped(StateError):
-    """The process is told to end; what was sent so far is not sent again."""
+    """The process was told to end; the next save does not send again what was sent so far."""
 
     def __init__(self) -> None:
-        super().__init__("stopped before its end")
+        super().__init__(STOPPED())
 
 
 class TransferPace:

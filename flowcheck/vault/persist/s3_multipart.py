@@ -20,9 +20,12 @@ from flowcheck.vault.persist.rate_limit import TransferPace
 from flowcheck.vault.persist.upload_journal import Upload, UploadJournal
 
 PART_BYTES = 32 << 20
+"""Bytes of a part; S3 asks for 5 MiB or more. A choice: larger sends more again after a fault,
+smaller costs requests."""
 PARTS_MAX = 10_000
 """Of an object (Amazon S3 User Guide, "Multipart upload limits")."""
 AT_ONCE = 4
+"""Parts sent at once. A choice: more uses more connections and memory (PART_BYTES each)."""
 
 
 def send(

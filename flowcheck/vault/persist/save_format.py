@@ -9,6 +9,8 @@ import msgspec
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.checkpoint_options import FORMAT_CANNOT_HOLD
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, save
@@ -16,7 +18,7 @@ from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions, fo
 
 
 def check_form(config: PersistConfig) -> None:
-    """Raises ConfigError for a form or an option that there is not."""
+    """Raises ConfigError for an unknown format or option."""
     format_named(config.format, "persist.format")
     _options(config.format_options)
 
@@ -26,17 +28,18 @@ def write(
 ) -> None:
     """Into an empty folder, each file on disk, manifest.json last.
 
-    Raises StateError where the form cannot hold the step, OSError where there is no room.
+    Raises StateError where the format cannot hold the step, OSError where there is no room.
     """
     chosen = _options(options)
     try:
         save(contents_for(step, layout, form, chosen), folder, form, chosen)
     except ConfigError as error:  # of a step, not of the settings
-        raise StateError(f"format {form}: {error}") from error
+        raise StateError(FORMAT_CANNOT_HOLD(format=form, error=error)) from error
 
 
 def _options(stated: dict[str, Any]) -> FormatOptions:
     try:
         return msgspec.convert(stated, FormatOptions, dec_hook=lambda kind, value: kind(value))
     except msgspec.ValidationError as error:
-        raise ConfigError("persist.format_options", stated, str(error)) from error
+        text = ERROR_TEXT(kind="options", text=str(error))
+        raise ConfigError("persist.format_options", stated, text) from error

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
+from flowcheck.findings.catalog.earlier_files import finding_of
+from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 
 
@@ -19,7 +22,7 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     durable_step: int | None = None
     durable_name: str = ""
     durable_s: float = 0.0
-    """When it was."""
+    """When it became durable."""
     durable_bytes: int = 0
     took_s: float = 0.0
     count: int = 0
@@ -27,18 +30,24 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     phase: str = ""
     """writing, sending, verifying; empty: nothing is under way."""
     step: Step | None = None
-    """Of what is under way."""
+    """Of the save that is under way."""
     began_s: float = 0.0
     done_bytes: int = 0
     total_bytes: int = 0
     """0: not known yet."""
     skipped_bytes: int = 0
-    """Of those done: were there already."""
-    error: str = ""
-    """Of the last attempt; empty: it did not fail."""
+    """Of `done_bytes`: were at the target already."""
+    error: Finding | None = None
+    """Why the last attempt failed; None: it did not fail."""
     attempts: int = 0
-    """That failed since the last one that did not."""
+    """How many failed since the last one that succeeded."""
     next_try_s: float = 0.0
+
+
+class _SentencesStatus(msgspec.Struct):
+    """What an earlier version wrote as text, "" where nothing had failed."""
+
+    error: Finding | str | None = None
 
 
 def write(path: Path, told: SaveStatus) -> None:
@@ -46,7 +55,12 @@ def write(path: Path, told: SaveStatus) -> None:
 
 
 def read_save_status(path: Path) -> SaveStatus | None:
-    """None where there is none."""
+    """None without a file that can be read."""
     with suppress(OSError, *DECODE_ERRORS):
-        return msgspec.json.decode(path.read_bytes(), type=SaveStatus)
+        raw = path.read_bytes()
+        told = msgspec.json.decode(raw, type=_SentencesStatus).error
+        fields = msgspec.json.decode(raw, type=dict[str, Any]) | {"error": None}
+        found = msgspec.convert(fields, SaveStatus)
+        found.error = finding_of(told) if told else None
+        return found
     return None

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import checkpoint_stores as findings
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing
 from flowcheck.vault.persist.rate_limit import TransferPace
 
@@ -24,6 +25,7 @@ PACKAGES = {
 }
 """What `pip install` is given, by the URL's scheme."""
 CONNECT_S = 10.0
+"""Seconds to connect to a store. A choice: longer delays the error of one that is down."""
 
 
 class StorageTarget(Protocol):
@@ -83,17 +85,16 @@ def file_system_class(url: str, key: str) -> Any:
     try:
         import fsspec
     except ImportError as error:
-        raise ConfigError(key, url, "needs fsspec: pip install fsspec") from error
+        raise ConfigError(key, url, findings.NEEDS_FSSPEC()) from error
     scheme = urlsplit(url).scheme
     try:
         return fsspec.get_filesystem_class(scheme)
     except ImportError as error:
         package = PACKAGES.get(scheme)
-        right = f"needs {package}: pip install {package}" if package else f"needs more: {error}"
+        right = findings.NEEDS_PACKAGE(package) if package else findings.NEEDS_MORE(error)
         raise ConfigError(key, url, right) from error
     except ValueError as error:
-        right = f"{scheme}:// is no scheme that fsspec knows"
-        raise ConfigError(key, url, right) from error
+        raise ConfigError(key, url, findings.UNKNOWN_SCHEME(scheme)) from error
 
 
 def file_system(config: PersistConfig) -> Any:
@@ -117,11 +118,12 @@ def opened(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any
     try:
         return kind(**arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key}.options", sorted(options), f"are refused: {error}") from error
+        right = findings.OPTIONS_REFUSED(error)
+        raise ConfigError(f"{key}.options", sorted(options), right) from error
 
 
 def _limits(scheme: str, timeout_s: float) -> dict[str, Any]:
-    """How long a request may stand, as each library wants it said."""
+    """How long a request may take, in each library's own options."""
     connect_s = min(timeout_s, CONNECT_S)
     if scheme in ("s3", "s3a"):
         return {"config_kwargs": {"connect_timeout": connect_s, "read_timeout": timeout_s}}

@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Lock
 
 LEASE_S = 60.0
-"""A client that asks for nothing for so long is gone."""
+"""Seconds. A client that asks for nothing for so long is gone. A choice: longer keeps old steps on
+disk, shorter takes a step from a slow client."""
 
 
 class ReadLeases:

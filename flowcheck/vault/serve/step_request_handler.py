@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import checkpoint_downloads as findings
 from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
+from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below
@@ -42,12 +44,15 @@ from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, S
 ALONE = ""
 """In place of a job's name where there is but one, which needs no path of its own."""
 NUMBER_MAX = 999
+"""Highest job number in a URL. A choice: the ring has readers for 64 jobs
+(config/multi_job_config.py, JOBS_MAX)."""
 
 
 def job_of(
     words: list[str], jobs: Mapping[str, StepCatalog]
-) -> tuple[StepCatalog, list[str]] | str | None:
-    """(what is asked, the rest of the path); None: the names are; or why it is of none."""
+) -> tuple[StepCatalog, list[str]] | Finding | None:
+    """(the job's steps, the rest of the path); None: the names of the jobs are requested; a
+    Finding: why the path belongs to no job."""
     if ALONE in jobs:
         return jobs[ALONE], words
     names = list(jobs)
@@ -58,17 +63,20 @@ def job_of(
             return jobs[name], rest or ["steps"]
         case ["jobs", word, *rest] if word in map(str, range(1, min(len(names), NUMBER_MAX) + 1)):
             return jobs[names[int(word) - 1]], rest or ["steps"]
-    return f"there are several jobs here: {', '.join(f'/jobs/{name}/steps' for name in names)}"
+    return findings.SEVERAL_JOBS([f"/jobs/{name}/steps" for name in names])
 
 
 if TYPE_CHECKING:
     from flowcheck.vault.serve.step_server import StepServer
 
 BLOCK_BYTES = 4 << 20
+"""Bytes of one sendfile(2). A choice: larger sees a stop later, smaller costs calls."""
 LEAST_BYTES_S = 16 << 10
-"""A client that takes less, over all of an answer, is let go."""
+"""Bytes a second. A client that takes less, over all of an answer, is let go. A choice: a gigabyte
+would take 18 hours."""
 IDLE_S = 5.0
-"""Between two requests of a connection, and for all of the next one's head."""
+"""Seconds between two requests of a connection, and for all of the next one's head. A choice:
+longer lets idle clients hold connections."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 """What a program of this machine names it; another name may be a page of somebody else's that was
 made to point here."""
@@ -76,12 +84,6 @@ BOUNDARY = "flowcheck-8d1f6c0e2b7a"
 """Between the parts of an answer of several ranges: each carries its length."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
-
-
-NO_TOKEN = (
-    "without a token this server answers the user that it runs as, and root, alone: state "
-    "serve.token_file, and send the token in it"
-)
 
 
 class StepRequestHandler(BaseHTTPRequestHandler):
@@ -112,7 +114,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         try:
             self._answer()
         except StateError as error:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, str(error), {"Retry-After": "2"})
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, error.finding, {"Retry-After": "2"})
         except (TimeoutError, ConnectionError):
             self.close_connection = True
 
@@ -125,25 +127,24 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             told = {"WWW-Authenticate": 'Bearer realm="flowcheck"'}
             sent = self.headers.get("Authorization") is not None
             if self.server.token is None:
-                why = NO_TOKEN
+                why = findings.NO_TOKEN_SET()
             elif sent:
-                why = "the token that was sent is not this server's"
+                why = findings.WRONG_TOKEN()
             else:
-                why = "send this server's token"
+                why = findings.TOKEN_MISSING()
             self._refuse(HTTPStatus.UNAUTHORIZED, why, told)
             return
         if self.server.is_loopback and not is_local(self.headers.get("Host", "")):
-            why = "this server is for its own machine: name it 127.0.0.1 or localhost"
-            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, findings.LOCAL_NAME_ONLY())
             return
         try:
             path = urlsplit(self.path).path
         except ValueError:  # http://[
-            self._refuse(HTTPStatus.BAD_REQUEST, "that is no path, and no URL")
+            self._refuse(HTTPStatus.BAD_REQUEST, findings.INVALID_URL())
             return
         words = [unquote(word) for word in path.strip("/").split("/")]
         asked = job_of(words, self.server.jobs)
-        if isinstance(asked, str):
+        if isinstance(asked, Finding):
             self._refuse(HTTPStatus.NOT_FOUND, asked)
             return
         if asked is None:
@@ -158,7 +159,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             case ["steps", which, "files", *name] if name:
                 self._step(which, "/".join(name))
             case _:
-                self._refuse(HTTPStatus.NOT_FOUND, "there is /steps, and what that names")
+                self._refuse(HTTPStatus.NOT_FOUND, findings.UNKNOWN_PATH())
 
     def _may(self) -> bool:
         if self.server.token is None:
@@ -191,7 +192,9 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         found = catalogue.find(step) if step is not None else None
         if found is None:
             there = sorted({*catalogue.durable(), *catalogue.in_memory()})
-            told = f"there is no step {which}; there are {', '.join(map(str, there)) or 'none'}"
+            told = findings.NO_STEPS(which)
+            if there:
+                told = findings.NO_SUCH_STEP(step=which, steps=there)
             self._refuse(HTTPStatus.NOT_FOUND, told)
         elif isinstance(found, StepBeingWritten):
             told_now = {"step": found.step, "writing": True}
@@ -201,7 +204,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
                 with catalogue.leases.reading(found.folder):
                     self._found(found, name)
             except FileNotFoundError:
-                self._refuse(HTTPStatus.NOT_FOUND, f"step {step} has gone for newer ones")
+                self._refuse(HTTPStatus.NOT_FOUND, findings.STEP_REMOVED(step))
 
     def _found(self, found: ReadableStep, name: str | None) -> None:
         told = found.listing
@@ -214,7 +217,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             return
         file = next((one for one in told.files if one.name == name), None)
         if file is None:
-            self._refuse(HTTPStatus.NOT_FOUND, f"step {told.step} has no file {name!r}")
+            missing = findings.NO_SUCH_FILE(step=told.step, file=repr(name))
+            self._refuse(HTTPStatus.NOT_FOUND, missing)
             return
         self._file(found.folder, file)
 
@@ -229,7 +233,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             parts = spans(asked, file.size_bytes) if self.command == "GET" else None
         if parts == []:
             size = {"Content-Range": f"bytes */{file.size_bytes}"}
-            self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, "beyond its end", told | size)
+            beyond = findings.RANGE_BEYOND_END()
+            self._refuse(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, beyond, told | size)
             return
         with os.fdopen(open_below(folder, file.name), "rb") as opened:
             if os.fstat(opened.fileno()).st_size != file.size_bytes:
@@ -286,8 +291,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(text)
 
-    def _refuse(self, status: HTTPStatus, why: str, more: dict[str, str] | None = None) -> None:
-        self._json(status, {"error": why}, more)
+    def _refuse(self, status: HTTPStatus, why: Finding, more: dict[str, str] | None = None) -> None:
+        self._json(status, {"error": str(why)}, more)
 
     def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
         self.send_response(status)

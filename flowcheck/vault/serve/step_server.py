@@ -17,7 +17,10 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_request_handler import ALONE, StepRequestHandler
 
 TOKEN_BYTES_MIN = 16
+"""Bytes of a token: 128 bits where it is random. Shorter ones can be guessed."""
 PRESSED_S = 5.0
+"""Seconds after a refusal in which nobody keeps a connection beyond an answer: others wait for one.
+A choice: longer costs clients more connections."""
 
 
 class StepServer(BoundedHttpServer):

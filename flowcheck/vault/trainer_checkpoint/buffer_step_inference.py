@@ -1,9 +1,8 @@
 """Buffers and frozen tensors of a trainer's checkpoint: of which step each is, judged by the
 stream and by other files.
 
-that is the same in files of two steps is taken not to change.
-
-whichever is newer.
+Where no model is stated, a tensor that is the same in files of two steps is taken not to change.
+Where both the file and the stream have a tensor, the newer one is used.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 CHANGING = frozenset(("running_mean", "running_var", "num_batches_tracked"))
 """torch/nn/modules/batchnorm.py, _NormBase: what every forward of a module in training changes."""
 SHOWN = 3
+"""Names that a sentence lists. A choice of layout."""
 
 
 @dataclass(frozen=True, slots=True)

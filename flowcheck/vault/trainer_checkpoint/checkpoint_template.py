@@ -16,6 +16,7 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
@@ -97,8 +98,8 @@ def load_template(
 
     names: the trainer's parameter names in registration order, where order and shapes alone fit
     in more than one way. step: where nothing in it tells at which it was written. order:
-    [parameter] the optimizer's number of it (rules/settings.py), which several parameter groups
-    leave open. Raises StateError where it is of no format, has no model of this layout, or fits
+    [parameter] the optimizer's number of it (param_groups.py), which several parameter groups leave
+    open. Raises StateError where it is of no format, has no model of this layout, or fits
     ambiguously.
     """
     from flowcheck.vault.checkpoint_formats.checkpoint_io import read  # which fills templates
@@ -149,12 +150,11 @@ def _read(
     if len(models) > 1:  # masters have the same names and shapes
         models = [each for each in models if _of_types(each[1], layout)] or models
     if not models:
-        raise StateError(
-            f"{what}: holds no model of {len(layout.parameters)} parameters in these shapes "
-            f"(first {list(layout.parameters[0].shape)}, {layout.dtype})"
-        )
+        wanted = {"parameters": len(layout.parameters), "dtype": layout.dtype}
+        shape = layout.parameters[0].shape
+        raise StateError(findings.NO_MODEL(file=what, shape=shape, **wanted))
     if len(models) > 1:
-        raise StateError(f"{what}: {len(models)} of its dictionaries fit the model; state which")
+        raise StateError(findings.SEVERAL_MODELS(file=what, models=len(models)))
     model, chosen = models[0]
     found_names = tuple(name for name, _ in chosen)
     parameters = tuple(tensor for _, tensor in chosen)
@@ -242,10 +242,7 @@ def _parameters_in(
     if not ways:
         return None
     if len(ways) > 1:
-        raise StateError(
-            "the model's tensors fit the parameters in more than one way (buffers of the same "
-            "shapes among them): state [model] names in the job file"
-        )
+        raise StateError(findings.AMBIGUOUS_PARAMETERS())
     return node, [fitting[i] for i in ways[0]]
 
 

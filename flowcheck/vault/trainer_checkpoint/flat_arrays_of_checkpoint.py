@@ -10,6 +10,8 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
+from flowcheck.findings.finding import Entry
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.state_sections import (
@@ -21,10 +23,13 @@ from flowcheck.replica.optimizer.state_sections import (
 from flowcheck.replica.param_layout import Layout, Parameter, size_of
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.auxiliary_state import averages_in, masters_in, scaler_in
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
-
-LACKS = "the file holds no {} of the trainer's, and its steps cannot be gone on from without"
+from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
+    averages_in,
+    masters_in,
+    scaler_in,
+)
+from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 
 @structure_errors_as_state_errors("the file")
@@ -80,25 +85,25 @@ def _put_beside(
     inner = stepped_layout(config, description.layout)
     masters = tensors_of_section(description, flat, state_section_names.MASTER)
     if masters is not None:
-        _fill(masters, masters_in(template, inner) or _first(template, begun, "masters"))
+        _fill(masters, masters_in(template, inner) or _first(template, begun, findings.NO_MASTERS))
     averages = tensors_of_section(description, flat, state_section_names.AVERAGE)
     if averages is not None:
         own = averages_in(template)
-        _fill(averages, own[0] if own else _first(template, begun, "averages"))
+        _fill(averages, own[0] if own else _first(template, begun, findings.NO_AVERAGES))
         flat[state_section_names.AVERAGED][0] = own[1] if own else 0
     if config.scaler is not None:
         told = scaler_in(template.tree)
         if told is None and not begun:
-            raise StateError(LACKS.format("loss scale (scaler.state_dict())"))
+            raise StateError(findings.NO_LOSS_SCALE())
         scale = config.scaler.init_scale if told is None else told["scale"]
         tracker = 0 if told is None else told["_growth_tracker"]
         flat[state_section_names.SCALER][:] = scale, tracker, template.skipped
 
 
-def _first(template: CheckpointTemplate, begun: bool, what: str) -> Sequence[torch.Tensor]:
+def _first(template: CheckpointTemplate, begun: bool, missing: Entry) -> Sequence[torch.Tensor]:
     """Before any step they are the parameters."""
     if not begun:
-        raise StateError(LACKS.format(what))
+        raise StateError(missing())
     return template.parameters
 
 
@@ -120,7 +125,7 @@ def state_of(
     )
     if not never:
         name = template.names[index]
-        raise StateError(f"{name}/{kind}: the trainer's optimizer does not keep it")
+        raise StateError(findings.STATE_NOT_KEPT(parameter=name, state=kind))
     return None
 
 
@@ -135,15 +140,12 @@ def put(name: str, held: StoredState, value: torch.Tensor | float) -> None:
     given = value if isinstance(value, torch.Tensor) else None
     if held.number or given is None:
         if given is not None and given.dim():
-            raise StateError(f"{name}: {list(given.shape)} in the file, one number here")
+            raise StateError(findings.NOT_ONE_NUMBER(tensor=name, shape=given.shape))
         held.tensor.fill_(float(value))
         return
     own = held.tensor
     if given.shape != own.shape or (given.dtype != own.dtype and own.dim()):
-        raise StateError(
-            f"{name}: {given.dtype} {list(given.shape)} in the file, {own.dtype} "
-            f"{list(own.shape)} here"
-        )
+        raise StateError(type_or_shape_differs(name, given, own))
     own.copy_(given.detach())
 
 
@@ -151,11 +153,11 @@ def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) 
     """[elements] of one tensor as the replica keeps them; its bytes where parameters are of several
     dtypes. Raises StateError for another shape or dtype."""
     if tuple(tensor.shape) != tuple(parameter.shape):
-        raise StateError(
-            f"{parameter.name}: {list(tensor.shape)} in the file, {list(parameter.shape)} here"
-        )
+        shapes = {"shape": tensor.shape, "own_shape": parameter.shape}
+        raise StateError(findings.OTHER_SHAPE(tensor=parameter.name, **shapes))
     flat = tensor.detach().permute(parameter.order).contiguous().reshape(-1)
     raw = flat.view(torch.uint8).numpy()
     if raw.nbytes != parameter.elements * size_of(layout.dtype_of(parameter)):
-        raise StateError(f"{parameter.name}: {tensor.dtype} in the file, another dtype here")
+        dtypes = {"dtype": str(tensor.dtype), "own_dtype": layout.dtype_of(parameter)}
+        raise StateError(findings.OTHER_DTYPE(tensor=parameter.name, **dtypes))
     return raw.view(layout.stored_as)

@@ -9,19 +9,12 @@ import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
 from flowcheck.step_numbers import Step
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
-OF_SEVERAL = (
-    "the template holds a schedule of several (SequentialLR): state optimizer.factory, which makes "
-    "it, or its state after other steps cannot be told"
-)
-OF_WHICH = (
-    "{} of the schedules that are stated have the state of one in the template: of which optimizer "
-    "it is, is not told"
-)
 LearningRateAt = Callable[[int], float]
 """Learning rate of the step after so many were taken."""
 
@@ -33,8 +26,8 @@ def fill_scheduler(
     rate: LearningRateAt,
     settings: ParamGroupSettings | None,
 ) -> None:
-    """Moves a state of the template's to the snapshot's step: as the schedule that is stated has
-    it, else as LambdaLR's kind. Raises StateError where it cannot be told."""
+    """Moves a scheduler's state in the template to the snapshot's step: as the stated schedule has
+    it, else as LambdaLR does. Raises StateError where the new state cannot be computed."""
     if not _fill_stated(scheduler, template, snapshot, settings):
         _move(scheduler, snapshot.step - template.step, template, rate, snapshot.step)
 
@@ -45,17 +38,16 @@ def _fill_stated(
     snapshot: Snapshot,
     settings: ParamGroupSettings | None,
 ) -> bool:
-    """Of the schedule that the job file states, its own state; False: it states none such."""
+    """Fills in the state of the schedule that the job file states; False: it states no schedule
+    with such a state."""
     config = snapshot.optimizer
     which = None if settings is None else which_of(scheduler, template, config, settings)
     if settings is None or which is None:
         return False
     was = template.step // config.schedule_every
     if config.scaler is None and scheduler["last_epoch"] != was:
-        raise StateError(
-            f"the scheduler has taken {scheduler['last_epoch']} steps at step {template.step}, "
-            f"and {was} as stated (optimizer.schedule_every): the job file states another schedule"
-        )
+        taken = scheduler["last_epoch"]
+        raise StateError(findings.OTHER_SCHEDULE(taken=taken, step=template.step, stated=was))
     events = scheduler_events(config, snapshot.step, snapshot.more.skipped)
     for key, value in (settings.schedulers(events)[which] or {}).items():
         if _plain(value) and not isinstance(value, bool):
@@ -69,8 +61,9 @@ def which_of(
     config: OptimizerConfig,
     settings: ParamGroupSettings,
 ) -> int | None:
-    """Of which of the stated optimizers it is: the one whose schedule has this state at the
-    template's step; None: none such is stated. Raises StateError where several differ then."""
+    """Which of the stated optimizers it belongs to: the one whose schedule has this state at the
+    template's step; None: no stated schedule has these keys. Raises StateError where no schedule
+    has the state, or several have that differ otherwise."""
     stated = settings.schedulers(0)
     alike = [
         n for n, own in enumerate(stated) if own is not None and own.keys() == scheduler.keys()
@@ -83,8 +76,10 @@ def which_of(
         for n in alike
         if all(scheduler[key] == v for key, v in (then[n] or {}).items() if _plain(v))
     ]
-    if not equal or any(then[n] != then[equal[0]] for n in equal):
-        raise StateError(OF_WHICH.format(len(equal)))
+    if not equal:
+        raise StateError(findings.NO_SCHEDULE_HAS_STATE())
+    if any(then[n] != then[equal[0]] for n in equal):
+        raise StateError(findings.AMBIGUOUS_SCHEDULES(len(equal)))
     return equal[0]
 
 
@@ -102,12 +97,10 @@ def _move(
     """LRScheduler.state_dict: last_epoch and _step_count count its steps (torch/optim/
     lr_scheduler.py)."""
     if "_schedulers" in scheduler:
-        raise StateError(OF_SEVERAL)
+        raise StateError(findings.SEQUENTIAL_SCHEDULE())
     if scheduler["last_epoch"] != template.step:
-        raise StateError(
-            f"the scheduler has taken {scheduler['last_epoch']} steps and the optimizer "
-            f"{template.step}: a schedule that does not step with the optimizer cannot be restored"
-        )
+        taken = scheduler["last_epoch"]
+        raise StateError(findings.SCHEDULE_NOT_IN_STEP(taken=taken, step=template.step))
     scheduler["last_epoch"] += moved
     scheduler["_step_count"] += moved
     if "_last_lr" in scheduler:

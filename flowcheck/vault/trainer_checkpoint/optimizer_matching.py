@@ -8,11 +8,12 @@ from itertools import permutations
 from typing import Any
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, listed
 
 MOST = 5
-"""Optimizers whose order is looked for."""
+"""Optimizers whose order is looked for: 5! = 120 orders. A choice that bounds time."""
 
 
 class States(MutableMapping[OptimizerNumber, Any]):
@@ -59,13 +60,14 @@ def joined(
     """
     wanted = Counter(place[0] for place in order or () if isinstance(place, tuple))
     if not wanted:
-        raise StateError(
-            f"{what}: {len(parts)} optimizers, and the job file states one: [[optimizer.each]], or "
-            "a factory that returns several, tells which parameters are of which"
-        )
-    if len(parts) != len(wanted) or len(parts) > MOST:
-        raise StateError(f"{what}: {len(parts)} optimizers, the job file states {len(wanted)}")
-    found, why = [], ""
+        raise StateError(findings.SEVERAL_OPTIMIZERS(file=what, optimizers=len(parts)))
+    if len(parts) != len(wanted):
+        counts = {"optimizers": len(parts), "stated": len(wanted)}
+        raise StateError(findings.OTHER_OPTIMIZER_COUNT(file=what, **counts))
+    if len(parts) > MOST:
+        raise StateError(findings.TOO_MANY_OPTIMIZERS(file=what, optimizers=len(parts), limit=MOST))
+    found: list[dict[str, Any]] = []
+    unfit = findings.OPTIMIZERS_DO_NOT_FIT(what)
     for turn in permutations(parts):
         if any(len(listed(part)) != wanted[which] for which, part in enumerate(turn)):
             continue
@@ -77,14 +79,11 @@ def joined(
         try:
             fits(one)
         except StateError as error:
-            why = f" ({error})"
+            unfit = findings.OPTIMIZERS_DO_NOT_FIT_AS(file=what, why=error)
             continue
         found.append(one)
     if not found:
-        raise StateError(f"{what}: its optimizers are not of the parameters stated{why}")
+        raise StateError(unfit)
     if len(found) > 1:
-        raise StateError(
-            f"{what}: {len(parts)} optimizers of as many parameters each, in the same shapes: "
-            "which is which, nothing in it tells"
-        )
+        raise StateError(findings.OPTIMIZERS_ALIKE(file=what, optimizers=len(parts)))
     return found[0]

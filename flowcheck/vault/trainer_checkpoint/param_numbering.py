@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.param_layout import Layout
 
@@ -17,9 +18,8 @@ them, number)."""
 
 
 def listed(optimizer: dict[str, Any]) -> list[OptimizerNumber]:
-    """The numbers of its parameters, group by group; of several that were joined
-    (optimizer_matching.py)
-    one after the other."""
+    """The numbers of its parameters, group by group; of several optimizers that were joined
+    (optimizer_matching.py), one optimizer after the other."""
     parts = optimizer.get("parts")
     if parts is None:
         return [number for group in optimizer["param_groups"] for number in group["params"]]
@@ -42,24 +42,22 @@ def order_of(
         with_state = [number for number in every if number in optimizer["state"]]
         every = with_state if len(with_state) == len(own) else every
     if len(every) != sum(place != -1 for place in own):
-        raise StateError(
-            f"{what}: its optimizer has {len(every)} parameters, "
-            f"the replica {len(layout.parameters)}; where frozen ones are among them, a file of "
-            "a later step tells which, as an optimizer has no state of those"
-        )
+        counts = {"parameters": len(every), "own": len(layout.parameters)}
+        raise StateError(findings.OTHER_PARAMETER_COUNT(file=what, **counts))
     numbers: list[OptimizerNumber]
     if every and all(isinstance(number, str) for number in every):
         by_name = {str(number).removeprefix("module."): number for number in every}
         plain = [name.removeprefix("module.") for name in names]
         lost = [n for n, at in zip(plain, own, strict=True) if at != -1 and n not in by_name]
         if lost:
-            raise StateError(f"{what}: its optimizer has no parameter {lost[0]}")
+            raise StateError(findings.NO_OPTIMIZER_PARAMETER(file=what, parameter=lost[0]))
         numbers = [by_name.get(name, -1) for name in plain]
     else:
         _check_groups(len(optimizer["param_groups"]), order, what)
         several = "parts" in optimizer
         if several != any(isinstance(place, tuple) for place in own):
-            raise StateError(f"{what}: its optimizer is one, the job file states several")
+            other = findings.ONE_OPTIMIZER_STATED if several else findings.ONE_OPTIMIZER
+            raise StateError(other(what))
         numbers = [
             place if isinstance(place, tuple) else every[place] if place >= 0 else -1
             for place in own
@@ -71,16 +69,18 @@ def order_of(
                 size not in (1, whole) for size, whole in zip(shape, parameter.shape, strict=True)
             ):  # Adafactor keeps rows and columns
                 raise StateError(
-                    f"{what}: {name} of the optimizer's parameter {number} is of shape "
-                    f"{list(shape)}, {parameter.name} of {list(parameter.shape)}: its order "
-                    "is not the model's"
+                    findings.OTHER_ORDER(
+                        file=what,
+                        state=str(name),
+                        number=str(number),
+                        shape=shape,
+                        parameter=parameter.name,
+                        own_shape=parameter.shape,
+                    )
                 )
     return tuple(numbers)
 
 
 def _check_groups(groups: int, order: Sequence[ParameterNumber] | None, what: str) -> None:
     if groups > 1 and order is None:
-        raise StateError(
-            f"{what}: its optimizer has {groups} parameter groups, and the job file states one: "
-            "[[optimizer.groups]] tells which parameter is of which"
-        )
+        raise StateError(findings.SEVERAL_GROUPS(file=what, groups=groups))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.optimizer_rules.torch_optimizers import keeps_no_state
 from flowcheck.step_numbers import Step
 
@@ -56,10 +57,7 @@ def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) 
     if isinstance(node.get("last_epoch"), int):
         several = isinstance(node.get("_schedulers"), list)  # SequentialLR
         if "num_bad_epochs" in node or not ("_step_count" in node or several):
-            raise StateError(
-                f"{'.'.join(path)}: a learning-rate scheduler that is not LambdaLR's kind: its "
-                "state after other steps cannot be told"
-            )
+            raise StateError(findings.UNKNOWN_SCHEDULER(".".join(path)))
         template.schedulers.append(node)
         return
     for key, value in node.items():
@@ -70,7 +68,7 @@ def find_counters(template: Counted, node: Any, path: Path_, skipped: set[int]) 
 
 
 def untouched(template: Counted, model: dict[str, Any]) -> tuple[str, ...]:
-    """Top-level entries without a part that `restore` fills."""
+    """Top-level entries without a part that a restore fills."""
     if not isinstance(template.tree, dict) or template.tree is model:
         return ()
     filled = {id(model), *map(id, template.nodes), *map(id, template.schedulers)}
@@ -89,10 +87,10 @@ def told_by_counters(template: Counted, what: str) -> int:
     """The step, where the optimizer counts none."""
     told = {int(node[key]) for node, key, _ in template.counters}
     told |= {int(scheduler["last_epoch"]) for scheduler in template.schedulers}
-    if len(told) != 1:
-        raise StateError(
-            f"{what}: nothing in it tells at which step it was written (it names {sorted(told)})"
-        )
+    if not told:
+        raise StateError(findings.STEP_NOT_TOLD(what))
+    if len(told) > 1:
+        raise StateError(findings.STEPS_DIFFER(file=what, steps=sorted(told)))
     return told.pop()
 
 

@@ -16,6 +16,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
@@ -24,7 +25,6 @@ from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, schedul
 from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.auxiliary_state import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, fill_buffers
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
@@ -32,7 +32,9 @@ from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
     fill_scheduler,
     like,
 )
+from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber
+from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,7 @@ def _fill_optimizer(template: CheckpointTemplate, snapshot: Snapshot) -> str:
         own = state.setdefault(template.order[index], {})
         if own and own.keys() - {k for k, v in own.items() if v is None} != wanted:
             raise StateError(
-                f"{name}: the trainer's optimizer keeps {sorted(own)}, the replica's "
-                f"{sorted(wanted)}: the job file states another optimizer"
+                findings.OTHER_STATES(parameter=name, states=sorted(own), own=sorted(wanted))
             )
         if not new:  # never stepped: torch has no entry of it
             del state[template.order[index]]
@@ -214,10 +215,7 @@ def _fill_groups(
     began = settings.at(0)
     now = settings.at(scheduler_events(config, snapshot.step, skipped))
     if len(groups) != len(now):
-        raise StateError(
-            f"the template's optimizer has {len(groups)} parameter groups, the job file states "
-            f"{len(now)}"
-        )
+        raise StateError(findings.OTHER_GROUP_COUNT(groups=len(groups), stated=len(now)))
     for group, own, first in zip(groups, now, began, strict=True):
         for key in group.keys() & own.keys():
             if key == "lr" or own[key] != first[key]:
@@ -226,7 +224,4 @@ def _fill_groups(
 
 def _same_kind(name: str, own: torch.Tensor, new: torch.Tensor) -> None:
     if own.shape != new.shape or own.dtype != new.dtype:
-        raise StateError(
-            f"{name}: the template has {own.dtype} {list(own.shape)}, "
-            f"the replica {new.dtype} {list(new.shape)}"
-        )
+        raise StateError(type_or_shape_differs(name, own, new))

@@ -22,11 +22,14 @@ from flowcheck.wire.collectives.tensor_size_fit import (
 from flowcheck.wire.traffic.observed_messages import NOT_ARRIVED
 
 LOOPS_MAX = 4
-"""Rounds of the ring in a collective that is recognized."""
+"""Rounds of the ring in a collective that is recognized. A choice that bounds time: longer ones are
+as large as buckets."""
 TOTALS_MAX = 64
-"""Tensor sizes tried at one place; more of them means that too much was lost to tell."""
+"""Tensor sizes tried at one place; more of them means that too much was lost to tell. A choice that
+bounds time."""
 SENDS_MAX = 1 << 20
-"""Sends laid out in one reading, some seconds: the stage must not stall."""
+"""Sends laid out in one reading, some seconds: the stage must not stall. A choice: more may explain
+more."""
 _Edges = tuple[tuple[int, EdgeSizes], ...]
 
 

@@ -22,7 +22,8 @@ from flowcheck.wire.collectives.nccl_parameters import (
 )
 
 CHUNKS_MAX = 8
-"""Messages of a connection in one that is recognized."""
+"""Messages of a connection in one all-reduce that is recognized. A choice that bounds time: longer
+ones are as large as buckets."""
 TreeSizes = tuple[tuple[int, ...], ...]
 """[channel][send] wire bytes."""
 

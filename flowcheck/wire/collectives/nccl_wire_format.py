@@ -39,6 +39,8 @@ _BY_CAPACITY = {
 _MOST_CAPACITY = 1 << 30
 """src/include/net.h, NCCL_MAX_NET_SIZE_BYTES as the proxy uses it: 1 GiB per request."""
 _MOST_RANKS = 1 << 20
+"""Ranks that a clear-to-send's tag may name. A choice: above every machine; more bytes of other
+writes would pass."""
 _MOST_RECEIVES = 8
 """src/transport/net_ib.cc, NCCL_NET_IB_MAX_RECVS."""
 _FIFO_SLOTS = (256, 64, 8)

@@ -22,7 +22,8 @@ Sizes = tuple[int | None, ...]
 """Wire bytes of the messages of one flow within one collective; None: not known."""
 
 MOST_CANDIDATES = 20_000
-"""Totals tried at most; more of them means that too much was lost to tell."""
+"""Totals tried at most; more of them means that too much was lost to tell. A choice that bounds
+time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

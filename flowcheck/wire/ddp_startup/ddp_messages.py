@@ -2,8 +2,8 @@
 weights, bucket plan.
 
 At start-up the ranks compare parameter counts and shapes, then rank 0 sends its weights; at the
-second forward rank 0 sends the bucket plan that holds from then on. How shapes are cut is in
-`shapes`, how buckets hold parameters in `buckets`.
+second forward rank 0 sends the bucket plan that holds from then on. parameter_shapes.py
+cuts the shapes; training_job/gradient_buckets.py tells which bucket holds which parameter.
 
 Sources: torch/csrc/distributed/c10d/reducer.cpp (verify_params_across_processes,
 Reducer::sync_bucket_indices), torch/nn/parallel/distributed.py (_sync_module_states).
@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 MOST_PARAMETERS = 10_000_000
+"""Parameter tensors of a model. A choice: above every model; stops other numbers from being taken
+for a count."""
 _LINE_SLACK_BYTES = LL_LINE_DATA_BYTES - 1
 """The wire may show up to so many more than were meant."""
 

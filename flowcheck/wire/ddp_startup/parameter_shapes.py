@@ -22,15 +22,18 @@ Shape = tuple[tuple[int, ...], tuple[int, ...]]
 
 SCALAR: Shape = ((), ())
 MOST_DIMENSIONS = 8
-"""More are legal in torch and unknown in models."""
+"""Dimensions of a parameter. More are legal in torch and unknown in models. A choice: more leaves
+more readings open."""
 _MOST_SCALARS = 4
-"""Of a model of few parameters; see `_most_scalars`."""
+"""Scalar parameters of a model of few parameters; see `_most_scalars`. A choice: more leaves more
+readings open."""
 _PERMUTED, _ODD = 4, 16
 """Costs of a cut that has a dense but permuted, or an unusually strided, parameter."""
 _COST = 1 << 56
 """Rank of a cut: its cost in these, plus its elements."""
 _MOST_EXPANDED = 200_000
-"""Steps of the search; a list that still has no cut then is as good as unreadable."""
+"""Steps of the search; a list that still has no cut then is as good as unreadable. A choice that
+bounds time."""
 
 
 @dataclass(frozen=True, slots=True)

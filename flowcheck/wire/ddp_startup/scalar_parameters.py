@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 MOST_STATES = 20_000
-"""Of the search, at one parameter; with more nothing is told."""
+"""States of the search at one parameter; with more nothing is told. A choice that bounds time and
+memory."""
 
 Fits = Callable[[int, int], bool]
 """(bucket, elements) -> whether that many elements are as large as the bucket on the wire."""

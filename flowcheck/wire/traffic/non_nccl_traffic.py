@@ -9,9 +9,11 @@ from flowcheck.findings.catalog import foreign_frames
 from flowcheck.findings.finding import Finding
 
 ENOUGH = 0.01
-"""Share of all frames from which on encrypted ones are worth a word beside others."""
+"""Share of all frames from which on encrypted ones are worth a word beside others. A choice: less
+tells of a stray tunnel."""
 TCP_LEAST = 10_000
-"""Frames: 10 MB and more. What launchers and stores say before NCCL begins is a few hundred."""
+"""Frames: 10 MB and more. What launchers and stores say before NCCL begins is a few hundred. A
+choice between the two."""
 _WITHOUT_WRITES = {
     "tcp": foreign_frames.TCP,
     "send": foreign_frames.SENDS,

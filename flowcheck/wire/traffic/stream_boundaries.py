@@ -53,9 +53,11 @@ def split_jobs(
 
 
 READ_LEAST = 0.5
-"""Share of the messages that is read in any case."""
+"""Share of the messages that is read in any case. A choice: less finds pauses that are older, more
+may find none."""
 ALIKE = 0.5
-"""A pause of this share of the longest one is as good, if it comes later."""
+"""A pause of this share of the longest one is as good, if it comes later. A choice: less takes gaps
+within a burst for pauses."""
 
 
 def up_to_pause(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:

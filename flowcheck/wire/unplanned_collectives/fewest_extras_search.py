@@ -14,9 +14,10 @@ from flowcheck.wire.unplanned_collectives.extra_collectives import (
 )
 
 EXTRAS_MAX = 256
-"""Collectives left out at most."""
+"""Collectives left out at most. A choice that bounds time."""
 EXPANDED_MAX = 512
-"""Places at which extra collectives are looked for, milliseconds each: the stage must not stall."""
+"""Places at which extra collectives are looked for, milliseconds each: the stage must not stall. A
+choice: more may explain more."""
 
 LanePositions = tuple[int, ...]
 """[lane] number of the next message."""

@@ -43,7 +43,8 @@ from flowcheck.wire.unplanned_collectives.fewest_extras_search import (
 )
 
 UNEXPLAINED_MAX = 256
-"""Messages of one flow left out without an explanation."""
+"""Messages of one flow left out without an explanation. A choice: more passes longer evaluations,
+and may pass over a step."""
 
 
 @dataclass(frozen=True, slots=True)

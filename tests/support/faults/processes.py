@@ -42,7 +42,7 @@ def load() -> None:
     import flowcheck.stages.replica_update.update_stage
     import flowcheck.stages.supervisor.stage_main
     import flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint  # noqa: F401
-    from flowcheck.replica.torch_startup import load_torch
+    from flowcheck.replica.torch_without_compiler import load_torch
 
     torch.set_num_threads(1)  # a fork of a process with threads of torch's own waits for them
     load_torch(steps=True)

@@ -8,7 +8,7 @@ import sys
 import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.param_layout import Layout
-from flowcheck.replica.torch_startup import ANSWER, MARKED, step_leanly
+from flowcheck.replica.torch_without_compiler import ANSWER, MARKED, step_leanly
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
 
 def compiler():

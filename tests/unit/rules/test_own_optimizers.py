@@ -145,7 +145,7 @@ def test_chance_that_is_seeded_from_the_state_is_followed(
     ("seeded", "sentence"),
     [
         ("nothing", "step gives other bits each time: what is random in it"),
-        ("itself", r"keeps what it goes by outside of its state \(a generator, a count\)"),
+        ("itself", r"depends on something outside of its state \(a generator, a count\)"),
     ],
 )
 def test_chance_that_is_seeded_otherwise_is_refused(

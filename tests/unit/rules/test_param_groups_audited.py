@@ -179,7 +179,7 @@ def numbered(config: OptimizerConfig, layout: Layout) -> list[str]:
         ([GroupConfig(parameters=("nothing.*",))], "'nothing.*': names no parameter of this model"),
         (
             [GroupConfig(parameters=("a",)), GroupConfig(parameters=("0-1",))],
-            "'0-1': a is of another table already",
+            "'0-1': a is in another table already",
         ),
         (
             [GroupConfig(parameters=("a",), momentum=0.5)],
@@ -187,7 +187,7 @@ def numbered(config: OptimizerConfig, layout: Layout) -> list[str]:
         ),
         (
             [GroupConfig(parameters=("a",), arguments={"rho": 1})],
-            "'rho': is no argument of torch's",
+            "'rho': is not an argument of torch's",
         ),
     ],
 )

@@ -291,8 +291,8 @@ def test_a_format_that_holds_one_refuses_by_name(form: str, refused: str, tmp_pa
 @pytest.mark.parametrize(
     ("each", "sentence"),
     [
-        ([("sgd", ("a",))], "'b': is of no \\[\\[optimizer.each\\]\\]"),
-        ([("sgd", ("a",)), ("adam", ("*",))], "a is of another table already"),
+        ([("sgd", ("a",))], "'b': is in no \\[\\[optimizer.each\\]\\]"),
+        ([("sgd", ("a",)), ("adam", ("*",))], "a is in another table already"),
         ([("sgd", ("*",)), ("adam", "rest")], "'adam': has no parameter left"),
         ([("lion", ("a",)), ("adam", "rest")], "'lion': torch.optim of torch"),
     ],

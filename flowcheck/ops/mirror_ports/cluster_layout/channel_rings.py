@@ -14,6 +14,13 @@ from flowcheck.findings.catalog.mirrored_ports import (
     ORDER_BY_RANK,
     ORDER_CUT_IN_LOG,
 )
+from flowcheck.findings.catalog.refused_layouts import (
+    LEAVES_NODE_TWICE,
+    LOG_AMBIGUOUS,
+    LOG_CHANNELS,
+    LOG_OF_OTHER_RANKS,
+    LOGS_FOR_GROUPS,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.data_parallel_groups import DataParallelGroup
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
@@ -82,8 +89,7 @@ def rings_of(
     assumed: dict[Finding, None] = dict.fromkeys(plugs.assumed)
     rings: list[ChannelRing] = []
     if len(logs) not in (0, 1, len(groups)):
-        why = f"give one log for all {len(groups)} groups, or one for each"
-        raise ConfigError("--nccl-log", f"{len(logs)} logs", why)
+        raise ConfigError("--nccl-log", f"{len(logs)} logs", LOGS_FOR_GROUPS(len(groups)))
     for group in groups:
         log = logs[group.number if len(logs) > 1 else 0] if logs else ()
         order = _order_of(group, log) if logs else None
@@ -112,15 +118,11 @@ def _order_of(group: DataParallelGroup, log: Sequence[RingOrder]) -> RingOrder:
     ranks = len(group.members)
     fits = [o for o in log if ranks in (o.ranks, len(o.channels[0])) and _is_ring(o, ranks)]
     if not fits:
-        told = ", ".join(sorted({str(o.ranks or len(o.channels[0])) for o in log}))
-        why = f"the log has rings of {told} ranks, and group {group.name} has {ranks} ranks"
+        logged = sorted({o.ranks or len(o.channels[0]) for o in log})
+        why = LOG_OF_OTHER_RANKS(logged=logged, ranks=ranks)
         raise ConfigError("--nccl-log", group.name, why)
     if len(fits) > 1:
-        why = (
-            f"the log has {len(fits)} different orders of {ranks} ranks, and does not say which is "
-            "the data-parallel group's: leave only the lines of that group in the file"
-        )
-        raise ConfigError("--nccl-log", group.name, why)
+        raise ConfigError("--nccl-log", group.name, LOG_AMBIGUOUS(orders=len(fits), ranks=ranks))
     return fits[0]
 
 
@@ -145,9 +147,7 @@ def _channels(
     ncclTopoPostset)."""
     if order is not None:
         if stated not in (None, len(order.channels)):
-            why = (
-                f"NCCL's log has {len(order.channels)} channels of {group.name}: state that number"
-            )
+            why = LOG_CHANNELS(channels=len(order.channels), group=group.name)
             raise ConfigError("channels", stated, why)
         return len(order.channels)
     if stated is not None:
@@ -176,8 +176,7 @@ def _links(
         if group.node(rank) != group.node(then)
     ]
     if len(left) != len({group.node(rank) for rank in ring}):
-        why = f"channel {channel} of {group.name} leaves a node twice, which is not supported"
-        raise ConfigError("--nccl-log", channel, why)
+        raise ConfigError("channel", channel, LEAVES_NODE_TWICE(group.name))
     entry = {group.node(then): then for _, _, then in left}
     links = []
     for index, rank, then in left:

@@ -8,6 +8,7 @@ from itertools import product
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import GROUP_IN_ONE_NODE, GROUP_OF_ONE, GROUP_UNEVEN
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import SIZES, ClusterLayout
 
 SUMMED = ("dp", "cp")
@@ -63,21 +64,15 @@ def groups_of(topology: ClusterLayout) -> tuple[DataParallelGroup, ...]:
 
 def _group(number: int, name: str, members: list[int], per_node: int) -> DataParallelGroup:
     if len(members) < 2:
-        why = "leaves a data-parallel group of one rank: there is no sum to see"
-        raise ConfigError("tp * cp * pp", name, why)
+        raise ConfigError("data-parallel group", name, GROUP_OF_ONE())
     on = [rank // per_node for rank in members]
     if len(set(on)) == 1:
-        why = (
-            f"its {len(members)} ranks are all on node {on[0]}: its rings cross no switch (NVLink "
-            "sums), so no port shows them; see that gpus, tp, cp, pp and order are the job's: a "
-            "group that spans nodes can be seen"
-        )
+        why = GROUP_IN_ONE_NODE(ranks=len(members), node=on[0])
         raise ConfigError("data-parallel group", name, why)
     counts = {node: on.count(node) for node in on}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} on node {node}" for node, count in counts.items())
-        why = f"has {told}: such rings are not followed; state sizes that share nodes evenly"
-        raise ConfigError("data-parallel group", name, why)
+        told = [f"node {node}: {count}" for node, count in counts.items()]
+        raise ConfigError("data-parallel group", name, GROUP_UNEVEN(told))
     return DataParallelGroup(
         number=number,
         name=name,

@@ -13,6 +13,34 @@ from typing import Any
 
 from flowcheck.config.config_decoding import ConfigSection, at_least, convert
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import (
+    ALGORITHM_REFUSED,
+    AT_MOST,
+    EXPERTS,
+    HOSTS_FOR_PORTS,
+    INDIVISIBLE,
+    IP_ADDRESS,
+    MONITOR_TWICE,
+    NCCL_RELEASE,
+    NO_CABLE_ENDS_THERE,
+    NO_CABLES,
+    NO_MONITORS,
+    NODE_NUMBERS,
+    NODE_TWICE,
+    NOT_TOML,
+    ONE_OF,
+    ONE_RANGE,
+    ORDER_OF_SIZES,
+    PARAMETERS_OR_JOB,
+    PORT_OR_ERSPAN,
+    PORTS_FOR_NODES,
+    SPEED,
+    SWITCH_TWICE,
+    TOO_LARGE,
+    TOO_MANY_RANKS,
+    UNREADABLE,
+    WITHIN,
+)
 from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
@@ -31,10 +59,10 @@ def expand_numbers(key: str, text: str | None, count: int) -> tuple[int, ...]:
         told = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip(), re.ASCII)
         last = int(told[2] or told[1]) if told else 0
         if told is None or last < int(told[1]) or last >= count:
-            raise ConfigError(key, text, f"is numbers of nodes, 0 to {count - 1}, such as 0-3,8")
+            raise ConfigError(key, text, NODE_NUMBERS(count - 1))
         found += range(int(told[1]), last + 1)
     if len(set(found)) != len(found):
-        raise ConfigError(key, text, "names a node twice")
+        raise ConfigError(key, text, NODE_TWICE())
     return tuple(found)
 
 
@@ -48,12 +76,12 @@ def expand_range(key: str, ports: str | Sequence[str], most: int) -> tuple[str, 
     first, last, stride = int(told[1]), int(told[2]), int(told[3] or 1)
     names = range(first, last + 1, stride) if stride else range(0)
     if not 0 < len(names) <= most or RANGE.search(ports, told.end()):
-        raise ConfigError(key, ports, f"has one range, of 1 to {most} ports: Ethernet{{1-16}}/1")
+        raise ConfigError(key, ports, ONE_RANGE(most))
     return tuple(f"{ports[: told.start()]}{number}{ports[told.end() :]}" for number in names)
 
 
 MOST = 1 << 50
-"""Bytes or numbers: more is a slip of the pen."""
+"""Bytes or numbers. A choice that stops slips of the pen."""
 
 
 class TrafficFigures(ConfigSection, frozen=True):
@@ -73,7 +101,7 @@ class TrafficFigures(ConfigSection, frozen=True):
         at_least("traffic.bucket_bytes", self.bucket_bytes, self.element_bytes)
         _at_most("traffic.gradient_bytes", self.gradient_bytes)
         if self.element_bytes not in (1, 2, 4, 8):
-            raise ConfigError("traffic.element_bytes", self.element_bytes, "is 1, 2, 4 or 8")
+            raise ConfigError("traffic.element_bytes", self.element_bytes, ONE_OF((1, 2, 4, 8)))
         check_speed("traffic.step_s", self.step_s, 1e6)
         if self.other_gbps:
             check_speed("traffic.other_gbps", self.other_gbps)
@@ -91,30 +119,33 @@ class ReplicaFigures(ConfigSection, frozen=True):
 
     def __post_init__(self) -> None:
         if (self.parameters is None) == (self.job is None):
-            why = "state it, or job, and not both"
-            raise ConfigError("replica.parameters", self.parameters, why)
+            raise ConfigError("replica.parameters", self.parameters, PARAMETERS_OR_JOB())
         at_least("replica.parameters", 1 if self.parameters is None else self.parameters, 1)
         _at_most("replica.parameters", self.parameters or 1)
         if self.element_bytes not in (2, 4, 8):
-            raise ConfigError("replica.element_bytes", self.element_bytes, "is 2, 4 or 8")
+            raise ConfigError("replica.element_bytes", self.element_bytes, ONE_OF((2, 4, 8)))
 
 
 def _at_most(key: str, value: int) -> None:
     if value > MOST:
-        raise ConfigError(key, value, f"must be {MOST:,} at most")
+        raise ConfigError(key, value, AT_MOST(MOST))
 
 
 def check_speed(key: str, value: float, most: float = 1e5) -> None:
     """Raises ConfigError for what is no speed in Gb/s, or no time in seconds."""
     if not 0 < value <= most:  # NaN is neither
-        raise ConfigError(key, value, f"must be above 0, and at most {most:g}")
+        raise ConfigError(key, value, SPEED(most))
 
 
 MOST_RANKS = 4096
 """As `flowcheck plan` (ops/planning/wire_traffic.py, MOST_RANKS)."""
 MOST_FILE_BYTES = 4 << 20
+"""Bytes. A choice: 1,024 for each of 4,096 ranks; a larger file is not a layout, and is not
+read."""
 MOST_CHANNELS = 64
 """NCCL src/include/device.h, MAXCHANNELS."""
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
+"""Of RoCE, bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
 SIZES = ("tp", "cp", "dp", "pp")
 SEVERAL_ALGORITHMS = {"both": (Algorithm.RING, Algorithm.TREE)}
 """Words of the `algorithm` key for several that NCCL's tuner uses by turns."""
@@ -204,35 +235,33 @@ class ClusterLayout(ConfigSection, frozen=True):
         for key in ("nodes", "gpus", "tp", "cp", "pp"):
             at_least(key, getattr(self, key), 1)
         if self.ranks > MOST_RANKS:
-            why = f"{MOST_RANKS:,} ranks are the most that are planned for"
-            raise ConfigError("nodes", self.nodes, why)
+            raise ConfigError("nodes", self.nodes, TOO_MANY_RANKS(MOST_RANKS))
         if self.ep != 1:
-            why = "experts' gradients go by rings of their own, which are not planned: state 1"
-            raise ConfigError("ep", self.ep, why)
-        if self.ranks % (self.tp * self.cp * self.pp):
-            why = f"tp * cp * pp does not divide the {self.ranks} ranks"
-            raise ConfigError("tp", self.tp, why)
+            raise ConfigError("ep", self.ep, EXPERTS())
+        product = self.tp * self.cp * self.pp
+        if self.ranks % product:
+            raise ConfigError("tp", self.tp, INDIVISIBLE(product=product, ranks=self.ranks))
         if sorted(self.order.split("-")) != sorted(SIZES):
-            raise ConfigError("order", self.order, f"names each of {', '.join(SIZES)} once")
+            raise ConfigError("order", self.order, ORDER_OF_SIZES(SIZES))
         if self.channels is not None and not 1 <= self.channels <= MOST_CHANNELS:
-            raise ConfigError("channels", self.channels, f"is 1 to {MOST_CHANNELS}")
+            raise ConfigError("channels", self.channels, WITHIN(least=1, most=MOST_CHANNELS))
         self._check_algorithm()
-        if self.pmtu not in (256, 512, 1024, 2048, 4096):
-            raise ConfigError("pmtu", self.pmtu, "is one of 256, 512, 1024, 2048, 4096")
+        if self.pmtu not in PATH_MTUS:
+            raise ConfigError("pmtu", self.pmtu, ONE_OF(PATH_MTUS))
         try:
             _ = self.rule
         except ValueError as error:
-            raise ConfigError("nccl", self.nccl, 'state it as "2.21" or "2.21.5"') from error
+            raise ConfigError("nccl", self.nccl, NCCL_RELEASE()) from error
 
     def _check_algorithm(self) -> None:
         """Raises ConfigError for what is no algorithm, or is not followed."""
         followed = [str(spec.name) for spec in followed_algorithms()]
         words = dict.fromkeys([*followed, *SEVERAL_ALGORITHMS, *map(str, Algorithm)])
         if self.algorithm not in words:
-            raise ConfigError("algorithm", self.algorithm, f"is one of {', '.join(words)}")
+            raise ConfigError("algorithm", self.algorithm, ONE_OF(tuple(words)))
         for spec in map(spec_of, self.algorithms):
             if not spec.followed:
-                why = f"{spec.refused_because}; set NCCL_ALGO=Ring to have NCCL use rings"
+                why = ALGORITHM_REFUSED(spec.refused_because)
                 raise ConfigError("algorithm", self.algorithm, why)
 
     @property
@@ -258,41 +287,40 @@ def load_layout(path: Path) -> ClusterLayout:
     """A layout, checked. Raises ConfigError naming the key and what would be right."""
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
-            raise ConfigError("FILE", str(path), f"is larger than {MOST_FILE_BYTES:,} bytes")
+            raise ConfigError("FILE", str(path), TOO_LARGE(MOST_FILE_BYTES))
         tree = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ConfigError("FILE", str(path), f"cannot be read: {error.strerror}") from error
+        raise ConfigError("FILE", str(path), UNREADABLE(error.strerror)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError("FILE", str(path), f"is not TOML: {error}") from error
+        raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
     return topology_from(tree)
 
 
 def topology_from(tree: dict[str, Any]) -> ClusterLayout:
     """The checked layout of a parsed file. Raises ConfigError."""
-    for key, what in (("cable", "where each NIC is plugged in"), ("monitor", "a monitor port")):
+    for key, why in (("cable", NO_CABLES()), ("monitor", NO_MONITORS())):
         if not tree.get(key):
-            raise ConfigError(key, "not stated", f"state at least one [[{key}]]: {what}")
+            raise ConfigError(key, "not stated", why)
     topology = convert(tree, ClusterLayout)
     for number, cable in enumerate(topology.cable):
         _check_cable(f"cable[{number}]", cable, topology)
     names = [one.name for one in topology.switch]
     if again := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError("switch.name", again, "is said of two switches")
+        raise ConfigError("switch.name", again, SWITCH_TWICE())
     known = {cable.switch for cable in topology.cable}
     if wrong := next((name for name in names if name not in known), None):
-        why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
-        raise ConfigError("switch.name", wrong, why)
+        raise ConfigError("switch.name", wrong, NO_CABLE_ENDS_THERE(sorted(known)))
     seen: set[tuple[str, str]] = set()
     for number, monitor in enumerate(topology.monitor):
         key = f"monitor[{number}]"
         if monitor.switch not in known:
-            why = f"no cable ends there; cables end at {', '.join(sorted(known))}"
+            why = NO_CABLE_ENDS_THERE(sorted(known))
             raise ConfigError(f"{key}.switch", monitor.switch, why)
         if monitor.port is None and monitor.erspan is None:
-            raise ConfigError(f"{key}.port", "not stated", "state it, or erspan")
+            raise ConfigError(f"{key}.port", "not stated", PORT_OR_ERSPAN())
         check_speed(f"{key}.gbps", monitor.gbps)
         if (monitor.switch, monitor.called) in seen:
-            raise ConfigError(key, monitor.called, f"is stated twice, of {monitor.switch}")
+            raise ConfigError(key, monitor.called, MONITOR_TWICE(monitor.switch))
         seen.add((monitor.switch, monitor.called))
     return topology
 
@@ -303,20 +331,21 @@ def _check_cable(key: str, cable: Cable, topology: ClusterLayout) -> None:
     nodes = expand_numbers(f"{key}.nodes", cable.nodes, topology.nodes)
     ports = expand_range(f"{key}.ports", cable.ports, topology.nodes)
     if len(nodes) != len(ports):
-        why = f"names {len(ports)} ports, for {len(nodes)} nodes"
+        why = PORTS_FOR_NODES(ports=len(ports), nodes=len(nodes))
         raise ConfigError(f"{key}.ports", cable.ports, why)
     _check_hosts(f"{key}.hosts", cable, topology)
     if wrong := [gpu for gpu in cable.gpus or () if not 0 <= gpu < topology.gpus]:
-        raise ConfigError(f"{key}.gpus", wrong[0], f"is 0 to {topology.gpus - 1}")
+        raise ConfigError(f"{key}.gpus", wrong[0], WITHIN(least=0, most=topology.gpus - 1))
 
 
 def _check_hosts(key: str, cable: Cable, topology: ClusterLayout) -> None:
     hosts = expand_range(key, cable.hosts, topology.nodes)
     ports = expand_range(key, cable.ports, topology.nodes)
     if len(hosts) not in (0, len(ports)):
-        raise ConfigError(key, cable.hosts, f"names {len(hosts)} servers, at {len(ports)} ports")
+        why = HOSTS_FOR_PORTS(hosts=len(hosts), ports=len(ports))
+        raise ConfigError(key, cable.hosts, why)
     for host in hosts:
         try:
             ipaddress.ip_address(host)
         except ValueError as error:
-            raise ConfigError(key, host, "must be an IP address") from error
+            raise ConfigError(key, host, IP_ADDRESS()) from error

@@ -5,10 +5,6 @@ Sources: NCCL src/graph/search.cc (ncclTopoGetXmlFromGraph, ncclTopoGetXmlFromCh
 the NIC it comes by, its GPUs in order, the NIC it leaves by), src/graph/xml.cc (ncclTopoXmlLoad*).
 A dump is one process's view of one communicator, the last it made: it does not
 hold the order of nodes.
-
-Sources: NCCL src/graph/search.cc (ncclTopoGetXmlFromGraph, ncclTopoGetXmlFromChannel: a channel is
-the NIC it comes by, its GPUs in order, the NIC it leaves by), src/graph/xml.cc (ncclTopoXmlLoad*).
-A dump is one process's view of one communicator, the last it made: the order of nodes is not in it.
 """
 
 from __future__ import annotations
@@ -19,11 +15,29 @@ from xml.parsers import expat
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import (
+    CHANNELS_OF_OTHER_GPUS,
+    DUMP_HAS_DOCTYPE,
+    DUMP_NUMBER,
+    DUMP_OF_ONE_NODE,
+    DUMP_TOO_DEEP,
+    DUMP_WITHOUT_NETWORK,
+    NO_RING_CHANNEL,
+    NOT_A_DUMP,
+    NOT_XML,
+    TOO_LARGE,
+    UNREADABLE,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelNics
 
 MOST_BYTES = 8 << 20
+"""Bytes. A choice: a larger file is not a dump of NCCL's, and is not read."""
 MOST_DEPTH = 32
+"""Elements within each other. A choice: deeper than NCCL's topology nests; stops files made to
+exhaust memory."""
 MOST_ELEMENTS = 100_000
+"""Elements of a file. A choice: stops files made to exhaust memory."""
 RING_GRAPH = 0
 """The id of its ring graph (src/init.cc, initTransportsRank)."""
 ALTERNATE = 2
@@ -46,18 +60,17 @@ def read_dump(path: Path) -> NcclDump:
     """NCCL_GRAPH_DUMP_FILE or NCCL_TOPO_DUMP_FILE. Raises ConfigError for what is neither."""
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise ConfigError("--graph", str(path), f"is larger than {MOST_BYTES:,} bytes")
+            raise ConfigError("--graph", str(path), TOO_LARGE(MOST_BYTES))
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError("--graph", str(path), f"cannot be read: {error.strerror}") from error
+        raise ConfigError("--graph", str(path), UNREADABLE(error.strerror)) from error
     reader = _Reader(str(path))
     reader.read(content)
     if reader.root == "graphs":
         return NcclDump(ways=reader.ways())
     if reader.root == "system":
         return NcclDump(near=reader.near())
-    right = "is no dump of NCCL: its first element is graphs or system"
-    raise ConfigError("--graph", str(path), right)
+    raise ConfigError("--graph", str(path), NOT_A_DUMP())
 
 
 class _Reader:
@@ -84,19 +97,18 @@ class _Reader:
         try:
             parser.Parse(content, True)
         except expat.ExpatError as error:
-            raise self._wrong(f"is not XML: {error}") from error
+            raise self._wrong(NOT_XML(str(error))) from error
 
     def ways(self) -> ChannelNics:
         if not self.channels:
-            raise self._wrong('has no channel of the ring graph, graph id="0"')
+            raise self._wrong(NO_RING_CHANNEL())
         orders = [tuple(n for tag, n in each if tag == "gpu") for each in self.channels]
         nics = [[n for tag, n in each if tag == "net"] for each in self.channels]
         gpus = set(orders[0])
         if any(set(order) != gpus or len(order) != len(gpus) for order in orders):
-            raise self._wrong("has channels of different GPUs")
+            raise self._wrong(CHANNELS_OF_OTHER_GPUS())
         if any(len(pair) != 2 for pair in nics):
-            why = "has a channel without two nets: it was dumped by a job on one node"
-            raise self._wrong(why)
+            raise self._wrong(DUMP_OF_ONE_NODE())
         return ChannelNics(
             gpus=tuple(sorted(gpus)),
             nics=tuple((pair[0], pair[1]) for pair in nics),
@@ -105,7 +117,7 @@ class _Reader:
 
     def near(self) -> dict[int, int]:
         if not self.gpus or not self.nets:
-            raise self._wrong("names no GPU, or no net: it was dumped without a network")
+            raise self._wrong(DUMP_WITHOUT_NETWORK())
         return {gpu: self._nearest(gpu, path) for gpu, path in self.gpus.items()}
 
     def _nearest(self, gpu: int, path: Path_) -> int:
@@ -123,7 +135,7 @@ class _Reader:
     def _begin(self, tag: str, attributes: Attributes) -> None:
         self.elements += 1
         if self.elements > MOST_ELEMENTS or len(self.open) >= MOST_DEPTH:
-            raise self._wrong("has more elements than any machine of NCCL's")
+            raise self._wrong(DUMP_TOO_DEEP())
         above = self.open[-1][0] if self.open else ""
         if not self.open:
             self.root = tag
@@ -144,7 +156,7 @@ class _Reader:
         self.open.pop()
 
     def _doctype(self, *_: object) -> None:
-        raise self._wrong("has a document type: NCCL writes none, and no entity is followed")
+        raise self._wrong(DUMP_HAS_DOCTYPE())
 
     def _number(self, attributes: Attributes, key: str, default: int | None = None) -> int:
         text = attributes.get(key)
@@ -153,10 +165,10 @@ class _Reader:
         try:
             found = int(text or "", 16 if (text or "").lower().startswith("0x") else 10)
         except ValueError as error:
-            raise self._wrong(f"{key} = {(text or '')[:40]!r} is no number") from error
+            raise self._wrong(DUMP_NUMBER(key=key, text=repr((text or "")[:40]))) from error
         if found < 0:
-            raise self._wrong(f"{key} = {found} is below 0")
+            raise self._wrong(DUMP_NUMBER(key=key, text=str(found)))
         return found & ((1 << LOCAL_BITS) - 1)
 
-    def _wrong(self, why: str) -> ConfigError:
+    def _wrong(self, why: Finding) -> ConfigError:
         return ConfigError("--graph", self.name, why)

@@ -9,6 +9,13 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.mirrored_ports import GPU_AGAINST_DUMP, GPUS_BY_NUMBER
+from flowcheck.findings.catalog.refused_layouts import (
+    GPU_OF_TWO_NICS,
+    MONITOR_CABLED,
+    NIC_WITHOUT_CABLE,
+    NODE_WITHOUT_CABLE,
+    PORT_TAKEN,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
     ClusterLayout,
@@ -57,10 +64,8 @@ def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) 
                 p.port == port and p.switch == cable.switch
                 for p in found.get((node, cable.nic), ())
             ):
-                why = (
-                    f"this port of {cable.switch} is stated for {before} too: state each port once"
-                )
-                raise ConfigError(f"{key}.ports", port, why)
+                taken_by = PORT_TAKEN(switch=cable.switch, nic=before)
+                raise ConfigError(f"{key}.ports", port, taken_by)
             plug = CabledPort(
                 switch=cable.switch,
                 port=port,
@@ -72,16 +77,11 @@ def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) 
             found.setdefault((node, cable.nic), []).append(plug)
             for gpu in cable.gpus or ():
                 if stated.setdefault((node, gpu), cable.nic) != cable.nic:
-                    why = (
-                        f"GPU {gpu} of node {node} is stated for NIC {stated[node, gpu]} too: "
-                        "state one NIC for each GPU"
-                    )
+                    why = GPU_OF_TWO_NICS(gpu=gpu, node=node, nic=stated[node, gpu])
                     raise ConfigError(f"{key}.gpus", gpu, why)
     for number, monitor in enumerate(topology.monitor):
         if there := taken.get((monitor.switch, monitor.port or "")):
-            raise ConfigError(
-                f"monitor[{number}].port", monitor.port, f"is cabled to {there}: name another port"
-            )
+            raise ConfigError(f"monitor[{number}].port", monitor.port, MONITOR_CABLED(there))
     nics, assumed = _by_gpu(topology, found, stated, near)
     return NicCabling(
         of={at: tuple(each) for at, each in found.items()}, nics=nics, assumed=assumed
@@ -104,8 +104,7 @@ def _by_gpu(
     for node in range(topology.nodes):
         own = sorted(nic for at, nic in found if at == node)
         if not own:
-            why = "has no [[cable]]: state one for each node, or its rings could not leave it"
-            raise ConfigError("cable", f"node {node}", why)
+            raise ConfigError("cable", f"node {node}", NODE_WITHOUT_CABLE())
         for gpu in range(topology.gpus):
             nic = stated.get((node, gpu))
             if nic is None and near is not None:
@@ -114,7 +113,7 @@ def _by_gpu(
                 nic = own[gpu * len(own) // topology.gpus]
                 assumed |= {GPUS_BY_NUMBER(): None} if len(own) > 1 else {}
             if nic not in own:
-                why = f"GPU {gpu} uses NIC {nic}, which has no cable on node {node}"
+                why = NIC_WITHOUT_CABLE(gpu=gpu, nic=nic, node=node)
                 raise ConfigError("cable.nic", nic, why)
             nics[node, gpu] = nic
     return nics, tuple(assumed)

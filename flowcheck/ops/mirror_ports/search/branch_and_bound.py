@@ -22,7 +22,7 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
     MirroredDirection,
     PortTap,
 )
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPort, MonitorPorts
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPort, MonitorPorts
 
 PlacedPorts = tuple[tuple[MirroredDirection, int], ...]
 """Pairs with the number of the monitor that has their copies."""
@@ -79,9 +79,10 @@ def load_of(placed: PlacedPorts) -> dict[int, tuple[MirroredDirection, ...]]:
 
 
 SEARCH_LIMIT_S = 30.0
-"""Of one search; beyond, the best that was found stands, as beyond its steps."""
+"""Seconds of one search; beyond, the best that was found stands, as beyond its steps. A choice:
+longer may find fewer ports, while the operator waits."""
 QUIET_S = 3.0
-"""Between two lines on stderr, and before the first."""
+"""Seconds between two lines on stderr, and before the first. A choice of layout."""
 
 
 class SearchTimer:
@@ -134,7 +135,8 @@ class LowerBound:
 
 
 MOST_STEPS = 5_000
-"""Of a search; beyond, the best that was found stands, with how much less there might be."""
+"""Steps of a search; beyond, the best that was found stands, with how much less there might be. A
+choice: more may find fewer ports, while the operator waits."""
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):

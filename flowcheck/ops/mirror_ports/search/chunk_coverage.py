@@ -13,6 +13,15 @@ from itertools import product
 import msgspec
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import (
+    ALGORITHM_LEAST_RANKS,
+    ALGORITHM_NICS,
+    ALGORITHM_RANKS,
+    CHUNKS_UNSEEN,
+    MORE_CHUNKS_UNSEEN,
+    NO_CHUNK_SEEN,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelRing, RingLink
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import CabledPort, NicCabling
 from flowcheck.ops.switch.mirror_session import MirrorDirection
@@ -20,6 +29,8 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec
 
+MOST_CHUNKS = 8
+"""Chunks that an error names."""
 _TapPlace = tuple[int, int, tuple[MirrorDirection, ...]]
 """(node, NIC, directions that are mirrored together)."""
 
@@ -64,13 +75,15 @@ class CoverageGoal(msgspec.Struct, frozen=True, kw_only=True):
     def whole(self) -> int:
         return (1 << len(self.chunks)) - 1
 
-    def lacked(self, bits: int) -> str:
-        """Chunks that are not seen, by their numbers: those of a few."""
+    def seen_without(self, bits: int) -> Finding:
+        """What is seen if these bits are not: the first missing chunks by their numbers."""
         each = sorted(c for n, some in enumerate(self.chunks) if bits >> n & 1 for c in some)
         if bits == self.whole:
-            return f"none of this one's {len(each)} chunks"
-        more = f" and {len(each) - 8} more" if len(each) > 8 else ""
-        return f"all of this one but chunks {', '.join(map(str, each[:8]))}{more}"
+            return NO_CHUNK_SEEN(len(each))
+        if len(each) > MOST_CHUNKS:
+            more = len(each) - MOST_CHUNKS
+            return MORE_CHUNKS_UNSEEN(chunks=each[:MOST_CHUNKS], more=more)
+        return CHUNKS_UNSEEN(each)
 
 
 class CoverageProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,12 +144,16 @@ def _check_sizes(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
         most = ring.ranks if spec.most_ranks is None else spec.most_ranks
         if spec.least_ranks <= ring.ranks <= most and len(ring.links) >= spec.least_nodes:
             continue
-        upward = f"of {spec.least_ranks} ranks or more"
-        sizes = upward if spec.most_ranks is None else f"of {spec.least_ranks} to {most} ranks"
-        why = (
-            f"{spec.plural} are followed {sizes}, on {spec.least_nodes} nodes or more: group "
-            f"{ring.group.name} has {ring.ranks} on {len(ring.links)}; NCCL_ALGO=Ring makes rings"
-        )
+        told = {
+            "algorithm": spec.plural,
+            "least": spec.least_ranks,
+            "nodes": spec.least_nodes,
+            "group": ring.group.name,
+            "ranks": ring.ranks,
+            "own": len(ring.links),
+        }
+        bounded = spec.most_ranks is not None
+        why = ALGORITHM_RANKS(most=most, **told) if bounded else ALGORITHM_LEAST_RANKS(**told)
         raise ConfigError("algorithm", str(spec.name), why)
 
 
@@ -147,10 +164,7 @@ def _check_nics(spec: AlgorithmSpec, rings: Sequence[ChannelRing]) -> None:
         for link in ring.links:
             for node, nic in ((link.out_of, link.nic_out), (link.into, link.nic_in)):
                 if nics.setdefault((ring.group.name, node), nic) != nic:
-                    why = (
-                        f"group {ring.group.name} uses several NICs of node {node}: {spec.plural} "
-                        "are followed by one port a node; NCCL_ALGO=Ring makes rings"
-                    )
+                    why = ALGORITHM_NICS(group=ring.group.name, node=node, algorithm=spec.plural)
                     raise ConfigError("algorithm", str(spec.name), why)
 
 

@@ -7,7 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from flowcheck.config.config_decoding import at_least
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import (
+    ADD_MONITORS,
+    ADD_MONITORS_BESIDE,
+    ADD_MONITORS_THERE,
+    LESS_REDUNDANCY,
+    MONITOR_ROOM,
+    MONITORS_TOO_SMALL,
+    NO_SHARING_FOUND,
+    PORTS_NEEDED,
+    RING_UNCOVERED,
+    SEARCH_ENDED,
+    TUNNEL_ROOM,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.search.branch_and_bound import (
     MOST_STEPS,
     SEARCH_LIMIT_S,
@@ -16,7 +31,7 @@ from flowcheck.ops.mirror_ports.search.branch_and_bound import (
     load_of,
 )
 from flowcheck.ops.mirror_ports.search.chunk_coverage import CoverageGoal, CoverageProblem, PortTap
-from flowcheck.ops.mirror_ports.search.monitor_ports import MonitorPort, MonitorPorts
+from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPort, MonitorPorts
 
 
 def coverage_error(
@@ -31,22 +46,25 @@ def coverage_error(
     these bits; within: the --redundancy at which some machine would see all, 0 where none."""
     want, bits = lacking[0]
     rings = sum(one.group == want.group for one in sought.wants)
-    times = f" on {redundancy} monitor ports" if redundancy > 1 else ""
     ends = _ends(sought, want)
     there = [
         f"{spot.name} to {spot.monitor.machine}"
         for spot in monitors.spots
         if spot.monitor.switch in ends
     ]
-    seen = rings - len(lacking)
-    why = (
-        f"cannot be covered at one machine, which has to see all of group {want.group}: at "
-        f"{machine}, which sees {seen} of its {rings} rings, {want.lacked(bits)} can be "
-        f"seen{times}. Its links end at {', '.join(sorted(ends))}; monitors there: "
-        f"{', '.join(there) or 'none'}. {_remedy(sought, monitors, machine, lacking, redundancy)}"
+    why = RING_UNCOVERED(
+        group=want.group,
+        ports="1 monitor port" if redundancy == 1 else f"{redundancy} monitor ports",
+        machine=machine,
+        seen=rings - len(lacking),
+        rings=rings,
+        part=want.seen_without(bits),
+        switches=sorted(ends),
+        monitors=there or "none",
+        add=_monitors_to_add(sought, monitors, machine, lacking, redundancy),
     )
     if within:
-        why += f", or ask for --redundancy {within}"
+        why = LESS_REDUNDANCY(uncovered=why, redundancy=within)
     return ConfigError("ring", want.name, why)
 
 
@@ -55,21 +73,25 @@ def _ends(sought: CoverageProblem, want: CoverageGoal) -> set[str]:
     return {p.switch for tap in sought.taps if want.name in tap.shows for p in tap.pairs}
 
 
-def _remedy(
+def _monitors_to_add(
     sought: CoverageProblem,
     monitors: MonitorPorts,
     machine: str,
     lacking: Sequence[tuple[CoverageGoal, int]],
     redundancy: int,
-) -> str:
+) -> tuple[Finding, ...]:
     """At the switches of all that the machine lacks, as many monitors as it may need there."""
-    told = []
+    told: list[Finding] = []
     for switch in sorted({end for want, _ in lacking for end in _ends(sought, want)}):
         own = sum(spot.monitor.machine == machine for spot in monitors.on(switch))
         if own < redundancy:
-            told.append(f"{redundancy - own} at {switch}" + (f" beside its {own}" if own else ""))
-    what = " and ".join(told) or "more at these switches"
-    return f'State [[monitor]] tables with machine = "{machine}": {what}'
+            more = redundancy - own
+            told.append(
+                ADD_MONITORS_BESIDE(count=more, switch=switch, own=own)
+                if own
+                else ADD_MONITORS(count=more, switch=switch)
+            )
+    return tuple(told) or (ADD_MONITORS_THERE(),)
 
 
 class PortChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +118,7 @@ def choose_ports(
 ) -> PortChoice:
     """Raises ConfigError naming the ring that no choice covers, or the sum that no monitor port
     of a switch takes."""
-    if redundancy < 1:
-        raise ConfigError("--redundancy", redundancy, "must be 1 or more")
+    at_least("--redundancy", redundancy, 1)
     with_monitor = {spot.monitor.switch for spot in monitors.spots}
     usable = [t for t in sought.taps if all(pair.switch in with_monitor for pair in t.pairs)]
     homes = {
@@ -216,11 +237,8 @@ def _too_much(
     rings = ", ".join(want.name for want in wants[:4]) + (", ..." if len(wants) > 4 else "")
     ends = {pair.switch for tap in taps for pair in tap.pairs}
     if found is None:
-        why = (
-            f"no choice was found in {most_steps:,} steps or {SEARCH_LIMIT_S:g} s: state "
-            "more monitors at "
-            f"{', '.join(sorted(ends))}, or fewer rings or nodes"
-        )
+        limit = f"{SEARCH_LIMIT_S:g}"
+        why = SEARCH_ENDED(steps=most_steps, seconds=limit, switches=sorted(ends))
         return ConfigError("ring", rings, why)
     switches = list(dict.fromkeys(pair.switch for pair, _ in found.placed))
     load = load_of(found.placed)
@@ -228,28 +246,22 @@ def _too_much(
     room = sum(s.monitor.gbps / s.growth for s in monitors.spots if s.monitor.switch in ends)
     refusals = (monitors.refused(switch, load) for switch in switches if needed <= room)
     total = " + ".join(f"{count} * {gbps:g}" for gbps, count in _by_speed(found.placed))
-    there = [
-        f"{s.name} {s.monitor.gbps:g}"
-        + (
-            f" ({s.monitor.gbps / s.growth:.4g} without the tunnel's headers)"
-            if s.growth > 1
-            else ""
-        )
-        for s in monitors.spots
-        if s.monitor.switch in ends
-    ]
+    there = [_room(s) for s in monitors.spots if s.monitor.switch in ends]
     told = [
-        f"{len(found.placed)} pairs are needed, {total} = "
-        f"{needed:g} Gb/s; the monitor ports beside them are "
-        f"{', '.join(there)}",
-        *(str(refusal) for refusal in refusals if refusal is not None),
+        PORTS_NEEDED(count=len(found.placed), sum=total, gbps=needed, monitors=there),
+        *(refusal for refusal in refusals if refusal is not None),
     ]
     if needed <= room:
-        told.append(
-            f"no way to share them was found (a search ends by itself after {SEARCH_LIMIT_S:g} s)"
-        )
-    why = f"{'; '.join(told)}: state more or faster monitor ports"
-    return ConfigError("monitor", rings, why)
+        told.append(NO_SHARING_FOUND(f"{SEARCH_LIMIT_S:g}"))
+    return ConfigError("monitor", rings, MONITORS_TOO_SMALL(told))
+
+
+def _room(spot: MonitorPort) -> Finding:
+    """How much a monitor port takes."""
+    if spot.growth > 1:
+        inner = f"{spot.monitor.gbps / spot.growth:.4g}"
+        return TUNNEL_ROOM(monitor=spot.name, gbps=spot.monitor.gbps, inner=inner)
+    return MONITOR_ROOM(monitor=spot.name, gbps=spot.monitor.gbps)
 
 
 def _by_speed(placed: PlacedPorts) -> list[tuple[float, int]]:

@@ -20,8 +20,10 @@ from flowcheck.findings.catalog.switch_changes import LOCKED, NOT_A_JOURNAL
 from flowcheck.private_files import make_folder
 
 LOCK_S = 15.0
-"""Longer than a command goes on that outlived its run (ovs_state.py, TIMEOUT_S)."""
+"""Seconds to wait for another run's lock: longer than a command goes on that outlived its run
+(ovs_state.py, TIMEOUT_S)."""
 LOOK_S = 0.1
+"""Seconds between two tries of the lock. A choice: shorter costs processor time."""
 
 
 def default_folder() -> Path:

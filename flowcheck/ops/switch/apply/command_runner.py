@@ -25,9 +25,13 @@ from flowcheck.findings.catalog.switch_changes import (
 )
 
 LIMIT_S = 30
+"""Seconds a local command may take. A choice: longer delays the error, shorter fails on a busy
+machine."""
 MOST_BYTES = 16 << 20
+"""Bytes of a command's output. A choice: stops a command that never ends talking from taking all
+memory."""
 SAID_BYTES = 4096
-"""Of standard error, its end."""
+"""Bytes of standard error that an error shows, its end. A choice of layout."""
 UNHEARD = 255
 """ssh(1), EXIT STATUS: an error of ssh's own; else it is that of the command."""
 
@@ -44,7 +48,7 @@ class OutcomeUnknownError(StateError):
 def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
     """Standard output.
 
-    It has what was made inheritable: the lock (journal.py), which a program keeps that outlives us.
+    The program inherits the lock (apply_journal.py), and keeps it where it outlives this process.
 
     Raises StateError with what the program said where it fails, is missing, takes longer than
     `limit_s` or says more than MOST_BYTES.
@@ -107,7 +111,11 @@ def run_json(command: Sequence[str]) -> Any:
 
 HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]{0,254}"
 SSH_LIMIT_S = 60
+"""Seconds a command over ssh may take, CONNECT_S included. A choice: switches answer slowly; longer
+delays the error."""
 CONNECT_S = 10
+"""Seconds for ssh to connect (ssh_config(5), ConnectTimeout). A choice: longer delays the error of
+a switch that is off."""
 OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",

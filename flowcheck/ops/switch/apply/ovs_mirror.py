@@ -39,9 +39,10 @@ from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 
 COUNTED_S = 15.0
-"""The daemon writes its counters every 5 s unless told otherwise (vswitch.ovsschema,
-other_config:stats-update-interval)."""
+"""Seconds to wait for counters to move. The daemon writes them every 5 s unless told otherwise
+(vswitch.ovsschema, other_config:stats-update-interval): three of its turns."""
 LOOK_S = 0.2
+"""Seconds between two looks at the counters. A choice: shorter costs processor time."""
 
 
 class OvsGoal(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ from flowcheck.findings.catalog.switch_changes import OVS_NO_SOCKET, OVSDB_UNEXP
 from flowcheck.ops.switch.apply.command_runner import run, run_json
 
 TIMEOUT_S = 10
-"""ovsdb-client and ovs-vsctl would wait for ever where nobody answers."""
+"""Seconds an Open vSwitch command may take: it would wait for ever where nobody answers. A choice:
+longer delays the error; below apply_journal.py's LOCK_S."""
 COLUMNS = {
     "Open_vSwitch": ("external_ids", "other_config"),
     "Bridge": ("_uuid", "name", "ports", "mirrors", "controller"),

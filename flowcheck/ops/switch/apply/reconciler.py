@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from flowcheck.errors import FlowCheckError, StateError
-from flowcheck.findings.catalog.error_texts import ERROR_TEXT
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.switch_changes import (
     INTERRUPTED,
     NOT_RESTORED,

@@ -31,7 +31,11 @@ from flowcheck.ops.switch.apply.sonic_state import SessionRow, SonicState, norma
 from flowcheck.ops.switch.mirror_session import MirrorSession
 
 ACTIVE_S = 10.0
+"""Seconds for the session's status to become active. A choice: longer delays the error, shorter
+fails on a busy switch."""
 LOOK_S = 1.0
+"""Seconds between two looks at the session: each is a command over ssh. A choice: shorter costs the
+switch's processor."""
 CONFIG = ("sudo", "-n", "config", "mirror_session")
 SAVE = ("sudo", "-n", "config", "save", "-y")
 

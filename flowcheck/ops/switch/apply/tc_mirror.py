@@ -215,9 +215,12 @@ WAY = {MirrorDirection.RX: "ingress", MirrorDirection.TX: "egress"}
 HARMLESS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
 """Root qdiscs that drop nothing while the device keeps up."""
 LOOK_S = 0.5
+"""Seconds in which frames of the monitor port are counted. A choice: longer delays `apply`, shorter
+may miss traffic."""
 MOST_FRAMES = 4
-"""In LOOK_S, one way: what a host says by itself of a device that has come up (IPv6's neighbour and
-multicast reports, LLDP, spanning tree) stays below; more is somebody's traffic."""
+"""Frames in LOOK_S, one way. A choice: what a host says by itself of a device that has come up
+(IPv6's neighbour and multicast reports, LLDP, spanning tree) stays below; more is somebody's
+traffic."""
 
 
 def tc_goal(

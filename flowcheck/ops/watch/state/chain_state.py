@@ -1,9 +1,9 @@
 """The state of a chain as one value: the data contract of `watch`, `top`, `status` and the page
 (state.json).
 
-state_reader.py makes it; metrics, health, the terminal view and the page are made of it and of
-nothing else. Times end in `_ns` and are since 1970; None means: it did not happen, or is unknown.
-Facts are findings: {"code", "arguments", "until_audit", "sentence"}.
+state_reader.py makes it; metrics, health, the terminal view and the page use nothing else. Names of
+times end in `_ns`: nanoseconds since 1970. None means that it did not happen, or is unknown. Facts
+are findings: {"code", "arguments", "until_audit", "sentence"}.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class StateStruct(msgspec.Struct, frozen=True, kw_only=True):
 
 class HealthWord(StrEnum):
     EXACT = "exact"
-    """The replica has taken every whole step that came, and all of it is as the trainers'."""
+    """The replica has applied every complete step, and all of it equals the trainers' state."""
     BEHIND = "behind"
-    """It waits: for a job, for a base, or it has more than a little to take."""
+    """It waits for a job or for a base, or has more than a little to apply."""
     TAINTED = "tainted"
-    """What it holds is not all of its step, or an audit says that it is not the trainers'."""
+    """A part of it is of an earlier step, or an audit found that it differs from the trainers'
+    state."""
     STALE = "stale"
-    """It does not get on, or nobody knows: no chain, no stage, a step was lost, nothing arrives."""
+    """It makes no progress, or that is unknown: no chain, no stage, a lost step, no traffic."""
 
 
 class Health(StateStruct, frozen=True, kw_only=True):
@@ -42,27 +43,27 @@ class StepState(StateStruct, frozen=True, kw_only=True):
 
     step: int
     arrived_ns: int | None = None
-    """The last byte of it was placed."""
+    """When its last byte was placed."""
     applied_ns: int | None = None
-    """The replica took it."""
+    """When the replica applied it."""
     durable_ns: int | None = None
-    """A checkpoint of it is whole at the target."""
+    """When a checkpoint of it was complete at the target."""
     seconds: float | None = None
-    """That taking it took."""
+    """Seconds that applying it took."""
     lost: Finding | None = None
     """Why it cannot be rebuilt; None: it was not lost."""
     missing: int = 0
     """Packets of it that sequence numbers show and no mirror brought."""
     healed: int = 0
-    """Of those, that came after all; with `lost`, 1: the replica goes on behind it."""
+    """Missing packets that arrived after all; with `lost`, 1: the replica went on after it."""
     tainted: bool = False
-    """Taken without all of its bytes."""
+    """It was applied without all of its bytes."""
     audited: bool | None = None
     """Whether an audit of it passed; None: there was none."""
     anchored: bool = False
-    """The trainer's own file took its place."""
+    """A trainer checkpoint replaced it."""
     logged: bool = False
-    """It waits for a base, and is counted from 1 since the job was joined."""
+    """It waits for a base; its number counts from 1 since the job was joined."""
 
 
 class StageState(StateStruct, frozen=True, kw_only=True):
@@ -72,16 +73,16 @@ class StageState(StateStruct, frozen=True, kw_only=True):
     """supervisor, capture-0, parse-0, extract, update, persist, serve."""
     job: int
     pid: int | None
-    """None: it does not live."""
+    """None: the process is not alive."""
     started: bool
-    """It was, at least once."""
+    """It was started at least once."""
     restarts: int
     gone_s: float | None
-    """For how long it was seen not to live; None: it does, or was never started."""
+    """Seconds since it was first seen dead; None: it is alive, or was never started."""
     done: int | None = None
     """Frames, or steps, so far (`unit`); None: it counts nothing."""
     rate: float | None = None
-    """Of those a second, over the last seconds; None: not known yet."""
+    """Frames or steps per second, over the last seconds; None: not known yet."""
     unit: str = ""
     """frames, steps or empty."""
     bytes_s: float | None = None
@@ -96,34 +97,36 @@ class RingState(StateStruct, frozen=True, kw_only=True):
     """What frames come from, as the job file states it: eth1, 0000:3b:00.0, a file."""
     slots: int
     filled_slots: int
-    """Captured and not yet given back by the slowest reader."""
+    """Slots that are captured and not yet released by the slowest reader."""
     fill: float
-    """Their part of all, 0 to 1."""
+    """Their share of all slots, 0 to 1."""
     huge_pages: bool
     head: int
     parsed: int
     tail: int
     captured_bytes: int
-    """Off the wire."""
+    """Bytes off the wire."""
     frame_age_s: float | None
-    """Since the last frame, to half a second; None: none came."""
+    """Seconds since the last frame, to half a second; None: no frame came."""
     dark_s: float | None
-    """For how long its interface has had no link; None: it has, or is no interface of the kernel's,
-    of which nothing is known."""
+    """Seconds for which its interface has had no link; None: it has one, or the kernel has no
+    interface for it."""
     lost: dict[str, int]
-    """Frames that reached this machine and no slot, by counter (LOSSES, packet_counters.py)."""
+    """Frames that reached this machine and found no slot, by counter (LOSSES,
+    packet_counters.py)."""
     verdicts: dict[str, int]
-    """Frames by what they turned out to be; those with none left out."""
+    """Frames by what the parser found them to be; zeros are left out."""
     parse: dict[str, int]
     """The parser's other counters."""
     extract: dict[str, int]
     """The first job's extractor's counters."""
     missing_packets: int
-    """That flows' sequence numbers show and that port did not bring, now."""
+    """Packets that flows' sequence numbers show and that port did not bring, at present."""
 
 
 class DiagramLink(StateStruct, frozen=True, kw_only=True):
-    """A mirrored link of a ring of ranks, from a node to another, by their places in it."""
+    """A mirrored link of a ring of ranks, from one node to another; nodes are named by their place
+    in the ring."""
 
     sender: int
     receiver: int
@@ -138,9 +141,10 @@ class DiagramLink(StateStruct, frozen=True, kw_only=True):
     tx: tuple[str, ...]
     """And those that copy it as they send it to the receiver."""
     beside_ring: bool = msgspec.field(name="tree")
-    """It is no link of the ring: only trees pass there. The key is of before `algorithm`."""
+    """It is no link of the ring: only other algorithms' traffic passes there. The JSON key is older
+    than `algorithm`."""
     algorithm: Algorithm = Algorithm.RING
-    """Whose link it is: the ring's, or of one that alone passes there."""
+    """The algorithm whose link it is: the ring's, or the only one that uses this link."""
 
 
 class RingDiagram(StateStruct, frozen=True, kw_only=True):
@@ -149,9 +153,9 @@ class RingDiagram(StateStruct, frozen=True, kw_only=True):
     number: int
     ranks: int
     nodes: int
-    """ranks // gpus: so many places the ring has."""
+    """Number of nodes: ranks // gpus."""
     gpus: int
-    """Ranks of a node."""
+    """Ranks per node."""
     channels: int
     ring: bool
     """False: point-to-point connections, whose ends are not numbered."""
@@ -160,7 +164,8 @@ class RingDiagram(StateStruct, frozen=True, kw_only=True):
     links: tuple[DiagramLink, ...]
     """All links that are mirrored; those between other nodes are not."""
     chunk_links: tuple[int, ...]
-    """[chunk] on how many mirrored links its sum passes; -1: it has no byte; (): not known."""
+    """[chunk] number of mirrored links that carry its sum; -1: the chunk has no byte; ():
+    unknown."""
     summary: tuple[str, ...]
     """Sentences, as `flowcheck analyze` prints them."""
 
@@ -170,85 +175,87 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
 
     target: str
     step: int | None
-    """Of the newest that is whole there."""
+    """Step of the newest complete checkpoint there."""
     name: str
     time_ns: int | None
     age_s: float | None
     count: int
-    """Saved since the chain began."""
+    """Number of checkpoints saved since the chain began."""
     phase: str
-    """writing, sending, verifying; empty: nothing is under way."""
+    """writing, sending, verifying; empty: no save is under way."""
     phase_step: int | None
     done_share: float | None
-    """Of what is under way, 0 to 1; None: not known."""
+    """Share of the current phase that is done, 0 to 1; None: unknown."""
     error: Finding | None
-    """Of the last attempt; None: it did not fail."""
+    """Why the last attempt failed; None: it did not."""
     attempts: int
-    """That failed since one did not."""
+    """Failed attempts since the last success."""
 
 
 class EndKind(StrEnum):
     ASKED = "asked"
-    """By who may: `flowcheck down`, Ctrl-C, a signal."""
+    """Somebody stopped it: `flowcheck down`, Ctrl-C, a signal."""
     DRAINED = "drained"
-    """Its sources ended, and all of them is taken: a replay."""
+    """Its sources ended, and everything from them was applied: a replay."""
     FAILED = "failed"
     """It gave up."""
     KILLED = "killed"
 
 
 class JobEnd(StateStruct, frozen=True, kw_only=True):
-    """Of one job's replica, at the end."""
+    """The result of one job's replica, when the chain ended."""
 
     step: int
-    """0: none was taken."""
+    """The last applied step; 0: none was."""
     why: Finding | None = None
-    """What kept it from following to the end; None: it did."""
+    """Why it did not follow to the end; None: it did."""
     in_flight: int | None = None
-    """A step that was not whole then; no loss."""
+    """A step that was not complete then; this is no loss."""
     checkpoint: str | None = None
     """Where it was written; None: it was not."""
 
 
 class ChainEnd(StateStruct, frozen=True, kw_only=True):
-    """Of a chain."""
+    """How a chain ended."""
 
     how: EndKind
     by: Finding
-    """Who asked, why it failed, who found it killed."""
+    """Who stopped it, why it failed, or who found it killed."""
     time_ns: int
-    """Since 1970; of a chain that was killed its last sign of life."""
+    """When it ended; for a killed chain, its last heartbeat or event."""
     jobs: tuple[JobEnd, ...] = ()
     restarts: dict[str, int] = msgspec.field(default_factory=dict)
-    """Times each stage was started again; of further jobs "NAME (job 2)"."""
+    """{stage: number of restarts}; stages of further jobs are named "NAME (job 2)"."""
     rings: tuple[RingState, ...] = ()
-    """As they were then: what was captured, and what was lost."""
+    """The rings at the end: what was captured, and what was lost."""
 
     @property
     def in_order(self) -> bool:
-        """Somebody wanted it to end, or it had nothing left."""
+        """Whether somebody stopped it, or its sources ended."""
         return self.how in (EndKind.ASKED, EndKind.DRAINED)
 
 
 TIMELINE_STEPS = 120
-"""Steps a job's timeline holds, the newest ones."""
+"""Steps a job's timeline holds, the newest ones. A choice: more make each state longer."""
 ANCHORS_MAX = 3
-"""Files of the trainer's that a job tells of, the newest ones."""
+"""Trainer's files that a job tells of, the newest ones. A choice of layout; anchors.jsonl has
+all."""
 
 
 class TrafficArrival(StateStruct, frozen=True, kw_only=True):
-    """When something of a job last came, as its supervisor counts it every half second."""
+    """When traffic of a job last arrived, as its supervisor measures it every half second."""
 
     age_s: float
-    """Since the last packet of it."""
+    """Seconds since its last packet."""
     limit_s: float
-    """For longer nothing may come: ten of its median steps, 30 s at least."""
+    """Seconds after which the job counts as silent: ten of its median steps, at least 30 s."""
     step_s: float | None
-    """Its median step; None: fewer than two were whole."""
+    """Median step time in seconds; None: fewer than two steps were complete."""
     newest_step: int | None
-    """That a packet came of, told while packets of a step that is not taken are missing."""
+    """The newest step that a packet arrived for; only set while packets of an unapplied step are
+    missing."""
     unplaced_s: float
-    """For how long packets came that no plan has, since the last one that a plan does."""
+    """Seconds for which only packets without a plan arrived, since the last one with a plan."""
 
     @property
     def silent(self) -> bool:
@@ -256,16 +263,16 @@ class TrafficArrival(StateStruct, frozen=True, kw_only=True):
 
 
 class AnchorFile(StateStruct, frozen=True, kw_only=True):
-    """A file of the trainer's that took the place of a step of the replica's."""
+    """A trainer checkpoint that replaced a step of the replica."""
 
     step: int
     file: str
     at: int
-    """The replica's step then."""
+    """The replica's step when it was taken."""
 
 
 class JobState(StateStruct, frozen=True, kw_only=True):
-    """One job that is followed; or is to be, as soon as it is learned."""
+    """One job that is followed, or will be once it is learned."""
 
     number: int
     name: str
@@ -277,61 +284,62 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     follows: str | None
     """gradients or parameters; None: not learned."""
     life: int
-    """Of the job: 2 once it came back."""
+    """Number of the job's incarnation, from 1."""
     step: int | None
-    """The last one the replica took."""
+    """The last step that the replica applied."""
     last_step: int | None
-    """That it has, as is stated: behind it nothing need arrive."""
+    """The job's last step, where it is stated: after it no traffic is expected."""
     digest: str
     step_ns: int | None
-    """When it was taken."""
+    """When that step was applied."""
     arrived_step: int | None
-    """The last one that is whole; while steps are `logged`, counted as they are."""
+    """The last complete step; while steps are `logged`, counted as they are."""
     lag_steps: int
-    """Whole steps that the replica has not taken yet, those that are logged among them."""
+    """Complete steps that the replica has not applied yet, logged ones included."""
     lag_ms: float
-    """Since the first of those was whole; of none: from whole to taken, of the last step."""
+    """Milliseconds since the first of those was complete. Where no step waits: from complete to
+    applied, for the last step."""
     arrival: TrafficArrival | None
     """None: no job is learned, or the sources have ended."""
     step_rate: float | None
-    """Steps a second that the replica took, over the last ones; 0 once none has come for long;
-    None: fewer than two."""
+    """Steps per second that the replica applied lately; 0 once none came for long; None: fewer than
+    two."""
     update_seconds: float | None
-    """That taking the last step took."""
+    """Seconds that applying the last step took."""
     gradient_bytes: int | None
     under_way: float | None
-    """Part of the bytes of the step under way that is placed, 0 to 1."""
+    """Share of the next step's bytes that is placed, 0 to 1."""
     lost_step: int | None
     """The step the replica waits before, as it cannot be rebuilt; None: it waits for none."""
     lost_why: Finding | None
     steps_lost: int
     """Since the chain began."""
     awaits_base: bool
-    """The job began with a state that nobody knows."""
+    """The job began with an unknown state."""
     logged: tuple[int, int] | None
-    """Steps that are kept meanwhile, counted from 1 since the job was joined midstream; (1, 0):
-    none yet; None: it was not."""
+    """First and last logged step, counted from 1 since the job was joined midstream; (1, 0): none
+    yet; None: it was not joined midstream."""
     tainted: tuple[Finding, ...]
-    """What of it is not of its step; () where all is."""
+    """Which parts are of an earlier step; () where none is."""
     assumed: tuple[Finding, ...]
-    """What it rests on that nothing seen could have contradicted."""
+    """Assumptions that it rests on: facts that no observation could have contradicted."""
     addresses: tuple[str, ...]
-    """Of the ports its connections were seen at."""
+    """Addresses of its connections' ends."""
     audited_step: int | None
     audit_passed: bool | None
-    """Of the last audit; None: never audited."""
+    """Result of the last audit; None: it was never audited."""
     audit_differs: str
-    """The first tensor that differed then."""
+    """The first tensor that differed in it."""
     anchors: tuple[AnchorFile, ...]
-    """The newest ANCHORS, ascending."""
+    """The newest ANCHORS_MAX, ascending."""
     anchors_before: int
-    """How many more there were."""
+    """Number of earlier ones."""
     durable: DurableCheckpoint | None
     """None: the job file states no [persist], and nothing was written as the chain ended."""
     kept_at: str | None
-    """The folder its replica is written to when the chain stops."""
+    """The folder to which its replica is written when the chain stops."""
     served: str | None
-    """The URL its steps are served at."""
+    """The URL at which its steps are served."""
     timeline: tuple[StepState, ...]
     """Ascending in time, the newest TIMELINE_STEPS."""
     diagram: tuple[RingDiagram, ...]
@@ -339,9 +347,10 @@ class JobState(StateStruct, frozen=True, kw_only=True):
 
 
 VERSION = 2
-"""2: facts are findings, no sentences."""
+"""Version of the state. Since 2, facts are findings instead of sentences."""
 EVENTS_MAX = 60
-"""Events a state holds, the newest ones, those of every step (arrived, applied) left out."""
+"""Events a state holds, the newest ones, those of every step (arrived, applied) left out. A choice
+of layout; events.jsonl has all."""
 
 
 class ChainState(StateStruct, frozen=True, kw_only=True):
@@ -352,32 +361,33 @@ class ChainState(StateStruct, frozen=True, kw_only=True):
     time_ns: int
     """When it was read."""
     health: Health
-    """Of the chain: that of the job that is worst."""
+    """The chain's health: that of its worst job."""
     started_ns: int | None
     beat_age_s: float | None
-    """Since the supervisor's heart last beat; None: it never did."""
+    """Seconds since the supervisor's last heartbeat; None: there never was one."""
     ending: bool
-    """It was told to end."""
+    """It was asked to end."""
     in_order: bool
-    """It ends, or has ended, as somebody asked for that or its sources ended: nothing failed."""
+    """It ends, or has ended, because somebody asked for it or its sources ended: nothing failed."""
     ended: ChainEnd | None
-    """Why it is no more; None: it runs, or nobody has said so yet."""
+    """Why it ended; None: it runs, or no record says so yet."""
     watched: str | None
-    """Where its own watcher listens; None: it was not asked for."""
+    """The address of its own watch server; None: it has none."""
     stages: tuple[StageState, ...]
     rings: tuple[RingState, ...]
-    """Of a chain that has ended as they were then."""
+    """For a chain that has ended, as they were at the end."""
     jobs: tuple[JobState, ...]
     event_counts: dict[str, int]
-    """By kind, since the chain began, of all jobs."""
+    """{kind: number of events} since the chain began, of all jobs."""
     packets_came_late: int
-    """Were missing at a look, and there at a later one."""
+    """Packets that were missing at one look and there at a later one."""
     events: tuple[Event, ...]
-    """The newest EVENTS, ascending."""
+    """The newest EVENTS_MAX, ascending."""
     problems: tuple[Finding, ...]
-    """Readers that failed just now: what they read is left out; and records that have no room."""
+    """Parts that could not be read just now, and are left out; and record files that have no
+    room."""
     unwritten_lines: int = 0
-    """Of records, that found no room since the chain began, of all jobs."""
+    """Lines of records that found no room since the chain began, of all jobs."""
 
 
 def encode_state(state: ChainState) -> bytes:
@@ -385,5 +395,6 @@ def encode_state(state: ChainState) -> bytes:
 
 
 def decode_state(text: bytes) -> ChainState:
-    """Raises msgspec.ValidationError for anything else, also for a state of another version."""
+    """Decodes state.json. Raises msgspec.ValidationError for anything else, also for a state of
+    another version."""
     return msgspec.json.decode(text, type=ChainState)

@@ -12,17 +12,17 @@ from rich.markup import escape
 
 from flowcheck.config import PersistConfig
 from flowcheck.errors import DECODE_ERRORS
-from flowcheck.findings.catalog.earlier_files import finding_of
-from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import ChainEnd, DurableCheckpoint, JobState
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist import save_status_file
 
 FRESH_S = 90.0
+"""Seconds up to which an age is shown in seconds, beyond in minutes. A choice of layout."""
 
 
 def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> DurableCheckpoint | None:
-    """What its stage told last, with the checkpoint's age; None of a chain that saves none."""
+    """The persist stage's last status, with the checkpoint's age; None for a chain that saves no
+    checkpoints."""
     if config is None:
         return None
     found = save_status_file.read_save_status(where.persisted) or save_status_file.SaveStatus(
@@ -40,19 +40,14 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
         phase=found.phase,
         phase_step=found.step if found.phase else None,
         done_share=round(min(1.0, share), 4) if found.phase and share is not None else None,
-        error=_failure(found.error),
+        error=found.error,
         attempts=found.attempts,
     )
 
 
-def _failure(error: Finding | str | None) -> Finding | None:
-    """An earlier version's status holds a sentence, "" where nothing failed."""
-    return finding_of(error) if error else None
-
-
 def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
-    """With the checkpoint that was made of its replica as its chain ended, while that is there and
-    is no older than what was durable before."""
+    """The job with the checkpoint that was written when its chain ended, if that still exists and
+    is no older than the durable one before."""
     kept = end.jobs[job.number - 1] if end is not None and job.number <= len(end.jobs) else None
     before = job.durable.step if job.durable is not None else None
     if kept is None or kept.checkpoint is None or (before is not None and before > kept.step):
@@ -83,14 +78,14 @@ def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
 
 
 def serve_url(where: RunDir) -> str | None:
-    """The URL its steps are served at; None where they are not."""
+    """The URL at which its steps are served; None: they are not."""
     with suppress(OSError, *DECODE_ERRORS):
         return msgspec.json.decode(where.served.read_bytes(), type=dict[str, str]).get("url")
     return None
 
 
 def checkpoint_sentences(own: DurableCheckpoint | None, newest: int) -> list[str]:
-    """For people. newest: the replica's step."""
+    """Sentences for people. newest: the replica's step."""
     if own is None:
         return []
     if own.step is None:

@@ -16,11 +16,12 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 HOSTS_MAX = 4096
-"""Nodes whose addresses are told."""
+"""Nodes whose addresses are told: the most ranks that are planned for
+(ops/planning/wire_traffic.py, MOST_RANKS)."""
 
 
 def diagrams(job: LearnedJob, mirrors: Sequence[MirrorConfig] = ()) -> tuple[RingDiagram, ...]:
-    """mirrors: the switch ports that are stated to be mirrored."""
+    """The diagrams of a job. mirrors: the switch ports that are stated to be mirrored."""
     return tuple(_diagram(one, mirrors) for one in summarize_learned_job(job))
 
 

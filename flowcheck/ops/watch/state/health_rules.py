@@ -1,6 +1,7 @@
 """Decides the health of a chain and of each job: exact, behind, tainted or stale, with the reason.
 
-The worst that holds is said. Only what was read is judged: nothing is exact that could not be read.
+The worst that applies is reported. Only what could be read is judged: what could not be read is
+never exact.
 """
 
 from __future__ import annotations
@@ -54,18 +55,21 @@ from flowcheck.ops.watch.state.traffic_silence import health_with_silence
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 BEAT_STALE_S = 5.0
-"""The supervisor's heart beats every LOOK_S (stages/chain_events/event_recorder.py)."""
+"""Seconds without the supervisor's heartbeat, which comes every 0.5 s
+(stages/chain_events/event_recorder.py, LOOK_S): ten are missing."""
 RESTART_S = 5.0
-"""A stage that died is started again at once, and reads what it needs from shared memory."""
+"""Seconds that a stage may be gone. One that died is started again at once, and reads what it needs
+from shared memory. A choice: longer tells a dead stage later, shorter tells of each restart."""
 BEHIND_MS = 5000.0
-"""A whole step has waited for so long."""
+"""Milliseconds that a whole step has waited. A choice: longer tells of a slow updater later,
+shorter tells of each pause."""
 ORDER = (HealthWord.EXACT, HealthWord.BEHIND, HealthWord.TAINTED, HealthWord.STALE)
 HEALTHY = (HealthWord.EXACT, HealthWord.BEHIND)
-"""Answered with 200: the chain does what it can. The others: 503."""
+"""Answered with HTTP status 200; the other words with 503."""
 
 
 def worst(jobs: Sequence[JobState]) -> Health:
-    """Of a chain that runs: that of the job that is worst, the first of those."""
+    """The health of a running chain: that of its worst job, of several the first."""
     found = max(jobs, key=lambda job: ORDER.index(job.health.word))
     many = len(jobs) > 1
     reason = OF_JOB(job=found.name, reason=found.health.reason) if many else found.health.reason
@@ -75,7 +79,7 @@ def worst(jobs: Sequence[JobState]) -> Health:
 def chain_health(
     stages: Sequence[StageState], beat_age_s: float | None, *, ending: bool
 ) -> Health | None:
-    """What is wrong with the processes; None where nothing is."""
+    """What is wrong with the processes; None: nothing is."""
     if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
         return _stale(SUPERVISOR_GONE())
     if ending:
@@ -95,7 +99,7 @@ def job_health(
     *,
     sources_ended: bool,
 ) -> Health:
-    """Of one job of a chain whose supervisor is well. rings: of all its ports."""
+    """The health of one job, where the supervisor is well. rings: of all its ports."""
     health = _but_for_arrival(job, stages, sources_ended=sources_ended)
     dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
     if not dark or health.word is HealthWord.STALE:
@@ -146,7 +150,8 @@ def _but_for_arrival(job: JobState, stages: Sequence[StageState], *, sources_end
 
 
 def _awaits(job: JobState) -> Health:
-    """A replica that has taken steps stays behind those of a job that was joined again."""
+    """The health of a job that waits for a base: behind, or stale where the replica has applied
+    steps and the job was joined again after them."""
     base = base_missing(job.logged)
     if job.step is None:
         return _behind(base)
@@ -159,7 +164,7 @@ def _awaits(job: JobState) -> Health:
 
 
 def failed_audit(job: JobState) -> Finding:
-    """Of a job whose last audit failed."""
+    """The finding of a job whose last audit failed."""
     if not job.audit_differs:
         return AUDIT_FAILED(job.audited_step)
     return AUDIT_FAILED_AT(step=job.audited_step, tensor=job.audit_differs)
@@ -188,8 +193,8 @@ def _stale(reason: Finding) -> Health:
 
 
 def base_missing(steps: tuple[int, int] | None) -> Finding:
-    """steps: the first and the last that is logged since the job was joined, (1, 0) where none is;
-    None of a job whose start was seen."""
+    """The finding of a job that waits for a base. steps: the first and the last step logged since
+    the job was joined, (1, 0) where no step is; None: the job's start was seen."""
     if steps is None:
         return BASE_MISSING()
     if not steps[1]:

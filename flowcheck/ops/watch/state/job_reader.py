@@ -39,7 +39,7 @@ from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 
 @dataclass(frozen=True)
 class Learned:
-    """Of a learned job, read once for each file of it."""
+    """Facts of a learned job, read once for each version of its file."""
 
     stamp: tuple[int, int]
     job: LearnedJob
@@ -48,7 +48,7 @@ class Learned:
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of the last line of steps.jsonl."""
+    """Facts of the last line of steps.jsonl."""
 
     step: int
     digest: str = ""
@@ -58,7 +58,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobReader:
-    """Of one run directory."""
+    """Reads the state of one run directory."""
 
     def __init__(self, run: RunDir, number: int, name: str) -> None:
         self.run, self.number, self.name = run, number, name
@@ -67,8 +67,9 @@ class JobReader:
         self._learned: Learned | None = None
 
     def read(self, config: JobConfig, each: int, steps_lost: int) -> State:
-        """each: all-reduced backward passes per step. Raises what its files and memory raise;
-        health is judged by who has seen all of the chain."""
+        """The job's state without its health, which is judged with the state of the whole chain.
+        each: all-reduced backward passes per step. Raises what reading its files and memory
+        raises."""
         self.history.look()
         run, learned, life = self.run, self._known(config), incarnation_of(self.run)
         line, shard = self._last_line(), _shard(run, each)
@@ -140,7 +141,9 @@ class JobReader:
         return None if found is None else msgspec.json.decode(found, type=StepLine)
 
     def _lag_ms(self, step: int, timeline: tuple[StepState, ...], *, waits: bool) -> float:
-        """step: that of the replica; waits: for the first of those behind it, or logged."""
+        """Milliseconds that the first complete or logged step after the replica's has waited, if
+        `waits`; else the time from complete to applied, for the last applied step. step: the
+        replica's."""
         logged = [one.arrived_ns for one in timeline if one.logged and one.arrived_ns]
         waits_ns = min(logged) if logged else self.history.waits_since_ns(step)
         if waits and waits_ns is not None:
@@ -154,13 +157,13 @@ class JobReader:
 
 
 def _waiting(step: StepState) -> StepState:
-    """As it is while its job's base is awaited."""
+    """The step as it is shown while its job waits for a base."""
     waits = step.arrived_ns is not None and step.applied_ns is None
     return msgspec.structs.replace(step, logged=True) if waits else step
 
 
 def _shard(run: RunDir, each: int) -> dict[str, Any]:
-    """Of a job's gradients: whole steps that wait, how much is there of the next one."""
+    """Of a job's shard: complete steps that wait, and how much of the next one is there."""
     none = {"whole": 0, "gradient_bytes": None, "under_way": None}
     if not run.memory.exists() or not run.shard.exists():
         return none
@@ -177,7 +180,8 @@ def _shard(run: RunDir, each: int) -> dict[str, Any]:
 
 
 def _tainted(line: StepLine | None) -> tuple[Finding, ...]:
-    """Of sharded training: what did not come with the step, and which step it is of."""
+    """Sharded training: which parameters did not come with the step, and of which step their values
+    are."""
     if line is None:
         return ()
     return tuple(OLDER_PARAMETER(parameter=n, step=step) for n, step in line.older.items())
@@ -196,7 +200,7 @@ def _logged(
 
 
 def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:
-    """Of the last audit; one of before the trainer's own state was taken tells nothing more."""
+    """The last audit. One from before a trainer checkpoint replaced the state no longer counts."""
     line = last_complete_line(run.audits)
     last = None if line is None else parse_audit_record(line)
     if last is None or (not last.passed and life.anchored is not None):

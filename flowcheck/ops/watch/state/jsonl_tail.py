@@ -1,8 +1,8 @@
 """Reads the new lines of a JSON-lines file, each once, also after rotation or truncation.
 
-append_line (bounded_log_files.py) replaces a file that is full by its newer half, and a start sets
-the file of the run before aside: a reader that goes by its place in the file would take old lines
-for new ones, or miss some. This one goes by the last line it has seen.
+append_line (bounded_log_files.py) replaces a full file by its newer half, and a new start sets the
+earlier run's file aside. A reader that remembers a byte position would take old lines for new ones,
+or miss some. This one remembers the last line that it has read.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 FIRST_BYTES = 4 << 20
-"""Of a file that is met for the first time, its end alone."""
+"""Bytes of a file that is met for the first time, its end alone. A choice: more shows older lines,
+and delays the first state."""
 TURN_BYTES = 16 << 20
-"""Read at a time."""
+"""Bytes read at a time. A choice that bounds memory; a longer rest is read with the next state."""
 
 
 class JsonLinesTail:
-    """`new` gives what was not given before, in order, whole lines alone."""
+    """`new` returns complete lines in order, each once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,7 +26,8 @@ class JsonLinesTail:
         self._last = b""
 
     def new(self) -> list[bytes]:
-        """[] of a file that is not there. Raises OSError where it cannot be read."""
+        """The new lines; [] where the file does not exist. Raises OSError where it cannot be
+        read."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:
@@ -46,8 +48,8 @@ class JsonLinesTail:
         return lines
 
     def _behind_last(self, descriptor: int, size: int) -> int:
-        """Where to begin in a file that is another than before: behind the last line that was seen,
-        if it is in it."""
+        """Byte position at which to begin in a file that was replaced: after the last line that was
+        read, if the file has it."""
         begin = max(0, size - (FIRST_BYTES if self._identity is None else size))
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(begin)

@@ -1,6 +1,6 @@
 """The record of how, when and why a chain ended: file read and write, and its findings.
 
-`up` writes it of its own end; `down`, or the next `up`, of a chain that was killed.
+`up` writes it when its chain ends. For a chain that was killed, `down` or the next `up` writes it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ END_ENTRIES = {
 
 
 def write_end(run: RunDir, end: ChainEnd) -> None:
-    """An end that cannot be told, as on a full disk, is an end all the same."""
+    """Writes the record. A failure, as on a full disk, does not keep the chain from ending."""
     with suppress(OSError):
         write_atomically(run.ended, msgspec.json.encode(end))
 
 
 def read_end(run: RunDir) -> ChainEnd | None:
-    """None where there is no record. Raises msgspec.ValidationError for a file that is not one.
-    Those of FlowCheck 0.1 hold sentences."""
+    """The record; None where there is none. Raises msgspec.ValidationError for any other file.
+    Records of FlowCheck 0.1 hold sentences."""
     try:
         record = msgspec.json.decode(run.ended.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -55,7 +55,7 @@ def read_end(run: RunDir) -> ChainEnd | None:
 
 
 def _with_finding(record: object, key: str) -> object:
-    """The record with a finding where it holds a sentence."""
+    """The record with a finding in place of a sentence."""
     if not (isinstance(record, dict) and isinstance(told := record.get(key), str)):
         return record
     return record | {key: msgspec.to_builtins(earlier_finding(told)) if told else None}
@@ -66,7 +66,7 @@ def clock(time_ns: int) -> str:
 
 
 def last_sign_ns(run: RunDir) -> int | None:
-    """When a chain's heart last beat, or else when it last wrote an event, since 1970."""
+    """Time of the chain's last heartbeat, or else of its last event, in nanoseconds since 1970."""
     for file in (run.beat, run.events, run.config):
         with suppress(OSError):
             return file.stat().st_mtime_ns
@@ -75,7 +75,7 @@ def last_sign_ns(run: RunDir) -> int | None:
 
 def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None) -> Finding:
     """How, when and by whom a chain ended whose shared memory is gone. stopped_ns: when its stages
-    left, of one whose end nobody wrote down."""
+    ended, where no record was written."""
     if end is not None:
         return END_ENTRIES[end.how](run=run.root, time=clock(end.time_ns), by=end.by)
     if run.holds_memory:
@@ -91,7 +91,7 @@ def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None)
 
 
 def end_sentences(state: ChainState) -> Iterator[str]:
-    """For people: what a chain that is over had come to, and what to do next."""
+    """Sentences for people: the result of a chain that is over, and what to do next."""
     end = state.ended
     if end is None:
         return
@@ -119,7 +119,7 @@ def _of_job(job: JobState, kept: JobEnd) -> Iterator[str]:
 
 
 def _next(state: ChainState, end: ChainEnd) -> str:
-    """Of what was kept, else of what is durable."""
+    """The next command, for the checkpoint that was kept or else for the durable one."""
     found = next((one.checkpoint for one in end.jobs if one.checkpoint is not None), None)
     durable = next((o.durable for o in state.jobs if o.durable and o.durable.step), None)
     if found is None and durable is not None:

@@ -18,7 +18,7 @@ FRAMES, STEPS = "frames", "steps"
 
 
 class StageProcesses:
-    """Of all jobs of a chain."""
+    """The processes of all jobs of a chain."""
 
     def __init__(self) -> None:
         self._rates: dict[int, CounterRates] = defaultdict(CounterRates)
@@ -32,8 +32,8 @@ class StageProcesses:
         captured: Sequence[Mapping[str, int]],
         step: int,
     ) -> list[StageState]:
-        """Of one job. captured: [ring] capture counters, empty where a ring could not be read;
-        step: of its replica."""
+        """The processes of one job. captured: [ring] capture counters, empty where a ring could not
+        be read; step: the replica's."""
         config, pids, beat = run.settings(), run.stage_pids(), read_beat(run.beat)
         restarts = beat.restarts if beat is not None else {}
         named = stage_names(config, run.reader)
@@ -75,14 +75,15 @@ class StageWork:
     config: JobConfig
     reader: int
     rings: Sequence[RingState]
-    """Those that could be read."""
+    """The rings that could be read."""
     captured: Sequence[Mapping[str, int]]
     """[ring] capture counters, empty where a ring could not be read."""
     step: int
-    """Of its replica."""
+    """The replica's step."""
 
     def done(self, stage: str) -> tuple[int, str] | None:
-        """(how much, of what); None of one that counts nothing, or where it cannot be read."""
+        """(number, unit) of a stage's work so far; None: it counts nothing, or could not be
+        read."""
         spec, number = stage_named(stage)
         if spec.position is Position.STEP:
             return self.step, STEPS
@@ -99,32 +100,36 @@ class StageWork:
         return None if frames is None else (frames, FRAMES)
 
     def received_bytes(self, stage: str) -> int | None:
-        """Off the wire; None of one that captures nothing."""
+        """Bytes off the wire; None: the stage captures nothing."""
         spec, number = stage_named(stage)
         if not spec.brings_frames:
             return None
         return self._received(spec.rings(self.config, number), CAPTURE_BYTES)
 
     def _received(self, rings: Container[int], counter: str) -> int | None:
-        """The sum over its queues."""
+        """The counter's sum over the stage's queues."""
         own = [counters for ring, counters in enumerate(self.captured) if ring in rings]
         found = [counters[counter] for counters in own if counter in counters]
         return sum(found) if found else None
 
 
 RATE_SPAN_S = 5.0
+"""Seconds over which a rate is taken. A choice: longer is smoother, shorter shows changes
+sooner."""
 LEAST_S = 0.2
+"""Seconds that a rate needs at least. A choice: over less, one frame burst is the whole rate."""
 
 
 class CounterRates:
-    """Each look's counters are held against those of a look about SPAN_S before."""
+    """Rates of counters: each look's values are compared with those of a look about RATE_SPAN_S
+    before."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[str, int]]] = deque()
 
     def look(self, counters: dict[str, int], now_s: float | None = None) -> dict[str, float]:
-        """{name: a second}; of those that have been there for LEAST_S and did not fall, as they do
-        when a chain begins anew."""
+        """{name: change per second} for counters that exist for LEAST_S or longer and did not fall;
+        they fall when a chain begins anew."""
         at_s = time.monotonic() if now_s is None else now_s
         self._looks.append((at_s, dict(counters)))
         while len(self._looks) > 2 and at_s - self._looks[1][0] >= RATE_SPAN_S:

@@ -1,8 +1,7 @@
-"""Reads a chain's state from its run directory and shared memory; read errors become problems
-listed in the state.
+"""Reads a chain's state from its run directory and shared memory.
 
-Whatever a reader of a part raises becomes a problem of the state: a chain that begins, ends or is
-killed while it is read is what this is for.
+An error in reading a part becomes a problem listed in the state: the chain may begin, end or be
+killed while it is read.
 """
 
 from __future__ import annotations
@@ -46,14 +45,16 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import stage_named
 
 CACHED_S = 0.25
+"""Seconds for which a state is given again. A choice: longer shows older facts, shorter reads more
+often where several clients ask."""
 Read = TypeVar("Read")
 READ_FAILURES = (FlowCheckError, OSError, *DECODE_ERRORS, ValueError, KeyError, AssertionError)
-"""What a file or a memory raises that is torn, gone, or of another version."""
+"""What reading raises for a file or memory that is incomplete, gone, or of another version."""
 
 
 class StateReader:
-    """Of one run directory, for any number of threads; of that of a further job, below the
-    chain's own: of this job alone, behind the chain's capture."""
+    """Reads one run directory, for any number of threads. For the directory of a further job (below
+    the chain's own): that job alone, with the chain's capture."""
 
     def __init__(self, root: Path, cached_s: float = CACHED_S) -> None:
         own = RunDir(root)
@@ -68,7 +69,7 @@ class StateReader:
         self._problems: list[Finding] = []
 
     def state(self) -> ChainState:
-        """The chain's, no older than `cached_s` and the time a reading takes."""
+        """The chain's state, no older than `cached_s` seconds plus the time of a reading."""
         with self._lock:
             if self._state is None or time.monotonic() - self._read_s >= self._cached_s:
                 self._state = self._read()
@@ -94,7 +95,7 @@ class StateReader:
         return self._made(Health(word=HealthWord.STALE, reason=why), beat, (), (), ())
 
     def _over(self, beat: Heartbeat | None, end: ChainEnd | None) -> ChainState:
-        """What the files of its run directory tell of a chain whose memory is gone."""
+        """The state from the files of the run directory, of a chain whose shared memory is gone."""
         self._processes = StageProcesses()
         jobs = [job for job in map(self._job, self._readers()) if job is not None]
         events = [event for one in self._jobs.values() for event in one.history.recent]
@@ -110,7 +111,8 @@ class StateReader:
     def _living(
         self, config: JobConfig, beat: Heartbeat | None, end: ChainEnd | None
     ) -> ChainState:
-        """end: of a chain that ended, and could not give its memory back."""
+        """The state of a chain whose shared memory exists. end: of a chain that ended and could not
+        free it."""
         read = [
             self._try(f"ring {n}", partial(read_ring, self._run, config, n))
             for n in range(len(config.rings))
@@ -188,7 +190,7 @@ class StateReader:
         return None if beat is None else round(beat.age_s, 3)
 
     def _readers(self) -> list[JobReader]:
-        """One of each job, the same ones as long as their chain is the same."""
+        """A reader for each job, kept as long as the chain is the same."""
         runs = self._try("jobs", lambda: all_run_dirs(self._run)) or [self._run]
         named = self._try("names", lambda: job_names(self._run.root)) or ["job-1"]
         for number, (run, name) in enumerate(zip(runs, named, strict=False), 1):

@@ -21,16 +21,21 @@ from flowcheck.stages.chain_events.event_log import (
 
 OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
 RATE_STEPS = 10
+"""Steps, the newest, of which the rate is told. A choice: more are smoother, fewer show changes
+sooner."""
 RATE_S = 5.0
-"""No step for so long, and for RATE_GAPS times what one took: none is taken any more."""
+"""Seconds. No step for so long, and for RATE_GAPS times what one took: none is taken any more. A
+choice: longer shows a stopped job's rate for longer."""
 RATE_GAPS = 3
+"""Times a step's own time. A choice, as RATE_S."""
 OVERTAKEN_NS = 10**9
-"""Two processes tell of a step, that it is whole and that it was taken: the second line may come
-first, by less than this."""
+"""Nanoseconds. Two processes tell of a step, that it is whole and that it was taken: the second
+line may come first, by less than this. A choice: an idle stage looks every 20 ms
+(stages/service_loop.py, IDLE_MAX_MS)."""
 
 
 class StepHistory:
-    """Of one run directory; `look` reads what is new."""
+    """The history of one run directory; `look` reads new lines."""
 
     def __init__(self, events: Path) -> None:
         self._tail = JsonLinesTail(events)
@@ -49,7 +54,7 @@ class StepHistory:
                 self._take(event)
 
     def taint(self, step: int) -> None:
-        """It was taken without all of its bytes."""
+        """The step was applied without all of its bytes."""
         if step in self._steps:
             self._change(step, tainted=True)
 
@@ -58,7 +63,7 @@ class StepHistory:
         return tuple(self._steps[step] for step in sorted(self._steps))
 
     def step_rate(self, now_ns: int) -> float | None:
-        """Steps a second of the last RATE_STEPS; 0 once they are long ago."""
+        """Steps per second over the last RATE_STEPS; 0 once the last one is long ago."""
         times = [one.applied_ns for one in self.timeline if one.applied_ns][-RATE_STEPS:]
         if len(times) < 2 or times[-1] <= times[0]:
             return None
@@ -67,7 +72,7 @@ class StepHistory:
         return 0.0 if gone else 1 / each_s
 
     def waits_since_ns(self, step: int) -> int | None:
-        """When the first whole step behind `step` was whole; None: there is none."""
+        """When the first complete step after `step` became complete; None: there is none."""
         waiting = [o.arrived_ns for o in self._steps.values() if o.step > step and o.arrived_ns]
         return min(waiting, default=None)
 
@@ -121,8 +126,8 @@ class StepHistory:
         self._taken = step
 
     def _count(self, event: Event) -> None:
-        """Packets are of the step that they would have been of, where that is known; frames that
-        found no slot show as packets of theirs."""
+        """Counts packets for the step that they belong to, where that is known. Frames that found
+        no slot show up as missing packets."""
         step = event.step
         if event.kind is EventKind.HEAL and event.what == STEP:
             if step in self._steps and step is not None:

@@ -28,13 +28,15 @@ from flowcheck.ops.watch.state.chain_state import (
 from flowcheck.stages.chain_events.heartbeat import Heartbeat
 
 QUIET_S, QUIET_STEPS = 5.0, 4
-"""Nothing for so long, and for so many of its steps: said before it is called silent."""
+"""Seconds, and median steps, without traffic after which a job is called quiet, before it is called
+silent. A choice: longer tells later, shorter tells of each evaluation."""
 LEARNS_S = 3.0
-"""Packets of no plan for so long, and none of one: more than a pause of the job's beside others."""
+"""Seconds with packets of no plan, and none of one. A choice: more than a pause of the job's beside
+others; longer tells of a new job later."""
 
 
 def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
-    """Of the job whose supervisor it is."""
+    """When traffic of this supervisor's job last arrived."""
     age_s = None if beat is None or beat.came_ns is None else _age_s(beat.came_ns)
     if beat is None or age_s is None:
         return None
@@ -48,7 +50,8 @@ def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
 
 
 def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
-    """With what its supervisor counts: steps behind one that lacks packets wait as well."""
+    """The job with what its supervisor counts: steps after one with missing packets count as
+    waiting as well."""
     own = arrival(beat)
     lag = job.lag_steps
     if job.awaits_base and job.logged is None:  # counted from 1 since it began again
@@ -63,8 +66,8 @@ def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
 def with_frame_ages(
     rings: Sequence[RingState], config: JobConfig, beat: Heartbeat | None
 ) -> list[RingState]:
-    """The rings with when each was last given a frame, and since when its port has no link; beat:
-    of the ports' supervisor."""
+    """The rings with the age of their last frame, and how long their port has had no link. beat: of
+    the supervisor of the ports."""
     if beat is None:
         return list(rings)
     return [
@@ -83,13 +86,14 @@ def _since(each_ns: Sequence[int], number: int) -> float | None:
 
 
 def _age_s(then_ns: int) -> float | None:
-    """None where this machine was started anew since."""
+    """Age in seconds; None where the machine was rebooted since."""
     age_ns = time.monotonic_ns() - then_ns
     return round(age_ns / 1e9, 3) if age_ns >= 0 else None
 
 
 def health_with_silence(health: Health, job: JobState) -> Health:
-    """health: of all but what arrives. A job that is stale anyway stays so for its own reason."""
+    """The health with the arrival of traffic taken into account. health: without it; a stale job
+    keeps its own reason."""
     own = job.arrival
     if own is None or health.word is HealthWord.STALE:
         return health
@@ -115,7 +119,8 @@ def health_with_silence(health: Health, job: JobState) -> Health:
 
 
 def _packets_missing(job: JobState, missing: Mapping[int, int]) -> Finding:
-    """missing: {step: packets}, of steps that the replica has not applied."""
+    """The finding for missing packets. missing: {step: packets} of steps that the replica has not
+    applied."""
     known = {"packets": sum(missing.values()), "replica_step": job.step or 0, "lag": job.lag_steps}
     if len(missing) == 1:
         return PACKETS_MISSING(**known, step=min(missing))

@@ -1,8 +1,8 @@
-"""What the updater asks of whatever brings finished gradients.
+"""The interface of a source of complete gradients, as the updater uses it.
 
-A source numbers iterations from 1 for as long as its run lasts, and keeps what it brought until it
-is told that the replica has it. The order that makes a kill harmless (update_stage.py) rests on
-`release`: it is called last, and what it says outlives the process.
+A source numbers iterations from 1 for the length of its run. It keeps each iteration until the
+updater says that the replica has it. The order that makes a kill harmless (update_stage.py) needs
+`release` to be called last and to outlive the process.
 """
 
 from __future__ import annotations
@@ -19,128 +19,132 @@ from flowcheck.wire.traffic.observed_messages import Range
 
 
 class ArrivedGradient(Protocol):
-    """One iteration, of which all that ever comes has come."""
+    """One iteration for which nothing more will arrive."""
 
     @property
     def iteration(self) -> Iteration: ...
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """[gradient_bytes], flat in registration order; behind it the map of how many ranks used
+        """[gradient_bytes], flat in registration order; after it the map of how many ranks used
         each parameter, where the training has one (job_state/unused_parameters.py). A view, valid
-        until the iteration is released or the source closed."""
+        until the iteration is released or the source is closed."""
         ...
 
     @property
     def unbelieved(self) -> Sequence[Range]:
-        """Byte ranges of which nothing may be taken, ascending; of most training () only."""
+        """Byte ranges that must not be used, ascending; () except for sharded training."""
         ...
 
     def certain(self) -> bool:
-        """Nothing speaks against it by now, so that its step may be taken. Asked again right before
-        the replica commits: where it says no then, the step is never taken."""
+        """Whether nothing contradicts the bytes so far, so that the step may be applied. Asked
+        again right before the replica commits: if it is False then, the step is never applied."""
         ...
 
     @property
     def doubted(self) -> bool:
-        """`certain` said no."""
+        """Whether `certain` was False."""
         ...
 
 
 class Opening(NamedTuple):
-    """Where an iteration arrives, and as the how manieth: of another one the bytes are others."""
+    """Where an iteration arrives, and which use of that place it is: another use has other
+    bytes."""
 
     place: int
     number: int
-    """Of this opening of the place."""
+    """How often the place had been opened."""
     undone: int
-    """How often coverage was taken back, before any of it was looked at."""
+    """How often coverage had been taken back, before any of it was looked at."""
 
 
 class PartialCoverage(Protocol):
-    """Which bytes of an iteration are there while the others still arrive (early_step.py)."""
+    """Which bytes of an iteration are there while others still arrive (early_step.py)."""
 
     def opening(self, iteration: Iteration) -> Opening | None:
-        """None: it does not arrive now, or all of it is there."""
+        """Where the iteration arrives; None: it is not arriving, or is complete."""
         ...
 
     def contradicted(self, opening: Opening) -> bool:
-        """Two copies of some bytes differ, so that nothing may be taken of them by now."""
+        """Whether two copies of some bytes differ, so that nothing of the iteration may be used."""
         ...
 
     def gradient(self, opening: Opening) -> NDArray[np.uint8]:
-        """[gradient_bytes] as ArrivedGradient.data has it: the same memory."""
+        """[gradient_bytes] in the order of ArrivedGradient.data, and the same memory."""
         ...
 
     def missing(self, opening: Opening) -> Sequence[Range]:
-        """Byte ranges that are not covered, ascending. What is covered may be read once `settled`
-        is greater than it was behind this look."""
+        """Byte ranges that are not covered, ascending. Covered bytes may be read once `settled` is
+        greater than it was after this call."""
         ...
 
     @property
     def settled(self) -> int:
-        """Grows behind bytes that are there to be read."""
+        """A counter that grows after covered bytes have become readable."""
         ...
 
     def stands(self, opening: Opening) -> bool:
-        """All of it came by now, and every byte seen of it is still what it was."""
+        """Whether all of it has arrived, and every byte read of it is unchanged."""
         ...
 
 
 class GradientSource(Protocol):
-    """Finished gradients, oldest first, each exactly once."""
+    """Complete gradients, oldest first, each exactly once."""
 
     @property
     def gradient_bytes(self) -> int:
-        """Of one iteration, with the map behind it."""
+        """Bytes of one iteration, with the map after it."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """What `held` gives of an iteration; 0: nothing."""
+        """Bytes that `held` returns for an iteration; 0: nothing."""
         ...
 
     @property
     def applied_iteration(self) -> Iteration:
-        """The last one that was released; kept across a kill."""
+        """The last iteration that was released; outlives a kill."""
         ...
 
     @property
     def next_iteration(self) -> Iteration:
-        """The one to be taken next, whether or not it is there."""
+        """The next iteration to apply, whether or not it is there."""
         ...
 
     def arrived(self, iteration: Iteration) -> ArrivedGradient | None:
-        """All of it, or all that ever comes where that is enough, whether or not it is certain.
-        None: it is not there, not yet or not any more."""
+        """The iteration once it is complete, or once nothing more will arrive and what came is
+        enough; certain or not. None: it is not there, not yet or no longer."""
         ...
 
     def held(self, iteration: Iteration) -> NDArray[np.uint8] | None:
-        """[held_bytes] a copy of the buffers that were sent with an iteration; None: not there."""
+        """[held_bytes] a copy of the buffers that were sent with an iteration; None: they are not
+        there."""
         ...
 
     @property
     def partial(self) -> PartialCoverage | None:
-        """None: iterations come whole, and no step begins early."""
+        """Coverage of iterations that are still arriving; None: iterations only come complete, and
+        no step begins early."""
         ...
 
     @property
     def ended(self) -> bool:
-        """The next iteration never comes: no step is taken behind those that were."""
+        """Whether the next iteration never comes, so that no further step is applied."""
         ...
 
     def news(self) -> Finding | None:
-        """For the operator, each once: what the source alone can tell, such as why it ended."""
+        """Findings for the operator that the source alone can tell, such as why it ended; each is
+        returned once."""
         ...
 
     def release(self, iteration: Iteration) -> None:
-        """The replica has this one and all before it, and their lines are written; kept across a
-        kill from here on."""
+        """The replica has this iteration and all before it, and their lines are written. Outlives a
+        kill once this returns."""
         ...
 
     def rewind(self, iteration: Iteration) -> None:
-        """The job went back: the next iteration is the one behind this, with other bytes. Kept
-        across a kill from here on."""
+        """The job went back: the next iteration is the one after this, with other bytes. Outlives a
+        kill once this returns."""
         ...
 
     def close(self) -> None: ...

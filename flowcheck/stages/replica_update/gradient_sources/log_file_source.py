@@ -1,8 +1,8 @@
-"""Gradients that lie in files, as a chain's `[gradient_log]` writes them: of a run that follows no
-connections, and of a peer that still writes.
+"""Gradients from files that a chain's `[gradient_log]` wrote: for a run that follows no
+connections, and from a peer that is still writing.
 
-A record in the run directory names the files; they are only read. How far the replica is lies in
-shared memory beside it, so that both are there or neither.
+A record in the run directory names the files; they are only read. The number of the last applied
+iteration lies in shared memory beside the replica, so that both exist or neither does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORD_FORMAT = 1
 
 
 class LogFilesRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Which gradient logs a run's replica is stepped from."""
+    """The gradient log files that a run's replica is stepped from."""
 
     files: tuple[str, ...]
     """In any order; each holds ascending iterations."""
@@ -48,13 +48,13 @@ def _record_of(run: RunDir) -> Path:
 
 
 def has_log_record(run: RunDir) -> bool:
-    """Its gradients come from files."""
+    """Whether the run's gradients come from files."""
     return _record_of(run).exists()
 
 
 def write_log_record(run: RunDir, files: Sequence[Path]) -> None:
-    """The updater takes a run's gradients from these from now on. Written behind what is known of
-    the job (RunDir.learned_job or .training_spec) and behind its weights."""
+    """Makes the updater read a run's gradients from these files from now on. Call it after the job
+    (RunDir.learned_job or .training_spec) and its weights are written."""
     record = LogFilesRecord(files=tuple(str(file.absolute()) for file in files))
     write_atomically(_record_of(run), msgspec.json.encode(record))
 
@@ -75,10 +75,11 @@ def open_logs(run: RunDir, training: TrainingFacts, each: int) -> LogFileSource:
 
 
 class ReleasedIteration:
-    """A number in a file of shared memory, changed by one store: there whole after a kill."""
+    """An iteration number in a file of shared memory, changed by one store: never half written
+    after a kill."""
 
     def __init__(self, path: Path, began: Iteration) -> None:
-        """began: what it is where there is no file yet."""
+        """began: its value where there is no file yet."""
         if not path.exists():
             write_atomically(path, int(began).to_bytes(8, "little"), durable=False)
         self._word = np.memmap(path, "<u8", "r+", shape=(1,))
@@ -97,7 +98,7 @@ class ReleasedIteration:
 
 @dataclass(frozen=True, slots=True)
 class LoggedGradient:
-    """One record of a log, whose checksum was right when it was read."""
+    """One record of a log; its checksum was correct when it was read."""
 
     iteration: Iteration
     data: NDArray[np.uint8]
@@ -107,7 +108,7 @@ class LoggedGradient:
         return ()
 
     def certain(self) -> bool:
-        """Who wrote it took it only once nothing spoke against it."""
+        """True: whoever wrote the record had already checked that nothing contradicts it."""
         return True
 
     @property
@@ -116,7 +117,7 @@ class LoggedGradient:
 
 
 class LogFileSource:
-    """Iterations of one or several logs, ascending."""
+    """Iterations from one or several logs, ascending."""
 
     def __init__(
         self, files: Sequence[Path], gradient_bytes: int, released: ReleasedIteration, each: int
@@ -146,7 +147,7 @@ class LogFileSource:
 
     @property
     def next_iteration(self) -> Iteration:
-        """The first that a log holds behind what was released."""
+        """The first iteration after the released one that a log holds."""
         logged = self._behind()
         return logged if logged is not None else Iteration(self.applied_iteration + 1)
 
@@ -162,7 +163,7 @@ class LogFileSource:
 
     @property
     def partial(self) -> None:
-        """A record is there as a whole."""
+        """None: a record only comes complete."""
         return None
 
     @property
@@ -194,7 +195,8 @@ class LogFileSource:
         return [log for log in self._logs.values() if log is not None]
 
     def _look(self) -> None:
-        """For what came since. Raises StateError where a file is no log of these gradients."""
+        """Reads what was added since the last look. Raises StateError where a file is no log of
+        these gradients."""
         more = False
         for file, log in self._logs.items():
             if log is None:
@@ -213,7 +215,8 @@ class LogFileSource:
         self._ascending = sorted(self._places)
 
     def _behind(self) -> Iteration | None:
-        """The first that is logged behind what was released; None: none is, also not by now."""
+        """The first logged iteration after the released one; None: no log holds one, also after
+        another look."""
         last = self.applied_iteration
         if not self._ascending or self._ascending[-1] <= last:
             self._look()
@@ -221,7 +224,7 @@ class LogFileSource:
         return self._ascending[at] if at < len(self._ascending) else None
 
     def _read(self, iteration: Iteration) -> LoggedGradient | None:
-        """Of the first file that has it as it was written; None: none has."""
+        """The iteration from the first file that has it undamaged; None: no file has."""
         if iteration in self._changed:
             return None
         for file, log, index in self._places.get(iteration, ()):
@@ -235,7 +238,7 @@ class LogFileSource:
         return None
 
     def _why_ended(self) -> Finding | None:
-        """None: the next iteration is there, or may still come."""
+        """Why no further iteration comes; None: the next one is there, or may still come."""
         last, logged = self.applied_iteration, self._behind()
         if logged is None:
             return LOG_CLOSED(last=last) if any(log.closed for log in self._open) else None

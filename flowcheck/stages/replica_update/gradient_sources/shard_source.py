@@ -1,4 +1,4 @@
-"""Gradients that the extractor places in shared memory, of a job whose connections it follows."""
+"""Gradients that the extractor places in shared memory, for a job whose connections it follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flowcheck.wire.traffic.observed_messages import Range
 
 @dataclass(frozen=True, slots=True)
 class ShardGradient:
-    """One generation of the shard, COMPLETE, or LOST where the rest is not needed."""
+    """One generation of the shard: COMPLETE, or LOST where the missing part is not needed."""
 
     shard: GradientShard
     generation: int
@@ -29,14 +29,15 @@ class ShardGradient:
 
     @property
     def unbelieved(self) -> Sequence[Range]:
-        """What is missing. Of two copies that differ neither is believed, and nothing tells where
-        they do."""
+        """The missing ranges. Where two copies differ, all of it: neither copy is used, and nothing
+        tells where they differ."""
         if self.shard.conflict_bytes(self.generation):
             return ((0, self.shard.gradient_bytes),)
         return self.shard.missing(self.generation)
 
     def certain(self) -> bool:
-        """No two copies of it differ by now; else the extractor is told so in the shard."""
+        """Whether no two copies of it differ so far; if two do, a mark in the shard tells the
+        extractor."""
         shard, generation = self.shard, self.generation
         if shard.state(generation) != GenerationState.COMPLETE:
             return True  # of a lost one nothing is taken where two copies differ (`unbelieved`)
@@ -50,8 +51,8 @@ class ShardGradient:
 
 
 class ShardCoverage:
-    """Which bytes of an OPEN generation the extractor has placed. Its counters and their order:
-    early_step.py."""
+    """Which bytes of an OPEN generation the extractor has placed. early_step.py explains its
+    counters and their order."""
 
     def __init__(self, shard: GradientShard) -> None:
         self._shard = shard
@@ -86,8 +87,8 @@ class ShardSource:
     """The updater's side of the shard: the only writer of its applied iteration."""
 
     def __init__(self, shard: GradientShard, *, takes_lost: bool = False) -> None:
-        """takes_lost: what came of an iteration that never becomes whole is taken, as of sharded
-        training, whose parameters then stay of the step before."""
+        """takes_lost: an iteration that never becomes complete is applied as far as it came, as in
+        sharded training, where the missing parameters stay those of the step before."""
         self._shard, self._takes_lost = shard, takes_lost
         self._coverage = ShardCoverage(shard)
 
@@ -132,7 +133,7 @@ class ShardSource:
         return self._shard.state(generation) == GenerationState.LOST
 
     def news(self) -> Finding | None:
-        """The extractor tells what becomes of an iteration."""
+        """Nothing: the extractor reports what becomes of an iteration."""
         return None
 
     def release(self, iteration: Iteration) -> None:

@@ -20,7 +20,7 @@ from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceKind:
-    """All that the updater knows of one kind. README.md says how one is added."""
+    """What the updater knows about one kind of source. README.md says how to add one."""
 
     name: str
     is_there: Callable[[RunDir], bool]
@@ -51,5 +51,5 @@ SOURCE_KINDS = (
 
 
 def source_kind_of(run: RunDir) -> SourceKind | None:
-    """None: there is nothing that gradients come from, not yet."""
+    """The kind of source that a run has; None: it has none yet."""
     return next((kind for kind in SOURCE_KINDS if kind.is_there(run)), None)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from flowcheck.findings.catalog.collectives import AS_EACH_TIME, BEGINS_AFTER_PAUSE
+from flowcheck.findings.catalog.collective_evidence import AS_EACH_TIME, BEGINS_AFTER_PAUSE
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut

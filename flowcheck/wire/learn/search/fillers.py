@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.catalog.collectives import END_BY_NUMBERS
+from flowcheck.findings.catalog.collective_evidence import END_BY_NUMBERS
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from flowcheck.findings.catalog.collectives import END_BY_COPIES
+from flowcheck.findings.catalog.collective_evidence import END_BY_COPIES
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, data_bytes_of
 from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of

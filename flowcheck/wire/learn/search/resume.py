@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from flowcheck.findings.catalog.collectives import BEGINNING_SHIFTED
+from flowcheck.findings.catalog.collective_evidence import BEGINNING_SHIFTED
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.candidates import Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream

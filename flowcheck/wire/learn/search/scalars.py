@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.findings.catalog.collectives import (
+from flowcheck.findings.catalog.collective_evidence import (
     STANDS_BY_BEFORE,
     STANDS_BY_MODEL,
     STANDS_BY_NUMBERS,

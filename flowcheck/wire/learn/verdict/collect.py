@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowcheck.findings.catalog.collectives import (
+from flowcheck.findings.catalog.collective_evidence import (
     BEGINNING_UNTOLD,
     CHUNK_PLACES_OPEN,
     COPIES_DIFFER,

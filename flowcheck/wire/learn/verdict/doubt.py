@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowcheck.findings.catalog.collectives import (
+from flowcheck.findings.catalog.collective_evidence import (
     END_OPEN,
     FEWEST_RANKS,
     KIND_FROM_SIZES,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowcheck.findings.catalog.collectives import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
+from flowcheck.findings.catalog.collective_evidence import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
 from flowcheck.wire.learn.reading import Collective, Weights

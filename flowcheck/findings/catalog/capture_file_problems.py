@@ -1,5 +1,4 @@
-"""What `flowcheck analyze` says of the capture files themselves, and of what was stated about
-them."""
+"""What is wrong with capture files and interfaces, or with what was stated about them."""
 
 from __future__ import annotations
 
@@ -24,4 +23,12 @@ COPIES_DIFFER = Entry(
     "captured.copies_differ", "{bytes:,} bytes were captured twice, with different values"
 )
 UNASSIGNED = Entry("captured.packets_of_no_message", "{packets:,} packets fit no message")
+NO_PACKET_SOCKET = Entry(
+    "captured.no_packet_socket",
+    "this process has no packet socket at {interface}: frames that the kernel drops there are not "
+    "known",
+)
+CAPTURE_IS_A_FOLDER = Entry(
+    "captured.is_a_folder", "{path}: is a folder; name the capture files in it"
+)
 OTHER_MODEL = Entry("captured.other_model", "{factory}: {mismatch}")

@@ -12,6 +12,7 @@ import msgspec
 
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.mirrored_ports import MONITOR_TOO_SLOW
+from flowcheck.findings.catalog.refused_layouts import SESSION_NUMBER, SESSION_TWICE, TUNNELS_MEET
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import ClusterLayout, Monitor, Switch
 from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
@@ -117,10 +118,7 @@ def monitors_of(topology: ClusterLayout, plugs: NicCabling, os: str | None) -> M
             with _of_file(number):
                 ends = parse_tunnel(monitor.erspan).destination
             if tunnels.setdefault(ends, number) != number:
-                why = (
-                    f"monitor[{tunnels[ends]}] ends at {ends}, too: their copies would share its "
-                    "port; state an address of another port for each"
-                )
+                why = TUNNELS_MEET(other=tunnels[ends], address=str(ends))
                 raise ConfigError(f"monitor[{number}].erspan", monitor.erspan, why)
     found = MonitorPorts(tuple(spots))
     _check_sessions(found)
@@ -138,7 +136,7 @@ def _session(
     if monitor.session is not None:
         return str(monitor.session)
     if platform.identity == "number":
-        why = f"{platform.title} numbers its sessions: state one that is free (one in use changes)"
+        why = SESSION_NUMBER(platform.title)
         raise ConfigError(f"monitor[{number}].session", "not stated", why)
     return "flowcheck" if nth is None else f"flowcheck-{nth}"
 
@@ -152,10 +150,7 @@ def _check_sessions(monitors: MonitorPorts) -> None:
         called = str(int(spot.session)) if spot.session.isdecimal() else spot.session
         first = taken.setdefault((spot.monitor.switch, called), spot)
         if first is not spot:
-            why = (
-                f"is the session of monitor[{first.number}] too: {first.name} and "
-                f"{spot.monitor.called} would be one session; state another session for each"
-            )
+            why = SESSION_TWICE(other=first.number, monitor=first.name, port=spot.monitor.called)
             raise ConfigError(f"monitor[{spot.number}].session", spot.session, why)
 
 

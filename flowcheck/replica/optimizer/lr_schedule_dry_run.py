@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import CANNOT_STEP, TAKES_A_NUMBER
 
 if TYPE_CHECKING:
     from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
 
 ARGUMENTS = "optimizer.schedule_arguments"
 STEPS = 100
-"""Of a class of torch's, a few microseconds each."""
+"""Calls of a class of torch's, a few microseconds each. A choice: more shows errors of later steps,
+and delays the start."""
 OWN_STEPS = 1
 """Of the script's own function, which may be of a table as long as the training is."""
 ENDED = "Tried to step"
@@ -32,13 +34,13 @@ def is_user_function(schedule: str) -> bool:
 
 
 def check_numbers(kind: type, arguments: dict[str, Any]) -> None:
-    """Raises ConfigError where an argument of torch's class must be a number and is none."""
+    """Raises ConfigError where an argument of torch's class must be a number and is not."""
     for name, parameter in inspect.signature(kind).parameters.items():
         own = parameter.annotation
         said = own if isinstance(own, str) else getattr(own, "__name__", "")
         value = arguments.get(name, 0)
         if said in NUMBERS and not isinstance(value, int | float):
-            right = f"torch's {kind.__name__} takes a number as {name}"
+            right = TAKES_A_NUMBER(schedule=kind.__name__, argument=name)
             raise ConfigError(f"{ARGUMENTS}.{name}", value, right)
 
 
@@ -58,6 +60,6 @@ def try_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> None:
                 raise
             arguments = [part.schedule_arguments for part in stated]
             told = arguments[0] if len(arguments) == 1 else arguments
-            named = ", ".join(str(part.schedule) for part in stated)
-            right = f"{named} cannot take step {events} with these: {error.right}"
+            named = tuple(str(part.schedule) for part in stated)
+            right = CANNOT_STEP(schedules=named, step=events, error=error.right)
             raise ConfigError(ARGUMENTS, told, right) from error

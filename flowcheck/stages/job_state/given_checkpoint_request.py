@@ -1,11 +1,12 @@
-"""A trainer's checkpoint that an operator gives to the updater: asked for, taken or withdrawn,
+"""A trainer's checkpoint that an operator gives to the updater: requested, taken or withdrawn,
 answered.
 
-The command that gives it writes the state to a file and then the request, which names that file
-(`request.json`); one request waits at a time. The updater notes in its own part of the record that
-it takes it, from when on it cannot be withdrawn, and answers there. Whether it is taken or
-withdrawn is decided under a lock of the folder, which the kernel gives back for whoever is killed.
-Answered, both files go: the state's first, so that no later one is taken away in its place.
+The command writes the state to a file and then the request, which names that file (`request.json`);
+one request waits at a time. The updater notes in its own part of the record that it takes the
+request; from then on it cannot be withdrawn. It answers there too. Whether a request is taken or
+withdrawn is decided under a lock on the folder, which the kernel releases if its holder is killed.
+After the answer both files are deleted, the state's first, so that a later request's state is never
+deleted in its place.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 
 LOOK_S = 0.05
+"""Seconds between two looks for the answer. A choice: shorter costs processor time."""
 
 
 def submit_request(
@@ -58,9 +60,11 @@ def submit_request(
     *,
     after: int = 0,
 ) -> str:
-    """Asks the updater to take the trainer's state of a step; what the request is called. source:
-    the trainer's file, for people; after: as the request has it. Raises StateError where another
-    one waits."""
+    """Asks the updater to take the trainer's state of a step. Returns the request's identifier.
+
+    source: the trainer's file, for people; after: as CheckpointRequest has it. Raises StateError
+    where another request waits.
+    """
     request = CheckpointRequest(
         id=uuid.uuid4().hex,
         kind=kind,
@@ -84,14 +88,16 @@ def submit_request(
 
 
 def request_answer(run: RunDir, request: str) -> RequestAnswer | None:
-    """The updater's; None: there is none yet."""
+    """The updater's answer to a request; None: there is none yet."""
     return update_part_of(run).answer(request)
 
 
 def await_answer(run: RunDir, request: str, limit_s: float, what: str) -> RequestAnswer:
-    """Waits for the updater's answer. what: the file that was given, for people. Raises StateError
-    where it did not begin to take it within `limit_s`, and it is withdrawn, or where it has not
-    ended that in as much time again."""
+    """Waits for the updater's answer. what: the file that was given, for people.
+
+    Raises StateError where the updater did not begin within `limit_s` seconds (the request is
+    withdrawn then), or began and did not finish in as much time again.
+    """
     began_s = time.monotonic()
     taken = False
     while (answer := request_answer(run, request)) is None:
@@ -107,7 +113,7 @@ def await_answer(run: RunDir, request: str, limit_s: float, what: str) -> Reques
 
 
 def withdraw_request(run: RunDir, request: str) -> bool:
-    """Takes a request back. False: the updater takes it, or has answered it."""
+    """Withdraws a request. False: the updater is taking it, or has answered it."""
     with _locked(run, wait=True):
         update = update_part_of(run)
         taking = update.taking is not None and update.taking.id == request
@@ -121,13 +127,13 @@ def withdraw_request(run: RunDir, request: str) -> bool:
 
 
 def is_asked(run: RunDir) -> bool:
-    """A checkpoint waits for the updater, or is just being taken."""
+    """Whether a checkpoint waits for the updater, or is just being taken."""
     return run.request_record.exists() or earlier_run_directories.is_asked(run)
 
 
 def take_request(lifecycle: UpdateLifecycle) -> CheckpointRequest | None:
-    """The updater's: the request it has to take now; None: there is none. One that was answered
-    before a kill is cleared away."""
+    """For the updater: the request to take now; None: there is none. Deletes the files of one that
+    was answered before a kill."""
     run, part = lifecycle.run, lifecycle.part
     if part.taking is not None:
         return part.taking
@@ -146,8 +152,8 @@ def take_request(lifecycle: UpdateLifecycle) -> CheckpointRequest | None:
 
 
 def read_sections(run: RunDir, request: CheckpointRequest) -> dict[str, np.ndarray]:
-    """The state that is to be taken, as sections of the replica. Raises StateError where it is gone
-    (see refuse_request)."""
+    """The state to take, as sections of the replica. Raises StateError where the file is gone (see
+    refuse_request)."""
     path = run.learned_folder / request.file
     if not path.exists():
         raise StateError(FILE_GONE(path))
@@ -156,15 +162,15 @@ def read_sections(run: RunDir, request: CheckpointRequest) -> dict[str, np.ndarr
 
 
 def clear_request(run: RunDir, request: CheckpointRequest) -> None:
-    """The updater's: the files of one that is answered go."""
+    """For the updater: deletes the files of an answered request."""
     _remove(run, request)
 
 
 def refuse_request(
     lifecycle: UpdateLifecycle, request: CheckpointRequest, at: Step, why: Finding
 ) -> None:
-    """Answers that it is not taken, and clears it away: before the answer where a full disk leaves
-    no room for that."""
+    """Answers that the request is refused, and deletes its files. Deletes them first where a full
+    disk leaves no room for the answer."""
     try:
         lifecycle.answer(request, at, refused=why)
     except OSError as error:
@@ -189,8 +195,8 @@ def _remove(run: RunDir, request: CheckpointRequest) -> None:
 
 @contextmanager
 def _locked(run: RunDir, *, wait: bool = False) -> Iterator[bool]:
-    """Whether nobody else holds the lock that requests are made, taken and withdrawn under; wait:
-    until nobody does."""
+    """Holds the lock under which requests are made, taken and withdrawn. Yields whether it got the
+    lock. wait: until nobody else holds it."""
     folder = os.open(run.learned_folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     alone = True
     try:

@@ -21,8 +21,8 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.lifecycle_records import FILE_GONE, NO_BASE_AWAITED
 from flowcheck.messages import Note
 from flowcheck.ops.trainer_checkpoint import base_command
-from flowcheck.stages.job_state import checkpoint_request, lifecycle_writers
-from flowcheck.stages.job_state.checkpoint_request import (
+from flowcheck.stages.job_state import given_checkpoint_request, lifecycle_writers
+from flowcheck.stages.job_state.given_checkpoint_request import (
     await_answer,
     clear_request,
     is_asked,
@@ -130,7 +130,7 @@ def test_an_updater_killed_before_its_answer_takes_it_again_and_one_killed_behin
 def test_a_command_killed_before_it_asked_leaves_a_file_that_nobody_takes(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_request, "write_atomically", _killed)
+    monkeypatch.setattr(given_checkpoint_request, "write_atomically", _killed)
     with pytest.raises(SystemExit):
         submitted(run)
     monkeypatch.undo()
@@ -144,12 +144,12 @@ def _killed(*_: Any, **__: Any) -> None:
 
 
 def test_who_holds_the_lock_keeps_no_updater_waiting(run: RunDir) -> None:
-    with checkpoint_request._locked(run) as alone:
+    with given_checkpoint_request._locked(run) as alone:
         assert alone
         with pytest.raises(StateError, match="another file"):
             submitted(run)
     asked = submitted(run)
-    with checkpoint_request._locked(run):
+    with given_checkpoint_request._locked(run):
         assert take_request(updater(run)) is None
     assert taken(run).id == asked
 

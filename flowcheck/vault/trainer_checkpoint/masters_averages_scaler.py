@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import trainer_checkpoints as findings
+from flowcheck.findings.finding import Entry
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.param_layout import Layout
@@ -25,7 +27,7 @@ SCALER_KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_
 def scaler_in(tree: Any) -> dict[str, Any] | None:
     """The loss scale's state; None without one. Raises StateError for several."""
     found = [n for n in _nodes(tree) if isinstance(n, dict) and n.keys() >= SCALER_KEYS]
-    scaler: dict[str, Any] | None = _one(found, "loss scales")
+    scaler: dict[str, Any] | None = _one(found, findings.SEVERAL_LOSS_SCALES)
     return scaler
 
 
@@ -41,7 +43,7 @@ def masters_in(template: CheckpointTemplate, layout: Layout) -> list[torch.Tenso
         tensors = [value for value in own if isinstance(value, torch.Tensor)]
         if [(tuple(t.shape), t.dtype) for t in tensors] == wanted:
             found.append(tensors)
-    masters: list[torch.Tensor] | None = _one(found, "lists of masters")
+    masters: list[torch.Tensor] | None = _one(found, findings.SEVERAL_MASTERS)
     return masters
 
 
@@ -49,14 +51,14 @@ def averages_in(template: CheckpointTemplate) -> tuple[list[torch.Tensor], int] 
     """([parameter] averages, how often they were updated), as AveragedModel.state_dict has them;
     None without."""
     found = [n for n in _nodes(template.tree) if isinstance(n, dict) and AVERAGED in n]
-    node = _one(found, "averages")
+    node = _one(found, findings.SEVERAL_AVERAGES)
     if node is None:
         return None
     by_name = {name.removeprefix("module.").removeprefix("module."): t for name, t in node.items()}
     plain = [name.removeprefix("module.") for name in template.names]
     lost = [name for name in plain if name not in by_name]
     if lost:
-        raise StateError(f"the averages have no {lost[0]}")
+        raise StateError(findings.PARAMETER_NOT_AVERAGED(lost[0]))
     return [by_name[name] for name in plain], int(node[AVERAGED])
 
 
@@ -99,7 +101,7 @@ def _nodes(node: Any) -> Iterator[Any]:
         yield from _nodes(value)
 
 
-def _one(found: list[Any], what: str) -> Any:
+def _one(found: list[Any], several: Entry) -> Any:
     if len(found) > 1:
-        raise StateError(f"the file holds {len(found)} {what}: which is the trainer's is not told")
+        raise StateError(several(len(found)))
     return found[0] if found else None

@@ -1,0 +1,31 @@
+"""Why an option of a checkpoint's format is refused: what it must be."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+ONE_OF = Entry("checkpoint_option.one_of", "must be one of {choices}")
+KEYS_FORM = Entry("checkpoint_option.keys_form", "must be PART=KEY,... with PART one of {parts}")
+KEY_OF_OTHER_PART = Entry("checkpoint_option.key_of_other_part", "{key} is another part's key")
+KEY_TWICE = Entry("checkpoint_option.key_twice", "two parts have this key")
+OF_OTHER_FORMAT = Entry(
+    "checkpoint_option.of_other_format",
+    "is an option of --format {formats}, not of {given}: leave it out",
+)
+LIKE_WITH_TEMPLATE = Entry(
+    "checkpoint_option.like_with_template",
+    "is an option of --format; a --template holds all that --like could give: leave it out",
+)
+ZERO_STAGE = Entry("checkpoint_option.zero_stage", "must be 0, 1 or 2: ZeRO stage 3 is not written")
+LIKE_WITHOUT_CONFIG = Entry(
+    "checkpoint_option.like_without_config", "holds no config.json: name the model's folder"
+)
+LIKE_FILE_TOO_LARGE = Entry(
+    "checkpoint_option.like_file_too_large",
+    "is too large for a configuration file: has {bytes:,} bytes, at most {limit:,} are copied",
+)
+ONE_OPTIMIZER_ONLY = Entry(
+    "checkpoint_option.one_optimizer_only",
+    "{format} keeps the state of one optimizer, the job has {optimizers}: write another format",
+)
+FORMAT_CANNOT_HOLD = Entry("checkpoint_option.format_cannot_hold", "format {format}: {error}")

@@ -1,0 +1,55 @@
+"""Why a Megatron-LM folder is not read, or cannot be filled with a step."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Reading.
+
+SEVERAL_RANKS = Entry(
+    "megatron.several_ranks", "{folder}: is of {ranks} model-parallel ranks; one is read"
+)
+NO_RANK_FILE = Entry("megatron.no_rank_file", "{folder}: holds no {file}, and no {latest}")
+NO_ITERATION_NUMBER = Entry(
+    "megatron.no_iteration_number", '{file}: {text} is not an iteration, and not "release"'
+)
+
+# Filling an earlier checkpoint of the run (--like, --template).
+
+NEEDS_LIKE = Entry(
+    "megatron.needs_like",
+    "names an earlier checkpoint of the run (its folder): the args that its loader asserts, bounds "
+    "of the schedule, random states and the optimizer's groups come from it; or give that "
+    "checkpoint's file as --template",
+)
+NO_ITERATION = Entry(
+    "megatron.no_iteration", "{file}: holds no iteration: not a checkpoint of Megatron-LM"
+)
+PIPELINE_STAGES = Entry(
+    "megatron.pipeline_stages",
+    "{file}: holds the models of several pipeline stages; a checkpoint with one model is filled",
+)
+NO_OPTIMIZER = Entry(
+    "megatron.no_optimizer",
+    "{file}: holds no optimizer, or several: it cannot be filled; name a checkpoint with one",
+)
+NO_PARAMETER = Entry("megatron.no_parameter", "{file}: its model has no {parameter}")
+OTHER_OPTIMIZER_FORM = Entry(
+    "megatron.other_optimizer_form",
+    "{file}: its optimizer does not hold state and param_groups as torch's do",
+)
+OTHER_GROUPS = Entry(
+    "megatron.other_groups",
+    "{file}: its optimizer has groups of [{sizes}] parameters, the job file states [{stated}]: "
+    "[[optimizer.groups]] must be those of the run",
+)
+STATE_NOT_KEPT = Entry(
+    "megatron.state_not_kept",
+    "{file}: {parameter}: the run's optimizer keeps {state}, the replica does not: the job file "
+    "states another optimizer",
+)
+OTHER_MASTERS = Entry(
+    "megatron.other_masters",
+    "{file}: {masters} are not those of the replica: [optimizer] master_dtype = "
+    '"float32" states that the run steps copies of its parameters',
+)

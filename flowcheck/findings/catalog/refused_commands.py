@@ -1,0 +1,68 @@
+"""Options, and files of the job, that a command does not take."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+FOLDER_REMOVED = Entry("command.folder_removed", "the folder was removed: cd to one that exists")
+NOT_A_PICTURE = Entry(
+    "command.not_a_picture", "is a file that is not a picture of FlowCheck's: name another file"
+)
+CANNOT_LISTEN = Entry(
+    "command.cannot_listen", "cannot listen there ({error}): state another address or port"
+)
+NOT_A_MESSAGE = Entry("command.not_a_message", "not a FlowCheck message: {frame} ({error})")
+OPTIMIZER_STATED = Entry(
+    "command.optimizer_stated", "the job file states the optimizer: leave --optimizer and --lr out"
+)
+REPLAY_SOURCE = Entry("command.replay_source", "must be auto, dpdk or file")
+COMMA_IN_PATH = Entry("command.comma_in_path", "DPDK takes no path with a comma: use --source file")
+NO_EARLIER_RUN = Entry(
+    "command.no_earlier_run",
+    "no earlier run is recorded there: its records are kept when the next run starts",
+)
+NOTHING_TO_DRAW = Entry(
+    "command.nothing_to_draw", "the job is not learned yet: there is nothing to draw"
+)
+LATER_CHECKPOINT_OR_JOB = Entry(
+    "command.later_checkpoint_or_job",
+    "with several jobs, give a later checkpoint (--then FILE), which shows the job it is of; or "
+    "name the job: --run {run}/jobs/N",
+)
+
+# The model of the job file.
+
+LEARNED_MISSING = Entry(
+    "command.learned_missing", "no such file: state job.json in learned/ of a run"
+)
+OTHER_NAMES = Entry(
+    "command.other_names", "other names than {factory} gives: leave model.names out"
+)
+OTHER_SIZES = Entry(
+    "command.other_sizes", "other sizes or types than {factory} gives: leave model.parameters out"
+)
+ORDER_OF_NAMES = Entry(
+    "command.order_of_names", "must list each parameter name of {factory} exactly once"
+)
+FACTORY_FOR_MEMORY = Entry(
+    "command.factory_for_memory",
+    "state it to plan memory: sizes come from the model, and no frame has shown it yet",
+)
+
+# flowcheck plan.
+
+HOOK = Entry("plan.hook", "must be bf16 or fp16")
+STATIC_GRAPH = Entry(
+    "plan.static_graph",
+    "cannot be combined with --accumulate: torch fails if the first backward pass of a static "
+    "graph is under no_sync()",
+)
+NOT_A_TORCH_MODULE = Entry("plan.not_a_torch_module", "gave {type}, not a torch module")
+FACTORY_ARGUMENT = Entry("plan.factory_argument", "write name=value, an argument of the factory")
+NO_SHAPE_YET = Entry("plan.no_shape_yet", "{name} has no shape before its first forward")
+SPARSE_MODULE = Entry("plan.sparse_module", "{name} has sparse gradients: no plan covers them")
+NO_GRADIENTS = Entry("plan.no_gradients", "no parameter requires a gradient")
+SCALAR_LOSS = Entry("plan.scalar_loss", "must give a loss of no dimensions, called with MODEL")
+TWO_RANKS = Entry("plan.two_ranks", "must be 2 or more: a ring has 2 ranks")
+TOO_MANY_RANKS = Entry("plan.too_many_ranks", "at most {most:,} ranks are supported")
+NODES = Entry("plan.nodes", "must divide the {ranks} ranks into two nodes or more")

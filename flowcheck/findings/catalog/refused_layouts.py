@@ -1,0 +1,230 @@
+"""Layouts that `flowcheck ports` refuses, and layouts whose rings no choice of ports covers."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Values of the layout file.
+ONE_OF = Entry("layout.one_of", "must be one of {choices}")
+AT_MOST = Entry("layout.at_most", "must be at most {most:,}")
+WITHIN = Entry("layout.within", "must be {least} to {most}")
+SPEED = Entry("layout.speed", "must be above 0, and at most {most:g}")
+TOO_MANY_RANKS = Entry(
+    "layout.too_many_ranks", "at most {most:,} ranks (nodes * gpus) are supported"
+)
+EXPERTS = Entry(
+    "layout.experts",
+    "must be 1: experts' gradients go by rings of their own, which are not supported",
+)
+INDIVISIBLE = Entry(
+    "layout.indivisible", "tp * cp * pp = {product} does not divide the {ranks} ranks"
+)
+ORDER_OF_SIZES = Entry("layout.order_of_sizes", "must name each of {sizes} once, joined by -")
+NCCL_RELEASE = Entry("layout.nccl_release", 'state it as "2.21" or "2.21.5"')
+ALGORITHM_REFUSED = Entry(
+    "layout.algorithm_refused", "{why}; set NCCL_ALGO=Ring to have NCCL use rings"
+)
+NODE_NUMBERS = Entry(
+    "layout.node_numbers", "must be numbers of nodes, 0 to {last}, for example 0-3,8"
+)
+NODE_TWICE = Entry("layout.node_twice", "names a node twice: name each node once")
+ONE_RANGE = Entry(
+    "layout.one_range", "must have one range, of 1 to {most} ports, for example Ethernet{{1-16}}/1"
+)
+PARAMETERS_OR_JOB = Entry("layout.parameters_or_job", "state either parameters or job, not both")
+NO_CABLES = Entry("layout.no_cables", "state at least one [[cable]]: where each NIC is plugged in")
+NO_MONITORS = Entry("layout.no_monitors", "state at least one [[monitor]]: a monitor port")
+SWITCH_TWICE = Entry("layout.switch_twice", "two [[switch]] tables have this name: keep one")
+NO_CABLE_ENDS_THERE = Entry(
+    "layout.no_cable_ends_there", "no cable ends there; cables end at {switches}"
+)
+PORT_OR_ERSPAN = Entry("layout.port_or_erspan", "state port or erspan")
+MONITOR_TWICE = Entry(
+    "layout.monitor_twice", "two [[monitor]] tables of {switch} state it: keep one"
+)
+PORTS_FOR_NODES = Entry(
+    "layout.ports_for_nodes", "names {ports} ports for {nodes} nodes: name one for each node"
+)
+HOSTS_FOR_PORTS = Entry(
+    "layout.hosts_for_ports", "names {hosts} servers at {ports} ports: name one for each port"
+)
+IP_ADDRESS = Entry("layout.ip_address", "must be an IP address")
+
+# Files.
+TOO_LARGE = Entry("layout.too_large", "is larger than {bytes:,} bytes")
+LOG_TOO_LARGE = Entry(
+    "layout.log_too_large", "is larger than {bytes:,} bytes: give only its beginning"
+)
+UNREADABLE = Entry("layout.unreadable", "cannot be read: {error}")
+NOT_TOML = Entry("layout.not_toml", "is not valid TOML: {error}")
+
+# Cables.
+PORT_TAKEN = Entry(
+    "layout.port_taken", "this port of {switch} is stated for {nic} too: state each port once"
+)
+GPU_OF_TWO_NICS = Entry(
+    "layout.gpu_of_two_nics",
+    "GPU {gpu} of node {node} is stated for NIC {nic} too: state one NIC for each GPU",
+)
+MONITOR_CABLED = Entry("layout.monitor_cabled", "is cabled to {nic}: give another port")
+NODE_WITHOUT_CABLE = Entry(
+    "layout.node_without_cable", "has no [[cable]]: state one, or its rings cannot leave the node"
+)
+NIC_WITHOUT_CABLE = Entry(
+    "layout.nic_without_cable",
+    "GPU {gpu} uses NIC {nic}, which has no cable on node {node}: state the cable, or change gpus",
+)
+
+# Data-parallel groups and their rings.
+GROUP_OF_ONE = Entry(
+    "layout.group_of_one",
+    "this data-parallel group has one rank, so no gradient is summed: check nodes, gpus, tp, cp "
+    "and pp",
+)
+GROUP_IN_ONE_NODE = Entry(
+    "layout.group_in_one_node",
+    "its {ranks} ranks are all on node {node}: NVLink sums their gradients, and its rings cross no "
+    "switch; check gpus, tp, cp, pp and order (only a group that spans nodes can be followed)",
+)
+GROUP_UNEVEN = Entry(
+    "layout.group_uneven",
+    "its nodes have different numbers of its ranks ({counts}), which is not supported: check tp, "
+    "cp, pp and order",
+)
+LOGS_FOR_GROUPS = Entry(
+    "layout.logs_for_groups", "give one log for all {groups} groups, or one for each"
+)
+LOG_OF_OTHER_RANKS = Entry(
+    "layout.log_of_other_ranks",
+    "the log has rings of {logged} ranks, but the group has {ranks}: give the log of this group",
+)
+LOG_AMBIGUOUS = Entry(
+    "layout.log_ambiguous",
+    "the log has {orders} different orders of {ranks} ranks, and does not say which is the "
+    "data-parallel group's: keep only the lines of that group in the file",
+)
+LOG_CHANNELS = Entry(
+    "layout.log_channels", "NCCL's log has {channels} channels of {group}: state that number"
+)
+LEAVES_NODE_TWICE = Entry(
+    "layout.leaves_node_twice",
+    "this channel's ring of group {group} leaves a node twice, which is not supported",
+)
+ALGORITHM_RANKS = Entry(
+    "layout.algorithm_ranks",
+    "{algorithm} are supported from {least} to {most} ranks, on {nodes} nodes or more, but group "
+    "{group} has {ranks} ranks on {own} nodes: set NCCL_ALGO=Ring to use rings",
+)
+ALGORITHM_LEAST_RANKS = Entry(
+    "layout.algorithm_least_ranks",
+    "{algorithm} are supported from {least} ranks on {nodes} nodes or more, but group {group} has "
+    "{ranks} ranks on {own} nodes: set NCCL_ALGO=Ring to use rings",
+)
+ALGORITHM_NICS = Entry(
+    "layout.algorithm_nics",
+    "group {group} uses several NICs of node {node}, and {algorithm} are supported only with one "
+    "NIC for each node: set NCCL_ALGO=Ring to use rings",
+)
+
+# Dumps of NCCL.
+NOT_A_DUMP = Entry(
+    "layout.not_a_dump", "is not a dump of NCCL: its first element must be graphs or system"
+)
+NOT_XML = Entry("layout.not_xml", "is not XML: {error}")
+NO_RING_CHANNEL = Entry("layout.no_ring_channel", 'has no channel of the ring graph (graph id="0")')
+CHANNELS_OF_OTHER_GPUS = Entry(
+    "layout.channels_of_other_gpus", "its channels have different GPUs, which is not supported"
+)
+DUMP_OF_ONE_NODE = Entry(
+    "layout.dump_of_one_node",
+    "has a channel without two nets: a job on one node wrote it; dump it in a job on several nodes",
+)
+DUMP_WITHOUT_NETWORK = Entry(
+    "layout.dump_without_network",
+    "names no GPU or no net: it was written without a network; dump it in a job on several nodes",
+)
+DUMP_TOO_DEEP = Entry(
+    "layout.dump_too_deep", "has more elements than NCCL writes: it is not a dump of NCCL"
+)
+DUMP_HAS_DOCTYPE = Entry(
+    "layout.dump_has_doctype", "has a document type, which NCCL never writes: entities are refused"
+)
+DUMP_NUMBER = Entry("layout.dump_number", "{key} = {text} is not a number of 0 or more")
+
+# Monitors.
+TUNNELS_MEET = Entry(
+    "layout.tunnels_meet",
+    "monitor[{other}] ends at {address} too, so their copies would share its port: give each "
+    "monitor the address of its own port",
+)
+SESSION_NUMBER = Entry(
+    "layout.session_number",
+    "{platform} numbers its sessions: state a free number (a session in use would be changed)",
+)
+SESSION_TWICE = Entry(
+    "layout.session_twice",
+    "monitor[{other}] has this session too, and {monitor} and {port} would become one session: "
+    "give each monitor its own session",
+)
+
+# --mirrors.
+MIRRORS_NEED_MACHINE = Entry(
+    "layout.mirrors_need_machine",
+    "copies go to several machines ({machines}), each needs a file: put {{machine}} into the "
+    "file's name",
+)
+MACHINE_IN_FILE_NAME = Entry(
+    "layout.machine_in_file_name",
+    "cannot be part of a file's name: name the machine with printable characters and without /",
+)
+MIRRORS_FILE_TAKEN = Entry(
+    "layout.mirrors_file_taken", "this file exists and holds something else: name another file"
+)
+NO_HOST = Entry(
+    "layout.no_host",
+    "the address of the server behind this port of {switch} is not stated: give the addresses in "
+    'the order of the ports, for example hosts = "10.0.0.{{1-16}}"',
+)
+
+# No choice covers the rings.
+NO_CHUNK_SEEN = Entry("layout.no_chunk_seen", "none of its {chunks} chunks")
+CHUNKS_UNSEEN = Entry("layout.chunks_unseen", "all of it except chunks {chunks}")
+MORE_CHUNKS_UNSEEN = Entry(
+    "layout.more_chunks_unseen", "all of it except chunks {chunks} and {more} more"
+)
+ADD_MONITORS = Entry("layout.add_monitors", "{count} at {switch}")
+ADD_MONITORS_BESIDE = Entry(
+    "layout.add_monitors_beside", "{count} more at {switch}, which has {own}"
+)
+ADD_MONITORS_THERE = Entry("layout.add_monitors_there", "more at these switches")
+RING_UNCOVERED = Entry(
+    "layout.ring_uncovered",
+    "cannot be covered at one machine, which must see all of group {group} on {ports}. The best "
+    "is {machine}, which sees {seen} of the group's {rings} rings, and of this one {part}. Its "
+    "links end at {switches}; monitors there: {monitors}. State [[monitor]] tables with "
+    'machine = "{machine}": {add}',
+)
+LESS_REDUNDANCY = Entry(
+    "layout.less_redundancy", "{uncovered}, or lower --redundancy to {redundancy}"
+)
+SEARCH_ENDED = Entry(
+    "layout.search_ended",
+    "no choice was found in {steps:,} steps or {seconds} s: state more monitors at {switches}, or "
+    "fewer rings or nodes",
+)
+PORTS_NEEDED = Entry(
+    "layout.ports_needed",
+    "{count} mirrored directions are needed, {sum} = {gbps:g} Gb/s; the monitor ports at their "
+    "switches are {monitors}",
+)
+TUNNEL_ROOM = Entry(
+    "layout.tunnel_room", "{monitor} {gbps:g} Gb/s ({inner} without the tunnel's headers)"
+)
+MONITOR_ROOM = Entry("layout.monitor_room", "{monitor} {gbps:g} Gb/s")
+NO_SHARING_FOUND = Entry(
+    "layout.no_sharing_found",
+    "no way to share them was found (the search ends after {seconds} s)",
+)
+MONITORS_TOO_SMALL = Entry(
+    "layout.monitors_too_small", "{reasons}: state more or faster monitor ports"
+)

@@ -1,0 +1,111 @@
+"""Options of `flowcheck switch` that describe no possible mirror session."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# Ports and the bridge.
+DIRECTION_SUFFIX = Entry(
+    "mirror_session.direction_suffix", "must end in :rx, :tx or :both, or have no suffix (rx)"
+)
+NOT_A_PORT_NAME = Entry(
+    "mirror_session.not_a_port_name",
+    "is not a port name of {platform}, which looks like {example}",
+)
+LEADING_ZERO = Entry(
+    "mirror_session.leading_zero", "has a number with a leading zero: write it without"
+)
+BUNDLE_AS_MONITOR = Entry(
+    "mirror_session.bundle_as_monitor",
+    "a port channel can be mirrored, but cannot be the monitor port: give a physical port",
+)
+BRIDGE_NEEDED = Entry(
+    "mirror_session.bridge_needed", "state the bridge that has the ports, for example br0"
+)
+NOT_A_BRIDGE_NAME = Entry(
+    "mirror_session.not_a_bridge_name", "must be a bridge's name, for example br0"
+)
+NO_BRIDGES = Entry("mirror_session.no_bridges", "{platform} has no bridges: leave --bridge out")
+MONITOR_NEEDED = Entry("mirror_session.monitor_needed", "state the port that sends the copies")
+MONITOR_OR_ERSPAN_NEEDED = Entry(
+    "mirror_session.monitor_or_erspan_needed",
+    "state the port that sends the copies, or a tunnel with --erspan",
+)
+MONITOR_BESIDE_ERSPAN = Entry(
+    "mirror_session.monitor_beside_erspan",
+    "cannot be combined with --erspan: the copies take the tunnel's route; leave one of them out",
+)
+MONITOR_WITH_ERSPAN = Entry(
+    "mirror_session.monitor_with_erspan",
+    "{platform} also needs the port by which the tunnel leaves: state it too",
+)
+
+# Sessions.
+SESSION_NAME = Entry(
+    "mirror_session.session_name", "must be a letter, then letters, digits, _ and -, at most 16"
+)
+SESSION_NUMBER = Entry(
+    "mirror_session.session_number",
+    "{platform} numbers its sessions: state a number that is not in use (a session that exists "
+    "would be changed)",
+)
+SESSION_NUMBER_WITHIN = Entry(
+    "mirror_session.session_number_within",
+    "{platform} numbers its sessions: state a number, {least} to {most}, that is not in use (a "
+    "session that exists would be changed)",
+)
+
+# Tunnels.
+TUNNEL_FORM = Entry(
+    "mirror_session.tunnel_form",
+    "must be src=ADDRESS,dst=ADDRESS, optionally with id=N, ttl=N, dscp=N",
+)
+TUNNEL_NUMBER = Entry(
+    "mirror_session.tunnel_number", "{key} must be a number from {least} to {most}"
+)
+TUNNEL_ADDRESS = Entry(
+    "mirror_session.tunnel_address", "{error}; src and dst must be IPv4 addresses"
+)
+NOT_ONE_MACHINE = Entry(
+    "mirror_session.not_one_machine", "{key} is {kind}: state the address of one machine"
+)
+THIS_NETWORK = Entry("mirror_session.this_network", 'of "this network", 0.0.0.0/8')
+LOOPBACK = Entry("mirror_session.loopback", "a loopback address")
+MULTICAST = Entry("mirror_session.multicast", "a multicast address")
+BROADCAST = Entry("mirror_session.broadcast", "the broadcast address")
+RESERVED = Entry("mirror_session.reserved", "in the reserved 240.0.0.0/4")
+SAME_ENDS = Entry(
+    "mirror_session.same_ends",
+    "src and dst are the same: src is the switch's address, dst the capture node's",
+)
+NO_TUNNEL_KNOWN = Entry(
+    "mirror_session.no_tunnel_known",
+    "FlowCheck has no commands for a tunnel of {platform}: use --monitor",
+)
+
+# Other options.
+ONE_OF = Entry("mirror_session.one_of", "must be one of {choices}")
+DID_YOU_MEAN = Entry(
+    "mirror_session.did_you_mean", "did you mean {nearest}? must be one of {choices}"
+)
+FORM_REFUSED = Entry("mirror_session.form_refused", "{platform} has the forms {forms}")
+NO_FORMS = Entry("mirror_session.no_forms", "{platform} has no forms: leave --form out")
+NOT_TOML = Entry("mirror_session.not_toml", "is not valid TOML: {error}")
+
+# Figures.
+ABOVE_ZERO = Entry("mirror_session.above_zero", "must be a finite number above 0")
+FIGURES_TOGETHER = Entry(
+    "mirror_session.figures_together", "give --gradient-bytes, --members and --step-s together"
+)
+RING_OF_ONE = Entry("mirror_session.ring_of_one", "must be 2 or more: a ring has 2 members")
+TOO_LARGE = Entry("mirror_session.too_large", "is larger than {bytes:,} bytes")
+NOT_PORTS_JSON = Entry(
+    "mirror_session.not_ports_json",
+    "is not the output of `flowcheck ports --json`: {error}",
+)
+PORT_NOT_IN_FILE = Entry("mirror_session.port_not_in_file", "{file} does not have this port")
+NO_MEAN_RATE = Entry(
+    "mirror_session.no_mean_rate",
+    "the file has no mean rate of this port: state [traffic] in the layout file and run "
+    "`flowcheck ports --json` again",
+)

@@ -1,0 +1,135 @@
+"""Why `flowcheck restore`, `load`, `verify` and `serve` have nothing to give, or are asked
+wrongly."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# What was asked.
+
+NOT_WITH_OPTION = Entry(
+    "restore.not_with_option", "cannot be combined with {option}: give one of them"
+)
+TEMPLATE_OR_FORMAT = Entry(
+    "restore.template_or_format",
+    "the form of what is to be written is missing: --template FILE, a checkpoint the trainer wrote "
+    "in this job, or --format NAME, one of {formats}",
+)
+TEMPLATE_EACH = Entry(
+    "restore.template_each", "{missing}; of several jobs a --template each, or --job {jobs}"
+)
+CHECKPOINT_OF_ONE_JOB = Entry("restore.checkpoint_of_one_job", "is of one job: give its template")
+WHICH_JOB_AS = Entry(
+    "restore.which_job_as",
+    "writes one job, and this run has several: name the job with --job {jobs} (or 1, 2 ...)",
+)
+WHICH_JOB = Entry("restore.which_job", "is of one job: name it with --job {jobs}")
+URL_NAMES_JOB = Entry(
+    "restore.url_names_job",
+    "goes with --run; the URL names a job itself: http://host:port/jobs/K or the target's folder",
+)
+JOB_OF_A_RUN = Entry("restore.job_of_a_run", "goes with --run, not with --checkpoint or --from")
+ONE_TEMPLATE = Entry("restore.one_template", "give only one with --job")
+BUFFERS_OF_A_FILE = Entry(
+    "restore.buffers_of_a_file",
+    "is read for buffers of a --template or a --like file: give one of these too",
+)
+TEMPLATE_IS_A_FOLDER = Entry(
+    "restore.template_is_a_folder",
+    "is a folder: --format NAME --like FOLDER writes one in its place",
+)
+NO_OWN_FOLDER = Entry(
+    "restore.no_own_folder",
+    "{folder}: does not belong to this user alone: set TMPDIR to a folder that does",
+)
+SERVE_WHAT = Entry("restore.serve_what", "give --run DIR, or a folder of checkpoints")
+NOT_A_FOLDER = Entry("restore.not_a_folder", "is not a folder")
+SERVE_UNENCRYPTED = Entry(
+    "restore.serve_unencrypted",
+    "the token and the checkpoints are sent in plain text; --tls-certificate encrypts them",
+)
+
+# Templates of several jobs.
+
+ONE_JOB_FOLLOWED = Entry(
+    "restore.one_job_followed",
+    "{files} checkpoints, and one job was followed: give one of it",
+)
+ONE_FILE_FOR_JOBS = Entry(
+    "restore.one_file_for_jobs",
+    "1 checkpoint, and {jobs} jobs were followed: give one of each (--template, each once)",
+)
+FILES_FOR_JOBS = Entry(
+    "restore.files_for_jobs",
+    "{files} checkpoints, and {jobs} jobs were followed: give one of each (--template, each once)",
+)
+SAME_PARAMETERS = Entry(
+    "restore.same_parameters",
+    "{file}: jobs {jobs} had the same parameters at its step: give a checkpoint of a later step, "
+    "at which they differ",
+)
+NO_JOBS_PARAMETERS = Entry(
+    "restore.no_jobs_parameters",
+    "{file}: no job's replica had its parameters at its step: it is of another job, or of a step "
+    "that was not followed",
+)
+OF_ONE_JOB = Entry("restore.of_one_job", "{files} are of one job: give one of each job")
+
+# The step.
+
+STATE_UNKNOWN = Entry(
+    "restore.state_unknown",
+    "{run}: the optimizer's state is not known yet: flowcheck base FILE gives it",
+)
+STEP_NOT_KEPT = Entry(
+    "restore.step_not_kept", "{run}: step {step} is not kept (steps kept: {kept})"
+)
+REPLICA_GONE = Entry(
+    "restore.replica_gone",
+    "{run}: its replica is gone, and its settings name no folder of checkpoints: --checkpoint "
+    "FOLDER names one",
+)
+NOTHING_WRITTEN = Entry(
+    "restore.nothing_written", "{run}: no step was applied there, and no checkpoint was written"
+)
+BECAUSE = Entry("restore.because", "{fact} ({reasons})")
+OTHER_STEP = Entry("restore.other_step", "{path}: is of step {found}, not of step {step}")
+NOT_A_DICTIONARY = Entry("restore.not_a_dictionary", "{path}: holds a {type}, not a dictionary")
+STEPS_WAITING = Entry(
+    "restore.steps_waiting",
+    "{run}: frames or whole steps have waited for {seconds} s, and no process takes them: see "
+    "flowcheck status, and the logs there",
+)
+
+# What is verified.
+
+BEING_WRITTEN = Entry("restore.being_written", "{output}: a restore is writing it just now")
+RESTORE_KILLED = Entry(
+    "restore.killed", "{output}: a restore was killed before it gave {name} its name; {left}"
+)
+COMPLETE_BY_MANIFEST = Entry(
+    "restore.complete_by_manifest",
+    "step {step} ({form}) is complete, as {left} says: {command}",
+)
+COMPLETE_IN_FOLDER = Entry(
+    "restore.complete_in_folder", "step {step} ({form}) is complete, in {left}: {command}"
+)
+
+LATEST_NOT_WHOLE = Entry(
+    "restore.latest_not_whole", "{file} names {checkpoint}, which {fault} ({there})"
+)
+HOLDS_NO_MANIFEST = Entry("restore.holds_no_manifest", "holds no {manifest}")
+IS_NOT_THERE = Entry("restore.is_not_there", "does not exist")
+WHOLE_ARE = Entry("restore.whole_are", "complete are {checkpoints}")
+NONE_WHOLE = Entry("restore.none_whole", "no checkpoint there is complete")
+STEP_WITHOUT_MANIFEST = Entry(
+    "restore.step_without_manifest",
+    "{path}: {manifest} is missing: the step is not complete, or FlowCheck did not write it",
+)
+NOTHING_TO_VERIFY = Entry(
+    "restore.nothing_to_verify",
+    "{path}: {found}: name a step-N folder, a folder whose `latest` names one, or a file that "
+    "flowcheck restore wrote (its checksums are beside it in NAME{suffix})",
+)
+PATH_MISSING = Entry("restore.path_missing", "does not exist")
+NO_MANIFEST_OF_IT = Entry("restore.no_manifest_of_it", "it has no manifest of FlowCheck")

@@ -1,0 +1,195 @@
+"""Why a trainer's checkpoint does not fit the replica, or the job as the job file states it."""
+
+from __future__ import annotations
+
+from flowcheck.findings.finding import Entry
+
+# The model.
+
+NO_MODEL = Entry(
+    "trainer_checkpoint.no_model",
+    "{file}: holds no model of {parameters} parameters in the job's shapes (the first is "
+    "[{shape}], {dtype})",
+)
+SEVERAL_MODELS = Entry(
+    "trainer_checkpoint.several_models",
+    "{file}: {models} of its dictionaries fit the model, and nothing tells which is the trainer's: "
+    "state [model] names in the job file, or name a file that holds one",
+)
+AMBIGUOUS_PARAMETERS = Entry(
+    "trainer_checkpoint.ambiguous_parameters",
+    "the model's tensors fit the parameters in more than one way (buffers of the same shapes among "
+    "them): state [model] names in the job file",
+)
+OTHER_SHAPE = Entry(
+    "trainer_checkpoint.other_shape",
+    "{tensor}: has shape [{shape}] in the trainer's checkpoint, [{own_shape}] in the replica",
+)
+OTHER_DTYPE = Entry(
+    "trainer_checkpoint.other_dtype",
+    "{tensor}: is {dtype} in the trainer's checkpoint, {own_dtype} in the replica",
+)
+OTHER_TYPE_OR_SHAPE = Entry(
+    "trainer_checkpoint.other_type_or_shape",
+    "{tensor}: is {dtype} [{shape}] in the trainer's checkpoint, {own_dtype} [{own_shape}] in the "
+    "replica",
+)
+NOT_ONE_NUMBER = Entry(
+    "trainer_checkpoint.not_one_number",
+    "{tensor}: has shape [{shape}] in the trainer's checkpoint, and is one number in the replica",
+)
+
+# Its step.
+
+STEP_NOT_TOLD = Entry(
+    "trainer_checkpoint.step_not_told",
+    "{file}: nothing in it tells at which step it was written: it holds no step counter",
+)
+STEPS_DIFFER = Entry(
+    "trainer_checkpoint.steps_differ",
+    "{file}: nothing in it tells at which step it was written: its step counters differ ({steps})",
+)
+OTHER_STEP = Entry(
+    "trainer_checkpoint.other_step",
+    "the trainer's checkpoint is of step {step}, the replica is at step {at}",
+)
+RECORD_OF_OTHER_SETTINGS = Entry(
+    "trainer_checkpoint.record_of_other_settings",
+    "the record of that step has {tensors} tensors, which no replica with these optimizer settings "
+    "has",
+)
+
+# The optimizer's parameters.
+
+SEVERAL_OPTIMIZERS = Entry(
+    "trainer_checkpoint.several_optimizers",
+    "{file}: holds {optimizers} optimizers, and the job file states one: [[optimizer.each]], or a "
+    "factory that returns several, tells which parameters are of which",
+)
+OTHER_OPTIMIZER_COUNT = Entry(
+    "trainer_checkpoint.other_optimizer_count",
+    "{file}: holds {optimizers} optimizers, the job file states {stated}",
+)
+TOO_MANY_OPTIMIZERS = Entry(
+    "trainer_checkpoint.too_many_optimizers",
+    "{file}: holds {optimizers} optimizers; at most {limit} are supported",
+)
+OPTIMIZERS_DO_NOT_FIT = Entry(
+    "trainer_checkpoint.optimizers_do_not_fit",
+    "{file}: its optimizers do not have the parameters that the job file states",
+)
+OPTIMIZERS_DO_NOT_FIT_AS = Entry(
+    "trainer_checkpoint.optimizers_do_not_fit_as",
+    "{file}: its optimizers do not have the parameters that the job file states ({why})",
+)
+OPTIMIZERS_ALIKE = Entry(
+    "trainer_checkpoint.optimizers_alike",
+    "{file}: its {optimizers} optimizers have equally many parameters of the same shapes, and "
+    "nothing in it tells which is which",
+)
+OTHER_PARAMETER_COUNT = Entry(
+    "trainer_checkpoint.other_parameter_count",
+    "{file}: its optimizer has {parameters} parameters, the replica {own}; if it has frozen ones, "
+    "name a file of a later step: an optimizer keeps no state of those, so that file tells which "
+    "they are",
+)
+NO_OPTIMIZER_PARAMETER = Entry(
+    "trainer_checkpoint.no_optimizer_parameter",
+    "{file}: its optimizer has no parameter {parameter}",
+)
+ONE_OPTIMIZER = Entry(
+    "trainer_checkpoint.one_optimizer", "{file}: holds one optimizer, the job file states several"
+)
+ONE_OPTIMIZER_STATED = Entry(
+    "trainer_checkpoint.one_optimizer_stated",
+    "{file}: holds several optimizers, the job file states one",
+)
+OTHER_ORDER = Entry(
+    "trainer_checkpoint.other_order",
+    "{file}: {state} of the optimizer's parameter {number} has shape [{shape}], {parameter} has "
+    "[{own_shape}]: its order is not the model's",
+)
+SEVERAL_GROUPS = Entry(
+    "trainer_checkpoint.several_groups",
+    "{file}: its optimizer has {groups} parameter groups, and the job file states one: "
+    "[[optimizer.groups]] tells which parameter is of which",
+)
+OTHER_GROUP_COUNT = Entry(
+    "trainer_checkpoint.other_group_count",
+    "the template's optimizer has {groups} parameter groups, the job file states {stated}",
+)
+
+# The optimizer's state, and what is kept beside it.
+
+OTHER_STATES = Entry(
+    "trainer_checkpoint.other_states",
+    "{parameter}: the trainer's optimizer keeps {states}, the replica's {own}: the job file states "
+    "another optimizer",
+)
+STATE_NOT_KEPT = Entry(
+    "trainer_checkpoint.state_not_kept",
+    "{parameter}/{state}: the trainer's optimizer does not keep this state",
+)
+NO_MASTERS = Entry(
+    "trainer_checkpoint.no_masters",
+    "the file holds no float32 masters of the trainer's, and without them its next steps cannot be "
+    "computed: name one that holds them",
+)
+NO_AVERAGES = Entry(
+    "trainer_checkpoint.no_averages",
+    "the file holds no moving averages of the trainer's, and without them its next steps cannot be "
+    "computed: name one that holds them",
+)
+NO_LOSS_SCALE = Entry(
+    "trainer_checkpoint.no_loss_scale",
+    "the file holds no loss scale of the trainer's (scaler.state_dict()), and without it its next "
+    "steps cannot be computed: name one that holds it",
+)
+PARAMETER_NOT_AVERAGED = Entry(
+    "trainer_checkpoint.parameter_not_averaged", "the moving averages have no {parameter}"
+)
+SEVERAL_LOSS_SCALES = Entry(
+    "trainer_checkpoint.several_loss_scales",
+    "the file holds {found} loss scales, and nothing tells which is the trainer's",
+)
+SEVERAL_MASTERS = Entry(
+    "trainer_checkpoint.several_masters",
+    "the file holds {found} lists of masters, and nothing tells which is the trainer's",
+)
+SEVERAL_AVERAGES = Entry(
+    "trainer_checkpoint.several_averages",
+    "the file holds {found} sets of moving averages, and nothing tells which is the trainer's",
+)
+
+# The learning-rate schedule.
+
+UNKNOWN_SCHEDULER = Entry(
+    "trainer_checkpoint.unknown_scheduler",
+    "{path}: a learning-rate scheduler that does not keep its state as LambdaLR does: its state "
+    "after other steps cannot be computed",
+)
+SEQUENTIAL_SCHEDULE = Entry(
+    "trainer_checkpoint.sequential_schedule",
+    "the template holds a schedule of several (SequentialLR), whose state after other steps cannot "
+    "be computed from the file alone: state optimizer.factory, which makes it",
+)
+AMBIGUOUS_SCHEDULES = Entry(
+    "trainer_checkpoint.ambiguous_schedules",
+    "{schedules} of the stated schedules have the state of one in the template, and nothing tells "
+    "of which optimizer it is",
+)
+NO_SCHEDULE_HAS_STATE = Entry(
+    "trainer_checkpoint.no_schedule_has_state",
+    "no stated schedule has the state of one in the template at its step: the job file states "
+    "another schedule",
+)
+OTHER_SCHEDULE = Entry(
+    "trainer_checkpoint.other_schedule",
+    "the scheduler has taken {taken} steps at step {step}, and {stated} as stated "
+    "(optimizer.schedule_every): the job file states another schedule",
+)
+SCHEDULE_NOT_IN_STEP = Entry(
+    "trainer_checkpoint.schedule_not_in_step",
+    "the scheduler has taken {taken} steps and the optimizer {step}: a schedule that does not step "
+    "with the optimizer cannot be restored",
+)
