@@ -97,6 +97,7 @@ def read_first_life(
             stated=terms.stated,
             blocks=terms.blocks,
             parted=terms.parted,
+            results=False,
         )
         reading = select_job(reading, terms.wanted)
         if reading.job is not None and (reading.gathered or reading.weights) is not None:
@@ -114,6 +115,7 @@ def read_first_life(
         parted=terms.parted,
         hasty=terms.hasty,
         stated=terms.stated,
+        results=False,
     )
     return select_job(reading, terms.wanted)
 

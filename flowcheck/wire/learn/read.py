@@ -63,6 +63,7 @@ def read_stream(
     hasty: bool = False,
     stated: OperatorStatement | None = None,
     parted: ShardedTraining | None = None,
+    results: bool = True,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
@@ -70,7 +71,8 @@ def read_stream(
     which they are. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each
     unit of sharded training, where the model is known; hasty: what is hard to read now will be read
     again once more came; stated: what the wire may not tell; parted: what a trainer sends whose
-    optimizer is parted, where that is stated."""
+    optimizer is parted, where that is stated; results: False: what gradients hold is not asked
+    for."""
     asked = Query(
         ended=ended,
         release=release,
@@ -80,6 +82,7 @@ def read_stream(
         hasty=hasty,
         stated=stated,
         parted=parted,
+        results=results,
     )
     linear = stated.linear if stated is not None else None
     told = sort_flows(flows, messages)
@@ -110,6 +113,7 @@ class Query:
     hasty: bool
     stated: OperatorStatement | None
     parted: ShardedTraining | None
+    results: bool
 
 
 def _read(
@@ -137,6 +141,7 @@ def _read(
             p2p_streams,
             apart=any(lost_beside(c.ring, o.ring) for o in communicators if o is not c),
             broken_off=purse.left <= 0,
+            results=query.results,
         )
         for number, c in enumerate(communicators)
     ]

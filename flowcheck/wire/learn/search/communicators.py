@@ -25,7 +25,6 @@ from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import (
     ADDED_GAIN,
     PENALTY_COST,
-    contradicted,
     explains_all,
     plain_score,
     score_of,
