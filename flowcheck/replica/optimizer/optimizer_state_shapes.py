@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import torch
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import STATE_TYPE, TORCH_REFUSES
+from flowcheck.optimizer_rules.torch_optimizers import rule_named
 from flowcheck.replica.optimizer.optimizer_builder import build
 from flowcheck.replica.param_layout import Layout, Parameter
 from flowcheck.replica.torch_without_compiler import step_without_compiler
@@ -106,23 +108,72 @@ def _stepped(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
 ) -> dict[str, StateShape]:
     """The states of one parameter after a step of its group alone."""
+    large = parameter.elements > SMALL_ELEMENTS
+    if large and (known := _by_small_one(optimizer, group, parameter, layout)) is not None:
+        return known
     failed: Exception | None = None
     ways = ((torch.empty, "meta"), (torch.zeros, "cpu"))
-    for make, device in reversed(ways) if parameter.elements <= SMALL_ELEMENTS else ways:
-        leaf = torch.nn.Parameter(_like(parameter, layout, make, device))
-        leaf.grad = _like(parameter, layout, make, device)
-        for own in optimizer.param_groups:
-            own["params"] = [leaf] if own is group else []
-        optimizer.state.clear()
+    for make, device in ways if large else reversed(ways):
         try:
-            step_without_compiler(optimizer)
+            return _after_step(optimizer, group, parameter, layout, make, device)
         except Exception as error:  # what a rule cannot do to tensors without values, or at all
             failed = error
-            continue
-        return _kinds(optimizer.state[leaf])
     assert failed is not None
     right = TORCH_REFUSES(error_text(failed))
     raise ConfigError("optimizer", type(optimizer).__name__, right) from failed
+
+
+def _after_step(
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    parameter: Parameter,
+    layout: Layout,
+    make: Callable[..., torch.Tensor],
+    device: str,
+) -> dict[str, StateShape]:
+    """The states of a stand-in for the parameter. Raises what torch or the rule does."""
+    leaf = torch.nn.Parameter(_like(parameter, layout, make, device))
+    leaf.grad = _like(parameter, layout, make, device)
+    for own in optimizer.param_groups:
+        own["params"] = [leaf] if own is group else []
+    optimizer.state.clear()
+    step_without_compiler(optimizer)
+    return _kinds(optimizer.state[leaf])
+
+
+SMALL_SIZE = 3
+"""Of each dimension of a small stand-in. A choice: with more than one element no dimension is
+special to torch, and none of 1 is made larger."""
+
+
+def _by_small_one(
+    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
+) -> dict[str, StateShape] | None:
+    """By the states of a small parameter of the same number of dimensions, which lie in memory in
+    the same order: of a class of torch.optim that steps each element by itself its states are as
+    the parameter is, or numbers. None: it is another class, or a state is neither."""
+    kind = type(optimizer)
+    plain = kind.__module__.startswith("torch.optim.") and rule_named(kind.__name__.lower())
+    if not plain or not plain.per_element or kind.__name__ != plain.torch_class:
+        return None
+    sizes = [min(size, SMALL_SIZE) for size in parameter.shape]
+    stride, dense = [0] * len(sizes), 1
+    for axis in sorted(range(len(sizes)), key=lambda axis: (parameter.stride[axis], -axis)):
+        stride[axis], dense = dense, dense * sizes[axis]
+    small = msgspec.structs.replace(parameter, shape=tuple(sizes), stride=tuple(stride))
+    try:
+        found = _after_step(optimizer, group, small, layout, torch.zeros, "cpu")
+    except Exception:  # told of the parameter itself
+        return None
+    told: dict[str, StateShape] = {}
+    for name, state in found.items():
+        if state.shape == small.shape and state.stride == small.stride:
+            told[name] = replace(state, shape=parameter.shape, stride=parameter.stride)
+        elif not state.shape:
+            told[name] = state
+        else:
+            return None
+    return told
 
 
 def _made(state: dict[str, Any], parameter: Parameter) -> dict[str, StateShape]:

@@ -97,6 +97,7 @@ def read_first_life(
             stated=terms.operator_statement,
             blocks=terms.blocks,
             parted=terms.parted,
+            results=False,
         )
         reading = select_job(reading, terms.selector)
         if reading.job is not None and (reading.gathered or reading.weights) is not None:
@@ -114,6 +115,7 @@ def read_first_life(
         parted=terms.parted,
         hasty=terms.hasty,
         stated=terms.operator_statement,
+        results=False,
     )
     return select_job(reading, terms.selector)
 

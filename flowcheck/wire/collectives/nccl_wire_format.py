@@ -171,11 +171,15 @@ def unpack(
     """[data_bytes]: the data of a whole message, without flags and in tensor order. linear: LL128
     is that of before 2.10. Raises ValueError if the payload cannot hold that much."""
     if protocol is Protocol.LL:
-        room = payload[: len(payload) // 16 * 16].reshape(-1, 2, 2, 4)[:, :, 0].reshape(-1)
+        whole = np.ascontiguousarray(payload[: len(payload) // 16 * 16])
+        data = whole.view("<u4").reshape(-1, 4)[:, ::2]
+        room = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     elif protocol is Protocol.LL128 and linear:
         room = payload[: len(payload) // 128 * 128].reshape(-1, 128)[:, :120].reshape(-1)
     elif protocol is Protocol.LL128:
-        room = payload[: len(payload) // 2048 * 2048].reshape(-1, 2048)[:, _LL128_ORDER].reshape(-1)
+        groups = np.ascontiguousarray(payload[: len(payload) // 2048 * 2048])
+        words = groups.view("<u8").reshape(-1, 256)
+        room = np.take(words, _LL128_WORDS, axis=1).reshape(-1).view(np.uint8)
     else:
         room = payload
     if not 0 <= data_bytes <= len(room):
@@ -242,4 +246,5 @@ def _ll128_order() -> NDArray[np.intp]:
     return order
 
 
-_LL128_ORDER = _ll128_order()
+_LL128_WORDS = _ll128_order()[::8] // 8
+"""[240] the same of words of 8 bytes: no smaller part of a word changes its place."""

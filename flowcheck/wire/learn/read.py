@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.transport_forms import (
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
-from flowcheck.wire.learn.flows.roles import sort_flows
+from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs import tree
 from flowcheck.wire.learn.jobs.job import NOT_YET
@@ -63,6 +63,7 @@ def read_stream(
     hasty: bool = False,
     stated: OperatorStatement | None = None,
     parted: ShardedTraining | None = None,
+    results: bool = True,
 ) -> Reading:
     """Everything these messages tell, without any job file. `ended`: nothing more will come; a
     job is then learned from less, see `learn_job`, and so is the next incarnation of the one
@@ -70,7 +71,8 @@ def read_stream(
     which they are. release: NCCL's, where it is stated; blocks: bytes of one rank's part of each
     unit of sharded training, where the model is known; hasty: what is hard to read now will be read
     again once more came; stated: what the wire may not tell; parted: what a trainer sends whose
-    optimizer is parted, where that is stated."""
+    optimizer is parted, where that is stated; results: False: what gradients hold is not asked
+    for."""
     asked = Query(
         ended=ended,
         release=release,
@@ -80,6 +82,7 @@ def read_stream(
         hasty=hasty,
         stated=stated,
         parted=parted,
+        results=results,
     )
     linear = stated.linear if stated is not None else None
     told = sort_flows(flows, messages)
@@ -87,7 +90,7 @@ def read_stream(
     if linear and may_be is not False:
         reading, _ = _read(flows, lines.as_linear(messages), asked)
         return lines.told(reading, evidence=LL128_LINEAR_STATED(), linear=True)
-    reading, sense = _read(flows, messages, asked)
+    reading, sense = _read(flows, messages, asked, told)
     if sense is not False or may_be is False or linear is False:
         return reading
     if may_be is None:
@@ -110,14 +113,18 @@ class Query:
     hasty: bool
     stated: OperatorStatement | None
     parted: ShardedTraining | None
+    results: bool
 
 
 def _read(
-    flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage], query: Query
+    flows: Sequence[ObservedFlow],
+    messages: Sequence[ObservedMessage],
+    query: Query,
+    sorted_flows: Sorted | None = None,
 ) -> tuple[Reading, bool | None]:
     """The reading in one order of LL128's lines; and whether that order makes sense, as
-    lines.makes_sense has it."""
-    sorted_flows = sort_flows(flows, messages)
+    lines.makes_sense has it. sorted_flows: of these messages, where they are sorted already."""
+    sorted_flows = sorted_flows or sort_flows(flows, messages)
     ring_streams, p2p_streams = ring_and_p2p(sorted_flows.streams)
     purse = Purse.for_sends(sum(len(s.sends) for s in ring_streams), hasty=query.hasty)
     stated, parted = query.stated, query.parted
@@ -134,6 +141,7 @@ def _read(
             p2p_streams,
             apart=any(lost_beside(c.ring, o.ring) for o in communicators if o is not c),
             broken_off=purse.left <= 0,
+            results=query.results,
         )
         for number, c in enumerate(communicators)
     ]

@@ -14,10 +14,11 @@ from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_s
 def compiler():
     print("loaded" if "torch._dynamo" in sys.modules else "left out")
 
-layout = Layout.of_shapes([(4, 3), (3,)])
+layout = Layout.of_shapes([(4, 3), (3,), (700, 800)])
 for name in ("sgd", "adam", "adamw"):
     config = OptimizerConfig(name=name, learning_rate=0.1)
-    print(name, *sorted(optimizer_state_shapes(config, layout).kinds[0]))
+    found = optimizer_state_shapes(config, layout).kinds
+    print(name, *sorted(found[0]), *(kind.shape for _, kind in sorted(found[2].items())))
 own = torch.optim.Adam([torch.nn.Parameter(torch.ones(3))])
 own.load_state_dict(own.state_dict())
 own.zero_grad()
@@ -57,8 +58,8 @@ def test_the_compiler_is_left_out_until_somebody_loads_it_and_asked_from_then_on
     )
     assert done.stdout.splitlines() == [
         "sgd",
-        "adam exp_avg exp_avg_sq step",
-        "adamw exp_avg exp_avg_sq step",
+        "adam exp_avg exp_avg_sq step (700, 800) (700, 800) ()",
+        "adamw exp_avg exp_avg_sq step (700, 800) (700, 800) ()",
         "left out",
         "left out",
         "loaded",

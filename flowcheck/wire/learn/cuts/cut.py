@@ -191,9 +191,9 @@ def _successors(
         if op.licensed:
             meant.add(name)
             tried.add(_name(op))
-            yield from apply(ring, state, op, may_be_unseen=not op.open_size)
+            yield from apply(ring, state, op, purse, may_be_unseen=not op.open_size)
         else:
-            yield from (step for step in apply(ring, state, op) if not step[1].lost)
+            yield from (step for step in apply(ring, state, op, purse) if not step[1].lost)
     lately = path[-LOOK_BACK:]
     reduces = (c.op for c in reversed(lately) if c.op.kind is CollectiveKind.ALL_REDUCE)
     repeats = list(dict.fromkeys(reduces))[:8]
@@ -202,15 +202,15 @@ def _successors(
     for op in [*followed[-1:], *repeats, *known]:
         if _name(op) not in tried and pays(purse):
             tried.add(_name(op))
-            yield from apply(ring, state, op, may_be_unseen=not op.open_size)
+            yield from apply(ring, state, op, purse, may_be_unseen=not op.open_size)
     steps: list[tuple[State, Cut]] = []
     for op in generated(ring, state.positions, state.channels):
         if _name(op) not in tried and pays(purse):
             tried.add(_name(op))
             if ring.gathers:
-                steps += apply(ring, state, op)
+                steps += apply(ring, state, op, purse)
             else:
-                yield from apply(ring, state, op)
+                yield from apply(ring, state, op, purse)
     # Many sizes fit where any channel may be the first: what was sent first comes first.
     yield from sorted(steps, key=lambda step: _began(ring, step[1]))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import islice
 
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import Schedule, Send
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
+from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Edge, Ring
 from flowcheck.wire.learn.flows.streams import Stream
@@ -64,7 +64,7 @@ class State:
 
 
 def apply(
-    ring: Ring, state: State, op: Op, *, may_be_unseen: bool = False
+    ring: Ring, state: State, op: Op, purse: Purse | None = None, *, may_be_unseen: bool = False
 ) -> Iterator[tuple[State, Cut]]:
     """Every way `op` fits at `state`; nothing if a size contradicts it, or if no send of it was
     seen, unless it may lie in a gap all of it. Eras that only place its bytes elsewhere are one
@@ -74,6 +74,8 @@ def apply(
         schedules = schedules_of(op, rule, ring)
         name = _places(schedules) if op.meaning else _sizes(schedules)
         alike.setdefault(name, (schedules, []))[1].append(rule)
+        if purse is not None:
+            purse.lays(sum(len(sends) for schedule in schedules for sends in schedule))
     for schedules, rules in alike.values():
         for names in _assignments(ring, state, schedules, op):
             fit = _fit(ring, state, schedules, names, op)
@@ -196,10 +198,19 @@ def _edge_assignments(
     op: Op,
 ) -> Iterator[tuple[int | None, ...]]:
     wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
+    if not wanted:
+        yield tuple(names)
+        return
     missing = len(schedule) - len(edge.streams)
 
-    @cache
+    known: dict[tuple[int, int], bool] = {}
+
     def fits(i: int, channel: int) -> bool:
+        if (i, channel) not in known:
+            known[i, channel] = may_be(i, channel)
+        return known[i, channel]
+
+    def may_be(i: int, channel: int) -> bool:
         stream, sends = edge.streams[i], schedule[channel]
         if ring.sounding and edge.receiver is None and not op.tree:
             return writers(stream, at[i], sends, op.kind, op.protocol, ring.ranks)[0] > 0

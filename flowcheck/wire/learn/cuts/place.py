@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.collectives import nccl_wire_format
-from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, Protocol
+from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
+    CollectiveKind,
+    Protocol,
+    wire_bytes,
+)
 from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
@@ -93,21 +98,29 @@ def unpacked(
     """([data_bytes] data, [data_bytes] was it captured?) of one send. LL lines whose flag is not
     the message's, and bytes of which two copies differ, are not counted as captured."""
     payload = send.message.payload
-    mask = seen_mask(len(payload), send.message.missing)
-    for start, stop in send.message.conflicts:
-        mask[start:stop] = False
-    if protocol is Protocol.LL and len(payload):
-        lines = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)
-        flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
-        stale = (lines[:, 1] != flag) | (lines[:, 3] != flag)
-        mask[: len(lines) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
     if len(payload) == 0:
         return np.zeros(data_bytes, np.uint8), np.zeros(data_bytes, np.bool_)
     linear = send.message.linear_ll128
     data = nccl_wire_format.unpack(protocol, payload, data_bytes, linear=linear)
+    stale = _stale_lines(send, payload) if protocol is Protocol.LL else None
+    if stale is None and not send.message.missing and not send.message.conflicts:
+        return data, np.ones(data_bytes, np.bool_)
+    mask = seen_mask(len(payload), send.message.missing)
+    for start, stop in send.message.conflicts:
+        mask[start:stop] = False
+    if stale is not None:
+        mask[: len(stale) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
     whole = nccl_wire_format.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
     seen = whole.astype(np.bool_)
     return data, seen
+
+
+def _stale_lines(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
+    """[line] its flag is not the message's; None: every one has it. payload: some of the send's."""
+    flags = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)[:, 1::2]
+    flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
+    stale: NDArray[np.bool_] = (flags != flag).any(axis=1)
+    return stale if stale.any() else None
 
 
 def result_bytes(cut: Cut, ring: Ring) -> int:
@@ -168,17 +181,61 @@ def paint(
         canvas.torn += sum(b - a for a, b in seen.message.conflicts)
         if mask.any():
             sources.setdefault(id(stream), stream)
-    op = cut.op
-    sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
-    grain = GRAIN_BYTES[op.protocol]
-    if op.kind is CollectiveKind.BROADCAST and sized_by_wire and grain > 1:
-        canvas.end_where_copies_differ(grain)
+    if _end_is_open(cut):
+        canvas.end_where_copies_differ(GRAIN_BYTES[cut.op.protocol])
     return canvas, tuple(sources.values()), first_ns
 
 
 def contradictions(cuts: Sequence[Cut], ring: Ring) -> int:
     """Collectives of which two final copies differ."""
-    return sum(paint(cut, ring)[0].conflicts > 0 for cut in _twice_seen(cuts, ring))
+    return sum(copies_differ(cut, ring) for cut in _twice_seen(cuts, ring))
+
+
+HEAD_BYTES = 3840
+"""Data at the beginning of a send that stands for all of it: two groups of LL128. What is read in a
+wrong way holds partial sums in the place of sums, which differ in their first numbers already."""
+WHOLE_BYTES = 1 << 16
+"""A result of at most so many bytes is compared whole. A choice: it costs as much as some heads."""
+
+
+def copies_differ(cut: Cut, ring: Ring) -> bool:
+    """Two final copies differ: of a large result, where sends begin. Grows with sends, not with
+    bytes."""
+    if result_bytes(cut, ring) <= WHOLE_BYTES or _end_is_open(cut):
+        return paint(cut, ring)[0].conflicts > 0
+    heads: dict[int, NDArray[np.uint8]] = {}
+    for stream, number, send in cut.sends(ring):
+        seen = stream.sends.get(number)
+        if seen is None or not send.final or not send.data_bytes:
+            continue
+        own = _head_of(seen, cut.op.protocol, min(HEAD_BYTES, send.data_bytes))
+        if own is None:
+            continue
+        other = heads.setdefault(send.start_byte, own)
+        both = min(len(own), len(other))
+        if other is not own and (own[:both] != other[:both]).any():
+            return True
+    return False
+
+
+def _head_of(send: SendSeen, protocol: Protocol, size: int) -> NDArray[np.uint8] | None:
+    """[size] its first bytes; None where not all of them are sure."""
+    message = send.message
+    stop = min(wire_bytes(protocol, size), len(message.payload))
+    if any(start < stop for start, _ in (*message.missing, *message.conflicts)):
+        return None
+    payload = message.payload[:stop]
+    if protocol is Protocol.LL and _stale_lines(send, payload) is not None:
+        return None
+    return nccl_wire_format.unpack(protocol, payload, size, linear=message.linear_ll128)
+
+
+def _end_is_open(cut: Cut) -> bool:
+    """Of a broadcast in lines of a size that only the wire tells: where its copies begin to differ
+    it ends."""
+    op = cut.op
+    sized_by_wire = op.slack_is_open or op.from_wire or op.open_size
+    return op.kind is CollectiveKind.BROADCAST and sized_by_wire and GRAIN_BYTES[op.protocol] > 1
 
 
 def _twice_seen(cuts: Sequence[Cut], ring: Ring) -> Iterable[Cut]:

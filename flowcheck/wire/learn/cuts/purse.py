@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +12,22 @@ and so many for each send seen. A guess costs as much whether it fits or not."""
 HASTY_PURSE = (1_500, 20)
 """Of a reading that is made again as soon as more came. A stream cut off within a collective fits
 nothing, and one that is whole so far takes some dozens of steps."""
-MOST_S = 30.0
-"""CPU time of a search at most: one collective of many channels and loops takes far longer to lay
-over the sends than another."""
+MOST_LAID = (4_000_000, 1_000)
+"""Sends of all collectives laid over the stream in one reading: so many, and so many for each send
+seen. One collective of many channels and loops has thousands of times the sends of another. It is
+a count, so that a reading comes to the same end on any machine. A Zen 5 core lays some 200,000 a
+second; the generated job that needed most of 137 (16 ranks, 3,988 sends) needed 7.4 million."""
+
+
+@dataclass(slots=True)
+class SendBudget:
+    """Sends that one reading may still lay over the stream, all its searches together."""
+
+    left: int
+
+    @classmethod
+    def for_sends(cls, count: int) -> SendBudget:
+        return cls(MOST_LAID[0] + MOST_LAID[1] * count)
 
 
 @dataclass(slots=True)
@@ -24,11 +36,11 @@ class Purse:
     much was lost on many connections, a search that ends is worth more than one more tensor."""
 
     left: int
-    until_s: float = float("inf")
-    """CPU time of this process at which it is empty, however much is left."""
+    budget: SendBudget | None = None
+    """Once it is spent the purse is empty, however much is left; None: there is no such limit."""
 
     def __post_init__(self) -> None:
-        """Of hundreds that are filled after the time is up each would pay for a few more."""
+        """Of hundreds that are filled after it is spent each would pay for a few more."""
         self._look()
 
     def pays(self) -> bool:
@@ -37,18 +49,23 @@ class Purse:
         self._look()
         return self.left >= 0
 
+    def lays(self, sends: int) -> None:
+        """A collective of so many sends is laid over the stream."""
+        if self.budget is not None:
+            self.budget.left -= sends
+
     def _look(self) -> None:
-        if time.process_time() > self.until_s:
+        if self.budget is not None and self.budget.left <= 0:
             self.left = min(self.left, 0)
 
     @classmethod
-    def of(cls, rate: tuple[int, int], sends: int, until_s: float = float("inf")) -> Purse:
+    def of(cls, rate: tuple[int, int], sends: int, budget: SendBudget | None = None) -> Purse:
         """So many, and so many for each of `sends`."""
-        return cls(rate[0] + rate[1] * sends, until_s)
+        return cls(rate[0] + rate[1] * sends, budget)
 
     @classmethod
     def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
-        return cls.of(HASTY_PURSE if hasty else PURSE, count, time.process_time() + MOST_S)
+        return cls.of(HASTY_PURSE if hasty else PURSE, count, SendBudget.for_sends(count))
 
 
 @contextmanager
@@ -58,7 +75,7 @@ def share(purse: Purse | None, count: int) -> Iterator[Purse | None]:
     if purse is None:
         yield None
         return
-    own = Purse(max(0, purse.left // count), purse.until_s)
+    own = Purse(max(0, purse.left // count), purse.budget)
     given = own.left
     yield own
     purse.left -= given - max(0, own.left)

@@ -5,7 +5,7 @@ A guess is only where the search starts: the sizes on the wire decide (cut.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flowcheck.findings.catalog.connections import CHANNELS_BY_NUMBER
@@ -83,14 +83,17 @@ class Ring:
         return tuple(dict.fromkeys(protocol for _, protocol in sorted(found))) or (usual,)
 
 
-def rings(group: Group, rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
-    """Rings this group may be, most plausible first."""
+def rings(
+    group: Group, rules: tuple[NcclEra, ...], started: Collection[int] = ()
+) -> Iterator[Ring]:
+    """Rings this group may be, most plausible first. started: how many ranks a start-up seen has;
+    (): none was seen, and any number is tried."""
     path = path_of(group)
     if path is None:
         return
     channels = max(len(s) for s in group.links.values())
     guesses: list[tuple[int, int, int, int]] = []
-    for ranks, size_penalty in _sizes(group, path):
+    for ranks, size_penalty in _sizes(group, path, started):
         for first in range(ranks):
             penalty = size_penalty + _tag_penalty(group, path, first, ranks)
             guesses.extend((penalty + extra, ranks, first, extra) for extra in (0, 1))
@@ -112,14 +115,15 @@ def rings(group: Group, rules: tuple[NcclEra, ...]) -> Iterator[Ring]:
         )
 
 
-def _sizes(group: Group, path: Sequence[Link]) -> list[tuple[int, int]]:
+def _sizes(group: Group, path: Sequence[Link], started: Collection[int]) -> list[tuple[int, int]]:
     """(ranks, penalty): the hosts seen tell the least; a closed circle of hosts tells more."""
     closed = path[-1][1] == path[0][0]
     hosts = len(path) if closed else len(path) + 1
     least = max([hosts, *(tag + 1 for tag in group.tags.values())])
+    tried = [ranks for ranks in sorted(started) or range(MOST_RANKS + 1) if ranks >= least]
     if closed:
-        return [(r, 0 if r == hosts else 4) for r in range(least, MOST_RANKS + 1, 1)]
-    return [(r, 0 if r > 2 or len(path) == 1 else 1) for r in range(least, MOST_RANKS + 1)]
+        return [(r, 0 if r == hosts else 4) for r in tried]
+    return [(r, 0 if r > 2 or len(path) == 1 else 1) for r in tried]
 
 
 def _tag_penalty(group: Group, path: Sequence[Link], first: int, ranks: int) -> int:

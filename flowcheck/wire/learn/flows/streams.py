@@ -111,10 +111,18 @@ def ll_flags(message: ObservedMessage) -> NDArray[np.uint32]:
     return words.reshape(-1)
 
 
+def _differ_at_once(message: ObservedMessage) -> bool:
+    """The first line was captured and its two flags differ: the others need no look."""
+    if message.missing and message.missing[0][0] < LINE_BYTES:
+        return False
+    first = message.payload[:LINE_BYTES].view("<u4")
+    return bool(first[FLAG_WORDS[0]] != first[FLAG_WORDS[1]])
+
+
 def line_flag(message: ObservedMessage) -> tuple[Protocol, int] | None:
     """(protocol, flag) if every line captured carries one and the same flag."""
     size = len(message.payload)
-    if size and size % LINE_BYTES == 0:
+    if size and size % LINE_BYTES == 0 and not _differ_at_once(message):
         flags = ll_flags(message)
         if len(flags) and flags[0] and (flags == flags[0]).all():
             return Protocol.LL, int(flags[0])

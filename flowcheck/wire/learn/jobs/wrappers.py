@@ -84,15 +84,21 @@ def averages(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> bool:
     sent = [cut for cut in cuts if cut.op.meaning == WEIGHTS]
     if set(habits.each) != {FLOAT_BYTES} or not sent:
         return False
+    alike = [
+        cut
+        for cut in cuts[begun_at(cuts) :]
+        if cut.op.kind is CollectiveKind.ALL_REDUCE and cut.op.meaning not in GRADIENTS
+        if is_of(cut, size) and cut.op.work_bytes >= size
+    ]
+    if not alike:
+        return False
     first = paint(sent[0], ring)[0].result[:size].view("<f4").astype(np.float64)
-    for cut in cuts[begun_at(cuts) :]:
-        whole = cut.op.kind is CollectiveKind.ALL_REDUCE and cut.op.meaning not in GRADIENTS
-        if whole and is_of(cut, size) and cut.op.work_bytes >= size:
-            canvas = paint(cut, ring)[0]
-            held = canvas.result[: len(first) * FLOAT_BYTES].view("<f4").astype(np.float64)
-            lengths = float(np.linalg.norm(first) * np.linalg.norm(held))
-            if canvas.covered[:size].all() and lengths and first @ held > ALIGNED * lengths:
-                return True
+    for cut in alike:
+        canvas = paint(cut, ring)[0]
+        held = canvas.result[: len(first) * FLOAT_BYTES].view("<f4").astype(np.float64)
+        lengths = float(np.linalg.norm(first) * np.linalg.norm(held))
+        if canvas.covered[:size].all() and lengths and first @ held > ALIGNED * lengths:
+            return True
     return False
 
 

@@ -36,6 +36,8 @@ def beginnings(
     reduces = (i for i, cut in enumerate(cuts) if cut.op.kind is CollectiveKind.ALL_REDUCE)
     told: dict[int, tuple[Finding, ...]] = {i: () for i in reduces if i < known}
     for chain in _chains(ring, cuts):
+        if all(i in told for i in chain):
+            continue
         sure = [i for i in chain if begins_here(cuts[i], ring, canvases[i])]
         used = {name for i in sure for name in _used(cuts[i], ring)}
         rest = [i for i in chain if i not in told and i not in sure]

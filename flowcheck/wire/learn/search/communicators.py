@@ -25,13 +25,12 @@ from flowcheck.wire.learn.search.resume import resumed
 from flowcheck.wire.learn.search.scores import (
     ADDED_GAIN,
     PENALTY_COST,
-    contradicted,
     explains_all,
     plain_score,
     score_of,
 )
 from flowcheck.wire.learn.search.sounding import sounded
-from flowcheck.wire.learn.search.started import starting_up
+from flowcheck.wire.learn.search.started import ranks_started, starting_up
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
 from flowcheck.wire.learn.trainer.iteration import named
@@ -127,9 +126,10 @@ def read_group(
     ranks of rings on the same hosts, which it rather has too; logged: as NCCL's log has rings."""
     guesses = [] if gathers else list(logged_rings(group, rules, logged, most_gpus=1))
     guesses += [] if gathers else sounded(group, rules, purse, logged)
-    counted = ranks_counted(s for of in group.links.values() for s in of)
-    likely = {*counted[:1], *near}
-    ordered = sorted(rings(group, rules), key=lambda g: (g.penalty, g.ranks not in likely))
+    streams = [s for of in group.links.values() for s in of]
+    started = () if gathers else ranks_started(streams)
+    likely = {*ranks_counted(streams)[:1], *near}
+    ordered = sorted(rings(group, rules, started), key=lambda g: (g.penalty, g.ranks not in likely))
     guesses += [replace(ring, gathers=gathers) for ring in ordered]
     return read_guesses(guesses, purse)
 
@@ -190,21 +190,25 @@ def _told(
 def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> list[Cuts]:
     """Readings of guesses as far as these may still be the likeliest."""
     found: list[Cuts] = []
-    least = float("inf")
+    explained = False
+    least, most_penalty = float("inf"), float("inf")
     begun = starting_up(guesses, purse) if in_order else []
     for ring in (*begun, *(ring for ring in guesses if ring not in begun)):
-        if PENALTY_COST * ring.penalty > least:
+        if PENALTY_COST * ring.penalty > least or ring.penalty > most_penalty:
             continue
         # Another one may be likelier still, and shows it soon; of several ways to share trees out
         # all are compared.
-        later = not ring.found and ring not in begun and any(map(explains_all, found))
+        later = not ring.found and ring not in begun and explained
         limit = least - PENALTY_COST * ring.penalty + ADDED_GAIN * bool(ring.extra_sends)
         with share(purse, LATER_SHARE if later else 1) as own:
             found.append(
                 cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=own, in_order=in_order)
             )
         least = min(least, plain_score(found[-1]))
-        if ring.borne_out and not found[-1].unread and not contradicted(found[-1]):
+        if (explained := explained or explains_all(found[-1])) and ring in begun:
+            planned = Trainer().habits(ring, found[-1].found).buckets
+            most_penalty = ring.penalty + 1 if planned else most_penalty
+        if ring.borne_out and explained and not found[-1].unread:
             break
     return found
 

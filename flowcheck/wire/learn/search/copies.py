@@ -8,7 +8,7 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.collectives.ring_schedule import Schedule
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
-from flowcheck.wire.learn.cuts.place import paint
+from flowcheck.wire.learn.cuts.place import copies_differ
 from flowcheck.wire.learn.flows.rings import Ring
 
 LOOKED_AT = 4
@@ -40,7 +40,7 @@ def _differ(cut: Cut, ring: Ring, rule: NcclEra) -> bool:
     schedules = schedules_of(cut.op, rule, ring)
     if not same_sizes(schedules, cut.schedules):
         return False
-    return paint(replace(cut, schedules=schedules), ring)[0].conflicts > 0
+    return copies_differ(replace(cut, schedules=schedules), ring)
 
 
 def _seen_twice(cut: Cut, ring: Ring) -> bool:

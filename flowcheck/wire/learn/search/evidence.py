@@ -40,6 +40,8 @@ def copies_bear_out(ring: Ring, cuts: Sequence[Cut]) -> bool:
 
 def _added_equal(cut: Cut, ring: Ring) -> bool | None:
     """Added sends against final copies of the other direction; None: nothing to compare."""
+    if not ring.extra_sends:
+        return None
     canvas = paint(cut, ring, added=False)[0]
     equal = 0
     for stream, number, send in cut.sends(ring):

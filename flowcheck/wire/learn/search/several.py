@@ -9,7 +9,7 @@ from itertools import islice
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import Purse
-from flowcheck.wire.learn.cuts.purse import PURSE
+from flowcheck.wire.learn.cuts.purse import PURSE, SendBudget
 from flowcheck.wire.learn.flows.groups import alone, groupings, path_of
 from flowcheck.wire.learn.flows.roles import Grants
 from flowcheck.wire.learn.flows.rows import Row, parts, rows, used_together
@@ -71,7 +71,7 @@ def _found(
     purse: Purse,
     logged: Sequence[RingOrder],
 ) -> list[Communicator]:
-    search = _Search(streams, grants, rules, logged, purse.until_s)
+    search = _Search(streams, grants, rules, logged, purse.budget)
     best: tuple[float, list[Communicator]] | None = None
     by_trees = read_trees(streams, rules, purse, logged, whole=True)
     if by_trees is not None and not by_trees.cuts.unread:
@@ -140,7 +140,7 @@ class _Search:
     grants: Sequence[Grants]
     rules: tuple[NcclEra, ...]
     logged: Sequence[RingOrder]
-    until_s: float
+    budget: SendBudget | None
     known: dict[tuple[tuple[int, int], frozenset[int]], list[Communicator]] = field(
         default_factory=dict
     )
@@ -176,7 +176,7 @@ class _Search:
     def _read(
         self, row: Row, purse: tuple[int, int], *, gathers: bool = False
     ) -> list[Communicator]:
-        left = Purse.of(purse, sum(len(stream.sends) for stream in row), self.until_s)
+        left = Purse.of(purse, sum(len(stream.sends) for stream in row), self.budget)
         group = alone(row, self._unpaired(row))
         found = read_group(
             group, self.rules, left, gathers=gathers, near=self.ranks, logged=self.logged

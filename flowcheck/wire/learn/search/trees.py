@@ -12,6 +12,7 @@ from itertools import combinations, groupby, islice, takewhile
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn.cuts.cut import HASTY, Purse, cut_stream
+from flowcheck.wire.learn.cuts.purse import SendBudget
 from flowcheck.wire.learn.flows.branches import rings_with_trees
 from flowcheck.wire.learn.flows.counted import ranks_counted
 from flowcheck.wire.learn.flows.forks import Fork, forks
@@ -49,12 +50,12 @@ def read_trees(
     read went by a tree. logged: ring orders as NCCL's log has them; whole: only if all of it fits
     at once."""
     guesses = list(rings_with_trees(streams, rules)) or _forked_rings(
-        streams, rules, logged, purse.until_s
+        streams, rules, logged, purse.budget
     )
     if not guesses:
         return None
     sends = sum(len(stream.sends) for stream in streams)
-    own = Purse.of(PURSE, sends, purse.until_s)
+    own = Purse.of(PURSE, sends, purse.budget)
     fitting = _fitting(guesses, sends, purse)
     if whole and not fitting:
         return None
@@ -123,7 +124,7 @@ def _fitting(guesses: Sequence[Ring], sends: int, purse: Purse) -> list[Ring]:
     for _, alike in groupby(ordered, key=lambda ring: ring.penalty):
         whole = []
         for ring in alike:
-            quick = Purse.of(QUICK_PURSE, sends, purse.until_s)
+            quick = Purse.of(QUICK_PURSE, sends, purse.budget)
             in_order = seen_whole(ring)
             if not cut_stream(ring, Trainer(), effort=HASTY, purse=quick, in_order=in_order).unread:
                 whole.append(ring)
@@ -136,14 +137,14 @@ def _forked_rings(
     streams: Sequence[Stream],
     rules: tuple[NcclEra, ...],
     logged: Sequence[RingOrder],
-    until_s: float,
+    budget: SendBudget | None,
 ) -> list[Ring]:
     """Rings and trees that these connections may be of, most plausible first."""
     found: list[Ring] = []
     ways = list(forks(streams))
     for fork in ways:
         sends = sum(len(stream.sends) for stream in streams)
-        purse = Purse.of(LEAD_PURSE, sends, until_s)
+        purse = Purse.of(LEAD_PURSE, sends, budget)
         for ring in sounded(fork.ring, rules, purse, logged, fork):
             if (ring.ranks, ring.gpus) == (fork.ranks, fork.gpus):
                 # Of several ways to share the trees out all are compared.

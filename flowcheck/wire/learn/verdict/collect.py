@@ -24,7 +24,15 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
-from flowcheck.wire.learn.cuts.place import Canvas, paint, placements, ranges_of
+from flowcheck.wire.learn.cuts.place import (
+    WHOLE_BYTES,
+    Canvas,
+    copies_differ,
+    paint,
+    placements,
+    ranges_of,
+    result_bytes,
+)
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.reading import Collective, LinkSeen, Placement, RingSeen
@@ -58,18 +66,26 @@ def collect(
     *,
     apart: bool = False,
     broken_off: bool = False,
+    results: bool = True,
 ) -> Found:
     """Results of all collectives of a communicator. `apart`: connections beside it that lost
     sends were read as another communicator, but may be channels of this one. `broken_off`: not
-    every reading was tried."""
+    every reading was tried. `results`: False: nobody asks for those of gradients, whose bytes are
+    then not looked at but where their sends begin."""
     ring, cuts = communicator.ring, communicator.cuts.found
     proposed = completions(ring, cuts, p2p)
     added = not ring.extra_sends or added_step_told(ring, cuts)
-    painted = [paint(cut, ring, added=added) for cut in cuts]
+    known = counted(ring, cuts)
+    ends = Ends(communicator)
+    left_out = set() if results or proposed or not added else _gradients(cuts[:known], ends)
+    painted = [
+        _unpainted(cut, ring) if i in left_out else paint(cut, ring, added=added)
+        for i, cut in enumerate(cuts)
+    ]
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
-    known, ends, unread_ns = counted(ring, cuts), Ends(communicator), unread_since(communicator)
+    unread_ns = unread_since(communicator)
     begun = beginnings(ring, cuts, [canvas for canvas, _, _ in painted], known)
     either = disputed(cuts, communicator.habits.reduces)
     wide = as_wide(communicator.habits, cuts, ring)
@@ -110,6 +126,24 @@ def collect(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
     return Found(tuple(collectives), proposed, known, added)
+
+
+def _gradients(cuts: Sequence[Cut], ends: Ends) -> set[int]:
+    """Indices of the large buckets whose sizes the trainer's plan tells."""
+    return {
+        i
+        for i, cut in enumerate(cuts)
+        if cut.op.meaning == BUCKET and cut.op.licensed and ends.told(i)
+        if cut.op.work_bytes > WHOLE_BYTES
+    }
+
+
+def _unpainted(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int | None]:
+    """As `paint`, without the result."""
+    canvas = Canvas(0)
+    canvas.conflicts = int(copies_differ(cut, ring))
+    streams = {id(stream): stream for stream, _, _ in cut.sends(ring)}
+    return canvas, tuple(streams.values()), min(cut.times(ring), default=None)
 
 
 def _reduces(cut: Cut) -> bool:
@@ -156,9 +190,9 @@ def _collective(
         protocol=cut.op.protocol,
         ranks=ring.ranks,
         channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
-        bytes=canvas.size_bytes,
+        bytes=result_bytes(cut, ring),
         covered_bytes=int(canvas.covered.sum()),
-        missing=canvas.missing(),
+        missing=canvas.missing() if canvas.size_bytes else ((0, result_bytes(cut, ring)),),
         result=canvas.result,
         conflicts=canvas.conflicts + canvas.torn,
         sources=tuple(dict.fromkeys(sources)),

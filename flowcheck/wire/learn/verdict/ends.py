@@ -53,11 +53,11 @@ class Ends:
 
     def open(self, i: int, canvas: Canvas) -> bool:
         """Neither a plan nor a byte tells where the result of cut `i` ends."""
-        return not self._told(i) and not self._by_content(i, canvas)
+        return not self.told(i) and not self._by_content(i, canvas)
 
     def assumed(self, i: int, canvas: Canvas) -> bool:
         """Only what stands in its last line tells where the result of cut `i` ends."""
-        return not self._told(i) and self._by_content(i, canvas)
+        return not self.told(i) and self._by_content(i, canvas)
 
     def _by_content(self, i: int, canvas: Canvas) -> bool:
         # What fills up a group may be anything: of another tensor, even of the same kind.
@@ -72,7 +72,8 @@ class Ends:
         """Its place in an iteration of the plan tells that cut `i` is the bucket it passes for."""
         return i >= self._ordered_from
 
-    def _told(self, i: int) -> bool:
+    def told(self, i: int) -> bool:
+        """The plan, or its kind, tells where the result of cut `i` ends."""
         op = self._cuts[i].op
         if op.kind is not CollectiveKind.ALL_REDUCE:
             return True
