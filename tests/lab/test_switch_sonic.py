@@ -13,6 +13,7 @@ from threading import Event
 import pytest
 from support.sonic_switch import MISSING, Switch, running
 
+from flowcheck.findings.catalog.mirror_session_rules import ONE_DIRECTION_ONLY
 from flowcheck.findings.catalog.refused_sonic_sessions import (
     ASIC_CANNOT_MIRROR,
     SONIC_HOST_NEEDED,
@@ -27,6 +28,7 @@ from flowcheck.findings.catalog.refused_sonic_sessions import (
     SONIC_SOURCE_WATCHED,
 )
 from flowcheck.ops.switch.apply import sonic_mirror
+from flowcheck.ops.switch.switch_platforms import platform_named
 
 pytestmark = [
     pytest.mark.lab,
@@ -120,7 +122,9 @@ def test_what_would_harm_is_refused_before_the_switch_is_asked(switch: Switch) -
     two = ("--source", "Ethernet0", "--source", "Ethernet4")
     refused("at 100 + 100 = 200 Gb/s", *two, "--monitor", "Ethernet8")
     refused(str(SONIC_NO_SUCH_PORT()), "--source", "Ethernet3", *monitor)
-    refused("one direction word", "--source", "Ethernet0", "--source", "Ethernet4:tx", *monitor)
+    both = ("--source", "Ethernet0", "--source", "Ethernet4:tx")
+    title = platform_named("sonic").title
+    refused(str(ONE_DIRECTION_ONLY(platform=title, directions=["rx", "tx"])), *both, *monitor)
     refused(str(SONIC_NAME_TAKEN()), *ASKED, "--session", "somebodys")
     code, _, err = switch.verb("remove", "--session", "somebodys")
     assert (code, str(SONIC_NOT_REMOVED("switch")) in err) == (2, True)
