@@ -14,7 +14,6 @@ from flowcheck.findings.catalog.connections import (
     CHANNELS_BY_USE,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.flows.channels import in_order
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 
@@ -80,9 +79,3 @@ def test_writes_with_other_immediates_than_sizes_to_no_slots_are_not_nccls() -> 
     assert not of_another_protocol([written(256, va) for va in addresses])
     # NCCL may number its receives in place of telling sizes; it still writes to slots.
     assert not of_another_protocol([written(n, n << 19) for n in range(3)])
-
-
-def test_a_search_is_over_when_its_time_is() -> None:
-    """Hundreds of guesses have a purse of their own each: none of them pays for anything then."""
-    assert not Purse(1 << 30, until_s=0.0).pays()
-    assert not Purse.of((1 << 30, 1), 1, until_s=0.0).left
