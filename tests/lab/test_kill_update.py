@@ -35,7 +35,7 @@ import torch
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard, GenerationState
-from flowcheck.replica.state_file.file_header import peek
+from flowcheck.replica.state_file.file_header import peek_commit
 from flowcheck.replica.torch_without_compiler import load_torch
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -74,7 +74,7 @@ def feed():
     """Keeps both generations ahead of the updater whole."""
     for step in (shard.applied_iteration + 1, shard.applied_iteration + 2):
         free = [g for g in (0, 1)
-                if shard.state(g) == GenerationState.EMPTY
+                if shard.generation_state(g) == GenerationState.EMPTY
                 or shard.iteration(g) <= shard.applied_iteration]
         if shard.generation_of(step) is None and free:
             shard.begin(free[0], step)
@@ -107,7 +107,7 @@ for _ in range(kills):
         time.sleep(0.0005)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    commit, in_step = peek(where.replica)
+    commit, in_step = peek_commit(where.replica)
     lines = where.steps.read_bytes()
     report["inside_step"] += in_step == commit.step + 1
     report["owed_line"] += commit.step > shard.applied_iteration

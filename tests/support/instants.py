@@ -43,7 +43,7 @@ def every_instant(
         return traced
 
     with monkeypatch.context() as patch:
-        if hasattr(file_header, "store"):
+        if hasattr(file_header, "store_words"):
             whole = file_header.store_words
 
             def by_words(memory: Any, at: int, raw: bytes) -> None:

@@ -28,7 +28,7 @@ def seen(
         "first_psn": 2**32,
         "packets": 2,
         "number": None,
-        "counted": False,
+        "psn_counted": False,
         "va": 0,
         "rkey": 0,
         "immediate": None,
@@ -125,7 +125,7 @@ def test_merged_messages_fill_each_others_gaps_and_count_contradictions() -> Non
 
 
 def test_length_of_a_message_with_its_start_beats_an_inferred_one() -> None:
-    both, _ = merge(seen([1, 2], inferred=True), seen([1, 2, 3]))
+    both, _ = merge(seen([1, 2], length_inferred=True), seen([1, 2, 3]))
     assert both.wire_bytes == 3
 
 

@@ -65,7 +65,12 @@ def test_what_contradicts_itself_is_open_and_still_paired_by_what_is_forwarded()
 def written(immediate: int, va: int) -> Any:
     payload = np.arange(256, dtype=np.uint8)
     return SimpleNamespace(
-        immediate=immediate, va=va, wire_bytes=256, payload=payload, missing=(), inferred=False
+        immediate=immediate,
+        va=va,
+        wire_bytes=256,
+        payload=payload,
+        missing=(),
+        length_inferred=False,
     )
 
 

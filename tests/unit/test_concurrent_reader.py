@@ -24,8 +24,8 @@ STATE_BYTES = 4 * (3 * LAYOUT.elements + len(LAYOUT.parameters))
 HOLDER = """
 import sys
 from pathlib import Path
-from flowcheck.replica.state_file.concurrent_reader import pinned
-with pinned(Path(sys.argv[1])) as held:
+from flowcheck.replica.state_file.concurrent_reader import pin_step
+with pin_step(Path(sys.argv[1])) as held:
     print(held.commit.step, flush=True)
     sys.stdin.read()
 """

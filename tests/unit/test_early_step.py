@@ -153,9 +153,9 @@ def test_an_earlier_step_that_others_may_ask_for_stays_until_the_next_is_whole(
 def test_bytes_that_are_covered_but_not_settled_are_not_read(arriving):
     arriving.shard.begin(0, 1)
     arriving.put(0, gradient(1), 0, LAYOUT.elements, settled=False)
-    assert [arriving.ahead.look(1, 1) for _ in range(3)] == [0, 0, 0]
+    assert [arriving.ahead.apply_available(1, 1) for _ in range(3)] == [0, 0, 0]
     lib.fc_shard_settle(arriving.shard.handle)
-    assert arriving.ahead.look(1, 1) == len(LAYOUT.parameters)
+    assert arriving.ahead.apply_available(1, 1) == len(LAYOUT.parameters)
 
 
 def amid_the_look(monkeypatch: pytest.MonkeyPatch, what):
@@ -179,9 +179,9 @@ def test_bytes_that_come_unsettled_while_coverage_is_looked_at_are_not_read(arri
         arriving.put(0, gradient(1), 0, LAYOUT.elements, settled=False)
 
     amid_the_look(monkeypatch, meanwhile)
-    assert [arriving.ahead.look(1, 1) for _ in range(3)] == [0, 0, 0]
+    assert [arriving.ahead.apply_available(1, 1) for _ in range(3)] == [0, 0, 0]
     lib.fc_shard_settle(arriving.shard.handle)
-    assert arriving.ahead.look(1, 1) == len(LAYOUT.parameters)
+    assert arriving.ahead.apply_available(1, 1) == len(LAYOUT.parameters)
 
 
 def test_an_extractor_at_any_place_of_a_look_has_nothing_read_that_it_did_not_settle(

@@ -169,7 +169,7 @@ def test_parameters_of_one_shape_in_swapped_groups_keep_each_its_own_state(
     scheduler = {"last_epoch": 2, "_step_count": 3, "_last_lr": [1e-2, float("inf")], "t": (1, 2)}
     scaler = {"scale": 1024.0, "growth_factor": 2.0, "_growth_tracker": 2}
     averages = {name: value + 1 for name, value in whole.model.items()}
-    more = {"scheduler": scheduler, "scaler": scaler, "averages": averages, "averaged": 2}
+    more = {"scheduler": scheduler, "scaler": scaler, "averages": averages, "average_updates": 2}
     whole = replace(whole, order=order, optimizer_steps=2, masters=dict(whole.model), **more)
     parts = contents_of(whole, layout_of(net))
     write(parts, tmp_path / "out", form)

@@ -217,13 +217,15 @@ def test_a_ring_that_waits_too_long_ends_the_steps_of_all(runs: tuple[RunDir, Ru
     clock[0] = 601.0
     assert two.clipped(LAYOUT, 3, gradient(2), None) is None and two.peer_gone
     assert said[1][-1] == NORM_WAIT_OVER(step=3, seconds=600, job=1)
-    assert one.clipped(LAYOUT, 3, gradient(1), None) is None and one.gone, "it would be alone"
+    assert one.clipped(LAYOUT, 3, gradient(1), None) is None and one.peer_gone, "it would be alone"
     assert said[0] == [NORM_WAIT_OVER_ELSEWHERE(3)]
     again = squares_of(runs[1], said[1], clock)
-    assert again.clipped(LAYOUT, 4, gradient(2), None) is None and again.gone, "a kill forgets none"
+    assert again.clipped(LAYOUT, 4, gradient(2), None) is None and again.peer_gone, (
+        "a kill forgets none"
+    )
     for run in runs:
         follow(run, Incarnation(number=2, step=2))
-    assert one.clipped(LAYOUT, 3, gradient(1), None) is None and not one.gone, "its next life"
+    assert one.clipped(LAYOUT, 3, gradient(1), None) is None and not one.peer_gone, "its next life"
     assert two.clipped(LAYOUT, 3, gradient(2), None) is not None
 
 

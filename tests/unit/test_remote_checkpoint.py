@@ -68,7 +68,7 @@ def write(self, chunk, data):
         print(self.done_bytes, flush=True)
         sys.stdin.read()
 partial_download.PartialDownload.write = write
-checkpoint_download.fetched(sys.argv[1], "latest", Path(sys.argv[2]), at_once=1)
+checkpoint_download.download_step(sys.argv[1], "latest", Path(sys.argv[2]), at_once=1)
 """
 
 

@@ -20,7 +20,7 @@ import torch
 
 from flowcheck.config import OptimizerPartConfig, OptimizerConfig
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
-from flowcheck.replica.state_file.file_header import peek
+from flowcheck.replica.state_file.file_header import peek_commit
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.model_replica import Replica
 
@@ -96,7 +96,7 @@ for _ in range(kills):
         signal.setitimer(signal.ITIMER_PROF, after_s)
         run_to(replica, None)
     assert os.waitpid(child, 0)[1] == signal.SIGPROF
-    commit, in_step = peek(killed)
+    commit, in_step = peek_commit(killed)
     report["inside"] += in_step == commit.step + 1
     replica = Replica.open(killed, config)  # checks the digest of all bytes
     assert replica.step == commit.step

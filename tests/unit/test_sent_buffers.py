@@ -88,7 +88,7 @@ def read(folder: Path, buffers: tuple[int, ...]) -> LearnedJob:
         return StatedTensor(name=name, wire=wire, **more)
 
     trained = [tensor(f"p{n}", size, "float32") for n, size in enumerate(SMALL)]
-    more = {"trains": False, "buffer": True}
+    more = {"has_gradient": False, "buffer": True}
     sent = [tensor(f"b{n}", (size,), "float32", **more) for n, size in enumerate(buffers)]
     counts = [tensor(f"c{n}", (), "int64", **more) for n in range(2)]
     model = OperatorStatement(

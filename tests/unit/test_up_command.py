@@ -68,7 +68,7 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     """`up` with this in place of the stages' life."""
 
     def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(progress=life(config, run), beside=[], lender=None)
+        return SimpleNamespace(progress=life(config, run), other_jobs=[], lender=None)
 
     monkeypatch.setattr(up_command, "supervise", supervise)
     monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)

@@ -30,7 +30,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
 )
 
 _LEFT = re.compile(r"\.\d+(\.old)?\.tmp\Z")
-"""See atomic_path_per_process and overwrite_guard.ASIDE."""
+"""See atomic_path_per_process and overwrite_guard.SET_ASIDE_SUFFIX."""
 
 
 def interrupted_output_reason(output: Path) -> Finding | None:
