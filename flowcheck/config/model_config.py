@@ -54,7 +54,7 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
     """Frozen parameters and buffers as well, as the start-up broadcasts have them: what the factory
     gave, or as stated."""
     keys: tuple[tuple[str, str], ...] = ()
-    """Of the module's state_dict, each with its tensor's name in `everything`."""
+    """Of the module's state_dict, each with its tensor's name in `module_tensors`."""
     ready: tuple[int, ...] | None = None
     """Parameters in the order in which the backward of `loss` made their gradients."""
     order: Literal["registration", "reversed"] | tuple[str, ...] = ()

@@ -31,8 +31,8 @@ JOBS_MAX = 64
 """Readers that a ring has room for (fc_ring.h, FC_READERS_MAX)."""
 ORDERS_MAX = 12
 """Rings. The least and most that any order of a sum gives is found in each step
-(replica/optimizer/gradient_clipping.py, `bounds`), over about 3^n / 2 pairs of subsets: 270,000 for
-twelve, three times as many with each ring more."""
+(replica/optimizer/gradient_clipping.py, `float32_sum_bounds`), over about 3^n / 2 pairs
+of subsets: 270,000 for twelve, three times as many with each ring more."""
 
 
 class JobTableConfig(ConfigSection, frozen=True, kw_only=True):

@@ -74,7 +74,7 @@ def feed():
     """Keeps both generations ahead of the updater whole."""
     for step in (shard.applied_iteration + 1, shard.applied_iteration + 2):
         free = [g for g in (0, 1)
-                if shard.state(g) == GenerationState.EMPTY
+                if shard.generation_state(g) == GenerationState.EMPTY
                 or shard.iteration(g) <= shard.applied_iteration]
         if shard.generation_of(step) is None and free:
             shard.begin(free[0], step)

@@ -30,7 +30,9 @@ from flowcheck.config import (
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog import refused_optimizers as refused
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.refused_user_code import RAISED
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
@@ -141,12 +143,48 @@ def configs() -> Iterator[tuple[str, OptimizerConfig, str]]:
         yield f"each of {'+'.join(names)}", OptimizerConfig(each=each), "float32"
 
 
+RECORDED_AS_TEXT = (
+    refused.CLASS_HAS_NO_SETTING,
+    refused.HAS_NO_SETTING,
+    refused.IN_NO_TABLE,
+    refused.LEARNING_RATE_NEEDED,
+    refused.NAME_NEEDED,
+    refused.NAME_NOT_STATED,
+    refused.NO_IMPLEMENTATION,
+    refused.NOT_AN_ARGUMENT,
+    refused.TORCH_REFUSES,
+    refused.UNKNOWN_CLASS,
+    RAISED,
+)
+"""Had no codes when facts were recorded: their sentences are what is compared."""
+WORDS_THEN = {
+    refused.IN_NO_TABLE.code: (("is in no", "is of no"), ("for example by", "as by")),
+    refused.NOT_AN_ARGUMENT.code: (("is not an argument", "is no argument"),),
+    refused.UNKNOWN_CLASS.code: (
+        ("for another class state", "of another class"),
+        ("optimizer.factory, which makes it", "optimizer.factory tells how it is made"),
+    ),
+}
+"""(now, then) of sentences that say it in other words since."""
+
+
+def recorded_as(right: Finding) -> str:
+    """A finding as it was recorded: its code, or the sentence of one that had no code."""
+    if not right.of(*RECORDED_AS_TEXT):
+        return right.code
+    text = str(right)
+    for now, then in WORDS_THEN.get(right.code, ()):
+        assert now in text, text
+        text = text.replace(now, then)
+    return text
+
+
 def tried(call: Callable[[], object]) -> Any:
-    """What it returns, or what it is refused with: codes, and the texts that have none."""
+    """What it returns, or what it is refused with: codes, and the texts that had none."""
     try:
         return call()
     except ConfigError as error:
-        right = error.right.code if isinstance(error.right, Finding) else error.right
+        right = recorded_as(error.right) if isinstance(error.right, Finding) else error.right
         return f"ConfigError: {error.key} = {error.value!r}: {right}"
     except FlowCheckError as error:
         found = error.finding

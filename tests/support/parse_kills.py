@@ -124,7 +124,7 @@ def found(run: Run, begun: int) -> dict[str, Any]:
         "positions": (run.ring.parsed, int(commit.at_position), int(header.undo_used_bytes)),
         "counters": counter_values(commit.counters),
         "flows used": (int(header.flows_used), int(header.flows_made)),
-        "used": (int(header.newest_message), int(header.silent_flows)),
+        "used": (int(header.messages_made), int(header.silent_flows)),
         "flows": run.table.flows().tobytes(),
         "messages": bytes(records),
         "index": bytes(index),

@@ -114,7 +114,7 @@ def _held_of(own: JobConfig) -> ReplicaMemory:
 
 def _readers(own: JobConfig, config: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
     """Who copies a step before it is a file: nobody, where there is a step to spare, for then it is
-    read in place (replica/checkpoint/step_snapshot.py, `held`)."""
+    read in place (replica/checkpoint/step_snapshot.py, `hold_snapshot`)."""
     if held.spare:
         return []
     done = {"saved": own.persist is not None, "served": config.serve is not None}

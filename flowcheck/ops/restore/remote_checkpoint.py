@@ -30,7 +30,7 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
     this user for temporary files.
 
     What came stays after a block that failed, for the next call to go on with. Raises ConfigError
-    and StateError as `fetched` does.
+    and StateError as `download_step` does.
     """
     url, file = source.url, source.token_file
     assert url is not None

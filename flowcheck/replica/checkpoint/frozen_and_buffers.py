@@ -185,7 +185,7 @@ def to_json_dict(beside: FrozenAndBuffers) -> dict[str, object]:
 
 
 def from_json_dict(told: Mapping[str, object]) -> FrozenAndBuffers:
-    """What `to_plain` gave, without tensors."""
+    """What `to_json_dict` gave, without tensors."""
     keys, step = told["keys"], told["step"]
     assert isinstance(keys, list) and isinstance(step, int)
     pairs = tuple((str(key), str(name)) for key, name in keys)

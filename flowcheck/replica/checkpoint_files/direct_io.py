@@ -65,7 +65,7 @@ class DirectFile:
         self._descriptor, self._name, self._size_bytes = descriptor, name, size_bytes
 
     def put(self, block: np.ndarray, count: int, first: int, *, reads_back: bool = False) -> None:
-        """Writes the first bytes of a block of `aligned` memory at a place of whole pages.
+        """Writes the first bytes of a block of `aligned_memory` at a place of whole pages.
         reads_back: its last page is read again, from the disk where it went there.
 
         Raises OSError where there is no room, StateError where it does not read back.

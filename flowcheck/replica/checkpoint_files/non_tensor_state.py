@@ -46,7 +46,7 @@ def to_json_value(value: Any, what: str, depth: int = 0) -> Any:
 
 
 def from_json_value(value: Any) -> Any:
-    """What `to_plain` was given."""
+    """What `to_json_value` was given."""
     if isinstance(value, list):
         return [from_json_value(one) for one in value]
     if not isinstance(value, dict):

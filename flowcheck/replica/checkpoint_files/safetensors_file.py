@@ -59,8 +59,8 @@ def write_tensors(
     metadata: Mapping[str, str] = FOR_TORCH,
     name: str = "",
 ) -> None:
-    """Writes the file, see `Sums.put`. part: before each name in the manifest; name: the file's
-    there.
+    """Writes the file, see `ChecksummedWriter.write_file`. part: before each name in the
+    manifest; name: the file's there.
 
     Raises StateError for a dtype that the format lacks, OSError where there is no room.
     """

@@ -57,7 +57,7 @@ def assign_param_groups(
 
 def parameters_of_optimizers(config: OptimizerConfig, layout: Layout) -> list[tuple[int, ...]]:
     """[optimizer] the parameters of each that is stated, by their place in registration order.
-    Raises ConfigError as `grouped`, and for a parameter of none."""
+    Raises ConfigError as `assign_param_groups`, and for a parameter of none."""
     every = range(len(layout.parameters))
     if not config.each:
         return [tuple(every)]

@@ -155,10 +155,11 @@ def kernel_args(
 ) -> np.ndarray:
     """[parameters] of STEP_ROW: what the next step does to each.
 
-    optimizer: one that is not `unfit`; steps: [parameters] float32, its counters before it, None
-    where it counts none; held: [parameters] bool, those that have an optimizer state; used: those
-    that have a gradient; divisor, scale: of the gradient, before all else; arithmetic: whose
-    rounding the elements get. Raises OverflowError where a setting is more than float32 holds.
+    optimizer: one that `why_no_c_kernel` says nothing of; steps: [parameters] float32, its
+    counters before it, None where it counts none; held: [parameters] bool, those that have an
+    optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before all
+    else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is more
+    than float32 holds.
     """
     table = np.zeros(len(used), STEP_ROW)
     kernel = C_KERNELS[_kernel_of(optimizer)]

@@ -72,7 +72,7 @@ class StateFile:
     """An open state file. One process at a time, held by a lock that dies with the process."""
 
     def __init__(self, path: Path, descriptor: int, memory: mmap.mmap) -> None:
-        """memory: the whole file (huge_pages.py, `mapped`)."""
+        """memory: the whole file (huge_pages.py, `map_with_huge_pages`)."""
         self.path = path
         self._map = memory
         self._sizes, self.description = read_description(path, self._map)

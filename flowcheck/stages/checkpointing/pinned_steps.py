@@ -51,7 +51,7 @@ class PinnedStep:
 
 
 class ReplicaSteps:
-    """The replica's steps, as `Source` (vault/persist/saver.py) and `Memory`
+    """The replica's steps, as `SaveSource` (vault/persist/saver.py) and `MemorySteps`
     (vault/serve/step_catalog.py) describe."""
 
     def __init__(self, run: RunDir, config: PersistConfig | None) -> None:

@@ -202,7 +202,7 @@ def crc_of(piece: FilePiece) -> int:
 @contextmanager
 def crc_disabled() -> Iterator[bool]:
     """False where torch has no such setting. It is of the thread in newer versions of torch, of the
-    process in older ones: what another one of `recorded` has set stays set."""
+    process in older ones: what another one of `record_torch_save` has set stays set."""
     serialization: Any = torch.serialization
     if not hasattr(serialization, "set_crc32_options"):
         yield False

@@ -135,7 +135,8 @@ class DownloadSource(Protocol):
 def open_source(
     url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float, ca: str | None
 ) -> DownloadSource:
-    """By the URL's scheme. ca: see `trusting`. Raises ConfigError for one nothing here can open."""
+    """By the URL's scheme. ca: see `client_tls_context`. Raises ConfigError for one
+    nothing here can open."""
     tls = client_tls_context(url, ca)
     if urlsplit(url).scheme in ("http", "https"):
         return HttpSource(url, token, timeout_s, tls)

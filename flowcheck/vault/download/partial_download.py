@@ -42,7 +42,8 @@ class PartialDownload:
     """Chunks are written to their place, then noted; those a killed process noted are there."""
 
     def __init__(self, folder: Path, listing: CheckpointListing, held: int) -> None:
-        """held: a descriptor of `folder`; no file is reached but through it. Use `partial`."""
+        """held: a descriptor of `folder`; no file is reached but through it. Use
+        `open_partial_download`."""
         self.folder, self.listing = folder, listing
         self._held, self._lock = held, Lock()
         what = _ChunkedListing(

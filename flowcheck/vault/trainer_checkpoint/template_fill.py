@@ -39,7 +39,7 @@ from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_dif
 
 @dataclass(frozen=True, slots=True)
 class FillReport:
-    """What `fill` did to a template."""
+    """What `fill_template` did to a template."""
 
     step: Step
     template_step: int

@@ -50,7 +50,7 @@ class EdgeMessage:
     bucket: int
     skip_lines: int = 0
     buffer_broadcast: int | None = None
-    """Of `Job.held` instead of a bucket."""
+    """Of `LearnedJob.buffer_broadcasts` instead of a bucket."""
 
 
 def iteration_sizes(

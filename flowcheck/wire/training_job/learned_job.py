@@ -175,7 +175,7 @@ class CollectiveOp(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: Algorithm = Algorithm.RING
     """What NCCL made it with; says nothing of point-to-point sends."""
     buffer_broadcast: int | None = msgspec.field(default=None, name="held")
-    """Which of `Job.held` an ignored broadcast sends; None: none of them."""
+    """Which of `LearnedJob.buffer_broadcasts` an ignored broadcast sends; None: none of them."""
     messages: tuple[PointToPoint, ...] = ()
 
 
