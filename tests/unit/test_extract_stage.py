@@ -65,9 +65,7 @@ def job_of(ring: FlowKey, p2p: FlowKey) -> LearnedJob:
     )
 
 
-def reading(
-    flows: list[ObservedFlow], messages: list[ObservedMessage], *, ended: bool, **named: object
-) -> Reading:
+def reading(flows: list[ObservedFlow], messages: list[ObservedMessage], **named: object) -> Reading:
     """Proves the job once the first all-reduce is there."""
     sizes = {key: [m for m in messages if m.flow == key] for key in {m.flow for m in messages}}
     rings = [key for key, seen in sizes.items() if any(m.wire_bytes == 40000 for m in seen)]
