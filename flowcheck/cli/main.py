@@ -177,12 +177,24 @@ def replay(
     files: Files,
     optimizer: Annotated[
         str | None,
-        typer.Option(help="Optimizer of the trainer: a class of torch.optim, such as adamw."),
+        typer.Option(
+            help="Optimizer of the trainer: a class of torch.optim, such as adamw; default without "
+            "--job: sgd, as an assumption that is printed."
+        ),
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the trainer.")] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Learning rate of the trainer; default without --job: 0.01, as an assumption that "
+            "is printed."
+        ),
+    ] = None,
     job: Annotated[
         Path | None,
-        typer.Option(help="Job file with [optimizer] and more; the captures replace its sources."),
+        typer.Option(
+            help="Job file with [optimizer] and more; the captures replace its sources, and --out "
+            "replaces the folders that it saves to."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write a checkpoint (safetensors) below this folder.")

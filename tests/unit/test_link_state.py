@@ -11,9 +11,17 @@ from test_watch_server import recorded
 from flowcheck.config import SourceConfig
 from flowcheck.config.multi_job_config import check_last
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.chain_health import EXACT, NO_LINK, NO_LINK_AND, STATED_LAST_STEP
+from flowcheck.findings.catalog.chain_health import (
+    EXACT,
+    NO_FRAME_YET,
+    NO_LINK,
+    NO_LINK_AND,
+    NOT_LEARNED,
+    STATED_LAST_STEP,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.monitoring_server import ScrapeInterval
-from flowcheck.ops.watch.state.chain_state import Health, HealthWord
+from flowcheck.ops.watch.state.chain_state import Health, HealthWord, RingState
 from flowcheck.ops.watch.state.health_rules import job_health
 from flowcheck.stages.chain_events import link_state
 from flowcheck.stages.chain_events.link_state import LinkMonitor
@@ -55,6 +63,21 @@ def health(*dark_s: float | None, step: int | None = None) -> Health:
     ]
     job = msgspec.structs.replace(state.jobs[0], last_step=step)
     return job_health(job, state.stages, rings, sources_ended=False)
+
+
+def test_a_chain_that_no_frame_reached_says_so() -> None:
+    state = recorded()
+    silent = msgspec.structs.replace(state.rings[0], head=0, frame_age_s=None, dark_s=None)
+    came = msgspec.structs.replace(silent, head=7, frame_age_s=0.5)
+    job = msgspec.structs.replace(state.jobs[0], learned=False, step=None, why_not=())
+
+    def reason(*rings: RingState) -> Finding:
+        return job_health(job, state.stages, rings, sources_ended=False).reason
+
+    assert reason(silent).of(NO_FRAME_YET) and reason(silent, silent).of(NO_FRAME_YET)
+    assert reason(silent, came).of(NOT_LEARNED)
+    dark = msgspec.structs.replace(silent, dark_s=3.0)
+    assert not reason(dark).of(NO_FRAME_YET), "that it has no link says more"
 
 
 def test_without_any_link_a_job_is_stale_and_with_some_it_is_behind() -> None:

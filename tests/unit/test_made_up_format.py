@@ -87,6 +87,16 @@ def kept(step: CheckpointContents, tmp_path: Path) -> Path:
     return tmp_path / "kept"
 
 
+def test_a_format_that_registers_no_file_leaves_nothing_behind(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChecksummedWriter, "file", lambda self, name, path: None)
+    out = tmp_path / "out"
+    with refused_as(findings.FORMAT_WROTE_NO_FILE, kind=StateError):
+        run("restore", "--checkpoint", kept, "--format", FOLDER.name, "--out", out)
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("form", [FOLDER, FILE], ids=lambda form: form.name)
 def test_a_step_is_restored_verified_and_loaded_in_it(
     form: CheckpointFormat, step: CheckpointContents, kept: Path, tmp_path: Path

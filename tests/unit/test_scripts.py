@@ -210,6 +210,21 @@ def test_scripts_are_short_and_stop_at_the_first_error(script: Path) -> None:
     assert len(text.splitlines()) < (60 if script.name == "setup.sh" else 40)
 
 
+@pytest.mark.parametrize(("word", "code"), [("--help", 0), ("--quick", 2)])
+def test_the_demo_takes_no_arguments_and_says_so_before_it_does_anything(
+    word: str, code: int
+) -> None:
+    done = subprocess.run(
+        [REPOSITORY / "scripts" / "demo", word],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == code
+    assert done.stdout.startswith("usage: scripts/demo (no arguments") and "==>" not in done.stdout
+
+
 def test_shellcheck_has_nothing_to_say() -> None:
     program = shutil.which("shellcheck")
     if program is None:

@@ -113,8 +113,9 @@ EQUAL_TO_SEVERAL = Entry("audit.equal_to_several", "it equals several of them")
 JOB_DIFFERS = Entry("audit.job_differs", "job {number}: {tensor} differs first")
 NO_REPLICA = Entry(
     "audit.no_replica",
-    "{run}: no replica is in memory: none was made yet, or the chain has ended and its last step "
-    "is a checkpoint in the folder that checkpoint, or replay --out, named",
+    "{run}: no replica is in memory: none was made yet, or the chain has ended. The last step of a "
+    "chain that ended is a checkpoint: flowcheck status --run {run} names its folder, and "
+    "flowcheck restore --checkpoint FOLDER reads it",
 )
 STEP_UNKNOWN = Entry(
     "audit.step_unknown",

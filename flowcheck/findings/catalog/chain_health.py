@@ -53,6 +53,10 @@ STATED_LAST_STEP = Entry(
     "health.stated_last_step", "that is the job's stated last step: it is over"
 )
 NOT_LEARNED = Entry("health.not_learned", "no job is learned yet")
+NO_FRAME_YET = Entry(
+    "health.no_frame_yet",
+    "no frame came from any source so far: check that the mirror is switched on and leads here",
+)
 NOT_LEARNED_BECAUSE = Entry("health.not_learned_because", "no job is learned yet: {reason}")
 NO_STEP_YET = Entry("health.no_step_yet", "the job is learned, and no step of it is applied yet")
 STEPS_WAIT = Entry(

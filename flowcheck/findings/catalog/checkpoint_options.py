@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+FORMAT_WROTE_NO_FILE = Entry(
+    "checkpoint_option.format_wrote_no_file",
+    "the format {format} registered no file with the writer of checksums, so that nothing could "
+    "verify or read the checkpoint: let its write() call `sums.file`",
+)
 ONE_OF = Entry("checkpoint_option.one_of", "must be one of {choices}")
 KEYS_FORM = Entry("checkpoint_option.keys_form", "must be PART=KEY,... with PART one of {parts}")
 KEY_OF_OTHER_PART = Entry("checkpoint_option.key_of_other_part", "{key} is another part's key")

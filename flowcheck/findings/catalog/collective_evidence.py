@@ -69,7 +69,8 @@ NO_ADDED_STEP = Entry(
 END_OPEN = Entry("collectives.end_open", "where the tensor ends inside its last line is unknown")
 END_BY_CONTENT = Entry(
     "collectives.end_by_content",
-    "the tensor fills its last line: the bytes there look like the rest of it",
+    "the tensor's end is guessed: LL sends lines of 8 bytes, and those of the last line look like "
+    "data, not like padding",
 )
 END_BY_COPIES = Entry(
     "collectives.end_by_copies",

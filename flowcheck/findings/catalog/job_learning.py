@@ -238,8 +238,8 @@ BUCKET_BY_ORDER = Entry(
 )
 ALL_ALIKE = Entry(
     "job.all_alike",
-    "every all-reduce as large as the buckets is a bucket: FlowCheck would take any other one for "
-    "a step",
+    "each all-reduce of a bucket's size is taken for a gradient: if the job also reduces something "
+    "else of that size, the replica is wrong",
 )
 SCALARS_LIKELIEST = Entry(
     "job.scalars_likeliest",

@@ -100,7 +100,7 @@ def _numbered(flows: Sequence[FlowReading]) -> list[str]:
         if f.role == "data"
     )
     return [
-        f"QP {', '.join(name for _, name in group)}: numbered by {evidence}"
+        f"QP {', '.join(name for _, name in group)}: message positions known by {evidence}"
         for evidence, group in groupby(told, key=lambda entry: entry[0])
     ]
 

@@ -120,7 +120,10 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
             check_job_tables(request.jobs, base.job)
             base = with_factory_models(msgspec.structs.replace(base, jobs=request.jobs))
         whole = request.digests or base.digests
-        alone = msgspec.structs.replace(base, digests=whole, persist=None, serve=None)
+        # A live job's folder of checkpoints is nothing to write to; --out is.
+        alone = msgspec.structs.replace(
+            base, digests=whole, persist=None, serve=None, checkpoint=None
+        )
         return alone, assumed
     name, rate = request.optimizer, request.learning_rate
     if name is None:

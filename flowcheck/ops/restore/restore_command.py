@@ -132,8 +132,9 @@ def _print(done: RestoredStep) -> None:
     print_line(f"{done.out}: step {own.step} of {where}, {form}")
     if isinstance(own, Manifest):
         files, tensors = len(own.files), len(own.tensors)
-        print_line(f"  {files} files, {tensors} tensors, summed as the disk was given them")
-        print_line(f"  flowcheck verify {done.out} reads them back")
+        named = "1 file" if files == 1 else f"{files} files"
+        print_line(f"  {named}, {tensors} tensors; checksums were computed while they were written")
+        print_line(f"  flowcheck verify {done.out} reads them back and compares")
     print_lacks(own)
     if isinstance(own, FillReport) and done.job is None:
         for part in own.replaced:

@@ -13,6 +13,7 @@ from flowcheck.atomic_write import sync
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
+from flowcheck.findings.catalog.checkpoint_options import FORMAT_WROTE_NO_FILE
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter
@@ -134,6 +135,8 @@ def _write_files(
     with ChecksummedWriter(contents.expected, reads_back=True) as sums:
         sums.names[place.name] = name
         lacks = chosen.write(contents, place, options, sums)
+        if not sums.files():
+            raise StateError(FORMAT_WROTE_NO_FILE(chosen.name))
         return Manifest(
             form=chosen.name,
             step=given.step,

@@ -21,6 +21,7 @@ from flowcheck.findings.catalog.chain_health import (
     EXACT,
     HEARTBEAT_BEFORE_BOOT,
     LOST_STEP,
+    NO_FRAME_YET,
     NO_LINK,
     NO_LINK_AND,
     NO_LINK_LEFT,
@@ -102,6 +103,9 @@ def job_health(
     """The health of one job, where the supervisor is well. rings: of all its ports."""
     health = _but_for_arrival(job, stages, sources_ended=sources_ended)
     dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
+    silent = bool(rings) and all(ring.frame_age_s is None and not ring.head for ring in rings)
+    if silent and not dark and not job.learned and health.word is HealthWord.BEHIND:
+        return _behind(NO_FRAME_YET())
     if not dark or health.word is HealthWord.STALE:
         return health_with_silence(health, job)
     no_link = NO_LINK(ports=tuple(dark), seconds=round(max(dark.values())))
