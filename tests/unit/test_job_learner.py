@@ -22,7 +22,6 @@ from flowcheck.findings.catalog.job_selection_reasons import NO_JOB_SO_FAR, READ
 from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
-from flowcheck.plane.shared_memory.staging_file import STAGED_DTYPE
 from flowcheck.stages.extraction.extract_stage import ExtractService
 from flowcheck.stages.job_learning import job_learner, learning_status, stream_reading
 from flowcheck.stages.job_learning.job_learner import JobLearner
@@ -83,9 +82,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
 
 
 def staged(messages: int) -> list[Any]:
-    """An extractor that has staged so many messages, of which no record is there to be seen."""
-    staging = SimpleNamespace(completions=messages, records=lambda: np.zeros(0, STAGED_DTYPE))
-    return [SimpleNamespace(staging=staging, keys=lambda: [])]
+    """An extractor that has staged so many messages."""
+    return [SimpleNamespace(staging=SimpleNamespace(completions=messages))]
 
 
 def gone(pid: int) -> bool:
@@ -157,15 +155,15 @@ def test_what_came_is_read_once_more_when_nothing_comes_and_says_so_meanwhile(
         return slow.ended
 
     assert not run.unread.exists()
-    assert look(22, 0.1), "the first messages"
+    assert look(8, 0.1), "the first messages"
     assert run.unread.exists(), "more may come"
-    assert not look(23, 4.9), "too few to be worth it"
+    assert not look(9, 4.9), "too few to be worth it"
     assert run.unread.exists()
-    assert look(23, 1), "nothing came for five seconds"
+    assert look(9, 1), "nothing came for five seconds"
     assert not run.unread.exists()
-    assert not look(23, 60), "and nothing is read twice"
-    assert not look(24, 1) and run.unread.exists()
-    assert look(24, 5) and not run.unread.exists()
+    assert not look(9, 60), "and nothing is read twice"
+    assert not look(10, 1) and run.unread.exists()
+    assert look(10, 5) and not run.unread.exists()
     mine.learn(staged(64), at_once=False)
     assert run.unread.exists()
     mine.forget()

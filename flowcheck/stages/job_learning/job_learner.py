@@ -20,11 +20,6 @@ from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView, join, mi
 from flowcheck.plane.shared_memory.flow_table import flow_key
 from flowcheck.private_files import PRIVATE_FILE_MODE
 from flowcheck.stages.job_learning.job_selection import JobSelector
-from flowcheck.stages.job_learning.message_prefixes import (
-    MessagePrefixes,
-    next_count,
-    prefixes_of,
-)
 from flowcheck.stages.job_learning.proved_job import ProvedJob
 from flowcheck.stages.job_learning.reading_process import ReadingProcess
 from flowcheck.stages.job_learning.stream_reading import NO_KNOWN_JOB, KnownJob, ReadingTerms
@@ -60,6 +55,12 @@ def ignore_flows(
     return len(left)
 
 
+GROWTH = 1.25
+"""Factor. The stream is read again once so many more messages are there: all readings together cost
+at most five times the last one (1 / (1 - 1/1.25)). A choice: smaller learns sooner and costs
+more."""
+MESSAGES_MIN = 4
+"""Messages before the first reading. A choice: of fewer nothing is learned."""
 PAUSE = 1
 """Times the last reading took, before the next one, unless twice as many messages are there:
 readings take half of the time at most."""
@@ -148,13 +149,9 @@ class JobLearner:
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
             if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
-                before_at, self._read_at = self._read_at, complete
-                self._last_word, self._read_quiet = at_once, quiet
+                self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
                 self._wanted = wanted
-                prefixes = None
-                if only is None and len(extractors) == 1:
-                    prefixes = prefixes_of(extractors[0], complete, before_at)
-                self._begin(extractors, only, before, known, prefixes, hasty=not (quiet or hurry))
+                self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
         read = complete <= self._read_at and (self._read_quiet or self._last_word)
         self._publish_unread(unread=self._reading is not None or (complete > 0 and not read))
         if self._reading is None:
@@ -201,7 +198,7 @@ class JobLearner:
 
     def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
         """Whether enough is new for a reading; readings take half of the time at most."""
-        due = next_count(self._read_at)
+        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
         if at_once:
             due = max(1, self._read_at + self._last_word)
         elif quiet:
@@ -235,7 +232,6 @@ class JobLearner:
         only: Sequence[set[int]] | None,
         before: LearnedJob | None,
         known: KnownJob,
-        prefixes: MessagePrefixes | None,
         *,
         hasty: bool,
     ) -> None:
@@ -256,7 +252,7 @@ class JobLearner:
             parted=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )
-        self._reading = ReadingProcess(seen, flows, terms, prefixes)
+        self._reading = ReadingProcess(seen, flows, terms)
 
 
 def _joined_of(

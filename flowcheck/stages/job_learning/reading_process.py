@@ -14,8 +14,7 @@ from contextlib import suppress
 
 from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
-from flowcheck.stages.job_learning.message_prefixes import MessagePrefixes
-from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_in_turn
+from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_job
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.wire.traffic.observed_messages import ObservedFlow
 
@@ -32,15 +31,9 @@ class ReadingProcess:
     """
 
     def __init__(
-        self,
-        seen: MergedView,
-        flows: Sequence[ObservedFlow],
-        terms: ReadingTerms,
-        prefixes: MessagePrefixes | None = None,
+        self, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
     ) -> None:
-        """seen: as joined just now; prefixes: after how many of its messages to read it; None: all.
-        Raises OSError where no process can be had.
-        """
+        """seen: as joined just now. Raises OSError where no process can be had."""
         self.messages_read = seen
         self._began_s = time.monotonic()
         self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
@@ -52,7 +45,7 @@ class ReadingProcess:
             os.close(self._file)
             raise
         if not self._pid:
-            _child(self._file, parent, seen, flows, terms, prefixes)
+            _child(self._file, parent, seen, flows, terms)
         self._pidfd = os.pidfd_open(self._pid)
 
     def wait(self, limit_s: float) -> bool:
@@ -93,12 +86,7 @@ class ReadingProcess:
 
 
 def _child(
-    file: int,
-    parent: int,
-    seen: MergedView,
-    flows: Sequence[ObservedFlow],
-    terms: ReadingTerms,
-    prefixes: MessagePrefixes | None,
+    file: int, parent: int, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
 ) -> None:
     """The child's whole life: no line of the stage, and no handler of its, runs after it."""
     code = 1
@@ -110,7 +98,7 @@ def _child(
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
         os.nice(YIELDS)
         try:
-            found = read_in_turn(seen, flows, terms, prefixes)
+            found = read_job(seen, flows, terms)
         except Exception:
             found = ReadingOutcome(broke=traceback.format_exc())
         with os.fdopen(file, "wb", closefd=False) as out:

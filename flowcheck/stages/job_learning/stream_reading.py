@@ -13,7 +13,6 @@ from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
-from flowcheck.stages.job_learning.message_prefixes import MessagePrefixes
 from flowcheck.stages.job_learning.proved_job import consistent
 from flowcheck.stages.staged_messages.across_rings import FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
@@ -154,27 +153,6 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),
     )
-
-
-def read_in_turn(
-    seen: MergedView,
-    flows: Sequence[ObservedFlow],
-    terms: ReadingTerms,
-    prefixes: MessagePrefixes | None,
-) -> ReadingOutcome:
-    """What the fewest messages come to that prove a job, of the counts in `prefixes`; then all of
-    them, where these are read whatever they are."""
-    found: ReadingOutcome | None = None
-    going_on = replace(terms, ended=False, quiet=False, hasty=True)
-    for count in prefixes.counts if prefixes is not None else ():
-        assert prefixes is not None
-        own_flows, messages = prefixes.part(flows, seen.messages, count)
-        found = read_job(replace(seen, messages=messages), own_flows, going_on)
-        if found.job is not None:
-            return found
-    if found is None or terms.ended or terms.quiet or not terms.hasty:
-        return read_job(seen, flows, terms)
-    return found
 
 
 def read_job(
