@@ -158,7 +158,7 @@ def _by_small_one(
         return None
     sizes = [min(size, SMALL_SIZE) for size in parameter.shape]
     stride, dense = [0] * len(sizes), 1
-    for axis in sorted(range(len(sizes)), key=lambda axis: (parameter.stride[axis], -axis)):
+    for axis in reversed(parameter.order):
         stride[axis], dense = dense, dense * sizes[axis]
     small = msgspec.structs.replace(parameter, shape=tuple(sizes), stride=tuple(stride))
     try:

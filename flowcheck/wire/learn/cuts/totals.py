@@ -93,7 +93,7 @@ def _parts(
                 break
             known = known[:1]
         total += sum(known)
-        full = _full_chunk(kind, protocol)
+        full = full_chunk(kind, protocol)
         options.append(total)
         if any(size < full for size in known):
             return [*options[-1:], *options[:-1]]
@@ -101,7 +101,8 @@ def _parts(
     return options[::-1]
 
 
-def _full_chunk(kind: CollectiveKind, protocol: Protocol) -> int:
+def full_chunk(kind: CollectiveKind, protocol: Protocol) -> int:
+    """Data bytes of a full chunk, behind which another loop may follow."""
     if kind is CollectiveKind.BROADCAST and protocol is Protocol.SIMPLE:
         return BROADCAST_SIMPLE_CHUNK_BYTES
     return FULL_CHUNK_BYTES[protocol]

@@ -15,7 +15,8 @@ from flowcheck.wire.learn.flows.groups import Group, Link, path_of
 from flowcheck.wire.learn.flows.streams import Stream
 
 MOST_RANKS = 16
-"""Ring sizes tried where the hosts seen do not tell; a longer ring is then not recognised."""
+"""Ring sizes tried where neither a start-up nor the hosts seen tell; a longer ring is then not
+recognised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -205,10 +205,12 @@ def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> l
                 cut_stream(ring, Trainer(), effort=HASTY, limit=limit, purse=own, in_order=in_order)
             )
         least = min(least, plain_score(found[-1]))
-        if (explained := explained or explains_all(found[-1])) and ring in begun:
-            planned = Trainer().habits(ring, found[-1].found).buckets
-            most_penalty = ring.penalty + 1 if planned else most_penalty
-        if ring.borne_out and explained and not found[-1].unread:
+        if not explains_all(found[-1]):
+            continue
+        explained = True
+        if ring in begun and Trainer().habits(ring, found[-1].found).buckets:
+            most_penalty = min(most_penalty, ring.penalty + 1)
+        if ring.borne_out:
             break
     return found
 

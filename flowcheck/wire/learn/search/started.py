@@ -12,11 +12,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.wire.collectives.nccl_parameters import Protocol, data_bytes_of, wire_bytes
+from flowcheck.wire.collectives.nccl_parameters import (
+    CollectiveKind,
+    Protocol,
+    data_bytes_of,
+    wire_bytes,
+)
+from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
 from flowcheck.wire.learn.cuts.place import unpacked
-from flowcheck.wire.learn.cuts.totals import BROADCAST_SIMPLE_CHUNK_BYTES, FULL_CHUNK_BYTES
+from flowcheck.wire.learn.cuts.totals import full_chunk
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES
@@ -90,7 +96,7 @@ def _runs(stream: Stream) -> Iterator[tuple[int, int, int]]:
     at = 0
     while at < min(stream.stop, MOST_BEFORE):
         protocol = stream.protocol_at(at) or stream.protocol
-        slices = 2 if protocol is Protocol.SIMPLE else 1
+        slices = sends_per_chunk(CollectiveKind.ALL_GATHER, protocol)
         run, count = _counts(stream, at, protocol, slices)
         at += max(1, run * slices)
         if run:
@@ -122,12 +128,7 @@ def _shapes_follow(stream: Stream, at: int, parameters: int) -> bool:
         if data is None or not room:
             return False
         parts.append(data)
-        full = (
-            BROADCAST_SIMPLE_CHUNK_BYTES
-            if protocol is Protocol.SIMPLE
-            else FULL_CHUNK_BYTES[protocol]
-        )
-        if room < full:
+        if room < full_chunk(CollectiveKind.BROADCAST, protocol):
             whole = np.concatenate(parts)
             if protocol is Protocol.LL128:
                 return bool(ddp_messages.shapes_ends(whole, parameters, SLACK_BYTES[protocol]))

@@ -176,7 +176,7 @@ def _collective(
     doubts: Sequence[Finding],
     assumed: Sequence[Finding],
 ) -> Collective:
-    ring = communicator.ring
+    ring, size = communicator.ring, result_bytes(cut, communicator.ring)
     canvas.covered &= ~canvas.disputed
     canvas.result[canvas.disputed] = 0
     if cut.op.kind is CollectiveKind.ALL_REDUCE and any(
@@ -190,9 +190,9 @@ def _collective(
         protocol=cut.op.protocol,
         ranks=ring.ranks,
         channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
-        bytes=result_bytes(cut, ring),
+        bytes=size,
         covered_bytes=int(canvas.covered.sum()),
-        missing=canvas.missing() if canvas.size_bytes else ((0, result_bytes(cut, ring)),),
+        missing=canvas.missing() if canvas.size_bytes == size else ((0, size),),
         result=canvas.result,
         conflicts=canvas.conflicts + canvas.torn,
         sources=tuple(dict.fromkeys(sources)),
