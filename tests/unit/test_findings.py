@@ -18,6 +18,7 @@ from flowcheck.findings.finding import Entry, Finding, entries
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
 WHY = Entry("test.why", "it rained")
 FITS = Entry("test.fits", "the base fits", until_audit=True)
+ALL = Entry("test.all", "{one}", between=", ")
 TOOK = Entry("test.took", "it took {seconds:.1f} s", also=("host",))
 
 
@@ -46,6 +47,12 @@ def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
     }
     again = back(finding)
     assert (again, str(again), hash(again)) == (finding, str(finding), hash(finding))
+
+
+def test_findings_of_a_list_stand_between_semicolons_or_what_the_entry_says() -> None:
+    assert str(ALL([WHY(), WHY()])) == "it rained, it rained"
+    assert str(LOST(1, 2, [WHY(), WHY()])) == "step 1 lacks 2 bytes: it rained; it rained"
+    assert back(ALL([WHY(), WHY()])) == ALL([WHY(), WHY()])
 
 
 def test_what_an_audit_would_show_says_so_and_is_another_fact_than_what_is_known() -> None:
