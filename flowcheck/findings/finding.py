@@ -94,13 +94,13 @@ class Entry:
         until_audit: bool = False,
         section: str = "",
         also: tuple[str, ...] = (),
-        between: str = "; ",
+        between: str = "",
     ) -> None:
         """cause: what it means, remedy: what to do (Markdown). until_audit: its findings are
         assumed until an audit passes. section: of the page of failures, where it has a row there
         (failures_page.py). also: arguments that the sentence does not show. between:
-        stands between the findings of a list. Raises ValueError where the code is another entry's
-        already."""
+        stands between what a list has; "": semicolons between findings, else commas. Raises
+        ValueError where the code is another entry's already."""
         if code in _ENTRIES:
             raise ValueError(f"two entries of the catalogue have the code {code}")
         self.code, self.sentence = code, sentence
@@ -203,10 +203,10 @@ def _text(value: object) -> str:
 
 
 def _shown(value: Any, between: str) -> Any:
-    """As it stands in a sentence: findings of a list by `between`, what else it has by commas."""
+    """As it stands in a sentence; between "": lists of findings by semicolons, others by commas."""
     if isinstance(value, Finding):
         return str(value)
     if isinstance(value, tuple | list):
         findings = any(isinstance(one, Finding) for one in value)
-        return (between if findings else ", ").join(map(str, value))
+        return (between or ("; " if findings else ", ")).join(map(str, value))
     return "" if value is None else value

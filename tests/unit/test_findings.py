@@ -18,7 +18,7 @@ from flowcheck.findings.finding import Entry, Finding, entries
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
 WHY = Entry("test.why", "it rained")
 FITS = Entry("test.fits", "the base fits", until_audit=True)
-ALL = Entry("test.all", "{one}", between=", ")
+ALL = Entry("test.all", "{one}", between=" and ")
 TOOK = Entry("test.took", "it took {seconds:.1f} s", also=("host",))
 
 
@@ -49,9 +49,10 @@ def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
     assert (again, str(again), hash(again)) == (finding, str(finding), hash(finding))
 
 
-def test_findings_of_a_list_stand_between_semicolons_or_what_the_entry_says() -> None:
-    assert str(ALL([WHY(), WHY()])) == "it rained, it rained"
+def test_between_what_a_list_has_stands_what_the_entry_says() -> None:
+    assert str(ALL([WHY(), WHY()])) == "it rained and it rained"
     assert str(LOST(1, 2, [WHY(), WHY()])) == "step 1 lacks 2 bytes: it rained; it rained"
+    assert (str(ALL([1, 2])), str(LOST(1, 2, [1, 2]))) == ("1 and 2", "step 1 lacks 2 bytes: 1, 2")
     assert back(ALL([WHY(), WHY()])) == ALL([WHY(), WHY()])
 
 
