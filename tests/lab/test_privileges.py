@@ -111,7 +111,7 @@ def test_a_picture_of_a_capture_lies_where_root_asked_for_it(tmp_path: Path, nam
         code, _, said = command.result()
     refused = name == "notes.txt"
     assert code == (2 if refused else 0), said
-    assert ("no picture of ours" in said) == refused
+    assert ("not a picture of FlowCheck's" in said) == refused
     written = (tmp_path / name).read_text()
     assert written == "mine" if refused else written.startswith("<svg ")
     assert (tmp_path / name).stat().st_uid == 0

@@ -73,7 +73,7 @@ def test_each_parameter_has_the_size_of_its_dtype(name: str, tmp_path: Path) -> 
 
 def assert_covers(learned: LearnedJob) -> None:
     """Every byte of the flat gradient has a place in the plans of iteration 0 and of the others."""
-    for part in ("first", "message_table"):
+    for part in ("first", "each"):
         seen = np.zeros(learned.gradient_bytes, bool)
         for plan in compile_flow_plans(learned):
             for segment in getattr(plan, part).segments:

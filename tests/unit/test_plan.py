@@ -117,7 +117,7 @@ def test_the_tables_put_every_byte_of_both_layouts_in_registration_order() -> No
     assert [plans[flow(n)].first_number for n in (10, 11, 20, 21)] == [4, 5, 6, 7]
     for ops, buckets, part in (
         (learned.first, learned.first_buckets, "first"),
-        (learned.each, learned.buckets, "message_table"),
+        (learned.each, learned.buckets, "each"),
     ):
         state = np.zeros(learned.state_bytes, np.uint8)
         for edge in learned.edges:

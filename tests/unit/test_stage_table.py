@@ -27,7 +27,7 @@ from flowcheck.config import (
     job_from,
 )
 from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.chain_health import NOT_LEARNED, STAGES_RESTART, STAGES_TO_START
+from flowcheck.findings.catalog.chain_health import NO_FRAME_YET, STAGES_RESTART, STAGES_TO_START
 from flowcheck.findings.catalog.chain_processes import KILLED, STAGE_RESTARTED, STARTED_BY
 from flowcheck.findings.catalog.starting_a_chain import CAPTURES
 from flowcheck.findings.finding import Finding
@@ -349,11 +349,11 @@ def test_health_needs_a_further_stage_unless_its_row_says_that_nobody_does(
         assert state.health.word is HealthWord.BEHIND
         return state.health.reason
 
-    assert told() == NOT_LEARNED()
+    assert told() == NO_FRAME_YET()
     killed(tmp_path / "run", "tally-0")
     assert told() == STAGES_RESTART(["tally-0"])
     (tmp_path / "run/pids/tally-0").unlink()
     assert told() == STAGES_TO_START(["tally-0"])
     *others, row, capture = stage_table.STAGES
     monkeypatch.setattr(stage_table, "STAGES", (*others, replace(row, optional=True), capture))
-    assert told() == NOT_LEARNED()
+    assert told() == NO_FRAME_YET()

@@ -104,7 +104,7 @@ def job_health(
     health = _but_for_arrival(job, stages, sources_ended=sources_ended)
     dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
     silent = bool(rings) and all(ring.frame_age_s is None and not ring.head for ring in rings)
-    if silent and not dark and not job.learned and health.word is HealthWord.BEHIND:
+    if silent and not dark and health.reason.of(NOT_LEARNED, NOT_LEARNED_BECAUSE):
         return _behind(NO_FRAME_YET())
     if not dark or health.word is HealthWord.STALE:
         return health_with_silence(health, job)
