@@ -94,16 +94,18 @@ class Entry:
         until_audit: bool = False,
         section: str = "",
         also: tuple[str, ...] = (),
+        between: str = "",
     ) -> None:
         """cause: what it means, remedy: what to do (Markdown). until_audit: its findings are
         assumed until an audit passes. section: of the page of failures, where it has a row there
-        (failures_page.py). also: arguments that the sentence does not show. Raises ValueError
-        where the code is another entry's already."""
+        (failures_page.py). also: arguments that the sentence does not show. between:
+        stands between what a list has; "": semicolons between findings, else commas. Raises
+        ValueError where the code is another entry's already."""
         if code in _ENTRIES:
             raise ValueError(f"two entries of the catalogue have the code {code}")
         self.code, self.sentence = code, sentence
         self.cause, self.remedy, self.until_audit = cause, remedy, until_audit
-        self.section = section
+        self.section, self.between = section, between
         fields = (name for _, name, _, _ in string.Formatter().parse(sentence) if name)
         shown = dict.fromkeys(name.split(".")[0].split("[")[0] for name in fields)
         self.names = (*shown, *also)
@@ -128,7 +130,7 @@ class Entry:
         if set(arguments) != set(self.names):
             return None
         try:
-            shown = {name: _shown(one) for name, one in arguments.items()}
+            shown = {name: _shown(one, self.between) for name, one in arguments.items()}
             return _FORMATTER.vformat(self.sentence, (), shown)
         except (LookupError, AttributeError):
             return None
@@ -200,11 +202,11 @@ def _text(value: object) -> str:
     return str(value).encode(errors="surrogateescape").decode(errors="replace")
 
 
-def _shown(value: Any) -> Any:
-    """As it stands in a sentence: lists of findings by semicolons, others by commas."""
+def _shown(value: Any, between: str) -> Any:
+    """As it stands in a sentence; between "": lists of findings by semicolons, others by commas."""
     if isinstance(value, Finding):
         return str(value)
     if isinstance(value, tuple | list):
         findings = any(isinstance(one, Finding) for one in value)
-        return ("; " if findings else ", ").join(map(str, value))
+        return (between or ("; " if findings else ", ")).join(map(str, value))
     return "" if value is None else value

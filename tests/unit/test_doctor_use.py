@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.machine import by_name, healthy_server, interface, pci, put
 
+from flowcheck.findings.catalog.machine_settings import PORT_OF
+
 ROUTES = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 DEFAULT = "00000000 010200C0 0003 0 0 0 00000000 0 0 0\n"
 LIMITS = "Limit Soft Limit Hard Limit Units\nMax realtime priority     {}                    0\n"
@@ -31,8 +33,8 @@ def test_a_nic_this_machine_lives_by_is_never_advised_to_be_taken_away(
     interface(healthy, NIC, "eno1")
     put(healthy / "proc/net/route", f"{ROUTES}eno1 {DEFAULT}")
     found = by_name(healthy)
-    assert found[NIC].level == "ok" and found[NIC].advice == ""
-    assert "eno1 holds the default route" in found[NIC].found
+    assert found[NIC].level == "ok" and found[NIC].advice is None
+    assert "eno1 holds the default route" in str(found[NIC].found)
     assert "NIC" not in found, "another one is there for the mirror"
 
 
@@ -53,10 +55,10 @@ def test_addresses_and_routes_of_either_version_count_but_link_local_ones(
     interface(healthy, NIC, "eno1")
     put(healthy / "proc/net" / file, line)
     found = by_name(healthy)[NIC]
-    assert (found.level == "ok") == bool(what) and what in found.found
+    assert (found.level == "ok") == bool(what) and what in str(found.found)
     if not what:
-        assert "eno1 is up, without an address" in found.found
-        assert "ip link set eno1 down and scripts/bind-nic" in found.advice
+        assert "eno1 is up, without an address" in str(found.found)
+        assert "ip link set eno1 down and scripts/bind-nic" in str(found.advice)
 
 
 def test_a_port_of_a_bond_and_one_that_carries_a_vlan_are_in_use(healthy: Path) -> None:
@@ -70,14 +72,27 @@ def test_a_port_of_a_bond_and_one_that_carries_a_vlan_are_in_use(healthy: Path) 
         (folder / "eno1" / link).symlink_to("../bond0")
     (folder / "eno2/upper_eno2.7").symlink_to("../eno2.7")
     found = by_name(healthy)
-    assert "eno1 is a port of bond0: this" in found["0000:3b:00.1"].found
-    assert "eno2 carries eno2.7: this" in found["0000:3b:00.2"].found
+    reasons = found["0000:3b:00.1"].found.arguments["reasons"]
+    assert isinstance(reasons, tuple) and reasons == (PORT_OF(interface="eno1", bridge="bond0"),)
+    assert "eno1 is a port of bond0: this" in str(found["0000:3b:00.1"].found)
+    assert "eno2 carries eno2.7: this" in str(found["0000:3b:00.2"].found)
+
+
+def test_several_reasons_stand_between_commas(healthy: Path) -> None:
+    pci(healthy, NIC, (0x8086, 0x1592), 0x020000, "ice")
+    for name in ("eno1", "eno2"):
+        interface(healthy, NIC, name)
+    put(healthy / "proc/net/route", f"{ROUTES}eno1 {DEFAULT}eno2 {DEFAULT}")
+    assert str(by_name(healthy)[NIC].found) == (
+        "8086:1592, bound to ice, NUMA node 1; eno1 holds the default route, eno2 holds the "
+        "default route: this machine needs it, it is no capture port"
+    )
 
 
 def test_an_interface_that_is_down_is_free(healthy: Path) -> None:
     pci(healthy, NIC, (0x8086, 0x1592), 0x020000, "ice")
     interface(healthy, NIC, "eno1", up=False)
-    assert "is up" not in by_name(healthy)[NIC].found
+    assert "is up" not in str(by_name(healthy)[NIC].found)
 
 
 def test_a_machine_that_needs_its_only_nic_needs_another_and_no_iommu_for_it(
@@ -91,7 +106,7 @@ def test_a_machine_that_needs_its_only_nic_needs_another_and_no_iommu_for_it(
     put(healthy / "sys/class/net/eth0/flags", "0x1003\n")
     put(healthy / "proc/net/route", f"{ROUTES}eth0 {DEFAULT}")
     found = by_name(healthy)
-    assert found["NIC"].level == "warn" and "a port nothing else uses" in found["NIC"].advice
+    assert found["NIC"].level == "warn" and "a port nothing else uses" in str(found["NIC"].advice)
     assert found["IOMMU/VFIO"].level == "ok"
 
 
@@ -111,7 +126,7 @@ def test_whether_capture_may_run_before_other_work_is_told(
     put(healthy / "proc/self/limits", LIMITS.format(limit))
     found = by_name(healthy)["priority"]
     assert found.level == level
-    assert level == "ok" or "CAP_SYS_NICE" in found.advice
+    assert level == "ok" or "CAP_SYS_NICE" in str(found.advice)
 
 
 ASKED = """

@@ -18,6 +18,7 @@ from flowcheck.findings.finding import Entry, Finding, entries
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
 WHY = Entry("test.why", "it rained")
 FITS = Entry("test.fits", "the base fits", until_audit=True)
+ALL = Entry("test.all", "{one}", between=" and ")
 TOOK = Entry("test.took", "it took {seconds:.1f} s", also=("host",))
 
 
@@ -46,6 +47,13 @@ def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
     }
     again = back(finding)
     assert (again, str(again), hash(again)) == (finding, str(finding), hash(finding))
+
+
+def test_between_what_a_list_has_stands_what_the_entry_says() -> None:
+    assert str(ALL([WHY(), WHY()])) == "it rained and it rained"
+    assert str(LOST(1, 2, [WHY(), WHY()])) == "step 1 lacks 2 bytes: it rained; it rained"
+    assert (str(ALL([1, 2])), str(LOST(1, 2, [1, 2]))) == ("1 and 2", "step 1 lacks 2 bytes: 1, 2")
+    assert back(ALL([WHY(), WHY()])) == ALL([WHY(), WHY()])
 
 
 def test_what_an_audit_would_show_says_so_and_is_another_fact_than_what_is_known() -> None:

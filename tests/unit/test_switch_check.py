@@ -223,3 +223,32 @@ def test_people_read_a_line_for_each_rule() -> None:
     assert code == 0
     assert out.splitlines()[0].split()[:2] == ["ok", "ports"]
     assert {line.split()[0] for line in out.splitlines()} == {"ok", "warn"}
+
+
+def test_a_program_reads_numbers_and_no_text_of_them() -> None:
+    job = ("--gradient-bytes", "4000000000", "--members", "16", "--step-s", "1.5")
+    sources = ("--source", "Ethernet1/1", "--source", "Ethernet2/1")
+    _, out, _ = flowcheck("switch", "check", "--json", *EOS, *HUNDRED, *sources, *job)
+    why = next(one["why"] for one in json.loads(out)["findings"] if one["rule"] == "speed")
+    given = why["arguments"]
+    assert {name: given[name] for name in ("gbps", "over", "times", "mean")} == {
+        "gbps": 100,
+        "over": 100,
+        "times": 2,
+        "mean": 80,
+    }
+    assert given["sum"]["arguments"]["gbps"] == 200
+
+
+@pytest.mark.parametrize(
+    ("direction", "numbers", "said"),
+    [("rx", [3], "takes 3 of "), ("both", [3, 4], "takes 3 and 4 of ")],
+)
+def test_the_session_numbers_that_are_taken_are_a_list(
+    direction: str, numbers: list[int], said: str
+) -> None:
+    given = ("--os", "cumulus", "--session", "3", "--monitor", "swp32", *HUNDRED)
+    _, out, _ = flowcheck("switch", "check", "--json", *given, "--source", f"swp1:{direction}")
+    why = next(one["why"] for one in json.loads(out)["findings"] if one["rule"] == "session")
+    assert why["arguments"]["numbers"] == numbers
+    assert said in why["sentence"]

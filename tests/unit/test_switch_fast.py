@@ -58,7 +58,7 @@ def test_what_another_session_copies_there_already_is_in_the_sum() -> None:
     ) as caught:
         check_monitor_speed(session, SPEEDS.__getitem__, ["eth2", "eth3"])
     assert caught.value.right == MONITOR_SLOWER_WITH_OTHERS(
-        gbps="200", others=["eth2", "eth3"], parts="100 + 100 + 25", total="225"
+        gbps=200, others=["eth2", "eth3"], parts="100 + 100 + 25", total=225
     )
 
 

@@ -31,14 +31,21 @@ ANY_FREE_NAME = Entry("switch_rule.any_free_name", "called {name}; any name that
 NUMBER_BEYOND_GUESS = Entry(
     "switch_rule.number_beyond_guess",
     "takes {numbers}; the platform's limits are unknown, and FlowCheck accepts 1 to {most}",
+    between=" and ",
 )
 NUMBER_UNCHECKED = Entry(
-    "switch_rule.number_unchecked", "takes {numbers}; the platform's limits are unknown"
+    "switch_rule.number_unchecked",
+    "takes {numbers}; the platform's limits are unknown",
+    between=" and ",
 )
 NUMBER_OUT_OF_RANGE = Entry(
-    "switch_rule.number_out_of_range", "takes {numbers}; {platform} has {least} to {most}"
+    "switch_rule.number_out_of_range",
+    "takes {numbers}; {platform} has {least} to {most}",
+    between=" and ",
 )
-NUMBER_FITS = Entry("switch_rule.number_fits", "takes {numbers} of {least} to {most}")
+NUMBER_FITS = Entry(
+    "switch_rule.number_fits", "takes {numbers} of {least} to {most}", between=" and "
+)
 
 # Where the lines of the set-up were learned.
 LINES_READ = Entry(
@@ -94,20 +101,21 @@ ONLY_RX_LEFT = Entry(
 
 # Whether copies fit.
 ONE_PORT_BOTH_WAYS = Entry("switch_rule.sum_of_one_port", "rx and tx of one port: {sum}")
-SUM_OF_SOURCES = Entry("switch_rule.sum_of_sources", "{sum} = {gbps} Gb/s")
-FITS_MONITOR = Entry("switch_rule.fits_monitor", "{sum}, of {gbps} Gb/s")
+SUM_OF_SOURCES = Entry("switch_rule.sum_of_sources", "{sum} = {gbps:.4g} Gb/s")
+FITS_MONITOR = Entry("switch_rule.fits_monitor", "{sum}, of {gbps:g} Gb/s")
 OVER_MONITOR = Entry(
     "switch_rule.over_monitor",
-    "{sum}, over {gbps} Gb/s by {over}: use fewer directions or a faster monitor port",
+    "{sum}, over {gbps:g} Gb/s by {over:.4g}: use fewer directions or a faster monitor port",
 )
 MEAN_OVER_MONITOR = Entry(
     "switch_rule.mean_over_monitor",
-    "{sum}, over {gbps} Gb/s by {over}, and the job's mean is {times} * ({formula}) = {mean} Gb/s",
+    "{sum}, over {gbps:g} Gb/s by {over:.4g}, and the job's mean is {times:.4g} * ({formula}) = "
+    "{mean:.4g} Gb/s",
 )
 BURSTS_OVER_MONITOR = Entry(
     "switch_rule.bursts_over_monitor",
-    "{sum}, over {gbps} Gb/s by {over}; the job's mean is {times} * ({formula}) = {mean} Gb/s, "
-    "which fits only as long as the switch's buffer holds each burst at line rate",
+    "{sum}, over {gbps:g} Gb/s by {over:.4g}; the job's mean is {times:.4g} * ({formula}) = "
+    "{mean:.4g} Gb/s, which fits only as long as the switch's buffer holds each burst at line rate",
 )
 NOT_TRUNCATED = Entry(
     "switch_rule.not_truncated",

@@ -125,14 +125,14 @@ JOURNAL_UNWRITABLE = Entry(
 )
 MONITOR_SLOWER = Entry(
     "mirror_session.monitor_slower",
-    "runs at {gbps} Gb/s, but its sources run at {parts} = {total} Gb/s: copies of a burst would "
-    "be dropped. Use fewer directions or a faster port; or give --oversubscribe, if `flowcheck "
-    "switch check` with the job's figures warns but does not refuse",
+    "runs at {gbps:g} Gb/s, but its sources run at {parts} = {total:g} Gb/s: copies of a burst "
+    "would be dropped. Use fewer directions or a faster port; or give --oversubscribe, if "
+    "`flowcheck switch check` with the job's figures warns but does not refuse",
 )
 MONITOR_SLOWER_WITH_OTHERS = Entry(
     "mirror_session.monitor_slower_with_others",
-    "runs at {gbps} Gb/s, but its sources, and {others}, whose copies go there already, run at "
-    "{parts} = {total} Gb/s: copies of a burst would be dropped. Use fewer directions or a faster "
-    "port; or give --oversubscribe, if `flowcheck switch check` with the job's figures warns but "
-    "does not refuse",
+    "runs at {gbps:g} Gb/s, but its sources, and {others}, whose copies go there already, run at "
+    "{parts} = {total:g} Gb/s: copies of a burst would be dropped. Use fewer directions or a "
+    "faster port; or give --oversubscribe, if `flowcheck switch check` with the job's figures "
+    "warns but does not refuse",
 )

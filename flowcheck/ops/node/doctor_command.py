@@ -3,23 +3,21 @@ to do.
 
 Only files are read; nothing is started or changed. `root` stands for the file system, so that
 tests can make one up.
-
-Only files are read; nothing is started or changed. `root` stands for the file system, so that
-tests can make one up.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flowcheck.findings.catalog import machine_readiness as told
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.node import installed_dpdk_drivers, machine_checks, nic_usage
 from flowcheck.ops.node.machine_checks import Level, MachineCheck
 
@@ -58,15 +56,15 @@ def run(*, need_bytes: int = 0, as_json: bool = False, run_folder: Path | None =
     """Prints the report; 1 if any line is a failure, else 0. need_bytes 0: without a model."""
     found = checks(need_bytes=need_bytes or DEFAULT_NEED_BYTES, run_folder=run_folder)
     if as_json:
-        print(json.dumps([asdict(check) for check in found], indent=1))
+        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
     else:
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         table = Table(box=None, show_header=False, pad_edge=False)
         for check in found:
             mark = f"[{colours[check.level]}]{check.level}[/]"
-            table.add_row(mark, check.name, escape(check.found))
+            table.add_row(mark, check.name, escape(str(check.found)))
             if check.advice:
-                table.add_row("", "", f"[dim]-> {escape(check.advice)}[/]")
+                table.add_row("", "", f"[dim]-> {escape(str(check.advice))}[/]")
         Console(soft_wrap=True).print(table)
     return int(any(check.level == "fail" for check in found))
 
@@ -84,15 +82,9 @@ def built_in_drivers() -> list[installed_dpdk_drivers.DpdkDriver]:
 def check_dpdk(version: Callable[[], str] | None = None) -> MachineCheck:
     """version: says DPDK's version or raises ImportError; for tests."""
     try:
-        return MachineCheck("dpdk", "ok", (version or dpdk_version)())
+        return MachineCheck("dpdk", "ok", told.DPDK_THERE((version or dpdk_version)()))
     except ImportError as error:
-        return MachineCheck(
-            "dpdk",
-            "warn",
-            f"flowcheck._dpdk is not there: {error}",
-            "capture files work without it; for a NIC install libdpdk-dev (22.11 to 24.11), or "
-            "point PKG_CONFIG_PATH at a DPDK build, and build again",
-        )
+        return MachineCheck("dpdk", "warn", told.DPDK_MISSING(error), told.INSTALL_DPDK())
 
 
 def dpdk_version() -> str:
@@ -106,10 +98,12 @@ def check_drivers(drivers: list[installed_dpdk_drivers.DpdkDriver]) -> list[Mach
     for kind, what in (("net", "NIC drivers"), ("dma", "copy engines")):
         names = sorted({driver.library for driver in drivers if driver.kind == kind})
         ids = sum(len(driver.pci_ids) for driver in drivers if driver.kind == kind)
-        text = f"{len(names)} ({ids} PCI IDs): {', '.join(names)}" if names else "none"
-        lacking = "install librte-net-* (or DPDK's drivers) to capture from a NIC"
-        advice = "" if names or kind == "dma" else lacking
-        found.append(MachineCheck(what, "warn" if advice else "ok", text, advice))
+        if names:
+            there = told.DPDK_DRIVERS(count=len(names), pci_ids=ids, drivers=names)
+        else:
+            there = told.NO_DPDK_DRIVERS()
+        advice = None if names or kind == "dma" else told.INSTALL_NIC_DRIVERS()
+        found.append(MachineCheck(what, "warn" if advice else "ok", there, advice))
     return found
 
 
@@ -128,61 +122,57 @@ def check_devices(
         fits = [d for d in drivers if d.kind in ("net", "dma") and d.drives(device.ids)]
         if not fits and not device.is_network:
             continue
-        vendor, product = device.ids[:2]
-        numa = f", NUMA node {device.numa_node}" if device.numa_node >= 0 else ""
-        text = f"{vendor:04x}:{product:04x}, bound to {device.bound_to or 'nothing'}{numa}"
         if use.would_lose:
-            reasons = ", ".join(map(str, use.would_lose))
-            said = f"{text}; {reasons}: this machine needs it, it is no capture port"
-            found.append(MachineCheck(device.address, "ok", said))
+            needed = told.DEVICE_NEEDED_HERE(device=described(device, []), reasons=use.would_lose)
+            found.append(MachineCheck(device.address, "ok", needed))
             continue
+        there = described(device, fits)
         if not fits:
-            advice = "no installed DPDK driver knows it: use it by interface name (af_packet)"
-            found.append(MachineCheck(device.address, "warn", text, advice))
+            found.append(MachineCheck(device.address, "warn", there, told.USE_BY_NAME()))
             continue
-        text += f", driven by {', '.join(sorted({d.library for d in fits}))}"
-        found.append(MachineCheck(device.address, *binding(device, fits, use, text)))
+        found.append(MachineCheck(device.address, *binding(device, fits, use, there)))
     ports = [device for device in devices if device.is_network]
     if ports and all(uses[device.address].would_lose for device in ports):
-        advice = "the mirror needs a port nothing else uses; or capture from a file"
-        found.append(MachineCheck("NIC", "warn", "this machine needs every one it has", advice))
+        found.append(MachineCheck("NIC", "warn", told.ALL_NICS_NEEDED(), told.ANOTHER_PORT()))
     if not ports:
-        found.append(
-            MachineCheck(
-                "NIC", "warn", "no PCI network device", "capture by interface name or from a file"
-            )
-        )
+        found.append(MachineCheck("NIC", "warn", told.NO_PCI_NIC(), told.CAPTURE_WITHOUT_PCI()))
     return found
+
+
+def described(
+    device: installed_dpdk_drivers.PciDevice, fits: list[installed_dpdk_drivers.DpdkDriver]
+) -> Finding:
+    """Its PCI IDs, what it is bound to, where it is. fits: DPDK's drivers to name with it."""
+    vendor, product = device.ids[:2]
+    facts = [told.BOUND_TO(device.bound_to) if device.bound_to else told.BOUND_TO_NOTHING()]
+    if device.numa_node >= 0:
+        facts.append(told.ON_NUMA_NODE(device.numa_node))
+    if fits:
+        facts.append(told.DRIVEN_BY({driver.library for driver in fits}))
+    return told.DEVICE(vendor=vendor, product=product, facts=facts)
 
 
 def binding(
     device: installed_dpdk_drivers.PciDevice,
     fits: list[installed_dpdk_drivers.DpdkDriver],
     use: nic_usage.NicUsage,
-    text: str,
-) -> tuple[Level, str, str]:
+    there: Finding,
+) -> tuple[Level, Finding, Finding | None]:
     """Whether the device is bound to a kernel module its DPDK driver works with."""
     wanted = sorted({word for d in fits for word in re.findall(r"[\w-]+", d.kernel_modules)})
     bifurcated = any("mlx" in word for word in wanted)
     if not wanted or bifurcated or device.bound_to.replace("_", "-") in wanted:
-        return "ok", text, ""
+        return "ok", there, None
     best = "vfio-pci" if "vfio-pci" in wanted else wanted[0]
-    bind = f"dpdk-devbind.py -b {best} {device.address}"
+    command = f"dpdk-devbind.py -b {best} {device.address}"
     if best == "vfio-pci":
         script = "bind-nic bind" if device.is_network else "bind-dma reserve"
-        bind = f"scripts/{script} {device.address}"
-    advice = (
-        f"to capture through it: {bind} (the kernel loses the interface), "
-        "or use it by interface name"
-    )
+        command = f"scripts/{script} {device.address}"
     if use.up:
         name = use.up[0]
-        text += f"; {name} is up, without an address"
-        advice = (
-            f"if nothing but the mirror uses {name}: capture by that name, or ip link set {name} "
-            f"down and {bind} (the kernel loses it)"
-        )
-    return "warn", text, advice
+        up = told.DEVICE_UP(device=there, interface=name)
+        return "warn", up, told.BIND_DEVICE_UP(interface=name, command=command)
+    return "warn", there, told.BIND_DEVICE(command)
 
 
 def check_iommu(
@@ -194,18 +184,12 @@ def check_iommu(
     vfio = any(
         (root / path).exists() for path in ("sys/module/vfio_pci", "sys/bus/pci/drivers/vfio-pci")
     )
-    text = f"{groups} IOMMU groups, vfio-pci {'loaded' if vfio else 'not loaded'}"
+    found = (told.VFIO_LOADED if vfio else told.VFIO_NOT_LOADED)(groups)
     needs = [
         device.address
         for device in devices
         if any(d.drives(device.ids) and "vfio-pci" in d.kernel_modules for d in drivers)
     ]
     if not needs or (groups and vfio):
-        return MachineCheck("IOMMU/VFIO", "ok", text)
-    return MachineCheck(
-        "IOMMU/VFIO",
-        "warn",
-        text,
-        f"{', '.join(needs[:4])} would need it: switch the IOMMU on (intel_iommu=on or "
-        "amd_iommu=on) and modprobe vfio-pci",
-    )
+        return MachineCheck("IOMMU/VFIO", "ok", found)
+    return MachineCheck("IOMMU/VFIO", "warn", found, told.SWITCH_IOMMU_ON(needs[:4]))

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from flowcheck.findings.catalog import machine_readiness as told
 from flowcheck.findings.catalog.starting_a_chain import NO_PACKET_SOCKETS
+from flowcheck.findings.finding import Finding
 from flowcheck.plane.shared_memory.hugepage_memory import (
     HUGE_PAGE_BYTES,
     SHM_HUGE,
@@ -34,9 +36,9 @@ class MachineCheck:
 
     name: str
     level: Level
-    found: str
-    advice: str = ""
-    """What to do; empty where nothing need be done."""
+    found: Finding
+    advice: Finding | None = None
+    """What to do; None where nothing need be done."""
 
 
 def number(path: Path) -> int:
@@ -59,98 +61,89 @@ def hugepages(root: Path, need_bytes: int) -> MachineCheck:
     pool = root / "sys/kernel/mm/hugepages/hugepages-2048kB"
     total, free = number(pool / "nr_hugepages"), number(pool / "free_hugepages")
     pages = -(-need_bytes // HUGE_PAGE_BYTES)
-    text = f"{total} pages of 2 MiB, {free} free, {pages} needed"
+    found = told.HUGE_PAGES(pages=total, free=free, needed=pages)
     if free >= pages:
-        return MachineCheck("hugepages", "ok", text)
-    advice = f"correct but slower without: scripts/hugepages reserve {total + pages - free}"
-    return MachineCheck("hugepages", "warn", text, advice)
+        return MachineCheck("hugepages", "ok", found)
+    advice = told.RESERVE_HUGE_PAGES(total + pages - free)
+    return MachineCheck("hugepages", "warn", found, advice)
 
 
 def mount(root: Path) -> MachineCheck:
     mounts = hugetlbfs_mounts(root / "proc/mounts") if (root / "proc/mounts").exists() else []
     if mounts:
-        return MachineCheck("hugetlbfs", "ok", f"mounted at {', '.join(map(str, mounts))}")
-    advice = "scripts/hugepages reserve N mounts it"
-    return MachineCheck("hugetlbfs", "warn", "not mounted: rings go to /dev/shm", advice)
+        return MachineCheck("hugetlbfs", "ok", told.HUGETLBFS_MOUNTED(mounts))
+    found = told.HUGETLBFS_NOT_MOUNTED()
+    return MachineCheck("hugetlbfs", "warn", found, told.MOUNT_HUGETLBFS())
 
 
 def shm_pages(root: Path, need_bytes: int) -> MachineCheck:
     """Of what lies in /dev/shm: an optimizer step there is slower by the pages it walks."""
     mounts = root / "proc/mounts"
     if mounts.exists() and shm_has_hugepages(mounts):
-        return MachineCheck("/dev/shm pages", "ok", "2 MiB as the kernel finds them")
+        return MachineCheck("/dev/shm pages", "ok", told.SHM_PAGES_LARGE())
     if hugepages(root, need_bytes).level == "ok" and mount(root).level == "ok":
-        return MachineCheck("/dev/shm pages", "ok", "4 KiB; hugetlbfs has room")
-    advice = f"replica, gradients and rings are slower with them: {SHM_HUGE}"
-    return MachineCheck("/dev/shm pages", "warn", "4 KiB", advice)
+        return MachineCheck("/dev/shm pages", "ok", told.SHM_PAGES_BESIDE_HUGETLBFS())
+    advice = told.ENLARGE_SHM_PAGES(SHM_HUGE)
+    return MachineCheck("/dev/shm pages", "warn", told.SHM_PAGES_SMALL(), advice)
 
 
 def shm(root: Path, need_bytes: int) -> MachineCheck:
     try:
         status = os.statvfs(root / "dev/shm")
     except OSError as error:
-        return MachineCheck(
-            "/dev/shm", "fail", f"not usable: {error.strerror}", "mount a tmpfs there"
-        )
+        found = told.SHM_UNUSABLE(error.strerror)
+        return MachineCheck("/dev/shm", "fail", found, told.MOUNT_TMPFS())
     free = status.f_bavail * status.f_frsize
-    text = f"{free >> 20} MiB free, {need_bytes >> 20} MiB needed where huge pages are missing"
+    found = told.SHM_ROOM(free_mib=free >> 20, needed_mib=need_bytes >> 20)
     if free >= need_bytes:
-        return MachineCheck("/dev/shm", "ok", text)
-    return MachineCheck("/dev/shm", "warn", text, "mount -o remount,size=N /dev/shm, or huge pages")
+        return MachineCheck("/dev/shm", "ok", found)
+    return MachineCheck("/dev/shm", "warn", found, told.ENLARGE_SHM())
 
 
 def memory(root: Path, need_bytes: int) -> MachineCheck:
     available = available_bytes(root / "proc/meminfo")
-    found = f"{available >> 20} MiB available, {need_bytes >> 20} MiB needed"
+    found = told.MEMORY_ROOM(available_mib=available >> 20, needed_mib=need_bytes >> 20)
     if available >= need_bytes:
         return MachineCheck("memory", "ok", found)
-    return MachineCheck(
-        "memory", "fail", found, "a smaller ring or staging, or a machine with more"
-    )
+    return MachineCheck("memory", "fail", found, told.NEED_LESS_MEMORY())
 
 
 def cpu(root: Path) -> MachineCheck:
     matched = re.search(r"^flags\s*:\s*(.*)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     have = set(matched[1].split()) if matched else set()
-    words = [f"{flag} {'yes' if flag in have else 'no'}" for flag in (*SLOWER_WITHOUT, "avx512f")]
+    found = told.CPU_FLAGS(
+        [
+            (told.CPU_HAS if flag in have else told.CPU_LACKS)(flag)
+            for flag in (*SLOWER_WITHOUT, "avx512f")
+        ]
+    )
     if have.issuperset(SLOWER_WITHOUT):
-        return MachineCheck("cpu", "ok", ", ".join(words))
-    advice = "correct but slower: copies and CRCs take their plain twins"
-    return MachineCheck("cpu", "warn", ", ".join(words), advice)
+        return MachineCheck("cpu", "ok", found)
+    return MachineCheck("cpu", "warn", found, told.CPU_SLOWER())
 
 
 def cores(root: Path) -> MachineCheck:
     nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or 1
     count = len(list((root / "sys/devices/system/cpu").glob("cpu[0-9]*")))
-    text = f"{count} cores, {nodes} NUMA node{'s' if nodes > 1 else ''}"
+    found = (told.CORES if nodes > 1 else told.CORES_ONE_NODE)(cores=count, nodes=nodes)
     if count >= 4:
-        return MachineCheck("cores", "ok", text)
-    return MachineCheck(
-        "cores", "warn", text, "four stages share them: keep source.idle_us above 0"
-    )
+        return MachineCheck("cores", "ok", found)
+    return MachineCheck("cores", "warn", found, told.KEEP_IDLE())
 
 
 def rights(root: Path) -> MachineCheck:
     if _may(root, CAP_NET_RAW):
-        return MachineCheck("rights", "ok", "may open packet sockets")
-    found = str(NO_PACKET_SOCKETS())
-    advice = "run as root to capture; capture files need no rights"
-    return MachineCheck("rights", "warn", found, advice)
+        return MachineCheck("rights", "ok", told.PACKET_SOCKETS())
+    return MachineCheck("rights", "warn", NO_PACKET_SOCKETS(), told.RUN_AS_ROOT())
 
 
 def real_time(root: Path) -> MachineCheck:
     """Whether a capture loop can run before other work (stages/packet_capture/capture_stage.py)."""
-    told = text_of(root / "proc/self/limits")
-    limit = re.search(r"^Max realtime priority\s+(\w+)", told, re.MULTILINE)
+    limits = text_of(root / "proc/self/limits")
+    limit = re.search(r"^Max realtime priority\s+(\w+)", limits, re.MULTILINE)
     if _may(root, CAP_SYS_NICE) or (limit and limit[1] != "0"):
-        return MachineCheck("priority", "ok", "capture may run before other work (SCHED_RR)")
-    return MachineCheck(
-        "priority",
-        "warn",
-        "capture may not take real-time priority: frames are lost while other work runs",
-        "run as root, with CAP_SYS_NICE or with LimitRTPRIO=1 (ulimit -r 1); or give it a core of "
-        "its own and source.idle_us = 0",
-    )
+        return MachineCheck("priority", "ok", told.MAY_RUN_FIRST())
+    return MachineCheck("priority", "warn", told.MAY_NOT_RUN_FIRST(), told.ALLOW_REAL_TIME())
 
 
 def _may(root: Path, capability: int) -> bool:
@@ -166,17 +159,20 @@ def run_folder(root: Path, folder: Path) -> MachineCheck:
     while not there.exists() and there != there.parent:
         there = there.parent
     kind = file_system(root, there)
-    text = f"{folder} on {kind or 'an unknown file system'}"
+    found = (
+        told.RUN_FOLDER_ON(folder=folder, file_system=kind)
+        if kind
+        else told.RUN_FOLDER_ANYWHERE(folder)
+    )
     if len(str(folder.absolute()).encode()) + SOCKET_NAME_BYTES > IPC_PATH_BYTES_MAX:
-        advice = f"socket paths may have {IPC_PATH_BYTES_MAX} bytes: choose a shorter folder"
-        return MachineCheck("run folder", "fail", text, advice)
+        advice = told.SHORTER_RUN_FOLDER(IPC_PATH_BYTES_MAX)
+        return MachineCheck("run folder", "fail", found, advice)
     if not os.access(there, os.W_OK):
-        return MachineCheck(
-            "run folder", "fail", f"{text}, not writable", "choose another, or be root"
-        )
+        found = told.RUN_FOLDER_NOT_WRITABLE(found)
+        return MachineCheck("run folder", "fail", found, told.ANOTHER_RUN_FOLDER())
     if kind.startswith(SLOW_FILE_SYSTEMS):
-        return MachineCheck("run folder", "warn", text, "sockets and logs want a local file system")
-    return MachineCheck("run folder", "ok", text)
+        return MachineCheck("run folder", "warn", found, told.LOCAL_RUN_FOLDER())
+    return MachineCheck("run folder", "ok", found)
 
 
 def file_system(root: Path, path: Path) -> str:

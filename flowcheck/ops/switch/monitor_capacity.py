@@ -86,7 +86,7 @@ def speed(
     total = count * speeds.source_gbps * growth
     each = "direction" if count == 1 else "directions"
     added_up = f"{count} {each} * {speeds.source_gbps:g}{grown}"
-    formula = SUM_OF_SOURCES(sum=added_up, gbps=f"{total:.4g}")
+    formula = SUM_OF_SOURCES(sum=added_up, gbps=_rounded(total))
     found = [_verdict("speed", formula, total, speeds, count * growth, figures)]
     if any(source.direction is MirrorDirection.BOTH for source in session.sources):
         formula = ONE_PORT_BOTH_WAYS(f"2 * {speeds.source_gbps:g}{grown}")
@@ -103,10 +103,10 @@ def _verdict(
     times: float,
     figures: JobRates | None,
 ) -> RuleResult:
-    monitor = f"{speeds.monitor_gbps:g}"
+    monitor = _rounded(speeds.monitor_gbps, 6)
     if total <= speeds.monitor_gbps:
         return RuleResult(rule, RuleVerdict.OK, FITS_MONITOR(sum=formula, gbps=monitor))
-    over = f"{total - speeds.monitor_gbps:.4g}"
+    over = _rounded(total - speeds.monitor_gbps)
     if figures is None:
         why = OVER_MONITOR(sum=formula, gbps=monitor, over=over)
         return RuleResult(rule, RuleVerdict.REFUSE, why)
@@ -116,11 +116,16 @@ def _verdict(
         sum=formula,
         gbps=monitor,
         over=over,
-        times=f"{times:.4g}",
+        times=_rounded(times),
         formula=figures.formula,
-        mean=f"{mean:.4g}",
+        mean=_rounded(mean),
     )
     return RuleResult(rule, RuleVerdict.WARN if fits else RuleVerdict.REFUSE, why)
+
+
+def _rounded(value: float, digits: int = 4) -> float:
+    """To as many digits as its sentence shows."""
+    return float(f"{value:.{digits}g}")
 
 
 def truncation(platform: Platform) -> RuleResult:
@@ -175,7 +180,7 @@ def check_monitor_speed(
     if total <= room:
         return
     parts = " + ".join(f"{speed:g}" if ways == 1 else f"2 * {speed:g}" for speed, ways in known)
-    rates = {"gbps": f"{room:g}", "parts": parts, "total": f"{total:g}"}
+    rates = {"gbps": _rounded(room, 6), "parts": parts, "total": _rounded(total, 6)}
     right = (
         MONITOR_SLOWER_WITH_OTHERS(others=list(other_sources), **rates)
         if other_sources

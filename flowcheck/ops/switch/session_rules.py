@@ -115,7 +115,7 @@ def _numbers(platform: Platform, session: MirrorSession) -> RuleResult:
         return RuleResult("session", RuleVerdict.OK, ANY_FREE_NAME(session.name))
     ways = {way for source in session.sources for way in source.direction.ways()}
     last = session.number + (1 if platform.one_way == "split" and len(ways) > 1 else 0)
-    taken = f"{session.number}" if last == session.number else f"{session.number} and {last}"
+    taken = range(session.number, last + 1)
     if platform.numbers is None:
         if not 1 <= session.number <= last <= SANE:
             why = NUMBER_BEYOND_GUESS(numbers=taken, most=SANE)
