@@ -27,7 +27,7 @@ from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
 from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
-from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
+from flowcheck.wire.learn.trainer.iteration import begun_at, foretold, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
@@ -94,7 +94,8 @@ def _of(
     plan_at = planned_at(cuts)
     if plan_at <= begin:
         return None, (NO_BUCKET_PLAN(),)
-    each = iteration(cuts, plan_at, habits.reduces, ended)
+    whole = ended or foretold(cuts, begin, plan_at, habits.reduces)
+    each = iteration(cuts, plan_at, habits.reduces, whole)
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
     if why := unsettled(communicator, collected, each):

@@ -1,0 +1,67 @@
+"""A job is learned with the first message of the last bucket that the bucket plan names.
+
+What the generator calls gradients, and when it sent them, is the measure.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.netib import Options, generate
+
+from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
+from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
+from flowcheck.wire.learn import read_stream
+from flowcheck.wire.training_job.learned_job import LearnedJob
+
+SHAPES = ((300, 200), (200,), (200, 250), (250,), (10, 200), (10,))
+CAPS = (1 << 17, 1 << 18)
+JOBS = {
+    "ll": Options(ranks=3, shapes=SHAPES, caps_bytes=CAPS),
+    "ll128 and buffers": Options(
+        ranks=3,
+        shapes=SHAPES,
+        caps_bytes=CAPS,
+        protocol="LL128",
+        version=(2, 23),
+        buffers=64,
+        counters=2,
+        channels=2,
+    ),
+    "simple": Options(ranks=4, shapes=SHAPES, caps_bytes=CAPS, protocol="Simple", version=(2, 26)),
+    "one bucket": Options(ranks=2, shapes=SHAPES),
+}
+
+
+def _captured(options: Options, folder: Path) -> tuple[MergedView, list[int]]:
+    """What was captured, and when each gradient bucket was first seen, in nanoseconds."""
+    seen = read_capture_files(generate(options, folder).files)
+    whole = read_stream(seen.flows, seen.messages)
+    return seen, [c.first_ns for c in whole.collectives if c.meaning == "gradient bucket"]
+
+
+def _until(seen: MergedView, last_ns: int) -> LearnedJob | None:
+    """The job by all messages that began until then; more is to come."""
+    messages = [message for message in seen.messages if message.first_ns <= last_ns]
+    return read_stream(seen.flows, messages, ended=False, results=False).job
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_it_is_learned_when_the_last_bucket_of_the_plan_begins(name: str, tmp_path: Path) -> None:
+    seen, begins = _captured(JOBS[name], tmp_path)
+    whole = read_stream(seen.flows, seen.messages, ended=False, results=False).job
+    assert whole is not None
+    last = begins[len(whole.first_buckets) + len(whole.buckets) - 1]
+    assert _until(seen, last) == whole
+    assert _until(seen, last - 1) is None
+
+
+def test_where_a_step_holds_more_than_gradients_a_whole_one_is_awaited(tmp_path: Path) -> None:
+    options = Options(ranks=3, shapes=SHAPES, caps_bytes=CAPS, metric_every=1, steps=4)
+    seen, begins = _captured(options, tmp_path)
+    whole = read_stream(seen.flows, seen.messages, ended=False, results=False).job
+    assert whole is not None
+    first, each = len(whole.first_buckets), len(whole.buckets)
+    assert _until(seen, begins[first + each - 1]) is None
+    assert _until(seen, begins[first + each]) == whole
