@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from support.netib import Options, generate
 
+from flowcheck.findings.catalog.job_learning import NO_BUCKET_PLAN, NO_WHOLE_ITERATION
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
-from flowcheck.wire.learn import read_stream
+from flowcheck.wire.learn import Reading, read_stream
+from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 SHAPES = ((300, 200), (200,), (200, 250), (250,), (10, 200), (10,))
@@ -65,3 +67,30 @@ def test_where_a_step_holds_more_than_gradients_a_whole_one_is_awaited(tmp_path:
     first, each = len(whole.first_buckets), len(whole.buckets)
     assert _until(seen, begins[first + each - 1]) is None
     assert _until(seen, begins[first + each]) == whole
+
+
+@pytest.mark.parametrize("name", ["ll", "simple"])
+def test_a_reading_names_the_message_with_which_the_next_one_tells_more(
+    name: str, tmp_path: Path
+) -> None:
+    seen, begins = _captured(JOBS[name], tmp_path)
+    messages = sorted(seen.messages, key=lambda message: message.time)
+
+    def reading(stop: int) -> Reading:
+        return read_stream(seen.flows, messages[:stop], ended=False, results=False)
+
+    def come(awaited: Awaited | None) -> int:
+        """Messages of all flows until that one has begun, itself included."""
+        assert awaited is not None
+        own = [n for n, message in enumerate(messages) if message.flow == awaited.flow]
+        return own[awaited.messages - 1] + 1
+
+    weights = sum(message.first_ns < begins[0] for message in messages)
+    plan = come(reading(weights).awaited)
+    assert reading(plan - 1).why_not[0].of(NO_BUCKET_PLAN)
+    planned = reading(plan)
+    assert planned.why_not[0].of(NO_WHOLE_ITERATION)
+    last = come(planned.awaited)
+    assert reading(last - 1).job is None
+    assert reading(last).job is not None
+    assert reading(last).awaited is None

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.transport_forms import NO_WRITES
@@ -27,6 +28,7 @@ from flowcheck.stages.job_state.gathered_parameters import blocks_of, sharded_op
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import completed
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
@@ -59,6 +61,10 @@ GROWTH = 1.25
 """Factor. The stream is read again once so many more messages are there: all readings together cost
 at most five times the last one (1 / (1 - 1/1.25)). A choice: smaller learns sooner and costs
 more."""
+AWAITED_GROWTH = 2.0
+"""Factor, in place of GROWTH while a message is awaited that a reading named: a guard where it
+never comes so, as when a collective took another protocol. A choice: smaller costs readings that
+tell nothing."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
 PAUSE = 1
@@ -95,6 +101,10 @@ class JobLearner:
         self._read_quiet = False
         """The last reading was one of a stream that had paused."""
         self._reading: ReadingProcess | None = None
+        self._awaited: Awaited | None = None
+        """What the last reading waits for."""
+        self._look_at = 0
+        """Whole messages staged before which what is awaited cannot have come."""
         self.why_not: tuple[Finding, ...] = (NO_WRITES(),)
         self.joining = False
         """By the last reading a job that is known runs, and was not joined yet."""
@@ -148,7 +158,9 @@ class JobLearner:
         complete = completed(extractors, only)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
-            if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
+            came = self._awaited_came(extractors, complete)
+            if came or self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
+                self._awaited = None
                 self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
                 self._wanted = wanted
                 self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
@@ -164,6 +176,7 @@ class JobLearner:
         if found.job is None or (found.weights is None and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
+            self._awaited, self._look_at = found.awaited, 0
             self._left_out += ignore_flows(extractors, reading.messages_read.names, found.others)
             return None
         self.forget()
@@ -182,6 +195,7 @@ class JobLearner:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
+        self._awaited = None
         self._publish_unread(unread=False)
         self.close()
 
@@ -198,7 +212,8 @@ class JobLearner:
 
     def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
         """Whether enough is new for a reading; readings take half of the time at most."""
-        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        growth = GROWTH if self._awaited is None else AWAITED_GROWTH
+        due = max(MESSAGES_MIN, int(self._read_at * growth))
         if at_once:
             due = max(1, self._read_at + self._last_word)
         elif quiet:
@@ -207,6 +222,16 @@ class JobLearner:
         if hurry:
             due = min(due, self._read_at + 1)
         return complete >= due and (not early or quiet or hurry)
+
+    def _awaited_came(self, extractors: Sequence[Extractor], complete: int) -> bool:
+        """Whether so many messages of the awaited flow have begun. complete: whole messages staged;
+        looks again only once as many more are there as were still to come."""
+        awaited = self._awaited
+        if awaited is None or complete < self._look_at:
+            return False
+        begun = max((_begun_of(extractor, awaited.flow) for extractor in extractors), default=0)
+        self._look_at = complete + max(1, awaited.messages - begun - 1)
+        return begun >= awaited.messages
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
@@ -253,6 +278,16 @@ class JobLearner:
             selector=self._wanted,
         )
         self._reading = ReadingProcess(seen, flows, terms)
+
+
+def _begun_of(extractor: Extractor, flow: FlowKey) -> int:
+    """Messages of a flow that one mirror point has staged, whole or not."""
+    keys = extractor.keys()
+    if flow not in keys:
+        return 0
+    records = extractor.staging.records()
+    begun = records["message"]["flow"][records["state"] == 1]
+    return int(np.count_nonzero(begun == keys.index(flow)))
 
 
 def _joined_of(

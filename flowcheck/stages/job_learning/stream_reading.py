@@ -20,6 +20,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
 from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
+from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 from flowcheck.wire.traffic.stream_boundaries import split_jobs, up_to_pause
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -60,6 +61,8 @@ class ReadingOutcome:
     """Other data-parallel jobs that were read."""
     joining: bool = False
     """A job that is known runs, and cannot be joined yet."""
+    awaited: Awaited | None = None
+    """As of `Reading`."""
     broke: str = ""
     """The traceback of a reading that raised."""
 
@@ -123,7 +126,9 @@ def read_first_life(
 def reading_outcome(reading: Reading) -> ReadingOutcome:
     """What a stage needs of a reading. A job without its initial weights starts no replica."""
     if reading.job is None:
-        return ReadingOutcome(why_not=reading.why_not, others=reading.others)
+        return ReadingOutcome(
+            why_not=reading.why_not, others=reading.others, awaited=reading.awaited
+        )
     weights = reading.gathered or reading.weights
     if weights is None or not weights.complete or weights.why_not:
         told = weights.why_not if weights is not None else None
