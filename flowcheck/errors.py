@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import CALL_FAILED, ERROR_TEXT, SETTING_REFUSED
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -110,4 +110,5 @@ def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
 
     detail = ffi.string(lib.fc_last_error()).decode(errors="replace")
     name = errno.errorcode.get(-code, str(-code))
-    raise kind(-code, f"{what}: {detail or os.strerror(-code)} ({name})")
+    reason = detail or os.strerror(-code)
+    raise kind(-code, CALL_FAILED(call=what, reason=reason, errno=name))

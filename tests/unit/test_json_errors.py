@@ -118,6 +118,12 @@ def test_json_is_asked_for_by_the_option(words: list[str], monkeypatch: pytest.M
     assert not asks_for_json(), "a file of that name"
 
 
+def test_a_capture_that_cannot_be_opened_says_the_reason_of_the_system() -> None:
+    finding = error_of("analyze", "/none.pcap", "--json")["finding"]
+    assert finding["code"] == "error.call_failed"
+    assert finding["arguments"]["errno"] == "ENOENT" and "/none.pcap" in finding["sentence"]
+
+
 def full() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

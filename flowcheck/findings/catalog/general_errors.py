@@ -8,6 +8,8 @@ from flowcheck.findings.finding import Entry
 SETTING_REFUSED = Entry("setting.refused", "{key} = {value}: {right}")
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
+CALL_FAILED = Entry("error.call_failed", "{call}: {reason} ({errno})")
+"""A call of the C library or of the kernel; errno: its name, ENOENT."""
 FILE_ERROR = Entry("error.file", "{file}: {error}", also=("errno",))
 """errno: its name, ENOENT."""
 NO_ROOM = Entry(
