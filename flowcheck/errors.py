@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import CALL_FAILED, ERROR_TEXT, SETTING_REFUSED
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -37,7 +37,7 @@ class FlowCheckError(Exception):
 class ConfigError(FlowCheckError):
     """A setting is unknown, missing, or not what it must be."""
 
-    def __init__(self, key: str, value: object, right: str | Finding) -> None:
+    def __init__(self, key: str, value: object, right: Finding) -> None:
         """key: of the job file or the option; right: what it must be, and what to do."""
         super().__init__(SETTING_REFUSED(key=key, value=repr(value), right=right))
         self.key, self.value, self.right = key, value, right
@@ -110,4 +110,5 @@ def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
 
     detail = ffi.string(lib.fc_last_error()).decode(errors="replace")
     name = errno.errorcode.get(-code, str(-code))
-    raise kind(-code, f"{what}: {detail or os.strerror(-code)} ({name})")
+    reason = detail or os.strerror(-code)
+    raise kind(-code, CALL_FAILED(call=what, reason=reason, errno=name))
