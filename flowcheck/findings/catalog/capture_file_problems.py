@@ -90,4 +90,38 @@ IS_TORN = Entry(
     remedy="Cut it as the sentence says: the steps whose frames come later are not in it.",
 )
 CAPTURE_REFUSED = Entry("captured.refused", "{path}: cannot be read as a capture: {error}")
+
+# What lost packets of a capture mean for a replica.
+
+LOSS_WITHOUT_EFFECT = Entry(
+    "captured.loss_without_effect",
+    "missing packets: {packets:,}; no step is lost by it: everything that a replica needs came in "
+    "other packets, so every step in the capture stays exact",
+)
+LOSS_STOPS_REPLICA = Entry(
+    "captured.loss_stops_replica",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of step {steps} (of the job of "
+    "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and stops "
+    "before step {first}. Find where copies are dropped (flowcheck switch check), or mirror a "
+    "second port that carries the same chunks; a live chain goes on behind the loss with two later "
+    "checkpoints of the trainer (flowcheck base FILE --then LATER)",
+    section="loss",
+    cause="The switch dropped copies, or the capture did not take them in time; the column `lost` "
+    "of the table of flows says on which connection.",
+    remedy="A monitor port faster than the mirrored ports together, fewer mirrored ports, or a "
+    "second mirror of the same job.",
+)
+LOSS_IN_START_UP = Entry(
+    "captured.loss_in_start_up",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights (of the "
+    "job of communicator {communicator}): no replica can begin from them; give it a checkpoint of "
+    "the trainer (flowcheck base FILE), or start the job again while the capture runs",
+)
+LOSS_WITHOUT_JOB = Entry(
+    "captured.loss_without_job",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of collectives {collectives}; no "
+    "job was read by whose steps they could be told. The other collectives are whole",
+)
+STAYS_EXACT = Entry("captured.stays_exact", "follows steps {first} to {last} exactly")
+NOTHING_EXACT = Entry("captured.nothing_exact", "takes no step")
 OTHER_MODEL = Entry("captured.other_model", "{factory}: {mismatch}")
