@@ -13,8 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
-from flowcheck.findings.catalog.general_errors import FILE_ERROR, NO_ROOM
-from flowcheck.findings.catalog.refused_commands import FOLDER_REMOVED
+from flowcheck.findings.catalog.refused_commands import (
+    FILE_ERROR,
+    FOLDER_REMOVED,
+    NO_INODE_AT,
+    NO_ROOM,
+    NO_ROOM_AT,
+)
 from flowcheck.findings.finding import Finding
 
 OPERATOR_ERROR = 2
@@ -38,7 +43,7 @@ def exit_on_error(run: Callable[[], object]) -> None:
     except OSError as error:
         if error.filename is None and not has_no_room(error):
             raise
-        found = _of_system(error)
+        found = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
     ending = {"remedy": remedy_of(found) or None, "exit_code": OPERATOR_ERROR}
@@ -46,18 +51,40 @@ def exit_on_error(run: Callable[[], object]) -> None:
     sys.exit(OPERATOR_ERROR)
 
 
-def _of_system(error: OSError) -> Finding:
-    if not error.filename:
-        return NO_ROOM()
-    name = errno.errorcode.get(error.errno or 0, "")
-    said = error.strerror or type(error).__name__
-    return FILE_ERROR(file=str(error.filename), error=said, errno=name)
-
-
 def remedy_of(found: Finding) -> str:
     """What to do, of the catalogue: the finding's own, else that of the first one in it."""
     inner = [one for one in found.arguments.values() if isinstance(one, Finding)]
     return found.remedy or next(filter(None, map(remedy_of, inner)), "")
+
+
+def file_error_finding(error: OSError) -> Finding:
+    """What a system call said of a file: where it is full, with what is free there."""
+    if not error.filename:
+        return NO_ROOM()
+    path = Path(os.fsdecode(error.filename))
+    there = next((one for one in (path, *path.absolute().parents) if one.is_dir()), None)
+    if not has_no_room(error) or there is None:
+        name = errno.errorcode.get(error.errno or 0, "")
+        return FILE_ERROR(path=path, error=error.strerror or type(error).__name__, errno=name)
+    found = os.statvfs(there)
+    mount, free_mib = _mount(there), found.f_bavail * found.f_frsize >> 20
+    if found.f_files and not found.f_favail:
+        return NO_INODE_AT(path=path, mount=mount, free_mib=free_mib)
+    return NO_ROOM_AT(
+        path=path,
+        mount=mount,
+        error=error.strerror,
+        free_mib=free_mib,
+        total_mib=found.f_blocks * found.f_frsize >> 20,
+    )
+
+
+def _mount(folder: Path) -> Path:
+    """Where the file system of a folder is mounted."""
+    above = folder.absolute()
+    while not above.is_mount():
+        above = above.parent
+    return above
 
 
 def _refuse_nowhere() -> None:

@@ -118,10 +118,10 @@ def test_json_is_asked_for_by_the_option(words: list[str], monkeypatch: pytest.M
     assert not asks_for_json(), "a file of that name"
 
 
-def test_a_capture_that_cannot_be_opened_says_the_reason_of_the_system() -> None:
+def test_a_capture_that_is_not_there_has_a_code_of_its_own() -> None:
     finding = error_of("analyze", "/none.pcap", "--json")["finding"]
-    assert finding["code"] == "error.call_failed"
-    assert finding["arguments"]["errno"] == "ENOENT" and "/none.pcap" in finding["sentence"]
+    assert finding["code"] == "captured.is_missing"
+    assert finding["arguments"]["path"] == "/none.pcap"
 
 
 def full() -> None:
@@ -143,8 +143,12 @@ def inside() -> None:
 @pytest.mark.parametrize(
     ("fails", "code", "arguments"),
     [
-        (full, "error.no_room", {}),
-        (named, "error.file", {"file": "/x/y", "error": "Permission denied", "errno": "EACCES"}),
+        (full, "command.no_room", {}),
+        (
+            named,
+            "command.file_error",
+            {"path": "/x/y", "error": "Permission denied", "errno": "EACCES"},
+        ),
         (foreign, "error.text", {"kind": "torch", "text": "a\nb"}),
         (inside, "setting.refused", None),
     ],

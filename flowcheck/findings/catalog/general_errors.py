@@ -8,17 +8,6 @@ from flowcheck.findings.finding import Entry
 SETTING_REFUSED = Entry("setting.refused", "{key} = {value}: {right}")
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
-CALL_FAILED = Entry("error.call_failed", "{call}: {reason} ({errno})")
-"""A call of the C library or of the kernel; errno: its name, ENOENT."""
-FILE_ERROR = Entry("error.file", "{file}: {error}", also=("errno",))
-"""errno: its name, ENOENT."""
-NO_ROOM = Entry(
-    "error.no_room",
-    "no room left on the file system of the run directory, of the checkpoints or of shared memory: "
-    "df shows which one is full",
-    remedy="Make room on the file system that `df` shows as full.",
-)
-
 # What the parser of command lines refuses, in its own words.
 
 SEE_HELP = "`--help` of the command lists its arguments and options."
@@ -32,3 +21,5 @@ WRONG_PARAMETER = Entry(
     "usage.wrong_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
 )
 USAGE_REFUSED = Entry("usage.refused", "{text}", also=("command",), remedy=SEE_HELP)
+CORE_REFUSED = Entry("error.core_refused", "{what}: {error}", also=("errno",))
+"""error: C's sentence; errno: its name."""
