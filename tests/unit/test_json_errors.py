@@ -41,10 +41,10 @@ def told(err: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("words", "key", "code", "arguments"),
     [
-        (("stage", "parse", "--run", "/none"), "run", "run.no_chain_started", {}),
+        (("stage", "parse", "--run", "/none"), "--run", "run.no_chain_started", {}),
         (("doctor", "--need-gib", "nan"), "--need-gib", "option.memory_size", {"most": 1 << 20}),
         (("plan", "net.py:make", "--world", "1"), "--world", "plan.two_ranks", {}),
-        (("audit", "/none.pt", "--run", "/none"), "run", "run.no_chain_started", {}),
+        (("audit", "/none.pt", "--run", "/none"), "--run", "run.no_chain_started", {}),
         (("up", "/none.toml"), "job file", "setting.file_unreadable", None),
         (
             ("switch", "render", "--os", "eox", "--source", "a"),
