@@ -49,18 +49,18 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
-from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, newest_output
+from flowcheck.vault.checkpoint_formats.checkpoint_io import (
+    contents_for,
+    newest_output,
+    template_for,
+)
 from flowcheck.vault.checkpoint_formats.format_registry import (
     NATIVE_FORMAT,
     NO_OPTIONS,
     FormatOptions,
 )
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
-    CheckpointTemplate,
-    stated_names,
-    template_for,
-)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
 CALM_S = 1.0
 """Seconds in which nothing moves: what was captured has become steps, as far as it can. A choice:

@@ -49,7 +49,8 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_settings
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
+from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 from flowcheck.wire.training_job.learned_job import decode_job
 
