@@ -26,7 +26,6 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -40,11 +39,12 @@ from flowcheck.replica.checkpoint_files.latest_pointer import STEP
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
@@ -280,12 +280,14 @@ class _Positions:
     heads: int
     tails: int
     staged: int
-    covered_bytes: int
-    applied: int
-    whole: bool
-    """A whole step waits for the updater."""
+    gradients: SourceProgress | None
     unread: bool
     """Staged messages wait for a reading."""
+
+    @property
+    def whole(self) -> bool:
+        """A whole step waits for the updater."""
+        return self.gradients is not None and self.gradients.next_is_complete
 
     @property
     def settle_limit_s(self) -> float:
@@ -314,17 +316,12 @@ def _settle(run: RunDir, config: JobConfig) -> None:
 
 
 def _positions(run: RunDir, config: JobConfig) -> _Positions:
-    heads = tails = staged = covered = applied = 0
+    heads = tails = staged = 0
     for number in range(len(config.rings)):
         with FrameRing.open(run.ring(number), reader=run.reader) as ring:
             heads, tails = heads + ring.head, tails + ring.tail
         if run.staging(number).exists():
             with Staging.open(run.staging(number)) as staging:
                 staged += int(staging.handle.header.records_held)
-    whole = False
-    if run.shard.exists():
-        with GradientShard.open(run.shard) as shard:
-            whole = ShardGenerations(shard).waiting
-            applied = shard.applied_iteration
-            covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
-    return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())
+    progress = source_progress(run)
+    return _Positions(heads, tails, staged, progress, run.unread.exists())
