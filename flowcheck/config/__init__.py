@@ -15,6 +15,7 @@ from flowcheck.config.multi_job_config import (
     check_jobs_distinguishable,
 )
 from flowcheck.config.optimizer_config import (
+    CLASS_ARGUMENTS,
     AverageConfig,
     GroupConfig,
     OptimizerConfig,
@@ -25,6 +26,7 @@ from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 
 __all__ = [
+    "CLASS_ARGUMENTS",
     "ELEMENT_BYTES",
     "AverageConfig",
     "GradientLogConfig",

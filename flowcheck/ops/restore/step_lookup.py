@@ -43,7 +43,6 @@ from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_in
-from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
@@ -280,14 +279,12 @@ class _Positions:
     heads: int
     tails: int
     staged: int
-    gradients: SourceProgress | None
+    covered_bytes: int
+    applied: int
+    whole: bool
+    """A whole step waits for the updater."""
     unread: bool
     """Staged messages wait for a reading."""
-
-    @property
-    def whole(self) -> bool:
-        """A whole step waits for the updater."""
-        return self.gradients is not None and self.gradients.next_is_complete
 
     @property
     def settle_limit_s(self) -> float:
@@ -316,12 +313,15 @@ def _settle(run: RunDir, config: JobConfig) -> None:
 
 
 def _positions(run: RunDir, config: JobConfig) -> _Positions:
-    heads = tails = staged = 0
+    heads = tails = staged = covered = applied = 0
     for number in range(len(config.rings)):
         with FrameRing.open(run.ring(number), reader=run.reader) as ring:
             heads, tails = heads + ring.head, tails + ring.tail
         if run.staging(number).exists():
             with Staging.open(run.staging(number)) as staging:
                 staged += int(staging.handle.header.records_held)
-    progress = source_progress(run)
-    return _Positions(heads, tails, staged, progress, run.unread.exists())
+    whole = False
+    if (progress := source_progress(run)) is not None:
+        whole, applied = progress.next_is_complete, progress.applied_iteration
+        covered = progress.covered_bytes
+    return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

@@ -28,7 +28,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_of
-from flowcheck.stages.job_state.training_facts import known_training
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
@@ -80,9 +80,11 @@ def open_logs(
     return LogFileSource(files, training.gradient_bytes, released, each)
 
 
-def log_progress(run: RunDir) -> SourceProgress:
-    """How far a run that has a record is. Raises StateError as `open_logs`."""
-    training = known_training(run)
+def log_progress(run: RunDir) -> SourceProgress | None:
+    """How far a run that has a record is; None: it has none. Raises StateError as `open_logs`."""
+    training = training_of(run) if has_log_record(run) else None
+    if training is None:
+        return None
     each = optimizer_of(training, run.settings()).synced_backwards
     source = open_logs(run, training, each, writes=False)
     try:

@@ -35,8 +35,8 @@ class SourceKind:
     be opened."""
     open: Callable[[RunDir, TrainingFacts, int], GradientSource]
     """With what is known of the training job, and its iterations per step."""
-    progress: Callable[[RunDir], SourceProgress]
-    """Of a run that has one, without changing anything."""
+    progress: Callable[[RunDir], SourceProgress | None]
+    """How far a run's source is, without changing anything; None: it has no such source."""
 
 
 def _open_shard(run: RunDir, training: TrainingFacts, _: int) -> GradientSource:
@@ -44,7 +44,9 @@ def _open_shard(run: RunDir, training: TrainingFacts, _: int) -> GradientSource:
     return ShardSource(shard, takes_lost=training.kind is FollowedData.PARAMETERS)
 
 
-def _shard_progress(run: RunDir) -> SourceProgress:
+def _shard_progress(run: RunDir) -> SourceProgress | None:
+    if not run.shard.exists():
+        return None
     with GradientShard.open(run.shard) as shard:
         return shard_progress(shard)
 
@@ -74,5 +76,5 @@ def source_kind_of(run: RunDir) -> SourceKind | None:
 def source_progress(run: RunDir) -> SourceProgress | None:
     """How far the source of a run is, for processes other than its updater; None: it has none yet.
     Raises RingError or StateError where it cannot be read."""
-    kind = source_kind_of(run)
-    return None if kind is None else kind.progress(run)
+    found = (kind.progress(run) for kind in SOURCE_KINDS)
+    return next((progress for progress in found if progress is not None), None)
