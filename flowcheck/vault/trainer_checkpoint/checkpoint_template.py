@@ -15,6 +15,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import trainer_checkpoints as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
@@ -171,6 +172,20 @@ def _read(
         template.step = Step(max(template.step, step_by_counters(template, what)))
     template.untouched = untouched_entries(template, model)
     return template
+
+
+def type_or_shape_differs(name: str, theirs: torch.Tensor, own: torch.Tensor) -> Finding:
+    """What differs between a tensor of a trainer's checkpoint and the replica's.
+
+    theirs: the checkpoint's; own: the replica's.
+    """
+    return findings.OTHER_TYPE_OR_SHAPE(
+        tensor=name,
+        dtype=str(theirs.dtype),
+        shape=theirs.shape,
+        own_dtype=str(own.dtype),
+        own_shape=own.shape,
+    )
 
 
 def _of_types(chosen: Sequence[tuple[str, torch.Tensor]], layout: Layout) -> bool:
