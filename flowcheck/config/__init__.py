@@ -5,6 +5,7 @@ from flowcheck.config.job_config import JobConfig, decode_config, encode_config,
 from flowcheck.config.model_config import (
     ELEMENT_BYTES,
     GradientLogConfig,
+    GradientsConfig,
     ModelConfig,
     ReplicaConfig,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "ELEMENT_BYTES",
     "AverageConfig",
     "GradientLogConfig",
+    "GradientsConfig",
     "GroupConfig",
     "JobConfig",
     "JobTableConfig",

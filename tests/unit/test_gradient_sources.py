@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,17 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from support.chain import Command, wait_until
+from support.chain import flowcheck as command
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Killed
+from support.refused_as import refused_as
 from support.staged import Chain, Heard
 from test_base_command import Trainer
 
 import flowcheck
 from flowcheck.config import encode_config, job_from
-from flowcheck.errors import LearnError, StateError
+from flowcheck.errors import ConfigError, LearnError, StateError
 from flowcheck.findings.catalog.gradient_sources import (
     LOG_CHANGED,
     LOG_CLOSED,
@@ -32,7 +36,14 @@ from flowcheck.findings.catalog.gradient_sources import (
     NOT_A_SOURCE_RECORD,
     OTHER_GRADIENTS,
 )
+from flowcheck.findings.catalog.refused_settings import (
+    LEARNED_FOR_LOGS,
+    LOGS_BESIDE_SOURCES,
+    LOGS_OF_ONE_JOB,
+    NO_LOGS,
+)
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.findings.finding import Entry
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
 from flowcheck.ops.lifecycle.shutdown_checkpoint import save_checkpoint
@@ -53,6 +64,7 @@ from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.replica_update.update_stage import UpdateService
+from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.learned_job import decode_job
@@ -92,6 +104,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     shutil.copy(chain.run.gradients, folder / "log-0")
     shutil.copy(chain.run.weights, folder / "weights.bin")
     job = decode_job(chain.run.learned_job.read_bytes())
+    shutil.copy(chain.run.learned_job, folder / "job.json")
     (folder / "spec.json").write_bytes(encode_spec(spec_of(job)))
     both.close()
     logs = [folder / "log-1", folder / "log-0"]  # whatever their order
@@ -314,6 +327,54 @@ def test_what_a_spec_tells_is_what_the_job_tells(recorded: Recorded) -> None:
     for wrong in (b"{", b"{}", encode_spec(msgspec.structs.replace(spec, format=9))):
         with pytest.raises(LearnError):
             decode_spec(wrong)
+
+
+def test_up_steps_a_replica_from_the_logs_that_a_job_file_names(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'run = "{tmp_path}/run"\ncheckpoint = "{tmp_path}/out"\n'
+        f'learned = "{recorded.folder}/job.json"\n'
+        f"[gradients]\nlogs = {json.dumps([str(log) for log in recorded.logs])}\n"
+        '[optimizer]\nname = "adamw"\nlearning_rate = 1e-3\n'
+    )
+    run = RunDir(tmp_path / "run")
+    with Command("up", job, "--json") as up:
+        wait_until(lambda: complete_lines(run.steps)[JOB.steps - 1 :] != [], 90, "all steps")
+        code, out, err = command("status", "--run", run.root, "--json")
+        assert code == 0, out + err
+        seen = json.loads(out)
+        up.process.send_signal(signal.SIGTERM)
+        result = up.json(60)
+    assert {stage["name"] for stage in seen["stages"]} == {"supervisor", "update"}
+    assert (seen["jobs"][0]["learned"], seen["jobs"][0]["step"]) == (True, JOB.steps)
+    assert result["steps"] == JOB.steps
+    found = flowcheck.load(result["checkpoint"])
+    wanted = trained(JOB.steps, recorded.gradients)
+    for theirs, ours in zip(wanted.parameters, found["model"].values(), strict=True):
+        assert torch.equal(theirs.detach(), ours.reshape(theirs.shape))
+
+
+@pytest.mark.parametrize(
+    ("stated", "key", "right"),
+    [
+        ({"gradients": {"logs": ["a"]}, "learned": "j"}, "gradients", LOGS_BESIDE_SOURCES),
+        ({"source": [], "gradients": {"logs": []}, "learned": "j"}, "gradients.logs", NO_LOGS),
+        ({"source": [], "gradients": {"logs": ["a"]}}, "learned", LEARNED_FOR_LOGS),
+        (
+            {"source": [], "gradients": {"logs": ["a"]}, "learned": "j", "jobs": 2},
+            "gradients",
+            LOGS_OF_ONE_JOB,
+        ),
+    ],
+)
+def test_gradient_logs_stand_alone_in_a_job_file(
+    stated: dict[str, Any], key: str, right: Entry
+) -> None:
+    with refused_as(right, kind=ConfigError) as refused:
+        job_from(SETTINGS | stated)
+    assert isinstance(refused.value, ConfigError) and refused.value.key == key
 
 
 def test_only_the_extractor_and_the_sources_know_how_gradients_arrive() -> None:

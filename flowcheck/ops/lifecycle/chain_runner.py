@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flowcheck.config import JobConfig, check_clip_scope, encode_config
 from flowcheck.errors import ConfigError, RingError, naming_file
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
-from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN
+from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN, NO_RINGS
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
@@ -30,6 +30,7 @@ from flowcheck.plane.shared_memory.hugepage_memory import (
 )
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import write_private
+from flowcheck.stages.replica_update.gradient_sources.log_file_source import write_log_record
 from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -78,7 +79,7 @@ def create(
         check_clip_scope(each.optimizer, len(own), config.job)
     known = prior_jobs(own, root, expected)
     need = memory_need(config)
-    place = choose_memory_folder(need)
+    place = choose_memory_folder(need) if config.source else MemoryFolder(SHM, False, NO_RINGS(SHM))
     if place.huge_pages:
         try:
             return _create_in(place, config, root, learned, known)
@@ -110,6 +111,8 @@ def _create_in(
                 if learned[2] is not None:
                     write_private(run.auxiliary_weights, learned[2])
                 write_private(run.learned_job, learned[0])
+            if config.gradients is not None:
+                write_log_record(run, [Path(file) for file in config.gradients.logs])
         for number, (source, _) in enumerate(config.rings):
             ring = FrameRing.create(
                 run.ring(number),

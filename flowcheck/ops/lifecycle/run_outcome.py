@@ -59,7 +59,7 @@ def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunO
     step = Step(int(str(last["step"])))
     why = _stopped(run, progress)
     if why is None and not step:
-        why = _nothing(run, progress, frames)
+        why = _nothing(run, progress, frames if config.source else None)
     return RunOutcome(
         step=step,
         digest=str(last["digest"]),
@@ -108,11 +108,11 @@ def _lost_step(run: RunDir) -> int | None:
     return None if progress is None or _goes_on(run) else progress.lost_iteration
 
 
-def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> Finding:
-    """Why there is not one step."""
-    if not frames:
+def _nothing(run: RunDir, progress: ChainProgress, frames: int | None) -> Finding:
+    """Why there is not one step. frames: that were captured; None: the chain captures none."""
+    if frames == 0:
         return NO_FRAME()
-    if is_training_known(run):
+    if frames is None or is_training_known(run):
         return NO_COMPLETE_STEP()
     return progress.why or NO_JOB_LEARNED(frames)
 

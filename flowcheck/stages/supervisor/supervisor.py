@@ -199,6 +199,9 @@ class Supervisor:
         optimizer, every = self.config.optimizer, [self, *self.other_jobs]
         if not all(one._have_come_up() for one in every):
             return False  # what has not come up may yet refuse
+        if not self.config.source:  # gradients come from logs, to which more may be added
+            progress = source_progress(self.run)
+            return progress is None or not progress.next_is_complete
         whole = [one.progress.complete_steps for one in every]
         if optimizer is not None and optimizer.clip_together and None not in whole:
             whole = [min(steps for steps in whole if steps is not None)] * len(whole)
