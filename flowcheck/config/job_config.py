@@ -59,8 +59,6 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
 
     source: tuple[SourceConfig, ...] = ()
     """One per mirror port; `[[source]]` in TOML."""
-    gradients: GradientsConfig | None = None
-    """Gradient logs of other chains, in place of `source`."""
     optimizer: OptimizerConfig | None = None
     jobs: int = 1
     """Data-parallel jobs on these ports, with the same settings: as many replicas are kept."""
@@ -99,6 +97,8 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     sharded: ShardedConfig | None = None
     replica: ReplicaConfig = ReplicaConfig()
     gradient_log: GradientLogConfig = GradientLogConfig()
+    gradients: GradientsConfig | None = None
+    """Gradient logs of other chains, in place of `source`."""
     persist: PersistConfig | None = None
     """Checkpoints while the chain runs, and a last one when it stops."""
     serve: ServeConfig | None = None
