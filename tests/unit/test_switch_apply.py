@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_mirror_sessions import JOURNAL_UNWRITABLE
 from flowcheck.findings.catalog.refused_sonic_sessions import (
     ASIC_CANNOT_MIRROR,
@@ -46,6 +47,10 @@ from tests.unit.test_cli import refused
 RECORDED = Path(__file__).parents[1] / "data/switch/tc-matchall.json"
 
 
+def lamp(name: str) -> Finding:
+    return ERROR_TEXT(kind="lamp", text=name)
+
+
 class Lamps:
     """A switch of lamps; each command lights or darkens one."""
 
@@ -62,9 +67,9 @@ class Lamps:
         return goal
 
     def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[CommandStep]:
-        more = [CommandStep(what=one, command=("light", one)) for one in sorted(goal - state)]
+        more = [CommandStep(what=lamp(one), command=("light", one)) for one in sorted(goal - state)]
         return more + [
-            CommandStep(what=one, command=("darken", one)) for one in sorted(state - goal)
+            CommandStep(what=lamp(one), command=("darken", one)) for one in sorted(state - goal)
         ]
 
     def run(self, step: CommandStep, *, back: bool) -> None:

@@ -28,7 +28,7 @@ def warned(note: Finding) -> None:
 def difference(steps: list[CommandStep]) -> None:
     """What will be done, and the very commands, on stdout."""
     for step in steps:
-        print(printable(step.what))
+        print(printable(str(step.what)))
         print(printable(f"    {step}"))
     sys.stdout.flush()
 
@@ -48,7 +48,14 @@ def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
     """The same for programs."""
     return {
         "outcome": result.outcome.value,
-        "steps": [{"what": step.what, "command": list(step.command)} for step in result.steps],
+        "steps": [
+            {
+                "what": str(step.what),
+                "finding": msgspec.to_builtins(step.what),
+                "command": list(step.command),
+            }
+            for step in result.steps
+        ],
         "why": msgspec.to_builtins(result.why),
         "left": result.left,
         "notes": msgspec.to_builtins(notes),

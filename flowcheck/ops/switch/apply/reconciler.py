@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.switch_changes import (
     STILL_TO_DO,
     UNDO_FAILED,
 )
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, text_of
 
 State = TypeVar("State")
 Goal = TypeVar("Goal")
@@ -28,7 +28,7 @@ Goal = TypeVar("Goal")
 class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
     """One command, and what it does."""
 
-    what: str
+    what: Finding
     command: tuple[str, ...]
     still: Callable[[], bool] | None = None
     """Looks again at what the command is about: False where there is nothing left to do.
@@ -112,8 +112,7 @@ def reconcile(
         _run(target, steps, back=False)
         after = target.observe()
         if missing := target.steps(after, goal):
-            what = "; ".join(step.what for step in missing)
-            raise StateError(STILL_TO_DO(what))
+            raise StateError(STILL_TO_DO([step.what for step in missing]))
         target.confirm(goal)
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
         why = _reason(error)
@@ -137,7 +136,7 @@ def _reason(error: BaseException) -> Finding:
         return INTERRUPTED()
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind="os", text=str(error))
+    return ERROR_TEXT(kind="os", text=text_of(error))
 
 
 def _undone(
