@@ -17,7 +17,12 @@ from flowcheck.config.capture_config import (
     StagingConfig,
 )
 from flowcheck.config.config_decoding import ConfigSection, convert
-from flowcheck.config.model_config import GradientLogConfig, ModelConfig, ReplicaConfig
+from flowcheck.config.model_config import (
+    GradientLogConfig,
+    GradientsConfig,
+    ModelConfig,
+    ReplicaConfig,
+)
 from flowcheck.config.multi_job_config import (
     JobTableConfig,
     addresses,
@@ -33,6 +38,10 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
+    LEARNED_FOR_LOGS,
+    LOGS_BESIDE_SOURCES,
+    LOGS_OF_ONE_JOB,
+    NO_LOGS,
     NO_SOURCE,
     NOT_TOML,
     ONE_FSDP_JOB,
@@ -48,7 +57,7 @@ from flowcheck.wire.training_job.operator_statements import OperatorStatement, S
 class JobConfig(ConfigSection, frozen=True, kw_only=True):
     """A whole job file."""
 
-    source: tuple[SourceConfig, ...]
+    source: tuple[SourceConfig, ...] = ()
     """One per mirror port; `[[source]]` in TOML."""
     optimizer: OptimizerConfig | None = None
     jobs: int = 1
@@ -88,6 +97,8 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     sharded: ShardedConfig | None = None
     replica: ReplicaConfig = ReplicaConfig()
     gradient_log: GradientLogConfig = GradientLogConfig()
+    gradients: GradientsConfig | None = None
+    """Gradient logs of other chains, in place of `source`."""
     persist: PersistConfig | None = None
     """Checkpoints while the chain runs, and a last one when it stops."""
     serve: ServeConfig | None = None
@@ -101,8 +112,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     """Their user."""
 
     def __post_init__(self) -> None:
-        if not self.source:
-            raise ConfigError("source", (), EMPTY_SOURCES())
+        self._check_origin()
         if self.optimizer is None:
             raise ConfigError("optimizer", None, NOT_STATED())
         validate_optimizer(self.optimizer)
@@ -115,6 +125,21 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
             _ = self.release
         except ValueError as error:
             raise ConfigError("nccl", self.nccl, VERSION(short="2.21", long="2.21.5")) from error
+
+    def _check_origin(self) -> None:
+        """Raises ConfigError where not one thing is stated that gradients come from."""
+        if self.gradients is None:
+            if not self.source:
+                raise ConfigError("source", (), EMPTY_SOURCES())
+            return
+        if self.source:
+            raise ConfigError("gradients", self.gradients.logs, LOGS_BESIDE_SOURCES())
+        if not self.gradients.logs:
+            raise ConfigError("gradients.logs", (), NO_LOGS())
+        if self.learned is None:
+            raise ConfigError("learned", None, LEARNED_FOR_LOGS())
+        if self.several:
+            raise ConfigError("gradients", self.gradients.logs, LOGS_OF_ONE_JOB())
 
     @property
     def release(self) -> NcclEra | None:
@@ -178,7 +203,7 @@ def job_from(tree: dict[str, Any]) -> JobConfig:
         tree = tree | {"optimizer": own[0]["optimizer"]}
     if "optimizer" not in tree and "sharded" in tree:
         tree = tree | {"optimizer": {"name": NO_OPTIMIZER.name, "learning_rate": 0.0}}
-    if not tree.get("source"):
+    if not tree.get("source") and "gradients" not in tree:
         raise ConfigError("source", None, NO_SOURCE())
     return convert(tree, JobConfig)
 

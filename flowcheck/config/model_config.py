@@ -135,3 +135,12 @@ class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
         at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
         at_least("gradient_log.file_bytes", self.file_bytes, 0)
         at_least("gradient_log.taken_steps", self.taken_steps, 0)
+
+
+class GradientsConfig(ConfigSection, frozen=True, kw_only=True):
+    """`[gradients]`, in place of `[[source]]`: the replica is stepped from gradient logs that
+    chains on other machines write, and this chain captures nothing."""
+
+    logs: tuple[str, ...]
+    """Files that `[gradient_log]` of a chain that follows the job names, in any order; they may
+    overlap, and may still be written."""

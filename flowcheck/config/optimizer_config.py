@@ -222,3 +222,11 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     def skips(self) -> bool:
         """A step of the stream may be none of the optimizer's."""
         return self.scaler is not None
+
+
+CLASS_ARGUMENTS = tuple(
+    key
+    for key in OptimizerConfig.__struct_fields__
+    if key in GroupConfig.__struct_fields__ and key != "arguments"
+)
+"""Keys of [optimizer] and of its groups that are arguments of torch's class, by names of ours."""

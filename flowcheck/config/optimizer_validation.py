@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from flowcheck.config.config_decoding import at_least
 from flowcheck.config.optimizer_config import (
+    CLASS_ARGUMENTS,
     AverageConfig,
     GroupConfig,
     OptimizerConfig,
@@ -47,13 +48,11 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.torch_optimizers import KEYS
 
 REST = "rest"
-NUMBERS = ("learning_rate", "momentum", "dampening", "eps", "weight_decay")
 NEVER_BELOW_0 = ("learning_rate", "momentum", "eps", "weight_decay")
 """torch/optim/adam.py, adamw.py and sgd.py refuse them in their constructors."""
 OF_THE_OPTIMIZER = (
-    *("implementation", "learning_rate", "momentum", "dampening", "nesterov", "betas", "eps"),
-    *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "each", "schedule"),
-    "schedule_arguments",
+    *("implementation", *CLASS_ARGUMENTS, "arguments"),
+    *("groups", "each", "schedule", "schedule_arguments"),
 )
 """What a factory states by itself."""
 
@@ -150,9 +149,9 @@ def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
 
 
 def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:
-    for key in NUMBERS:
+    for key in CLASS_ARGUMENTS:
         value = getattr(where, key)
-        if value is not None and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{table}.{key}", value, FINITE())
     for key in NEVER_BELOW_0:
         value = getattr(where, key)

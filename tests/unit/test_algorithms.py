@@ -189,7 +189,6 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
 MAY_NAME = {
     "ops/analysis/analyze_command.py": "the key `tree` of --json, from before there were names",
     "ops/analysis/communicator_summary.py": "the keys `trees` and `tree` of --json",
-    "ops/mirror_ports/cluster_layout/layout_file.py": "the word `both`",
     "wire/training_job/learned_job.py": "the key `tree` of job files of before",
 }
 OWN = ("wire/algorithms/", "wire/learn/", "lab/")

@@ -20,8 +20,9 @@ from flowcheck.replica.sharding.gather_units import flat_units
 from flowcheck.stages.job_state.gathered_parameters import gathered_parameters
 from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
 from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 from flowcheck.vault.trainer_checkpoint import template_fill
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, load_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
 NONE = OptimizerConfig(name="none", learning_rate=0.0)
 SHAPES = {"a.weight": (3, 4), "a.bias": (5,), "b.weight": (2, 2)}

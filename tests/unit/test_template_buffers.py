@@ -26,9 +26,9 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
-from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template, write
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)
 ALONE = OptimizerConfig(name="none")

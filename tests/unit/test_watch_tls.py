@@ -15,7 +15,7 @@ from support.free import free_port
 
 from flowcheck.config import encode_config
 from flowcheck.errors import ConfigError
-from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.watch.watch_command import WatchOptions, _settings
 from flowcheck.stages.run_directory.run_dir import RunDir
 

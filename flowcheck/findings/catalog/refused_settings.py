@@ -36,6 +36,17 @@ NO_SOURCE = Entry(
     'interface = "eth1", vdev = "..." or file = "job.pcap"',
 )
 EMPTY_SOURCES = Entry("setting.empty_sources", "state at least one [[source]] of frames")
+LOGS_BESIDE_SOURCES = Entry(
+    "setting.logs_beside_sources",
+    "state either [[source]] or [gradients]: a replica is stepped from one of them",
+)
+NO_LOGS = Entry("setting.no_logs", "name at least one gradient log")
+LEARNED_FOR_LOGS = Entry(
+    "setting.learned_for_logs",
+    "with [gradients], name the learned/job.json of the chain that writes the logs, with its "
+    "weights.bin beside it",
+)
+LOGS_OF_ONE_JOB = Entry("setting.logs_of_one_job", "with [gradients], state one job alone")
 ONE_SOURCE_KIND = Entry("setting.one_source_kind", "name exactly one of pci, vdev, interface, file")
 USER_NAME = Entry("setting.user_name", 'must be the name of a user, such as "flowcheck"')
 SWITCH_PORT_NAME = Entry("setting.switch_port_name", "must be the name of a switch port")

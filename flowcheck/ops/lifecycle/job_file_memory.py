@@ -22,7 +22,8 @@ from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.lifecycle.chain_runner import job_to_run, memory_need, ordinary_bytes_free
+from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.lifecycle.chain_runner import memory_need, ordinary_bytes_free
 from flowcheck.ops.planning.memory_estimate import (
     MemoryEstimate,
     MemoryItem,

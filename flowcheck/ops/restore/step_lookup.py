@@ -26,7 +26,6 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -40,27 +39,27 @@ from flowcheck.replica.checkpoint_files.latest_pointer import STEP
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
-from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, newest_output
+from flowcheck.vault.checkpoint_formats.checkpoint_io import (
+    contents_for,
+    newest_output,
+    template_for,
+)
 from flowcheck.vault.checkpoint_formats.format_registry import (
     NATIVE_FORMAT,
     NO_OPTIONS,
     FormatOptions,
 )
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
-    CheckpointTemplate,
-    stated_names,
-    template_for,
-)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
 CALM_S = 1.0
 """Seconds in which nothing moves: what was captured has become steps, as far as it can. A choice:
@@ -322,9 +321,7 @@ def _positions(run: RunDir, config: JobConfig) -> _Positions:
             with Staging.open(run.staging(number)) as staging:
                 staged += int(staging.handle.header.records_held)
     whole = False
-    if run.shard.exists():
-        with GradientShard.open(run.shard) as shard:
-            whole = ShardGenerations(shard).waiting
-            applied = shard.applied_iteration
-            covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
+    if (progress := source_progress(run)) is not None:
+        whole, applied = progress.next_is_complete, progress.applied_iteration
+        covered = progress.covered_bytes
     return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

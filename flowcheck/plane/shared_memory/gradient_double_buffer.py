@@ -173,11 +173,3 @@ class GradientShard(Closeable):
 
     def close(self) -> None:
         lib.fc_shard_close(self.handle)
-
-
-def applied_iteration(path: Path) -> Iteration:
-    """The last iteration applied of the shard at `path`; 0 while there is none."""
-    if not path.exists():
-        return Iteration(0)
-    with GradientShard.open(path) as shard:
-        return shard.applied_iteration

@@ -40,6 +40,7 @@ from flowcheck.messages import (
 from flowcheck.messages import Unwritten as Told
 from flowcheck.stages.run_directory.bounded_log_files import EVENTS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 
 
@@ -128,7 +129,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
     Hello: lambda m: {"kind": EventKind.UP, "stage": m.stage},
-    JobLearned: lambda m: {"kind": EventKind.LEARNED, "stage": "extract", "path": m.path},
+    JobLearned: lambda m: {
+        "kind": EventKind.LEARNED,
+        "stage": stage_at(Position.TAIL).name,
+        "path": m.path,
+    },
     StepArrived: lambda m: {"kind": EventKind.ARRIVED, "step": m.step, "time_ns": m.time_ns},
     StepApplied: lambda m: {"kind": EventKind.APPLIED, "step": m.step, "seconds": m.seconds},
     StepLost: lambda m: {

@@ -60,6 +60,7 @@ from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 
@@ -108,6 +109,7 @@ class UpdateService:
         self._run, self._config = run, config
         self._each = config.optimizer.synced_backwards
         """All-reduced backward passes per step of the trainer."""
+        self._extracts = stage_at(Position.TAIL).exists(config)
         self._open: UpdaterState | None = None
         self._squares = GradNormExchange(run, config, self._say)
         self._scales = LossScaleCheck(run, config, self._say)
@@ -334,7 +336,8 @@ class UpdateService:
 
     def _tell(self, o: UpdaterState, seconds: float) -> None:
         message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
-        self._links.send("extract", message)
+        if self._extracts:
+            self._links.send("extract", message)
         self._links.report(message)
         if (lack := o.records.lack()) is not None:
             self._links.report(lack)

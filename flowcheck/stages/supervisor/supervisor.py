@@ -19,8 +19,8 @@ from flowcheck.findings.catalog.lost_steps import STEP_LOST
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import applied_iteration
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import LogTrimmer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_names
@@ -193,11 +193,15 @@ class Supervisor:
     def drained(self) -> bool:
         """The stream was extracted to its end and the replica took every whole step of it.
 
-        The shard tells, not a message: an updater may be killed before it could send one.
+        The source of gradients tells, not a message: an updater may be killed before it could send
+        one.
         """
         optimizer, every = self.config.optimizer, [self, *self.other_jobs]
         if not all(one._have_come_up() for one in every):
             return False  # what has not come up may yet refuse
+        if not self.config.source:  # gradients come from logs, to which more may be added
+            progress = source_progress(self.run)
+            return progress is None or not progress.next_is_complete
         whole = [one.progress.complete_steps for one in every]
         if optimizer is not None and optimizer.clip_together and None not in whole:
             whole = [min(steps for steps in whole if steps is not None)] * len(whole)
@@ -209,7 +213,8 @@ class Supervisor:
         return all(child.stage in self.progress.up for child in needed)
 
     def _applied(self) -> int:
-        return applied_iteration(self.run.shard)
+        progress = source_progress(self.run)
+        return 0 if progress is None else progress.applied_iteration
 
     def stop(self) -> None:
         """First what brings frames, so that nothing new comes; then along the flow of data, each

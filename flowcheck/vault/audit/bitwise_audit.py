@@ -23,7 +23,10 @@ from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    type_or_shape_differs,
+)
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import (
     flat_sections,
     in_memory_order,
@@ -33,7 +36,6 @@ from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
     masters_in,
     scaler_in,
 )
-from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 

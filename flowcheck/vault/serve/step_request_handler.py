@@ -28,6 +28,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below
+from flowcheck.vault.http_support.bounded_http_server import is_own_user
 from flowcheck.vault.http_support.http_ranges import (
     Span,
     content_range,
@@ -36,7 +37,6 @@ from flowcheck.vault.http_support.http_ranges import (
     part_heads,
     requested_ranges,
 )
-from flowcheck.vault.http_support.peer_uid import is_own_user
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog

@@ -23,13 +23,15 @@ from flowcheck.replica.optimizer.state_sections import (
 from flowcheck.replica.param_layout import Layout, Parameter, size_of
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    type_or_shape_differs,
+)
 from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
     averages_in,
     masters_in,
     scaler_in,
 )
-from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 
 @structure_errors_as_state_errors("the file")

@@ -26,7 +26,10 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, fill_buffers
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    type_or_shape_differs,
+)
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
     LearningRateAt,
     as_stored,
@@ -34,7 +37,6 @@ from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
 )
 from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber
-from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ TREE = AlgorithmSpec(
     unplanned=_unplanned,
     thread_rule=TREE_THREADS,
     final_chunks=None,
+    beside_ring=True,
     least_ranks=3,
     most_ranks=16,
     least_nodes=3,

@@ -147,7 +147,7 @@ MOST_CHANNELS = 64
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 """Of RoCE, bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
 SIZES = ("tp", "cp", "dp", "pp")
-SEVERAL_ALGORITHMS = {"both": (Algorithm.RING, Algorithm.TREE)}
+SEVERAL_ALGORITHMS = {"both": tuple(spec.name for spec in followed_algorithms())}
 """Words of the `algorithm` key for several that NCCL's tuner uses by turns."""
 
 
