@@ -37,7 +37,7 @@ class FlowCheckError(Exception):
 class ConfigError(FlowCheckError):
     """A setting is unknown, missing, or not what it must be."""
 
-    def __init__(self, key: str, value: object, right: str | Finding) -> None:
+    def __init__(self, key: str, value: object, right: Finding) -> None:
         """key: of the job file or the option; right: what it must be, and what to do."""
         super().__init__(SETTING_REFUSED(key=key, value=repr(value), right=right))
         self.key, self.value, self.right = key, value, right

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError, CoreError, RingError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.refused_settings import AT_LEAST
 from flowcheck.findings.finding import Entry, Finding, entries
 
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
@@ -118,12 +119,12 @@ def test_arguments_are_those_of_the_sentence() -> None:
 
 def test_errors_have_findings() -> None:
     assert StateError(WHY()).finding == WHY() and str(StateError(WHY())) == "it rained"
-    refused = ConfigError("ring.slots", 0, "is at least 2")
+    refused = ConfigError("ring.slots", 0, AT_LEAST(2))
     assert (refused.finding.code, str(refused)) == (
         "setting.refused",
-        "ring.slots = 0: is at least 2",
+        "ring.slots = 0: must be 2 or more",
     )
-    assert refused.finding.arguments["right"] == "is at least 2"
+    assert refused.finding.arguments["right"] == AT_LEAST(2)
     outside = CoreError(28, "no room").finding
     assert (outside.code, outside.arguments["kind"], str(outside)) == (
         "error.text",

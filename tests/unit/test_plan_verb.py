@@ -18,7 +18,12 @@ from flowcheck.findings.catalog.plan_differences import (
     OWN_COLLECTIVE_AS_MAP,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
+from flowcheck.ops.planning.ddp_collectives import (
+    CollectiveRole,
+    DdpOptions,
+    PlannedCollective,
+    ddp_traffic,
+)
 from flowcheck.ops.planning.memory_estimate import estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult, ExpectedWire, check
@@ -84,7 +89,9 @@ def collective(
 
 def own(size: int) -> PlannedCollective:
     """A metric of the script's."""
-    return PlannedCollective(kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="metric")
+    return PlannedCollective(
+        kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
+    )
 
 
 def all_of(iterations: int, options: DdpOptions = OPTIONS) -> list[PlannedCollective]:
@@ -182,7 +189,7 @@ def test_no_all_reduce_is_a_difference() -> None:
 
 def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
     planned = all_of(3)
-    at = next(n for n, one in enumerate(planned) if one.what == "bucket order")
+    at = next(n for n, one in enumerate(planned) if one.role is CollectiveRole.BUCKET_ORDER)
     seen = captured(planned)
     seen[at].result[0] ^= 1
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, seen)

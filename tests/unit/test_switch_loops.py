@@ -170,10 +170,10 @@ def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is
         with pytest.raises(ConfigError) as caught:
             goal(tmp_path, "c", "eth1", "eth9", frames=before)
         got, sent = (now - was for now, was in zip(after, before, strict=True))
-        assert caught.value.right == MONITOR_IN_USE(received=got, sent=sent, seconds="0")
+        assert caught.value.right == MONITOR_IN_USE(received=got, sent=sent, seconds=0)
         return
     assert goal(tmp_path, "c", "eth1", "eth9", frames=before, warn=said.append)
-    warned = MONITOR_CARRIES_FRAMES(device="eth9", received=1, sent=1, seconds="0")
+    warned = MONITOR_CARRIES_FRAMES(device="eth9", received=1, sent=1, seconds=0)
     assert said == ([warned] if told else [])
 
 

@@ -209,8 +209,8 @@ LESS_REDUNDANCY = Entry(
 )
 SEARCH_ENDED = Entry(
     "layout.search_ended",
-    "no choice was found in {steps:,} steps or {seconds} s: state more monitors at {switches}, or "
-    "fewer rings or nodes",
+    "no choice was found in {steps:,} steps or {seconds:g} s: state more monitors at {switches}, "
+    "or fewer rings or nodes",
 )
 PORTS_NEEDED = Entry(
     "layout.ports_needed",
@@ -223,7 +223,7 @@ TUNNEL_ROOM = Entry(
 MONITOR_ROOM = Entry("layout.monitor_room", "{monitor} {gbps:g} Gb/s")
 NO_SHARING_FOUND = Entry(
     "layout.no_sharing_found",
-    "no way to share them was found (the search ends after {seconds} s)",
+    "no way to share them was found (the search ends after {seconds:g} s)",
 )
 MONITORS_TOO_SMALL = Entry(
     "layout.monitors_too_small", "{reasons}: state more or faster monitor ports"

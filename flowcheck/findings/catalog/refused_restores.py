@@ -97,7 +97,7 @@ OTHER_STEP = Entry("restore.other_step", "{path}: is of step {found}, not of ste
 NOT_A_DICTIONARY = Entry("restore.not_a_dictionary", "{path}: holds a {type}, not a dictionary")
 STEPS_WAITING = Entry(
     "restore.steps_waiting",
-    "{run}: frames or whole steps have waited for {seconds} s, and no process takes them: see "
+    "{run}: frames or whole steps have waited for {seconds:g} s, and no process takes them: see "
     "flowcheck status, and the logs there",
 )
 

@@ -27,7 +27,7 @@ MONITOR_DOWN = Entry(
 )
 MONITOR_IN_USE = Entry(
     "tc_mirror.monitor_in_use",
-    "received {received} and sent {sent} frames in {seconds} s, and FlowCheck has no mirror "
+    "received {received} and sent {sent} frames in {seconds:g} s, and FlowCheck has no mirror "
     "there: it carries other traffic, which copies would mix with. Give another device; if the "
     "capture card is what sends, stop it from sending",
 )

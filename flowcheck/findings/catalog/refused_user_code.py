@@ -27,15 +27,15 @@ NAME_MISSING = Entry("user_code.name_missing", "{file} has no {name}; it has {na
 NO_FUNCTION = Entry("user_code.no_function", "no function")
 NOT_RETURNED = Entry(
     "user_code.not_returned",
-    "did not return within {seconds} s: the machine is very busy, or what its file does when it is "
-    'imported (waiting for other ranks, training) belongs behind if __name__ == "__main__"',
+    "did not return within {seconds:g} s: the machine is very busy, or what its file does when it "
+    'is imported (waiting for other ranks, training) belongs behind if __name__ == "__main__"',
 )
 ENDED_THE_TRIAL = Entry("user_code.ended_the_trial", "ended the program that tried it: {error}")
 EXIT_STATUS = Entry("user_code.exit_status", "exit status {status}")
 ENDED_SILENTLY = Entry(
     "user_code.ended_silently", "ended with exit status {status} and printed no error"
 )
-TOOK_TOO_LONG = Entry("user_code.took_too_long", "took over {seconds} s")
+TOOK_TOO_LONG = Entry("user_code.took_too_long", "took over {seconds:g} s")
 MODEL_NOT_A_MODULE = Entry(
     "user_code.model_not_a_module",
     "returned a {type}: it must return the torch module that the script trains",

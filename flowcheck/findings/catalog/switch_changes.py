@@ -17,7 +17,9 @@ UNDO_FAILED = Entry("switch.undo_failed", "{why}; and undoing failed: {undo}")
 PROGRAM_MISSING = Entry(
     "switch.program_missing", "cannot run {program}: {error}; check that it is installed"
 )
-PROGRAM_KILLED = Entry("switch.program_killed", "{program} did not end within {limit_s} s: {said}")
+PROGRAM_KILLED = Entry(
+    "switch.program_killed", "{program} did not end within {limit_s:g} s: {said}"
+)
 PROGRAM_SAYS_TOO_MUCH = Entry("switch.program_says_too_much", "{program} printed over {mib} MiB")
 PROGRAM_TIMED_OUT = Entry(
     "switch.program_timed_out", "{program} got no answer within its --timeout: {said}"
@@ -32,7 +34,7 @@ NOT_A_JOURNAL = Entry(
 LOCKED = Entry(
     "switch.locked",
     "{folder}: another apply or remove is running, or a command of one that was killed: its lock "
-    "was not free within {limit_s} s; try again later",
+    "was not free within {limit_s:g} s; try again later",
 )
 
 # Open vSwitch.
@@ -45,11 +47,11 @@ OVS_NO_SOCKET = Entry(
 OVS_SILENT = Entry(
     "switch.ovs_silent",
     "ovs-vswitchd does not answer: its database has the change, but nothing acted on it within "
-    "{limit_s} s; check that it runs (ovs-appctl version)",
+    "{limit_s:g} s; check that it runs (ovs-appctl version)",
 )
 OVS_NOT_COPYING = Entry(
     "switch.ovs_not_copying",
-    "the mirror is in the database, but ovs-vswitchd has counted no copy within {limit_s} s: it "
+    "the mirror is in the database, but ovs-vswitchd has counted no copy within {limit_s:g} s: it "
     "did not set it up; see its log",
 )
 OVS_MIRRORS_CHANGED = Entry(
@@ -105,7 +107,7 @@ MONITOR_FILTERED = Entry(
 )
 MONITOR_CARRIES_FRAMES = Entry(
     "switch.monitor_carries_frames",
-    "{device} received {received} and sent {sent} frames in {seconds} s, and no mirror of "
+    "{device} received {received} and sent {sent} frames in {seconds:g} s, and no mirror of "
     "FlowCheck's was there: check what else uses it",
 )
 
@@ -125,7 +127,7 @@ SONIC_UNHEARD = Entry(
 )
 SONIC_NOT_ACTIVE = Entry(
     "switch.sonic_not_active",
-    "{host} has the session, but does not mirror: its status is {status} after {limit_s} s",
+    "{host} has the session, but does not mirror: its status is {status} after {limit_s:g} s",
 )
 SONIC_SAVED_UNCHECKED = Entry(
     "switch.sonic_saved_unchecked", "whether the switch saved its configuration is unknown: {why}"

@@ -21,8 +21,13 @@ from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
-from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
-from flowcheck.ops.planning.memory_estimate import MemoryItem, estimate_memory
+from flowcheck.ops.planning.ddp_collectives import (
+    CollectiveRole,
+    DdpOptions,
+    PlannedCollective,
+    ddp_traffic,
+)
+from flowcheck.ops.planning.memory_estimate import MemoryItem, MemoryPart, estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
 from flowcheck.ops.planning.wire_traffic import PortTraffic as Carried
@@ -151,7 +156,7 @@ def _in_step(
     for size, count in ((bucket, full), (rest, 1)):
         if size and count:
             planned = PlannedCollective(
-                kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="bucket"
+                kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
             )
             wire = _wire(topology, ring)
             total = total + _of_link(
@@ -243,12 +248,12 @@ def _memory(
     found = estimate_memory(
         model, optimizer, [traffic_of_collective(one, around) for one in before], ports
     )
-    shared = ("staging", "rings")
-    return tuple(part if part.what in shared else _times(part, len(groups)) for part in found.parts)
+    shared = (MemoryPart.STAGING, MemoryPart.RINGS)
+    return tuple(part if part.part in shared else _times(part, len(groups)) for part in found.parts)
 
 
 def _times(part: MemoryItem, groups: int) -> MemoryItem:
     if groups < 2:
         return part
     why = OF_GROUPS(why=part.why, groups=groups)
-    return MemoryItem(what=part.what, bytes=part.bytes * groups, why=why)
+    return msgspec.structs.replace(part, bytes=part.bytes * groups, why=why)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.planning.memory_estimate import MemoryEstimate
+from flowcheck.ops.planning.memory_estimate import MemoryEstimate, memory_json
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, MirroredPort, PortTraffic, total
@@ -60,10 +60,22 @@ def as_dict(plan: TrafficPlan, found: CheckResult | None) -> dict[str, Any]:
     """The plan for programs; bytes everywhere."""
     out, into = plan.step
     told: dict[str, Any] = msgspec.to_builtins(plan)
+    told["start_up"] = _collectives(plan.start_up)
+    told["first"] = [_collectives(part) for part in plan.first]
+    told["each"] = _collectives(plan.each)
+    told["memory"]["parts"] = memory_json(plan.memory.parts)
     told["step"] = {"out": _direction(out), "in": _direction(into)}
     told["memory"]["bytes"] = plan.memory.bytes
     told["memory"]["bytes_per_parameter"] = plan.memory.per_parameter
     told["check"] = None if found is None else msgspec.to_builtins(found)
+    return told
+
+
+def _collectives(costs: Sequence[CollectiveTraffic]) -> list[dict[str, Any]]:
+    """With the words of each beside its role."""
+    told: list[dict[str, Any]] = msgspec.to_builtins(costs)
+    for one, cost in zip(told, costs, strict=True):
+        one["planned"]["what"] = cost.planned.what
     return told
 
 

@@ -310,7 +310,7 @@ def _settle(run: RunDir, config: JobConfig) -> None:
         if now != last:
             last, moved_s = now, now_s
     if last.whole or last.heads != last.tails:
-        raise StateError(STEPS_WAITING(run=run.root, seconds=f"{UPDATE_S:.0f}"))
+        raise StateError(STEPS_WAITING(run=run.root, seconds=UPDATE_S))
 
 
 def _positions(run: RunDir, config: JobConfig) -> _Positions:

@@ -1,6 +1,7 @@
 """events.jsonl: the kinds of events, one line each, and the writer that survives a full disk.
 
-A line holds the fields of `Event`; for a message of a stage it also holds the message's fields.
+`kind` says what a line is; every line has it. A line holds the fields of `Event`; for a message of
+a stage it also holds the message's fields. ops/watch/README.md describes them for other programs.
 Lines that found no room are counted. An event tells how many, before the next line that is written.
 """
 
@@ -84,6 +85,7 @@ class EventKind(StrEnum):
     NOTE = "note"
     """Something the operator should know."""
     OTHER = "other"
+    """A message of a stage that has no kind of its own; `what` names it."""
 
 
 LINES = "lines"
@@ -172,16 +174,23 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
 }
 
 
+def _named(message: Message) -> dict[str, Any]:
+    """Of a message that has no kind of its own."""
+    return {"what": type(message).__name__}
+
+
 def event_of(message: Message, *, job: int, now_ns: int) -> Event:
     """The event that a message of a stage stands for."""
-    told = _OF_MESSAGE.get(type(message), lambda _: {})(message)
+    own = _OF_MESSAGE.get(type(message))
+    told = _named(message) if own is None else own(message)
     return Event(**({"time_ns": now_ns, "job": job} | told))
 
 
 def message_fields(message: Message) -> dict[str, Any]:
     """The fields of a message's line, for other programs: the message's own, and the sentence of a
-    finding."""
+    finding. Its tag is left out: `kind` says what the line is."""
     fields: dict[str, Any] = msgspec.to_builtins(message)
+    del fields["type"]
     if isinstance(message, Note | Fault):
         fields["sentence"] = str(message.finding)
         del fields["finding"]
@@ -190,8 +199,10 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 def line_of(event: Event, more: dict[str, Any]) -> bytes:
     """The line of an event. more: further fields of the line, for other programs."""
-    seconds = {"time": round(event.time_ns / 1e9, 3)}
-    return msgspec.json.encode(seconds | more | msgspec.to_builtins(event))
+    first = {"kind": event.kind, "time": round(event.time_ns / 1e9, 3)}
+    # `kind` again: a message may have a field of that name, and an event leaves out its default.
+    own = msgspec.to_builtins(event) | {"kind": event.kind}
+    return msgspec.json.encode(first | more | own)
 
 
 def read_event(line: bytes) -> Event | None:

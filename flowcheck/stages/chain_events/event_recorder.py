@@ -144,7 +144,7 @@ class EventRecorder:
 
     def restarted(self, stage: str, why: Finding, code: int | None = None) -> None:
         self._restarts[stage] += 1
-        more = {"event": "restart"} | ({} if code is None else {"exit_code": code})
+        more = {} if code is None else {"exit_code": code}
         self._write(Event(kind=EventKind.RESTART, stage=stage, why=why), more)
 
     def poll(self, rings: Sequence[FrameRing]) -> None:

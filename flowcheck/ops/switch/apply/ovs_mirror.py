@@ -155,7 +155,7 @@ class OpenVSwitch:
             if slow or any(one.counted for one in self.mine(state)):
                 return
             if time.monotonic() > end:
-                raise StateError(OVS_NOT_COPYING(f"{COUNTED_S:g}"))
+                raise StateError(OVS_NOT_COPYING(COUNTED_S))
             Event().wait(LOOK_S)
             state = self.observe()
 

@@ -106,7 +106,7 @@ class SonicSwitch:
             if time.monotonic() > end:
                 raise StateError(
                     SONIC_NOT_ACTIVE(
-                        host=self._shell.host, status=status or "unknown", limit_s=f"{ACTIVE_S:g}"
+                        host=self._shell.host, status=status or "unknown", limit_s=ACTIVE_S
                     )
                 )
             Event().wait(LOOK_S)
