@@ -27,6 +27,9 @@ NO_PACKET_SOCKET = Entry(
     "captured.no_packet_socket",
     "this process has no packet socket at {interface}: frames that the kernel drops there are not "
     "known",
+    cause="The kernel's count of dropped frames belongs to a socket that this process does not "
+    "have.",
+    remedy="Nothing is lost by it. `ethtool -S INTERFACE` shows the NIC's own counters.",
 )
 CAPTURE_IS_A_FOLDER = Entry(
     "captured.is_a_folder", "{path}: is a folder; name the capture files in it"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_CHANGED_MANIFEST = (
+    "The manifest was damaged or changed after it was written, or another program wrote it."
+)
+
 _COPY = "Take another copy of the step, or an earlier step."
 
 TENSOR_CHANGED = Entry("damage.tensor_changed", "is not what was written", remedy=_COPY)
@@ -44,9 +48,17 @@ MANIFEST_UNREADABLE = Entry(
     remedy="Name a finished step-N folder, or a folder whose `latest` names one.",
 )
 MANIFEST_TOO_LONG = Entry(
-    "manifest.too_long", "{manifest}: not a manifest of FlowCheck: longer than {bytes:,} bytes"
+    "manifest.too_long",
+    "{manifest}: not a manifest of FlowCheck: longer than {bytes:,} bytes",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
-NO_MANIFEST = Entry("manifest.none", "{where}: not a manifest of FlowCheck: {error}")
+NO_MANIFEST = Entry(
+    "manifest.none",
+    "{where}: not a manifest of FlowCheck: {error}",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
+)
 FORMAT_UNKNOWN = Entry(
     "manifest.format_unknown",
     "{where}: has format {format}, this release reads {known}: update FlowCheck",
@@ -67,13 +79,26 @@ SEVERAL_FILES = Entry(
 IN_CHECKPOINT = Entry("damage.in_checkpoint", "{checkpoint}: {fault}", remedy=_COPY)
 LISTED_FILE_MISSING = Entry("manifest.listed_file_missing", "{file}: is missing", remedy=_COPY)
 TOO_MANY_FILES = Entry(
-    "manifest.too_many_files", "{where}: lists {files:,} files; at most {limit:,} are supported"
+    "manifest.too_many_files",
+    "{where}: lists {files:,} files; at most {limit:,} are supported",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
 TOO_MANY_BYTES = Entry(
-    "manifest.too_many_bytes", "{where}: lists {bytes:,} bytes; at most {limit:,} are supported"
+    "manifest.too_many_bytes",
+    "{where}: lists {bytes:,} bytes; at most {limit:,} are supported",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
 IMPOSSIBLE_FILE = Entry(
     "manifest.impossible_file",
     "{where}: lists {file} with {bytes:,} bytes and the sha256 {sha256}, which no file has",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
-LISTS_ITSELF = Entry("manifest.lists_itself", "{where}: {manifest} lists itself")
+LISTS_ITSELF = Entry(
+    "manifest.lists_itself",
+    "{where}: {manifest} lists itself",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
+)
