@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import CORE_REFUSED, ERROR_TEXT, SETTING_REFUSED
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -103,11 +103,16 @@ def has_no_room(error: OSError) -> bool:
 
 
 def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
-    """Return `code`, or raise `kind` with C's own sentence if it is a negative errno."""
+    """Return `code`, or raise `kind` with C's own sentence if it is a negative errno. For what no
+    operator can mend; shared memory has `check_shared_memory`."""
     if code >= 0:
         return code
+    name = errno.errorcode.get(-code, str(-code))
+    raise kind(-code, CORE_REFUSED(what=what, error=core_sentence(-code), errno=name))
+
+
+def core_sentence(code: int) -> str:
+    """What C says of its last refusal in this thread; code: the errno that it gave."""
     from flowcheck._core import ffi, lib
 
-    detail = ffi.string(lib.fc_last_error()).decode(errors="replace")
-    name = errno.errorcode.get(-code, str(-code))
-    raise kind(-code, f"{what}: {detail or os.strerror(-code)} ({name})")
+    return ffi.string(lib.fc_last_error()).decode(errors="replace") or os.strerror(code)

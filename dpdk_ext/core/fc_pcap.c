@@ -23,6 +23,15 @@ int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
 		       (unsigned long long)pcap->delivered, (unsigned long long)pcap->at);
 }
 
+int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type)
+{
+	pcap->foreign = true;
+	pcap->foreign_link = (uint16_t)link_type;
+	pcap->ended = true;
+	return fc_fail(EPROTO, "%s has link type %u, this program reads Ethernet (1)", pcap->path,
+		       link_type);
+}
+
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen)
 {
 	if (snaplen && (!pcap->snaplen_least || snaplen < pcap->snaplen_least))
@@ -39,8 +48,7 @@ static int open_classic(struct fc_pcap *pcap, uint32_t magic)
 			       fc_pcap_word16(pcap, 4));
 	/* The upper bits say whether frames carry their FCS. */
 	if ((fc_pcap_word32(pcap, 20) & 0x0fffffff) != FC_PCAP_ETHERNET)
-		return fc_fail(EPROTO, "%s has link type %u, this program reads Ethernet (1)",
-			       pcap->path, fc_pcap_word32(pcap, 20) & 0x0fffffff);
+		return fc_pcap_not_ethernet(pcap, fc_pcap_word32(pcap, 20) & 0x0fffffff);
 	fc_pcap_note_snaplen(pcap, fc_pcap_word32(pcap, 16));
 	pcap->start = pcap->at = 24;
 	return 0;
@@ -95,12 +103,28 @@ void fc_pcap_rewind(struct fc_pcap *pcap)
 	pcap->delivered = 0;
 	pcap->ended = false;
 	pcap->torn = NULL;
+	pcap->foreign = false;
 	pcap->interfaces_used = 0;
 }
 
 uint64_t fc_pcap_position(const struct fc_pcap *pcap)
 {
 	return pcap->delivered;
+}
+
+uint64_t fc_pcap_offset(const struct fc_pcap *pcap)
+{
+	return pcap->at;
+}
+
+const char *fc_pcap_torn_why(const struct fc_pcap *pcap)
+{
+	return pcap->torn;
+}
+
+int32_t fc_pcap_foreign_link(const struct fc_pcap *pcap)
+{
+	return pcap->foreign ? pcap->foreign_link : -1;
 }
 
 uint32_t fc_pcap_snaplen(const struct fc_pcap *pcap)
@@ -137,6 +161,8 @@ static int next_classic(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 
 int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 {
+	if (pcap->foreign)
+		return fc_pcap_not_ethernet(pcap, pcap->foreign_link);
 	if (pcap->ended)
 		return pcap->torn ? fc_pcap_torn(pcap, pcap->torn) : 0;
 	const int code =

@@ -4,6 +4,7 @@ doctor) and the registration of all others."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from flowcheck.cli import ports_cli as cli_ports
 from flowcheck.cli import serve_cli as cli_serve
 from flowcheck.cli import switch_cli as cli_switch
 from flowcheck.cli import watch_cli as cli_watch
+from flowcheck.cli.option_names import naming_options
 from flowcheck.cli.shared_options import (
     DEFAULT_RUN,
     Files,
@@ -282,9 +284,13 @@ def up(
 
     Example: `flowcheck up job.toml`
     """
+    from flowcheck.config import load_job
+    from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
+
+    check_capture_ports(load_job(job).source)  # before root makes folders for the chain
+    drop_privileges.for_chain(job, run, live=True)
     from flowcheck.ops.lifecycle import up_command as verb
 
-    drop_privileges.for_chain(job, run, live=True)
     raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
@@ -373,6 +379,10 @@ def main() -> None:
     """The console script."""
     from flowcheck.ops.command_errors import exit_on_error
 
+    def run() -> None:
+        with naming_options(sys.argv[1:]):
+            app()
+
     set_private_umask()
     drop_privileges.note_program()
-    exit_on_error(app)
+    exit_on_error(run)

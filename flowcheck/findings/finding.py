@@ -201,6 +201,13 @@ def _load_all() -> None:
         importlib.import_module(module.name)
 
 
+def text_of(error: BaseException) -> str:
+    """What another's error says, without its number: `FILE: No space left on device`."""
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return str(error) or type(error).__name__
+
+
 def _plain(value: Any, *, inside: bool = False) -> Any:
     """As JSON has it: numbers of numpy's, paths and enums as what they hold."""
     if value is None or isinstance(value, Finding) or type(value) is bool:
@@ -208,7 +215,7 @@ def _plain(value: Any, *, inside: bool = False) -> Any:
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, BaseException):
-        return getattr(value, "finding", None) or _text(str(value))
+        return getattr(value, "finding", None) or _text(text_of(value))
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, os.PathLike):

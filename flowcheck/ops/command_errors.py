@@ -8,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
-from flowcheck.findings.catalog.refused_commands import FOLDER_REMOVED
+from flowcheck.findings.catalog.refused_commands import (
+    FILE_ERROR,
+    FOLDER_REMOVED,
+    NO_INODE_AT,
+    NO_ROOM,
+    NO_ROOM_AT,
+)
 from flowcheck.findings.finding import Finding
 
 OPERATOR_ERROR = 2
-NO_ROOM = (
-    "no room left on the file system of the run directory, of the checkpoints or of shared memory: "
-    "df shows which one is full"
-)
 
 
 def exit_on_error(run: Callable[[], object]) -> None:
@@ -25,15 +27,44 @@ def exit_on_error(run: Callable[[], object]) -> None:
         run()
         return
     except FlowCheckError as error:
-        said: str | Finding = error.finding
+        said = error.finding
     except OSError as error:
         if error.filename is None and not has_no_room(error):
             raise
-        said = f"{error.filename}: {error.strerror}" if error.filename else NO_ROOM
+        said = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
     print_message(said, ERROR)
     sys.exit(OPERATOR_ERROR)
+
+
+def file_error_finding(error: OSError) -> Finding:
+    """What a system call said of a file: where it is full, with what is free there."""
+    if not error.filename:
+        return NO_ROOM()
+    path = Path(os.fsdecode(error.filename))
+    there = next((one for one in (path, *path.absolute().parents) if one.is_dir()), None)
+    if not has_no_room(error) or there is None:
+        return FILE_ERROR(path=path, error=error.strerror)
+    found = os.statvfs(there)
+    mount, free_mib = _mount(there), found.f_bavail * found.f_frsize >> 20
+    if found.f_files and not found.f_favail:
+        return NO_INODE_AT(path=path, mount=mount, free_mib=free_mib)
+    return NO_ROOM_AT(
+        path=path,
+        mount=mount,
+        error=error.strerror,
+        free_mib=free_mib,
+        total_mib=found.f_blocks * found.f_frsize >> 20,
+    )
+
+
+def _mount(folder: Path) -> Path:
+    """Where the file system of a folder is mounted."""
+    above = folder.absolute()
+    while not above.is_mount():
+        above = above.parent
+    return above
 
 
 def _refuse_nowhere() -> None:

@@ -5,6 +5,27 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 FOLDER_REMOVED = Entry("command.folder_removed", "the folder was removed: cd to one that exists")
+FILE_ERROR = Entry("command.file_error", "{path}: {error}")
+NO_ROOM_AT = Entry(
+    "command.no_room_at",
+    "{path}: no room left on the file system at {mount} ({error}): {free_mib:,} MiB of "
+    "{total_mib:,} MiB are free there; remove what is not needed, or name a folder on another one",
+    section="processes",
+    cause="The disk is full, or the user's quota of it. What was being written is gone; what was "
+    "there before is as it was.",
+    remedy="Free space there (`df`), then run the command again.",
+)
+NO_INODE_AT = Entry(
+    "command.no_inode_at",
+    "{path}: no room left on the file system at {mount}: it has no inode for another file (df -i), "
+    "with {free_mib:,} MiB free; remove files that are not needed there, or name a folder on "
+    "another one",
+)
+NO_ROOM = Entry(
+    "command.no_room",
+    "no room left on the file system of the run directory, of the checkpoints or of shared memory: "
+    "df shows which one is full",
+)
 NOT_A_PICTURE = Entry(
     "command.not_a_picture", "is a file that is not a picture of FlowCheck's: name another file"
 )

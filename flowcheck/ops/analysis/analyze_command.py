@@ -25,6 +25,7 @@ from flowcheck.ops.analysis.analysis_report import print_report
 from flowcheck.ops.analysis.communicator_summary import communicators_json, summarize_communicators
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
+from flowcheck.ops.analysis.loss_consequences import loss_findings
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
@@ -60,14 +61,15 @@ def run(
     notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
     for note in notes:
         print(note, file=sys.stderr)
+    losses = loss_findings(reading)
     if svg is not None:
         title = f"What {', '.join(path.name for path in files)} holds"
         write_picture(svg, communicators_svg(summarize_communicators(reading), title))
     if as_json:
-        json.dump(as_dict(tape.frames, reading, notes), sys.stdout, indent=1)
+        json.dump(as_dict(tape.frames, reading, [*notes, *losses]), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        print_report(tape.frames, reading)
+        print_report(tape.frames, reading, losses)
     return 0
 
 

@@ -114,7 +114,7 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
     sources = _sources(request, counts)
     if request.job is not None:
         if request.optimizer is not None or request.learning_rate is not None:
-            raise ConfigError("job", str(request.job), OPTIMIZER_STATED())
+            raise ConfigError("--job", str(request.job), OPTIMIZER_STATED())
         base = chain_runner.job_to_run(request.job, sources=sources)
         if request.jobs is not None:
             check_job_tables(request.jobs, base.job)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import RingError, check
 from flowcheck.plane.shared_memory.flow_table import FlowTable, record_dtype
+from flowcheck.plane.shared_memory.shared_file_errors import check_shared_memory
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage, Range
 
 STAGED_DTYPE = record_dtype(ffi.typeof("struct fc_staged"))
@@ -61,7 +61,7 @@ class Staging(Closeable):
         )
         handle = ffi.new("struct fc_staging *")
         code = lib.fc_staging_create(str(path).encode(), sizes, handle)
-        check(code, f"create staging {path.name}", RingError)
+        check_shared_memory(code, "create staging", path, new=True)
         return cls(path, handle)
 
     @classmethod
@@ -69,7 +69,7 @@ class Staging(Closeable):
         """An existing file. Raises RingError on another magic, layout version or size."""
         handle = ffi.new("struct fc_staging *")
         code = lib.fc_staging_open(str(path).encode(), handle)
-        check(code, f"open staging {path.name}", RingError)
+        check_shared_memory(code, "open staging", path, new=False)
         return cls(path, handle)
 
     @property

@@ -360,3 +360,11 @@ def test_a_job_file_of_a_listed_optimizer_is_checked_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_table_of_the_page_has_every_class_of_torch_once() -> None:
+    page = Path(flowcheck.__file__).parent / "optimizer_rules" / "README.md"
+    firsts = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| ")]
+    named = [name for cell in firsts for name in re.findall(r"`([A-Z]\w+)`", cell)]
+    there = [name for name, one in vars(torch.optim).items() if inspect.isclass(one)]
+    assert sorted(named) == sorted(set(there) - {"Optimizer"})

@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.switch_changes import (
     STILL_TO_DO,
     UNDO_FAILED,
 )
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, text_of
 
 State = TypeVar("State")
 Goal = TypeVar("Goal")
@@ -137,7 +137,7 @@ def _reason(error: BaseException) -> Finding:
         return INTERRUPTED()
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind="os", text=str(error))
+    return ERROR_TEXT(kind="os", text=text_of(error))
 
 
 def _undone(
