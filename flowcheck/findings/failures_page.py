@@ -23,12 +23,14 @@ _TABLE = re.compile(r"<!-- findings: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 _HEAD = "| It says | It means | Do |\n| --- | --- | --- |\n"
 _FULL_HEAD = """# Every failure and what to do
 
-What FlowCheck says when it refuses something, follows no job or loses a step, with what it means and what to do
-(`…` stands for names and numbers). The failures that are met most often are in
-[When something is wrong](../ops/lifecycle/README.md), and not repeated here. A sentence that is not on either page says
-itself what to do. The command line prints the last column under the sentence; in JSON it is the finding's `remedy`.
+What FlowCheck says when it refuses something, follows no job or loses a step, with what it means
+and what to do (`…` stands for names and numbers). The failures that are met most often are in
+[When something is wrong](../ops/lifecycle/README.md), and not repeated here. A sentence that is on
+neither page says itself what to do. The command line prints the last column under the sentence; in
+JSON it is the finding's `remedy`.
 
-`python -m flowcheck.findings.failures_page` makes this page from the catalogue (`catalog/`), a table for each of its files.
+`python -m flowcheck.findings.failures_page` makes this page from the catalogue (`catalog/`), with a
+table for each of its files.
 """
 
 

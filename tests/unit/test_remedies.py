@@ -5,12 +5,17 @@ and gives reasons."""
 
 import ast
 import re
+import typing
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from typer.main import get_command
 
+from flowcheck.cli.main import app
+from flowcheck.config import JobConfig
 from flowcheck.findings.finding import Entry, entries
 from tests.unit.test_findings_calls import ROOM, catalogue
 from tests.unit.test_findings_raised import errors_of
@@ -145,7 +150,112 @@ def told_to_operators() -> dict[str, list[str]]:
 
 
 TOLD = told_to_operators()
+NOT_OURS = {"error.text"}
+"""Another program's words: nothing is known of them but the text."""
+SHOWN = [one for one in entries().values() if one.remedy and not one.code.startswith("test.")]
 
 
 def says_what_to_do(entry: Entry) -> bool:
     return bool(entry.remedy or INSTRUCTS.search(entry.sentence) or set(entry.names) & WRAPS)
+
+
+def test_what_is_refused_or_lost_says_what_to_do() -> None:
+    known = entries()
+    silent = {code: places[0] for code, places in TOLD.items() if not says_what_to_do(known[code])}
+    assert silent.keys() == NOT_OURS & silent.keys(), "give these a remedy= in the catalogue"
+    assert len(TOLD) > 800
+
+
+def test_raised_and_told_entries_are_found() -> None:
+    own = {name: Entry(f"test.told_{name.lower()}", f"{name} {{n}}") for name in "ABCDEFG"}
+    known = {f"{ROOM}.one": own | {"W": Entry("test.told_w", "{file}: {why}")}}
+    source = f"""
+from {ROOM}.one import A, B, C, D, E, W
+from {ROOM} import one as facts
+def refuse(x):
+    if x:
+        raise StateError(A(B()))
+    why = C() if x else facts.F()
+    raise StateError(W(file=x, why=why))
+def size_problem(x):
+    return D(x)
+def told(x):
+    links.send(StepLost(step=1, why=_reason(x)))
+    note(facts.G())
+def _reason(x):
+    return E()
+"""
+    found = {one.code[-1] for _, one in Reader(ast.parse(source), known, {"StateError"}).told()}
+    assert found == set("acdefw"), "B is only an argument of A, and G only a note"
+
+
+COMMAND = re.compile(r"\bflowcheck ((?:switch|lab) [a-z]+|[a-z]+)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OF_OTHERS = {"--use-distributed-optimizer", "--save"}
+"""Megatron-LM's."""
+TABLE = re.compile(r"\[{1,2}([a-z_]+(?:\.[a-z_]+)*)\]{1,2}(?!\()(?: ([a-z_]+)\b(?=[^`]*`))?")
+"""`[optimizer] name`, `[[optimizer.each]]`: the table, and a key in the same backticks."""
+OF_LAYOUTS = {"monitor", "cable", "traffic"}
+"""Tables of a layout file (flowcheck ports)."""
+
+
+def commands() -> tuple[set[str], set[str]]:
+    """The command line's commands ("switch render") and options."""
+    names, options, waiting = set[str](), set[str](), [("", get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        names.add(name)
+        options |= {opt for one in command.params for opt in (*one.opts, *one.secondary_opts)}
+        for below, one in getattr(command, "commands", {}).items():
+            waiting.append((f"{name} {below}".strip(), one))
+    return names, options
+
+
+COMMANDS, OPTIONS = commands()
+
+
+def fields_of(path: str) -> set[str]:
+    """Keys of a table of the job file."""
+    kinds: list[object] = [JobConfig]
+    for part in path.split("."):
+        kinds = [
+            field.type for kind in kinds for field in _fields(kind) if field.encode_name == part
+        ]
+        kinds = [struct for kind in kinds for struct in _structs(kind)]
+    return {field.encode_name for kind in kinds for field in _fields(kind)}
+
+
+def _fields(kind: object) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)  # type: ignore[arg-type]
+
+
+def _structs(kind: object) -> Iterator[object]:
+    """The structs within an annotation."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for one in typing.get_args(kind):
+        yield from _structs(one)
+
+
+@pytest.mark.parametrize("entry", SHOWN, ids=lambda entry: entry.code)
+def test_commands_and_keys_of_a_remedy_exist(entry: Entry) -> None:
+    assert set(COMMAND.findall(entry.remedy)) <= COMMANDS
+    assert set(OPTION.findall(entry.remedy)) <= OPTIONS | OF_OTHERS
+    for table, key in TABLE.findall(entry.remedy):
+        if table not in OF_LAYOUTS:
+            assert fields_of(table), f"no table [{table}]"
+            assert not key or key in fields_of(table), f"[{table}] has no {key}"
+
+
+def test_what_does_not_exist_is_found() -> None:
+    assert COMMAND.findall("`flowcheck bless FILE`, `flowcheck switch render`") == [
+        "bless",
+        "switch render",
+    ]
+    assert TABLE.findall("`[optimizer] nam`; `[[optimizer.each]]`; [a page](x.md); `[run] a`.") == [
+        ("optimizer", "nam"),
+        ("optimizer.each", ""),
+        ("run", "a"),
+    ]
+    assert "name" in fields_of("optimizer") and not fields_of("optimizers")
+    assert {"", "bless"} - COMMANDS == {"bless"}

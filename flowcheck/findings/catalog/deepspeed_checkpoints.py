@@ -18,13 +18,13 @@ MODEL_PARALLEL = Entry(
     "{folder}: is of several model-parallel ranks or of ZeRO stage 3; one model-parallel rank and "
     "stages 0 to 2 are read",
     cause="Several ranks hold parts of the model, or of its parameters (ZeRO 3).",
-    remedy="Convert it with DeepSpeed's `zero_to_fp32.py`, and give what that writes.",
+    remedy="Convert it with DeepSpeed's script `zero_to_fp32`, and give what that writes.",
 )
 MODEL_PARALLEL_SHARD = Entry(
     "deepspeed.model_parallel_shard",
     "{file}: is of several model-parallel ranks; one is read",
     cause="Several ranks hold parts of the model.",
-    remedy="Convert it with DeepSpeed's `zero_to_fp32.py`, and give what that writes.",
+    remedy="Convert it with DeepSpeed's script `zero_to_fp32`, and give what that writes.",
 )
 NO_MODULE = Entry(
     "deepspeed.no_module",

@@ -79,7 +79,7 @@ NOT_TOML = Entry(
     "layout.not_toml",
     "is not valid TOML: {error}",
     cause="The file has a mistake at the place that the sentence names.",
-    remedy="Correct that line.",
+    remedy="Correct the file there.",
 )
 
 # Cables.

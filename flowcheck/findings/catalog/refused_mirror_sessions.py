@@ -103,7 +103,7 @@ NOT_TOML = Entry(
     "mirror_session.not_toml",
     "is not valid TOML: {error}",
     cause="The file has a mistake at the place that the sentence names.",
-    remedy="Correct that line.",
+    remedy="Correct the file there.",
 )
 
 # Figures.

@@ -45,7 +45,7 @@ NOT_TOML = Entry(
     "setting.not_toml",
     "is not valid TOML: {error}",
     cause="The file has a mistake at the place that the sentence names.",
-    remedy="Correct that line.",
+    remedy="Correct the file there.",
 )
 
 # Where frames come from, and how they are taken.

@@ -8,7 +8,7 @@ RAISED = Entry(
     "user_code.raised",
     "{error}",
     cause="The function raised this error.",
-    remedy="Run the function alone in Python and correct it.",
+    remedy="Correct what the error names; the function must run alone in Python.",
 )
 FORM = Entry("user_code.form", 'write "file.py:function" or "package.module:function"')
 OF_A_CHECKPOINT = Entry(

@@ -240,7 +240,7 @@ NO_SCHEDULE_HAS_STATE = Entry(
     "no stated schedule has the state of one in the template at its step: the job file states "
     "another schedule",
     cause="The stated schedule gives other numbers at that step.",
-    remedy="Compare `[optimizer.schedule]` with the script.",
+    remedy="Compare `[optimizer] schedule` with the script.",
 )
 OTHER_SCHEDULE = Entry(
     "trainer_checkpoint.other_schedule",
