@@ -45,8 +45,9 @@ from flowcheck.vault.persist.checkpoint_listing import (
     checked_listing,
     listing_of_manifest,
 )
-from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, refusal_of
+from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small
 from flowcheck.vault.persist.storage_target import open_file_system
+from flowcheck.vault.persist.store_errors import refusal_of
 
 WRITING_S = 600.0
 """Seconds that a server may write a step out of its memory. A choice: longer delays the error,
