@@ -55,13 +55,10 @@ def naming_options(words: Sequence[str]) -> Iterator[None]:
         raise ConfigError(option, error.value, _advice(error.right, of_command)) from error
 
 
-def _advice(right: str | Finding, options: Mapping[str, str]) -> str | Finding:
+def _advice(right: Finding, options: Mapping[str, str]) -> Finding:
     """What to state instead, in options as well."""
-    if isinstance(right, str):
-        return right
     told = {
         name: options.get(value, value) if isinstance(value, str) else value
         for name, value in right.arguments.items()
     }
-    made = msgspec.structs.replace(right, arguments=told)
-    return msgspec.structs.replace(made, sentence=str(made))
+    return msgspec.structs.replace(right, arguments=told).with_words()

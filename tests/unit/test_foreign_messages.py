@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from support.refused_as import refused_as
 
 from flowcheck import foreign_messages
 from flowcheck.findings.catalog.unreadable_checkpoints import OTHER_ZIP, TORCHSCRIPT
 from flowcheck.vault.safe_torch_load import safe_torch_load
-from tests.support.refused_as import refused_as
 
 
 class Names(msgspec.Struct):

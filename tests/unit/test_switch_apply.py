@@ -22,11 +22,17 @@ from flowcheck.findings.catalog.refused_sonic_sessions import (
     SONIC_SOURCE_IS_MONITOR,
     SONIC_SOURCE_WATCHED,
 )
-from flowcheck.findings.catalog.switch_changes import INTERRUPTED, PORT_NAME_BEGINS_ALIKE
+from flowcheck.findings.catalog.switch_changes import (
+    INTERRUPTED,
+    NO_JSON,
+    PORT_NAME_BEGINS_ALIKE,
+    REMOVE_AGAIN,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import (
     apply_journal,
+    apply_report,
     command_runner,
     reconciler,
     sonic_mirror,
@@ -36,7 +42,7 @@ from flowcheck.ops.switch.apply import (
 )
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal, apply_lock
 from flowcheck.ops.switch.apply.command_runner import SshShell
-from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, CommandStep
+from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ChangeKind, CommandStep
 from flowcheck.ops.switch.apply.sonic_mirror import SonicSwitch
 from flowcheck.ops.switch.apply.tc_commands import MirrorFilter
 from flowcheck.ops.switch.apply.tc_mirror import TcMirrors
@@ -62,9 +68,13 @@ class Lamps:
         return goal
 
     def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[CommandStep]:
-        more = [CommandStep(what=one, command=("light", one)) for one in sorted(goal - state)]
+        more = [
+            CommandStep(kind=ChangeKind.ADD, what=one, command=("light", one))
+            for one in sorted(goal - state)
+        ]
         return more + [
-            CommandStep(what=one, command=("darken", one)) for one in sorted(state - goal)
+            CommandStep(kind=ChangeKind.REMOVE, what=one, command=("darken", one))
+            for one in sorted(state - goal)
         ]
 
     def run(self, step: CommandStep, *, back: bool) -> None:
@@ -99,6 +109,30 @@ def test_what_fails_is_undone_and_what_is_left_is_said(
     assert (result.outcome, lamps.lit) == (outcome, lit)
     assert [str(step) for step in told] == ["light b", "light c", "darken a"]
     assert result.left == (["darken b"] if outcome is ApplyOutcome.LEFT else [])
+    assert result.advice is None, "the commands are the advice"
+    told = apply_report.as_json(result, [])
+    assert [(one["kind"], one["what"]) for one in told["steps"]] == [
+        ("add", "b"),
+        ("add", "c"),
+        ("remove", "a"),
+    ]
+
+
+def test_a_switch_that_answers_no_more_is_given_advice_and_no_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Away(Lamps):
+        def observe(self) -> frozenset[str]:
+            if self.lit != {"a"}:
+                raise StateError(NO_JSON(command="ask", error="gone"))
+            return super().observe()
+
+    lamps = Away({"light c"}, {"a"})
+    result = reconciler.reconcile(lamps, lambda _: frozenset("bc"), dry_run=False, tell=list)
+    assert (result.outcome, result.left) == (ApplyOutcome.LEFT, [])
+    assert result.advice == REMOVE_AGAIN()
+    apply_report.ended(result)
+    assert f"What to do: {REMOVE_AGAIN()}" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:

@@ -22,7 +22,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
-from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
 from flowcheck.ops.switch.apply.tc_mirror import Goal, TcMirrors
 from flowcheck.ops.switch.apply.tc_state import FilterQdisc, NetDevice, TcFilter, TcJournal, TcState
 
@@ -219,5 +219,5 @@ def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
     monkeypatch.setattr(ovs_mirror, "run", gave_up)
     monkeypatch.setattr(ovs_state, "run", gave_up)
     with pytest.raises(StateError, match=sentence):
-        step = CommandStep(what="+", command=("ovs-vsctl", "set", "x"))
+        step = CommandStep(kind=ChangeKind.ADD, what="+", command=("ovs-vsctl", "set", "x"))
         ovs_mirror.OpenVSwitch("flowcheck", None).run(step, back=False)

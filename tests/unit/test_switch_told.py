@@ -6,7 +6,7 @@ import pytest
 
 from flowcheck.ops.switch import switch_platforms
 from flowcheck.ops.switch.apply import apply_report
-from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, CommandStep
+from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, ChangeKind, CommandStep
 from tests.unit.test_cli import flowcheck, refused
 from tests.unit.test_switch_render import EVERY, bare, port, words
 
@@ -37,7 +37,9 @@ def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -
 
 
 def test_no_terminal_obeys_what_a_switch_says(capsys: pytest.CaptureFixture[str]) -> None:
-    step = CommandStep(what="- mirror \x1b[2J of another", command=("tc", "\x9b2J"))
+    step = CommandStep(
+        kind=ChangeKind.REMOVE, what="- mirror \x1b[2J of another", command=("tc", "\x9b2J")
+    )
     apply_report.difference([step])
     apply_report.warned("session \x1b]0;mine\x07")
     why = "ssh: \x1b[2J\nno route"

@@ -13,6 +13,7 @@ NO_CHAIN = Entry("health.no_chain", "no chain was started there: flowcheck up JO
 READ_FAILED = Entry(
     "health.read_failed",
     "{what} cannot be read just now: {error}",
+    also=("part", "name"),
     cause="The file is being written, or this user may not read it.",
     remedy="Run `flowcheck status` as the chain's user or as root.",
 )

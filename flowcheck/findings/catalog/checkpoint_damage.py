@@ -102,3 +102,14 @@ LISTS_ITSELF = Entry(
     cause=_CHANGED_MANIFEST,
     remedy=_COPY,
 )
+
+# What of a manifest's `plain` does not fit the rest of it.
+
+PLAIN_UNLIKE = Entry("manifest.plain_unlike", "plain: {why}")
+NO_PARAMETER = Entry("manifest.no_parameter", "{name} is no parameter")
+NUMBER_TWICE = Entry("manifest.number_twice", "two parameters have the same number")
+NUMBER_IN_NO_GROUP = Entry("manifest.number_in_no_group", "a parameter's number is in no group")
+GROUPS_OF_NO_OPTIMIZER = Entry(
+    "manifest.groups_of_no_optimizer", "its groups are not those of its optimizers"
+)
+SCALER_WITHOUT_SCALE = Entry("manifest.scaler_without_scale", "the scaler has no scale")

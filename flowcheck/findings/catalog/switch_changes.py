@@ -21,6 +21,10 @@ NOT_RESTORED = Entry(
     cause="What was done before the failure stands.",
     remedy="Look at the switch, and run `flowcheck switch remove` with the same options.",
 )
+REMOVE_AGAIN = Entry(
+    "switch.remove_again",
+    "flowcheck switch remove, with the same options, when it answers again",
+)
 UNDO_FAILED = Entry("switch.undo_failed", "{why}; and undoing failed: {undo}")
 
 # Programs that are run.

@@ -126,8 +126,9 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
             say(f"[bold]Job {escape(job.name)}[/]: {escape(str(job.health.reason))}")
         for sentence in _of_job(job, over=state.ended is not None):
             say(sentence)
-    if state.watched and state.ended is None:
-        say(f"watched at {escape(state.watched)}")
+    at = "a port that its log names" if state.watch_port_in_log else state.watched
+    if at and state.ended is None:
+        say(f"watched at {escape(at)}")
     for problem in state.problems:
         say(f"[yellow]{escape(str(problem))}[/]")
         for remedy in _remedies([problem]):

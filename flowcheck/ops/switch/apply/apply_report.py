@@ -42,14 +42,20 @@ def ended(result: ApplyResult) -> None:
         print("These commands restore what was there before:", file=out)
         for command in result.left:
             print(printable(f"    {command}"), file=out)
+    if result.advice is not None:
+        print(f"What to do: {result.advice}", file=out)
 
 
 def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
     """The same for programs."""
     return {
         "outcome": result.outcome.value,
-        "steps": [{"what": step.what, "command": list(step.command)} for step in result.steps],
+        "steps": [
+            {"kind": step.kind.value, "what": step.what, "command": list(step.command)}
+            for step in result.steps
+        ],
         "why": msgspec.to_builtins(result.why),
         "left": result.left,
+        "advice": msgspec.to_builtins(result.advice),
         "notes": msgspec.to_builtins(notes),
     }

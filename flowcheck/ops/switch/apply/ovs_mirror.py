@@ -54,7 +54,7 @@ from flowcheck.ops.switch.apply.ovs_state import (
     OvsPort,
     OvsState,
 )
-from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 
 COUNTED_S = 15.0
@@ -206,6 +206,7 @@ class OpenVSwitch:
             if ports:
                 words.append(f"{column}={','.join(sorted(local[uuid] for uuid in ports))}")
         return CommandStep(
+            kind=ChangeKind.ADD,
             what=f"+ {self._unreadable(state, goal)}",
             command=self._command(*words, "--", "add", "bridge", goal.bridge, "mirrors", "@x"),
         )
@@ -213,6 +214,7 @@ class OpenVSwitch:
     def _other(self, state: OvsState, one: OvsMirror, goal: OvsGoal) -> CommandStep:
         now = OvsGoal(bridge=goal.bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
+            kind=ChangeKind.CHANGE,
             what=f"~ {self._unreadable(state, now)} becomes {self._unreadable(state, goal)}",
             command=self._command(
                 *("set", "mirror", one.uuid, f"output_port={goal.output}"),
@@ -225,6 +227,7 @@ class OpenVSwitch:
     def _less(self, state: OvsState, one: OvsMirror, bridge: str) -> CommandStep:
         now = OvsGoal(bridge=bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
+            kind=ChangeKind.REMOVE,
             what=f"- {self._unreadable(state, now)}",
             command=self._command("remove", "bridge", bridge, "mirrors", one.uuid),
         )

@@ -37,7 +37,7 @@ from flowcheck.ops.switch.apply.command_runner import (
     SshShell,
     run,
 )
-from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
 from flowcheck.ops.switch.apply.sonic_state import SessionRow, SonicState, normalized_row, ports_of
 from flowcheck.ops.switch.mirror_session import MirrorSession
 
@@ -141,6 +141,7 @@ class SonicSwitch:
             return True
 
         return CommandStep(
+            kind=ChangeKind.ADD,
             what=f"+ session {self._name} on {self._shell.host}: {ports} {way} -> {to}",
             command=self._shell.command((*CONFIG, *words)),
             still=still_free,
@@ -155,6 +156,7 @@ class SonicSwitch:
 
         ports = ",".join(sorted(ports_of(there)))
         return CommandStep(
+            kind=ChangeKind.REMOVE,
             what=f"- session {self._name} on {self._shell.host}: {ports}",
             command=self._shell.command((*CONFIG, "remove", self._name)),
             still=still_ours,

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from flowcheck.ops.switch.apply import tc_state
-from flowcheck.ops.switch.apply.reconciler import CommandStep
+from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
 from flowcheck.ops.switch.apply.tc_state import TcFilter
 
 MATCHES = {
@@ -52,6 +52,7 @@ def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
     where = ("tc", "filter", "del", "dev", one.device, one.way)
     which = ("protocol", one.protocol, "pref", str(one.pref))
     return CommandStep(
+        kind=ChangeKind.REMOVE,
         what=f"- {one.device} {one.way} -> {to}, pref {one.pref}",
         command=(*where, *which, "handle", str(one.handle), one.kind),
         still=still,
@@ -61,6 +62,7 @@ def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
 def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep:
     """u32 keeps an emptied table where others of its kind hang on the device."""
     return CommandStep(
+        kind=ChangeKind.REMOVE,
         what=f"- {device} {way}: the table of pref {pref}, where it stays",
         command=(
             *("tc", "filter", "del", "dev", device, way),
@@ -73,6 +75,7 @@ def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep
 def add_filter(copy: MirrorFilter, pref: int, form: str, cookie: str) -> CommandStep:
     """A filter that copies, and lets those behind it see the frame too."""
     return CommandStep(
+        kind=ChangeKind.ADD,
         what=f"+ {copy}, pref {pref}, {form}",
         command=(
             *("tc", "filter", "add", "dev", copy.device, copy.way),
@@ -91,6 +94,7 @@ def gone_with_device(step: CommandStep) -> bool:
 def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
     """noted: has it on disk that the hook is ours, before it is there."""
     return CommandStep(
+        kind=ChangeKind.ADD,
         what=f"+ {device}: the qdisc clsact, which filters hang on; {STOPS}",
         command=("tc", "qdisc", "add", "dev", device, "clsact"),
         still=noted,
@@ -100,6 +104,7 @@ def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
 def delete_clsact(device: str) -> CommandStep:
     """Only where nothing of anybody is on it."""
     return CommandStep(
+        kind=ChangeKind.REMOVE,
         what=f"- {device}: the qdisc clsact, made by us and empty; {STOPS}",
         command=("tc", "qdisc", "del", "dev", device, "clsact"),
         still=partial(_still_empty, device),
