@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "fc_error.h"
 #include "fc_pcap_file.h"
@@ -10,6 +11,7 @@
 enum {
 	PCAP_MICROSECONDS = 0xa1b2c3d4,
 	PCAP_NANOSECONDS = 0xa1b23c4d,
+	LET_GO_BYTES = 1 << 24, /* a multiple of the page size; a choice: less is more calls */
 };
 
 int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
@@ -103,6 +105,7 @@ void fc_pcap_rewind(struct fc_pcap *pcap)
 	pcap->delivered = 0;
 	pcap->ended = false;
 	pcap->torn = NULL;
+	pcap->let_go = 0;
 	pcap->foreign = false;
 	pcap->interfaces_used = 0;
 }
@@ -172,6 +175,17 @@ int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 	return code;
 }
 
+/* What was read stays in the page cache, and is no memory of this process any more. */
+static void let_go(struct fc_pcap *pcap)
+{
+	const uint64_t done = pcap->at / LET_GO_BYTES * LET_GO_BYTES;
+
+	if (done <= pcap->let_go)
+		return;
+	madvise(pcap->map.base + pcap->let_go, done - pcap->let_go, MADV_DONTNEED);
+	pcap->let_go = done;
+}
+
 int64_t fc_pcap_fill(struct fc_pcap *pcap, struct fc_ring *ring, uint64_t limit,
 		     struct fc_capture_commit *commit)
 {
@@ -200,5 +214,6 @@ int64_t fc_pcap_fill(struct fc_pcap *pcap, struct fc_ring *ring, uint64_t limit,
 	}
 	if (taken)
 		fc_ring_publish(ring, pushed, commit);
+	let_go(pcap);
 	return code < 0 && !taken ? code : (int64_t)taken;
 }

@@ -25,6 +25,7 @@ struct fc_pcap {
 	char path[256];
 	uint64_t at, start;
 	uint64_t delivered;
+	uint64_t let_go; /* bytes whose pages this process need not hold any more */
 	struct fc_pcap_interface interfaces[FC_PCAP_INTERFACES_MAX];
 	uint32_t interfaces_used;
 	uint32_t snaplen_least;

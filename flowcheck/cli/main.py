@@ -163,6 +163,9 @@ def analyze(
     and what another mirrored port or direction would add. No job file is needed. Facts that no
     frame could contradict are marked `assumed`.
 
+    Exit code 0: the captures were read, whatever they hold; 2: one cannot be read, or an option is
+    refused.
+
     Example: `flowcheck analyze capture.pcapng --svg rings.svg`
     """
     from flowcheck.ops.analysis import analyze_command as verb
@@ -377,11 +380,15 @@ def _options(
 
 def main() -> None:
     """The console script."""
-    from flowcheck.ops.command_errors import exit_on_error
+    from flowcheck.cli.usage_errors import run_for_program
+    from flowcheck.ops.command_errors import asks_for_json, exit_on_error
 
     def run() -> None:
         with naming_options(sys.argv[1:]):
-            app()
+            if asks_for_json():
+                run_for_program(app)
+            else:
+                app()
 
     set_private_umask()
     drop_privileges.note_program()

@@ -50,7 +50,8 @@ def naming_options(words: Sequence[str]) -> Iterator[None]:
     except ConfigError as error:
         of_command = OF_ALL | dict(OPTIONS.get(next(iter(words), ""), {}))
         option = of_command.get(error.key)
-        if option is None or not any(w == option or w.startswith(f"{option}=") for w in words):
+        typed = any(word == option or word.startswith(f"{option}=") for word in words)
+        if option is None or not typed or not isinstance(error.right, Finding):
             raise
         raise ConfigError(option, error.value, _advice(error.right, of_command)) from error
 

@@ -1,7 +1,12 @@
-"""Turns an operator's error into one line on stderr and exit code 2."""
+"""Turns an operator's error into one line on stderr and exit code 2.
+
+For a command with --json the line is a JSON object (ops/watch/README.md describes it): stdout may
+hold a document already, or a part of one.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +23,13 @@ from flowcheck.findings.catalog.refused_commands import (
 from flowcheck.findings.finding import Finding
 
 OPERATOR_ERROR = 2
+JSON_OPTION = "--json"
+
+
+def asks_for_json() -> bool:
+    """Whether this command line has --json; what follows a `--` is no option."""
+    words = sys.argv[1:]
+    return JSON_OPTION in words[: words.index("--") if "--" in words else None]
 
 
 def exit_on_error(run: Callable[[], object]) -> None:
@@ -27,14 +39,15 @@ def exit_on_error(run: Callable[[], object]) -> None:
         run()
         return
     except FlowCheckError as error:
-        said = error.finding
+        found = error.finding
     except OSError as error:
         if error.filename is None and not has_no_room(error):
             raise
-        said = file_error_finding(error)
+        found = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
-    print_message(said, ERROR)
+    ending = {"remedy": found.remedy or None, "exit_code": OPERATOR_ERROR}
+    print_message(found, ERROR, ending if asks_for_json() else None)
     sys.exit(OPERATOR_ERROR)
 
 
@@ -45,7 +58,8 @@ def file_error_finding(error: OSError) -> Finding:
     path = Path(os.fsdecode(error.filename))
     there = next((one for one in (path, *path.absolute().parents) if one.is_dir()), None)
     if not has_no_room(error) or there is None:
-        return FILE_ERROR(path=path, error=error.strerror)
+        name = errno.errorcode.get(error.errno or 0, "")
+        return FILE_ERROR(path=path, error=error.strerror or type(error).__name__, errno=name)
     found = os.statvfs(there)
     mount, free_mib = _mount(there), found.f_bavail * found.f_frsize >> 20
     if found.f_files and not found.f_favail:

@@ -20,8 +20,10 @@ from flowcheck.messages import Unwritten as Told
 from flowcheck.ops.command_errors import OPERATOR_ERROR, exit_on_error, file_error_finding
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.chain_events.event_log import EventKind, EventLogWriter, read_event
+from flowcheck.stages.privilege.output_delivery import OutputDelivery
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.stages.run_directory.service_account import account_of
 
 MOST = 1 << 20
 
@@ -197,3 +199,9 @@ def test_what_another_file_says_keeps_its_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught, atomic_path(tmp_path / "out"):
         (tmp_path / "other").read_bytes()
     assert caught.value.filename == str(tmp_path / "other")
+
+
+def test_a_place_that_takes_no_output_is_told_by_the_name_of_the_output() -> None:
+    with pytest.raises(OSError) as caught:
+        OutputDelivery.make(account_of(os.geteuid()), Path("/proc/job.svg"), force=False)
+    assert caught.value.filename == "/proc/job.svg"

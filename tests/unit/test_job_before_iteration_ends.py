@@ -1,4 +1,4 @@
-"""A job is learned with the first message of the last bucket that the bucket plan names.
+"""A job is learned with the last message of the first iteration under the bucket plan.
 
 What the generator calls gradients, and when it sent them, is the measure.
 """
@@ -36,11 +36,17 @@ JOBS = {
 }
 
 
-def _captured(options: Options, folder: Path) -> tuple[MergedView, list[int]]:
-    """What was captured, and when each gradient bucket was first seen, in nanoseconds."""
+def _captured(options: Options, folder: Path) -> tuple[MergedView, list[tuple[int, int]]]:
+    """What was captured; and when the first and the last message of each gradient bucket was first
+    seen, in nanoseconds."""
     seen = read_capture_files(generate(options, folder).files)
+    at = {(message.flow, message.first_psn): message.first_ns for message in seen.messages}
     whole = read_stream(seen.flows, seen.messages)
-    return seen, [c.first_ns for c in whole.collectives if c.meaning == "gradient bucket"]
+    return seen, [
+        (c.first_ns, max(at[p.flow, p.first_psn] for p in c.placements if p.first_psn is not None))
+        for c in whole.collectives
+        if c.meaning == "gradient bucket"
+    ]
 
 
 def _until(seen: MergedView, last_ns: int) -> LearnedJob | None:
@@ -50,42 +56,47 @@ def _until(seen: MergedView, last_ns: int) -> LearnedJob | None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_it_is_learned_when_the_last_bucket_of_the_plan_begins(name: str, tmp_path: Path) -> None:
-    seen, begins = _captured(JOBS[name], tmp_path)
+def test_it_is_learned_when_the_first_iteration_of_the_plan_is_there(
+    name: str, tmp_path: Path
+) -> None:
+    seen, buckets = _captured(JOBS[name], tmp_path)
     whole = read_stream(seen.flows, seen.messages, ended=False, results=False).job
     assert whole is not None
-    last = begins[len(whole.first_buckets) + len(whole.buckets) - 1]
+    _, last = buckets[len(whole.first_buckets) + len(whole.buckets) - 1]
     assert _until(seen, last) == whole
     assert _until(seen, last - 1) is None
 
 
-def test_where_a_step_holds_more_than_gradients_a_whole_one_is_awaited(tmp_path: Path) -> None:
+def test_where_a_step_holds_more_than_gradients_the_next_one_is_awaited(tmp_path: Path) -> None:
     options = Options(ranks=3, shapes=SHAPES, caps_bytes=CAPS, metric_every=1, steps=4)
-    seen, begins = _captured(options, tmp_path)
+    seen, buckets = _captured(options, tmp_path)
     whole = read_stream(seen.flows, seen.messages, ended=False, results=False).job
     assert whole is not None
     first, each = len(whole.first_buckets), len(whole.buckets)
-    assert _until(seen, begins[first + each - 1]) is None
-    assert _until(seen, begins[first + each]) == whole
+    assert _until(seen, buckets[first + each - 1][1]) is None
+    assert _until(seen, buckets[first + each][0]) == whole
 
 
 @pytest.mark.parametrize("name", ["ll", "simple"])
-def test_a_reading_names_the_message_with_which_the_next_one_tells_more(
+def test_a_reading_names_the_messages_with_which_the_next_one_tells_more(
     name: str, tmp_path: Path
 ) -> None:
-    seen, begins = _captured(JOBS[name], tmp_path)
+    seen, buckets = _captured(JOBS[name], tmp_path)
     messages = sorted(seen.messages, key=lambda message: message.time)
 
     def reading(stop: int) -> Reading:
         return read_stream(seen.flows, messages[:stop], ended=False, results=False)
 
     def come(awaited: Awaited | None) -> int:
-        """Messages of all flows until that one has begun, itself included."""
+        """Messages of all flows until those have begun, the last one included."""
         assert awaited is not None
-        own = [n for n, message in enumerate(messages) if message.flow == awaited.flow]
-        return own[awaited.messages - 1] + 1
+        stops = []
+        for flow, due in awaited.flows:
+            own = [n for n, message in enumerate(messages) if message.flow == flow]
+            stops.append(own[due - 1] + 1)
+        return max(stops)
 
-    weights = sum(message.first_ns < begins[0] for message in messages)
+    weights = sum(message.first_ns < buckets[0][0] for message in messages)
     plan = come(reading(weights).awaited)
     assert reading(plan - 1).why_not[0].of(NO_BUCKET_PLAN)
     planned = reading(plan)

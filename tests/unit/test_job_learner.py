@@ -183,7 +183,7 @@ def test_what_a_reading_awaits_is_read_when_it_has_begun_and_hardly_before(
     own, other = (FlowKey(source="a", destination="b", dest_qp=qp) for qp in (1, 2))
 
     def awaiting(seen: object, flows: object, terms: object) -> stream_reading.ReadingOutcome:
-        awaited = Awaited(flow=own, messages=5)
+        awaited = Awaited(flows=((own, 5),))
         return stream_reading.ReadingOutcome(why_not=(EARLY,), awaited=awaited)
 
     def reads(of_own: int, of_others: int) -> bool:

@@ -18,11 +18,12 @@ from flowcheck.findings.catalog.refused_tc_mirrors import (
     TC_SOURCE_GETS_COPIES,
 )
 from flowcheck.findings.catalog.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
+from flowcheck.findings.catalog.switch_steps import ADD_CLSACT
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
-from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
+from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.apply.tc_mirror import Goal, TcMirrors
 from flowcheck.ops.switch.apply.tc_state import FilterQdisc, NetDevice, TcFilter, TcJournal, TcState
 
@@ -219,5 +220,5 @@ def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
     monkeypatch.setattr(ovs_mirror, "run", gave_up)
     monkeypatch.setattr(ovs_state, "run", gave_up)
     with pytest.raises(StateError, match=sentence):
-        step = CommandStep(kind=ChangeKind.ADD, what="+", command=("ovs-vsctl", "set", "x"))
+        step = CommandStep(what=ADD_CLSACT("eth1"), command=("ovs-vsctl", "set", "x"))
         ovs_mirror.OpenVSwitch("flowcheck", None).run(step, back=False)

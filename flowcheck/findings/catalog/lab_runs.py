@@ -166,3 +166,11 @@ NO_MATPLOTLIB = Entry(
     "lab.no_matplotlib",
     "--plot needs matplotlib: pip install 'flowcheck[plot]', or 'matplotlib>=3.8,<4'",
 )
+
+# What a cluster lacks, in `flowcheck lab status`.
+CLUSTER_UNFINISHED = Entry("lab.cluster_unfinished", "it was never finished")
+NAMESPACE_GONE = Entry("lab.namespace_gone", "namespace {namespace} is gone")
+PROCESS_ENDED = Entry("lab.process_ended", "{what} ({pid}) has ended")
+PORT_GONE = Entry("lab.port_gone", "port {port} is gone")
+PORT_DOWN = Entry("lab.port_down", "port {port} is down")
+MIRROR_GONE = Entry("lab.mirror_gone", "mirror {mirror} is gone")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 FOLDER_REMOVED = Entry("command.folder_removed", "the folder was removed: cd to one that exists")
-FILE_ERROR = Entry("command.file_error", "{path}: {error}")
+FILE_ERROR = Entry("command.file_error", "{path}: {error}", also=("errno",))
+"""errno: its name, ENOENT."""
 NO_ROOM_AT = Entry(
     "command.no_room_at",
     "{path}: no room left on the file system at {mount} ({error}): {free_mib:,} MiB of "

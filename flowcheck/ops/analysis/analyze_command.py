@@ -22,6 +22,8 @@ from flowcheck.findings.catalog.capture_file_problems import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
+from flowcheck.ops.analysis.collective_roles import role_of
+from flowcheck.ops.analysis.collective_sources import sources_of
 from flowcheck.ops.analysis.communicator_summary import communicators_json, summarize_communicators
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
@@ -145,9 +147,11 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "missing": [list(part) for part in collective.missing],
         "sha256": collective.sha256,
         "sources": list(collective.sources),
+        "carried_by": list(sources_of(collective)),
         "assumed": list(collective.assumed),
         "conflicting_bytes": collective.conflicts,
         "meaning": collective.meaning,
+        "role": role_of(collective),
         "algorithm": str(collective.algorithm),
         "tree": collective.algorithm is Algorithm.TREE,  # of before algorithms had names
     }

@@ -27,6 +27,8 @@ class Staging(Closeable):
     def __init__(self, path: Path, handle: Any) -> None:
         self.path = path
         self.handle = handle
+        self._region: NDArray[np.uint8] | None = None
+        """[data bytes] the mapping, once its views keep it."""
 
     @classmethod
     def create(
@@ -148,8 +150,10 @@ class Staging(Closeable):
         Valid until the record is freed or the file closed.
         """
         kept = self.handle.records[record]
-        at = self.handle.data + kept.block_at + kept.bitmap_bytes
-        view = np.frombuffer(ffi.buffer(at, kept.message.length_bytes), np.uint8)
+        offset, size = int(kept.block_at + kept.bitmap_bytes), int(kept.message.length_bytes)
+        if self._region is not None:
+            return self._region[offset : offset + size]
+        view = np.frombuffer(ffi.buffer(self.handle.data + offset, size), np.uint8)
         view.flags.writeable = False
         return view
 
@@ -188,6 +192,15 @@ class Staging(Closeable):
             first_ns=int(m.first_ns),
             order=int(m.position),
         )
+
+    def close_with_last_view(self) -> None:
+        """From now on each `payload_view` keeps the mapping; it is closed with the last of them,
+        and with this object. `close` is not called."""
+        handle = self.handle
+        data = ffi.gc(ffi.cast("uint8_t *", handle.data), lambda _: lib.fc_staging_close(handle))
+        # The buffer keeps what it is of alive, the array the buffer, and each view the array.
+        self._region = np.frombuffer(ffi.buffer(data, int(handle.header.data_bytes)), np.uint8)
+        self._region.flags.writeable = False
 
     def close(self) -> None:
         lib.fc_staging_close(self.handle)

@@ -62,8 +62,8 @@ GROWTH = 1.25
 at most five times the last one (1 / (1 - 1/1.25)). A choice: smaller learns sooner and costs
 more."""
 AWAITED_GROWTH = 2.0
-"""Factor, in place of GROWTH while a message is awaited that a reading named: a guard where it
-never comes so, as when a collective took another protocol. A choice: smaller costs readings that
+"""Factor, in place of GROWTH while messages are awaited that a reading named: a guard where they
+never come so, as when a collective took another protocol. A choice: smaller costs readings that
 tell nothing."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
@@ -224,14 +224,14 @@ class JobLearner:
         return complete >= due and (not early or quiet or hurry)
 
     def _awaited_came(self, extractors: Sequence[Extractor], complete: int) -> bool:
-        """Whether so many messages of the awaited flow have begun. complete: whole messages staged;
-        looks again only once as many more are there as were still to come."""
-        awaited = self._awaited
-        if awaited is None or complete < self._look_at:
+        """Whether so many messages of each awaited flow have begun. complete: whole messages
+        staged; looks again only once as many more are there as were still to come."""
+        if self._awaited is None or complete < self._look_at:
             return False
-        begun = max((_begun_of(extractor, awaited.flow) for extractor in extractors), default=0)
-        self._look_at = complete + max(1, awaited.messages - begun - 1)
-        return begun >= awaited.messages
+        lacking = [due - _begun_of(extractors, flow) for flow, due in self._awaited.flows]
+        # The last message of each flow may have begun and not be whole.
+        self._look_at = complete + max(1, max(lacking) - 1)
+        return max(lacking) <= 0
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
@@ -280,14 +280,16 @@ class JobLearner:
         self._reading = ReadingProcess(seen, flows, terms)
 
 
-def _begun_of(extractor: Extractor, flow: FlowKey) -> int:
-    """Messages of a flow that one mirror point has staged, whole or not."""
-    keys = extractor.keys()
-    if flow not in keys:
-        return 0
-    records = extractor.staging.records()
-    begun = records["message"]["flow"][records["state"] == 1]
-    return int(np.count_nonzero(begun == keys.index(flow)))
+def _begun_of(extractors: Sequence[Extractor], flow: FlowKey) -> int:
+    """Messages of a flow that the mirror point which has most of them has staged, whole or not."""
+    most = 0
+    for extractor in extractors:
+        keys = extractor.keys()
+        if flow in keys:
+            records = extractor.staging.records()
+            begun = records["message"]["flow"][records["state"] == 1]
+            most = max(most, int(np.count_nonzero(begun == keys.index(flow))))
+    return most
 
 
 def _joined_of(

@@ -172,10 +172,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awaited:
-    """Before so many messages of a flow have begun another reading tells no more."""
+    """Before so many messages of each of these flows have begun another reading tells no more."""
 
-    flow: FlowKey
-    messages: int
+    flows: tuple[tuple[FlowKey, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def warned(note: Finding) -> None:
 def difference(steps: list[CommandStep]) -> None:
     """What will be done, and the very commands, on stdout."""
     for step in steps:
-        print(printable(step.what))
+        print(printable(str(step.what)))
         print(printable(f"    {step}"))
     sys.stdout.flush()
 
@@ -51,7 +51,11 @@ def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
     return {
         "outcome": result.outcome.value,
         "steps": [
-            {"kind": step.kind.value, "what": step.what, "command": list(step.command)}
+            {
+                "what": str(step.what),
+                "finding": msgspec.to_builtins(step.what),
+                "command": list(step.command),
+            }
             for step in result.steps
         ],
         "why": msgspec.to_builtins(result.why),

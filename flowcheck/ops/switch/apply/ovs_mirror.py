@@ -43,6 +43,13 @@ from flowcheck.findings.catalog.switch_changes import (
     OVS_SILENT,
     TRAFFIC_UNCHECKED,
 )
+from flowcheck.findings.catalog.switch_steps import (
+    ADD_MIRROR,
+    CHANGE_MIRROR,
+    OVS_EMPTY_MIRROR,
+    OVS_MIRROR,
+    REMOVE_MIRROR,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_state
 from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run
@@ -54,7 +61,7 @@ from flowcheck.ops.switch.apply.ovs_state import (
     OvsPort,
     OvsState,
 )
-from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
+from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 
 COUNTED_S = 15.0
@@ -206,16 +213,16 @@ class OpenVSwitch:
             if ports:
                 words.append(f"{column}={','.join(sorted(local[uuid] for uuid in ports))}")
         return CommandStep(
-            kind=ChangeKind.ADD,
-            what=f"+ {self._unreadable(state, goal)}",
+            what=ADD_MIRROR(self._described(state, goal)),
             command=self._command(*words, "--", "add", "bridge", goal.bridge, "mirrors", "@x"),
         )
 
     def _other(self, state: OvsState, one: OvsMirror, goal: OvsGoal) -> CommandStep:
         now = OvsGoal(bridge=goal.bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
-            kind=ChangeKind.CHANGE,
-            what=f"~ {self._unreadable(state, now)} becomes {self._unreadable(state, goal)}",
+            what=CHANGE_MIRROR(
+                before=self._described(state, now), after=self._described(state, goal)
+            ),
             command=self._command(
                 *("set", "mirror", one.uuid, f"output_port={goal.output}"),
                 f"select_src_port=[{','.join(sorted(goal.rx))}]",
@@ -227,18 +234,18 @@ class OpenVSwitch:
     def _less(self, state: OvsState, one: OvsMirror, bridge: str) -> CommandStep:
         now = OvsGoal(bridge=bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
-            kind=ChangeKind.REMOVE,
-            what=f"- {self._unreadable(state, now)}",
+            what=REMOVE_MIRROR(self._described(state, now)),
             command=self._command("remove", "bridge", bridge, "mirrors", one.uuid),
         )
 
-    def _unreadable(self, state: OvsState, goal: OvsGoal) -> str:
+    def _described(self, state: OvsState, goal: OvsGoal) -> Finding:
         def names(ports: frozenset[str], word: str) -> list[str]:
             return sorted(f"{_called(state, one)}:{word}" for one in ports)
 
         sources = [*names(goal.rx, "rx"), *names(goal.tx, "tx")]
         to = _called(state, goal.output) if goal.output else "no port"
-        return f"mirror {self._name} on {goal.bridge}: {', '.join(sources) or 'nothing'} -> {to}"
+        where = {"mirror": self._name, "bridge": goal.bridge, "monitor": to}
+        return OVS_MIRROR(**where, sources=sources) if sources else OVS_EMPTY_MIRROR(**where)
 
 
 def _called(state: OvsState, uuid: str) -> str:

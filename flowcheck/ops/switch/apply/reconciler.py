@@ -26,20 +26,10 @@ State = TypeVar("State")
 Goal = TypeVar("Goal")
 
 
-class ChangeKind(StrEnum):
-    """What a command does to the switch."""
-
-    ADD = "add"
-    CHANGE = "change"
-    REMOVE = "remove"
-
-
 class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
     """One command, and what it does."""
 
-    kind: ChangeKind
-    what: str
-    """For people."""
+    what: Finding
     command: tuple[str, ...]
     still: Callable[[], bool] | None = None
     """Looks again at what the command is about: False where there is nothing left to do.
@@ -125,8 +115,7 @@ def reconcile(
         _run(target, steps, back=False)
         after = target.observe()
         if missing := target.steps(after, goal):
-            what = "; ".join(step.what for step in missing)
-            raise StateError(STILL_TO_DO(what))
+            raise StateError(STILL_TO_DO([step.what for step in missing]))
         target.confirm(goal)
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
         why = _reason(error)

@@ -28,6 +28,7 @@ from flowcheck.findings.catalog.switch_changes import (
     SONIC_SESSION_TAKEN,
     SONIC_UNHEARD,
 )
+from flowcheck.findings.catalog.switch_steps import ADD_SESSION, REMOVE_SESSION
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
@@ -37,7 +38,7 @@ from flowcheck.ops.switch.apply.command_runner import (
     SshShell,
     run,
 )
-from flowcheck.ops.switch.apply.reconciler import ChangeKind, CommandStep
+from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.apply.sonic_state import SessionRow, SonicState, normalized_row, ports_of
 from flowcheck.ops.switch.mirror_session import MirrorSession
 
@@ -141,8 +142,9 @@ class SonicSwitch:
             return True
 
         return CommandStep(
-            kind=ChangeKind.ADD,
-            what=f"+ session {self._name} on {self._shell.host}: {ports} {way} -> {to}",
+            what=ADD_SESSION(
+                session=self._name, host=self._shell.host, ports=ports, direction=way, monitor=to
+            ),
             command=self._shell.command((*CONFIG, *words)),
             still=still_free,
         )
@@ -156,8 +158,7 @@ class SonicSwitch:
 
         ports = ",".join(sorted(ports_of(there)))
         return CommandStep(
-            kind=ChangeKind.REMOVE,
-            what=f"- session {self._name} on {self._shell.host}: {ports}",
+            what=REMOVE_SESSION(session=self._name, host=self._shell.host, ports=ports),
             command=self._shell.command((*CONFIG, "remove", self._name)),
             still=still_ours,
         )

@@ -52,7 +52,8 @@ class Canvas:
             return 0
         differ = there & seen & (result != data)
         differs = int(differ.sum())
-        self.disputed[start:stop] |= differ
+        if differs:  # else its pages stay untouched, and take no memory
+            self.disputed[start:stop] |= differ
         fresh = seen & ~there
         result[fresh] = data[fresh]
         there |= seen
@@ -81,7 +82,7 @@ class Canvas:
 
     def missing(self) -> tuple[Range, ...]:
         """Ranges no final copy covers."""
-        return ranges_of(~self.covered)
+        return () if self.covered.all() else ranges_of(~self.covered)
 
 
 def ranges_of(mask: NDArray[np.bool_]) -> tuple[Range, ...]:

@@ -114,11 +114,12 @@ def _on_wire(op: Op) -> int:
 
 
 def foretold(cuts: Sequence[Cut], begin: int, start: int, buckets: int) -> bool:
-    """The first iteration under the plan is what each later one will be, before the next begins:
-    its last all-reduce was seen to begin, before it came nothing but broadcasts of buffers, and
-    iteration 0 had nothing behind its gradients either. Where it had, what else a step holds is
-    seen only in a whole one. begin: index of iteration 0's first all-reduce; start: of the first
-    collective under the plan.
+    """The first iteration under the plan was seen whole and is what each later one will be, before
+    the next begins: before its gradients came nothing but broadcasts of buffers, and iteration 0
+    had nothing behind its gradients either. Where it had, what else a step holds is told by the
+    next one alone. Of a last bucket that is not whole a smaller one, or one of another ring, may
+    be the beginning. begin: index of iteration 0's first all-reduce; start: of the first collective
+    under the plan.
     """
     gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning in GRADIENTS]
     if len(gradients) != buckets or gradients[-1] != len(cuts) - 1:
@@ -128,7 +129,7 @@ def foretold(cuts: Sequence[Cut], begin: int, start: int, buckets: int) -> bool:
     lead = cuts[start : gradients[0]]
     alone = len(cuts) - start == len(lead) + buckets
     # What was lost, or has not come yet, may hide something, or be of another size.
-    whole = not any(cut.lost for cut in cuts[start:-1])
+    whole = not any(cut.lost for cut in cuts[begin:])
     return alone and whole and all(cut.op.meaning == BUFFERS for cut in lead)
 
 
