@@ -201,7 +201,7 @@ OF_LAYOUTS = {"monitor", "cable", "traffic"}
 
 def commands() -> tuple[set[str], set[str]]:
     """The command line's commands ("switch render") and options."""
-    names, options, waiting = set[str](), set[str](), [("", get_command(app))]
+    names, options, waiting = set[str](), {"--help"}, [("", get_command(app))]
     while waiting:
         name, command = waiting.pop()
         names.add(name)
