@@ -373,7 +373,7 @@ class ChainState(StateStruct, frozen=True, kw_only=True):
     """Why it ended; None: it runs, or no record says so yet."""
     watched: str | None
     """The address of its own watch server; None: it has none, or none that is known here."""
-    watch_port_in_log: bool
+    watch_port_in_log: bool = False
     """It has one, at a port that the kernel chose: its log names it."""
     stages: tuple[StageState, ...]
     rings: tuple[RingState, ...]
