@@ -54,11 +54,23 @@ manifest, and is not read."""
 
 
 class CheckpointKind(StrEnum):
-    """What of a trainer's state an output holds; the texts are those of the file."""
+    """What of a trainer's state an output holds."""
 
-    FULL = "parameters and optimizer state"
-    PARAMETERS_ONLY = "parameters, no optimizer state"
+    FULL = "full"
+    """Parameters and optimizer state."""
+    PARAMETERS_ONLY = "parameters"
+    """No optimizer state."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> CheckpointKind | None:
+        """As earlier releases wrote it; msgspec asks here as well."""
+        return _EARLIER_KINDS.get(str(value))
+
+
+_EARLIER_KINDS = {
+    "parameters and optimizer state": CheckpointKind.FULL,
+    "parameters, no optimizer state": CheckpointKind.PARAMETERS_ONLY,
+}
 
 FULL, PARAMETERS_ONLY = CheckpointKind.FULL, CheckpointKind.PARAMETERS_ONLY
 FileSpan = tuple[str, int, int]
