@@ -114,6 +114,16 @@ BUCKETS_BY_MAPS = Entry(
     "{buckets} buckets: the all-reduces between two maps of used parameters, parameters in "
     "registration order, the last ones first",
 )
+BUCKETS_BY_CAPS = Entry(
+    "job.buckets_by_caps",
+    "buckets end where DDP's usual bucket_cap_mb ends them: their sizes on the wire allow {others} "
+    "other ways",
+)
+BUCKETS_BY_NUMBERS = Entry(
+    "job.buckets_by_numbers",
+    "buckets end where numbers like the others end in their last lines: their sizes on the wire "
+    "allow {others} other ways",
+)
 STATED_MODEL_REDUCES = Entry(
     "job.stated_model_reduces",
     "{all_reduces} all-reduces of the stated model's gradients, {layout}: their sizes, in every "

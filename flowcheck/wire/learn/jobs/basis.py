@@ -75,6 +75,7 @@ def assumed(
             learning.OTHER_ORDER_FITS(layout=habits.own, other=other) for other in habits.own_others
         ]
         told += [learning.IN_STATED_ORDER()] * in_stated_order(habits.own)
+    told += [habits.plan_by] if habits.plan_by is not None else []
     told += communicator.ring.by_gpu
     if any(op.kind is CollectiveKind.BROADCAST for op in each):
         stated = habits.types is not None and habits.types.beside

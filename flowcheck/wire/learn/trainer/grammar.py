@@ -66,8 +66,13 @@ MOST_UNLICENSED = 4
 class Trainer:
     """The expectations of one search; remembers what each prefix of cuts told."""
 
-    def __init__(self, types: Types | None = None, placed: Placed | None = None) -> None:
-        begin = Habits(types=types, placed=placed)
+    def __init__(
+        self,
+        types: Types | None = None,
+        placed: Placed | None = None,
+        plan: ddp_messages.Buckets = (),
+    ) -> None:
+        begin = Habits(types=types, placed=placed, told_plan=plan)
         self._told: list[tuple[Cut | None, Habits]] = [(None, begin)]
 
     def habits(self, ring: Ring, path: Sequence[Cut]) -> Habits:
