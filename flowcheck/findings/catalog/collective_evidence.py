@@ -66,11 +66,6 @@ NO_ADDED_STEP = Entry(
 )
 
 # Assumptions: no byte seen could contradict them.
-END_BY_PLAN = Entry(
-    "collectives.end_by_plan",
-    "it ends where the bucket ends that it is taken for: another tensor, or elements of another "
-    "size, would fill the same lines",
-)
 END_OPEN = Entry("collectives.end_open", "where the tensor ends inside its last line is unknown")
 END_BY_CONTENT = Entry(
     "collectives.end_by_content",

@@ -24,6 +24,14 @@ NO_BUCKET_PLAN = Entry("job.no_bucket_plan", "the trainer's bucket plan was not 
 NO_WHOLE_ITERATION = Entry(
     "job.no_whole_iteration", "no whole iteration after the bucket plan was seen yet"
 )
+ONE_ITERATION = Entry(
+    "job.one_iteration",
+    "the capture ends in iteration 0 or behind it: which buckets later iterations have is told at "
+    "the beginning of the next one (of the one after it under static_graph). What was seen of "
+    "{parameters} parameters of {elements:,} elements, of their initial weights and of iteration "
+    "0's gradients is told",
+    remedy="Capture one more step (two under static_graph), or the whole of it.",
+)
 UNKNOWN_ITERATION_0 = Entry(
     "job.unknown_iteration_0",
     "iteration 0 reduced buckets that this release of FlowCheck does not know",
@@ -123,6 +131,10 @@ BUCKETS_BY_NUMBERS = Entry(
     "job.buckets_by_numbers",
     "buckets end where numbers like the others end in their last lines: their sizes on the wire "
     "allow {others} other ways",
+)
+ONE_ITERATION_SEEN = Entry(
+    "job.one_iteration_seen",
+    "later iterations hold what iteration 0 held: nothing came behind it",
 )
 STATED_MODEL_REDUCES = Entry(
     "job.stated_model_reduces",

@@ -11,6 +11,7 @@ from flowcheck.findings.catalog.collective_evidence import (
     BEGINNING_UNTOLD,
     CHUNK_PLACES_OPEN,
     COPIES_DIFFER,
+    END_BY_CONTENT,
     END_OPEN,
     NO_ADDED_STEP,
     READINGS_UNTRIED,
@@ -119,8 +120,8 @@ def collect(
         elif ends.open(i, canvas):
             uncover_end(canvas, cut.op.protocol)
             assumed.append(END_OPEN())
-        elif (by := ends.assumed(i, canvas)) is not None:
-            assumed.append(by)
+        elif ends.assumed(i, canvas):
+            assumed.append(END_BY_CONTENT())
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )

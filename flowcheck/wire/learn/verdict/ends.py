@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowcheck.findings.catalog.collective_evidence import END_BY_CONTENT, END_BY_PLAN
-from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     LL_LINE_DATA_BYTES,
@@ -59,16 +57,11 @@ class Ends:
 
     def open(self, i: int, canvas: Canvas) -> bool:
         """Neither a plan nor a byte tells where the result of cut `i` ends."""
-        return not self.told(i) and self.assumed(i, canvas) is None
+        return not self.told(i) and not self._by_content(i, canvas)
 
-    def assumed(self, i: int, canvas: Canvas) -> Finding | None:
-        """What cut `i` ends by where sizes do not tell: the plan, if it is the bucket that it was
-        taken for; or only what stands in its last line. None: it is told, or nothing does."""
-        if self.told(i):
-            return None
-        if self._placed(i) and self._cuts[i].op.meaning == BUCKET and i < self._hidden_from:
-            return END_BY_PLAN()
-        return END_BY_CONTENT() if self._by_content(i, canvas) else None
+    def assumed(self, i: int, canvas: Canvas) -> bool:
+        """Only what stands in its last line tells where the result of cut `i` ends."""
+        return not self.told(i) and self._by_content(i, canvas)
 
     def _by_content(self, i: int, canvas: Canvas) -> bool:
         # What fills up a group may be anything: of another tensor, even of the same kind.
