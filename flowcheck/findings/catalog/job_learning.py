@@ -37,6 +37,14 @@ NO_WHOLE_ITERATION = Entry(
     cause="Each iteration so far has gaps, or the job pauses.",
     remedy="Wait one iteration; see where frames are lost (`flowcheck status`).",
 )
+ONE_ITERATION = Entry(
+    "job.one_iteration",
+    "the capture ends in iteration 0 or behind it: which buckets later iterations have is told at "
+    "the beginning of the next one (of the one after it under static_graph). What was seen of "
+    "{parameters} parameters of {elements:,} elements, of their initial weights and of iteration "
+    "0's gradients is told",
+    remedy="Capture one more step (two under static_graph), or the whole of it.",
+)
 UNKNOWN_ITERATION_0 = Entry(
     "job.unknown_iteration_0",
     "iteration 0 reduced buckets that this release of FlowCheck does not know",
@@ -156,6 +164,20 @@ BUCKETS_BY_MAPS = Entry(
     "job.buckets_by_maps",
     "{buckets} buckets: the all-reduces between two maps of used parameters, parameters in "
     "registration order, the last ones first",
+)
+BUCKETS_BY_CAPS = Entry(
+    "job.buckets_by_caps",
+    "buckets end where DDP's usual bucket_cap_mb ends them: their sizes on the wire allow {others} "
+    "other ways",
+)
+BUCKETS_BY_NUMBERS = Entry(
+    "job.buckets_by_numbers",
+    "buckets end where numbers like the others end in their last lines: their sizes on the wire "
+    "allow {others} other ways",
+)
+ONE_ITERATION_SEEN = Entry(
+    "job.one_iteration_seen",
+    "later iterations hold what iteration 0 held: nothing came behind it",
 )
 STATED_MODEL_REDUCES = Entry(
     "job.stated_model_reduces",
