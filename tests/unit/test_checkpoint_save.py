@@ -139,6 +139,7 @@ def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path
         "arguments": {},
         "until_audit": True,
         "sentence": str(SQUARE_ROOTS()),
+        "remedy": SQUARE_ROOTS().remedy,
     }
     assert load_manifest(folder).assumed == (SQUARE_ROOTS(),)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["latest", "step-2"]
