@@ -128,7 +128,7 @@ class ActiveJob:
         short = generations.incomplete_step()
         if short is None or self.lost or done:
             return done
-        if looks and (done := self._recut(short, ended=rings_drained(self._extractors))):
+        if looks and (done := self._skip_unplanned(short, ended=rings_drained(self._extractors))):
             return done
         if short.iteration in self.generations.refused:
             why = self.generations.refused[short.iteration]
@@ -180,13 +180,13 @@ class ActiveJob:
             self._note(found)
         return len(passed) + self.assign_staged() if passed else 0
 
-    def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
+    def _skip_unplanned(self, short: IncompleteStep, *, ended: bool) -> int:
         """Reads flows that left their plan again: messages between the steps are identified and
         skipped."""
         self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
         if self._broken is not None:
             return 0
-        outcome = self.planned.recuts.look(
+        outcome = self.planned.deviations.look(
             self._extractors,
             self._apart.numbers,
             open_step=short.iteration + GENERATIONS - 1,
@@ -205,7 +205,7 @@ class ActiveJob:
         self._hand_on()
         short = generations.incomplete_step()
         if short is not None and not short.lost:
-            done = done or self._recut(short, ended=True)
+            done = done or self._skip_unplanned(short, ended=True)
             if not done and self.planned.explain(self._apart.numbers):
                 done = self.assign_staged()
         if done or generations.waiting:

@@ -61,16 +61,16 @@ class InstalledPlans:
         self._looked = [0] * len(extractors)
         self.passage = FlowProgress(extractors, clock)
         once = job.kind is FollowedData.PARAMETERS and not (job.sees_units_twice or job.sharded)
-        self.recuts = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
+        self.deviations = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
 
     def restore(self, *, lost: bool) -> None:
-        """Ends what a kill interrupted: gives every plan the cuts that were decided. lost: nothing
+        """Ends what a kill interrupted: gives every plan the skips that were decided. lost: nothing
         is placed any more, and the job may be joined again."""
         for extractor in self._extractors:
             states = extractor.staging.plans()["state"]
             for index, key in enumerate(extractor.keys()):
                 if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
-                    self.recuts.restore(extractor, index, key)
+                    self.deviations.restore(extractor, index, key)
         if lost:
             self.join_again()
 
@@ -101,7 +101,7 @@ class InstalledPlans:
                 else:
                     first = self._base + 1
                     extractor.install_plan(plan, first_step=first, frontier=plan.connection)
-                    self.recuts.restore(extractor, index, key)
+                    self.deviations.restore(extractor, index, key)
             self._looked[number] = len(keys)
         self._fresh = False
 
