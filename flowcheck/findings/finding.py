@@ -26,7 +26,7 @@ INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 HEX_SHOWN = 60
 """Characters of such a number that are kept."""
 UNTIL_AUDIT = " (no audit has shown it yet)"
-"""Ends the sentence of what is assumed until an audit of a step taken since passes."""
+"""Ends the sentence of what is assumed until an audit of a step applied since passes."""
 
 
 class Finding(msgspec.Struct, frozen=True, eq=False):
@@ -38,7 +38,7 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         str, bool | int | float | str | Finding | tuple[Scalar | Finding, ...] | None
     ] = {}
     until_audit: bool = False
-    """It is assumed until an audit of a step taken since passes."""
+    """It is assumed until an audit of a step applied since passes."""
     sentence: str = ""
     """As the version that made it said it; shown only where this one does not know the code."""
 

@@ -158,5 +158,5 @@ SCHEDULE_ARGUMENTS = Entry(
 )
 TAKES_A_NUMBER = Entry("schedule.takes_a_number", "torch's {schedule} takes a number as {argument}")
 CANNOT_STEP = Entry(
-    "schedule.cannot_step", "{schedules} cannot take step {step} with these: {error}"
+    "schedule.cannot_step", "{schedules} cannot apply step {step} with these: {error}"
 )

@@ -170,7 +170,7 @@ def _wire(topology: ClusterLayout, ring: ChannelRing) -> MirroredPort:
         ranks=ring.ranks,
         channels=ring.channels,
         protocol=topology.protocol,
-        rule=topology.rule,
+        era=topology.era,
         gpus=ring.group.gpus,
         pmtu_bytes=topology.pmtu,
     )
@@ -180,7 +180,7 @@ def _of_link(
     size: int, element: int, sender: int, protocol: Protocol, wire: MirroredPort, channel: int
 ) -> Carried:
     each = _by_channel(
-        size, element, sender, wire.ranks, wire.channels, protocol, wire.rule, wire.pmtu_bytes
+        size, element, sender, wire.ranks, wire.channels, protocol, wire.era, wire.pmtu_bytes
     )
     return each[channel]
 
@@ -193,7 +193,7 @@ def _by_channel(
     ranks: int,
     channels: int,
     protocol: Protocol,
-    rule: NcclEra,
+    era: NcclEra,
     pmtu: int,
 ) -> tuple[Carried, ...]:
     """[channel] of one all-reduce."""
@@ -204,7 +204,7 @@ def _by_channel(
         ranks=ranks,
         channels=channels,
         protocol=protocol,
-        rule=rule,
+        era=era,
     )
     return tuple(
         Carried(

@@ -81,7 +81,7 @@ class InstalledPlans:
         """
         for number, extractor in enumerate(self._extractors):
             keys = extractor.keys()
-            beside = self._beside(extractor) if self._fresh else set()
+            unplanned = self._unplanned_flows(extractor) if self._fresh else set()
             wrote = extractor.flows.flows()["write_packets"] > 0
             new = [*self._waiting[number], *range(self._looked[number], len(keys))]
             self._waiting[number] = []
@@ -94,7 +94,7 @@ class InstalledPlans:
                     self.late_flows[number].add(index)
                 elif plan is None and not wrote[index]:
                     self._waiting[number].append(index)
-                elif plan is None and index not in beside:
+                elif plan is None and index not in unplanned:
                     self.late_flows[number].add(index)
                 elif plan is None or lost:
                     extractor.ignore(index)
@@ -105,7 +105,7 @@ class InstalledPlans:
             self._looked[number] = len(keys)
         self._fresh = False
 
-    def _beside(self, extractor: Extractor) -> set[int]:
+    def _unplanned_flows(self, extractor: Extractor) -> set[int]:
         """Flows without a plan that began before the first iteration of all others was over:
         clear-to-send, and other traffic of the job. Of a job joined midstream these are all flows
         without a plan."""

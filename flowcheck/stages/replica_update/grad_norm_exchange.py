@@ -125,9 +125,9 @@ class GradNormExchange:
         write_atomically(_file(self._run), msgspec.json.encode(told), durable=False)
 
     def _published_by(self, number: int, name: str) -> str | None:
-        return _read(_file(self._beside(number))).get(name)
+        return _read(_file(self._other_run(number))).get(name)
 
-    def _beside(self, number: int) -> RunDir:
+    def _other_run(self, number: int) -> RunDir:
         return self._run.port.job_run_dir(number)
 
     def _is_over(self, life: int, step: Step) -> bool:
@@ -142,16 +142,16 @@ class GradNormExchange:
         return True
 
     def _passed(self, number: int, step: Step) -> bool:
-        """Whether that ring will never take this step."""
-        beside = self._beside(number)
-        own, record = incarnation_of(self._run), read_record(beside)
+        """Whether that ring will never apply this step."""
+        run = self._other_run(number)
+        own, record = incarnation_of(self._run), read_record(run)
         other = record.incarnation
         if other.number != own.number or record.extract.offered is not None:
             return other.number >= own.number
-        if other.step is None or not beside.shard.exists():
+        if other.step is None or not run.shard.exists():
             return False
         wanted = other.iteration_of(step, self._optimizer.synced_backwards)
-        with GradientShard.open(beside.shard) as shard:
+        with GradientShard.open(run.shard) as shard:
             lost = [
                 shard.iteration(n)
                 for n in range(GENERATIONS)

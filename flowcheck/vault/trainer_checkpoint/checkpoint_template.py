@@ -63,7 +63,7 @@ class CheckpointTemplate:
     order: tuple[OptimizerNumber, ...]
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
     step: Step
-    """Optimizer steps taken when it was written."""
+    """Optimizer steps applied when it was written."""
     tells_step: bool = field(default=True, kw_only=True)
     """False: nothing in it does; the step is the one that was stated, else 0."""
     optimizer_nodes: tuple[dict[str, Any], ...] = ()
@@ -111,10 +111,10 @@ def load_template(
 
 
 def template_for(
-    path: Path, layout: Layout, rule: OptimizerConfig, step: Step | None = None
+    path: Path, layout: Layout, config: OptimizerConfig, step: Step | None = None
 ) -> CheckpointTemplate:
     """As `load_template`, by what a job states: its optimizer, and perhaps its names."""
-    order = optimizer_numbering(rule, layout)
+    order = optimizer_numbering(config, layout)
     return load_template(path, layout, stated_names(layout), step, order)
 
 
