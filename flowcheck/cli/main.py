@@ -49,7 +49,7 @@ def stage(
         int | None,
         typer.Option(help="End when the process with this ID ends; set by the supervisor."),
     ] = None,
-    lend: Annotated[
+    checkpoint_socket: Annotated[
         int | None,
         typer.Option(
             help="File descriptor of a socket: after its stage has ended, this process writes the "
@@ -67,10 +67,10 @@ def stage(
 
     for_stage(name, run, number)
     code = stage_main.run_stage(name, run, number, parent)
-    if lend is not None and code == 0:
+    if checkpoint_socket is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
 
-        run_checkpoint_helper(lend)
+        run_checkpoint_helper(checkpoint_socket)
     if as_json:
         print(json.dumps({"stage": name, "number": number, "exit_code": code}))
     raise typer.Exit(code)

@@ -127,7 +127,7 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     schedule: str | None = None
     """A class of torch.optim.lr_scheduler ("OneCycleLR"), or LambdaLR's function: "file.py:factory"
     or "package.module:factory", called with `schedule_arguments`, which returns the factor by
-    number of steps taken."""
+    number of applied steps."""
     schedule_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     """Keyword arguments of the class or the factory."""
     schedule_every: int = 1

@@ -202,18 +202,18 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
 class CodeApproval:
     """Who states the code that a checkpoint's manifest names."""
 
-    rules: tuple[OptimizerConfig | None, ...] = ()
+    configs: tuple[OptimizerConfig | None, ...] = ()
     """[optimizer] of job files: what one of them states as well is run."""
     user: bool = False
     """Whoever asks vouches for all of it."""
 
-    def stated(self, rule: OptimizerConfig) -> OptimizerConfig:
-        """A checkpoint's rule, whose code is run as far as it is stated."""
+    def stated(self, config: OptimizerConfig) -> OptimizerConfig:
+        """A checkpoint's [optimizer], whose code is run as far as it is stated."""
         if self.user:
-            return with_trusted_code(rule, None)
-        for one in filter(None, self.rules):
-            rule = with_trusted_code(rule, one)
-        return rule
+            return with_trusted_code(config, None)
+        for one in filter(None, self.configs):
+            config = with_trusted_code(config, one)
+        return config
 
 
 NO_APPROVAL = CodeApproval()
@@ -222,13 +222,13 @@ NO_APPROVAL = CodeApproval()
 def code_approval_for(checkpoint: Path, run: Path | None, *, code: bool) -> CodeApproval:
     """Of a checkpoint that a command names: the run directory that it lies in states its code, and
     the one that the command names. code: the user vouches for it."""
-    rules = []
+    configs = []
     for root in (run, *checkpoint.absolute().parents):
         # Somebody else's, or damaged: it states nothing here.
         with suppress(ConfigError, OSError):
             if root is not None and is_run(root):
-                rules.append(RunDir(root).settings().optimizer)
-    return CodeApproval(tuple(rules), code)
+                configs.append(RunDir(root).settings().optimizer)
+    return CodeApproval(tuple(configs), code)
 
 
 def from_checkpoint(
@@ -295,7 +295,7 @@ class _Positions:
 
 
 def _settle(run: RunDir, config: JobConfig) -> None:
-    """Raises StateError where whole steps wait and the updater does not take them."""
+    """Raises StateError where whole steps wait and the updater does not apply them."""
     last = _positions(run, config)
     began_s = moved_s = arrived_s = since_s = time.monotonic()
     while time.monotonic() - moved_s < last.settle_limit_s:

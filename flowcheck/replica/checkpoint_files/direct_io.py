@@ -174,7 +174,7 @@ class DirectWrite:
         self._done_bytes = 0
         """Handed to the disk."""
 
-    def poured(self) -> tuple[FileSum, dict[str, str]]:
+    def write(self) -> tuple[FileSum, dict[str, str]]:
         """Writes the file, not synced yet; (sums of the file, of each tensor in it). Raises
         StateError, which names the tensor, where one has not the sum it is to have, or does not
         read back; OSError, which names the file, where there is no room or it is given up."""

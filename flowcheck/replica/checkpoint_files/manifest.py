@@ -104,7 +104,7 @@ class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     digest: str
     """`Replica.digest` of this step, see state_digest.py; empty where no replica gave it."""
     torch_version: str
-    """Whose arithmetic took the steps."""
+    """Whose arithmetic applied the steps."""
     kind: CheckpointKind = CheckpointKind.FULL
     older: dict[str, int] = {}
     """Parameters that are of another step than `step`, and which."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
@@ -34,7 +34,7 @@ class ProvedJob:
     """Of the job, both directions of each of its connections."""
     other_jobs: int = 0
     """Other data-parallel jobs that were read."""
-    beside_weights: NDArray[np.uint8] | None = None
+    auxiliary_weights: NDArray[np.uint8] | None = None
     """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there
     are none, or it is not stated."""
 
@@ -43,9 +43,9 @@ class ProvedJob:
         CrossRingReassembly(folder / "numbers").learned(self.numbers, self.messages)
         self._write_files(folder)
 
-    def keep(self, run: RunDir, apart: CrossRingReassembly) -> None:
+    def keep(self, run: RunDir, reassembly: CrossRingReassembly) -> None:
         """As the job that is followed."""
-        apart.learned(self.numbers, self.messages)
+        reassembly.learned(self.numbers, self.messages)
         self._write_files(run.learned_folder)
 
     def _write_files(self, folder: Path) -> None:
@@ -54,8 +54,8 @@ class ProvedJob:
         # The job appears last: where it is, the weights are.
         if self.weights is not None:
             write_atomically(folder / "weights.bin", self.weights.data)
-        if self.beside_weights is not None:
-            write_atomically(folder / "beside.bin", self.beside_weights.data)
+        if self.auxiliary_weights is not None:
+            write_atomically(folder / AUXILIARY_WEIGHTS, self.auxiliary_weights.data)
         write_atomically(folder / "job.json", encode_job(self.job))
 
 

@@ -49,7 +49,7 @@ class ReadingOutcome:
 
     job: LearnedJob | None = None
     weights: NDArray[np.uint8] | None = field(default=None, repr=False)
-    beside_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """As of `Weights.beside`."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
     why_not: tuple[Finding, ...] = ()
@@ -81,7 +81,7 @@ class ReadingTerms:
     known: KnownJob = NO_KNOWN_JOB
     """Of a job that may be joined midstream."""
     blocks: tuple[int, ...] = ()
-    parted: ShardedTraining | None = None
+    sharded: ShardedTraining | None = None
     selector: JobSelector | None = None
     """Which of several jobs; None: the one that began first."""
 
@@ -99,7 +99,7 @@ def read_first_life(
             earlier=terms.before,
             stated=terms.operator_statement,
             blocks=terms.blocks,
-            parted=terms.parted,
+            parted=terms.sharded,
             results=False,
         )
         reading = select_job(reading, terms.selector)
@@ -115,7 +115,7 @@ def read_first_life(
         before=terms.before if terms.quiet else None,
         earlier=terms.before,
         blocks=terms.blocks,
-        parted=terms.parted,
+        parted=terms.sharded,
         hasty=terms.hasty,
         stated=terms.operator_statement,
         results=False,
@@ -153,7 +153,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
     return ReadingOutcome(
         job=reading.job,
         weights=weights.result,
-        beside_weights=weights.beside,
+        auxiliary_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),

@@ -61,7 +61,7 @@ class CheckpointTemplate:
     order: tuple[OptimizerNumber, ...]
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
     step: Step
-    """Optimizer steps taken when it was written."""
+    """Optimizer steps applied when it was written."""
     tells_step: bool = field(default=True, kw_only=True)
     """False: nothing in it does; the step is the one that was stated, else 0."""
     optimizer_nodes: tuple[dict[str, Any], ...] = ()

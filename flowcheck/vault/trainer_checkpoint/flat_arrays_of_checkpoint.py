@@ -82,7 +82,7 @@ def _put_beside(
     flat: dict[str, np.ndarray],
 ) -> None:
     """Masters, averages and the loss scale, as the file has them. Raises StateError where it lacks
-    them: nothing else tells of them once steps were taken."""
+    them: nothing else tells of them once steps were applied."""
     begun = template.step == 0
     inner = stepped_layout(config, description.layout)
     masters = tensors_of_section(description, flat, state_section_names.MASTER)
