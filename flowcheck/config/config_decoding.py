@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from flowcheck import foreign_messages
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_settings import (
@@ -51,9 +52,9 @@ def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
         text = str(error)
-        where = re.search(r"at `\$\.?(.*)`", text)
+        where = foreign_messages.MSGSPEC_PLACE.search(text)
         key = where[1] if where else "job file"
-        right = _plain(text.split(" - at ", maxsplit=1)[0], _choices(kind, key))
+        right = _plain(text[: where.start()] if where else text, _choices(kind, key))
         raise ConfigError(key, _lookup(tree, key), right) from error
 
 
@@ -72,11 +73,11 @@ def _plain(told: str, choices: tuple[str, ...]) -> Finding:
     """Translates msgspec's message about a value into a finding in words of the job file."""
     if choices:
         return ONE_OF(choices)
-    if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
+    if missing := foreign_messages.MSGSPEC_MISSING.fullmatch(told):
         return NOT_STATED(missing[1])
-    if wrong := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", told):
+    if wrong := foreign_messages.MSGSPEC_LENGTH.fullmatch(told):
         return WRONG_LENGTH(wanted=int(wrong[1]), found=int(wrong[2]))
-    if wrong := re.fullmatch(r"Expected `(.+)`, got `(\w+)`", told):
+    if wrong := foreign_messages.MSGSPEC_TYPE.fullmatch(told):
         wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
         found = WORDS.get(wrong[2], wrong[2])
         return WRONG_TYPE(wanted=" or ".join(wanted), found=found)

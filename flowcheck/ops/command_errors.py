@@ -46,15 +46,9 @@ def exit_on_error(run: Callable[[], object]) -> None:
         found = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
-    ending = {"remedy": remedy_of(found) or None, "exit_code": OPERATOR_ERROR}
+    ending = {"remedy": found.remedy or None, "exit_code": OPERATOR_ERROR}
     print_message(found, ERROR, ending if asks_for_json() else None)
     sys.exit(OPERATOR_ERROR)
-
-
-def remedy_of(found: Finding) -> str:
-    """What to do, of the catalogue: the finding's own, else that of the first one in it."""
-    inner = [one for one in found.arguments.values() if isinstance(one, Finding)]
-    return found.remedy or next(filter(None, map(remedy_of, inner)), "")
 
 
 def file_error_finding(error: OSError) -> Finding:

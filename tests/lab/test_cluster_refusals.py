@@ -79,7 +79,8 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     assert left.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("\n") == 1
+    _, *remedy = captured.err.splitlines()
+    assert len(remedy) <= 1 and all(line.startswith("  ") for line in remedy)
     return captured.err
 
 

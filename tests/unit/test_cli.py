@@ -39,12 +39,13 @@ def flowcheck(*words: str | Path) -> tuple[int, str, str]:
 
 
 def refused(*words: str | Path) -> str:
-    """The one sentence on stderr."""
+    """The one sentence on stderr, and what to do in a line below it."""
     code, out, err = flowcheck(*words)
     assert code == 2, out + err
     assert "Traceback" not in err
     assert err.startswith("flowcheck: "), err
-    assert err.count("\n") == 1, err
+    _, *remedy = err.splitlines()
+    assert len(remedy) <= 1 and all(line.startswith("  ") for line in remedy), err
     return err
 
 
@@ -229,10 +230,11 @@ def test_a_ring_larger_than_memory_is_refused_before_it_is_made(tmp_path: Path) 
         '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
     )
     code, _, err = flowcheck("up", job, "--run", tmp_path / "run")
-    sentence = err.splitlines()[-1]  # before it, what killed chains left on this machine
+    *_, sentence, remedy = err.splitlines()  # before it, what killed chains left on this machine
     assert code == 2
     assert "ring.slots = 67108864" in sentence
     assert "choose fewer slots" in sentence
+    assert remedy == "  `flowcheck plan job.toml` shows the sum line by line."
 
 
 @pytest.mark.parametrize("verb", [("status",), ("stage", "parse")])

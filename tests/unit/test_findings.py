@@ -45,6 +45,7 @@ def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
         "arguments": {"step": 3, "bytes": 40000, "why": [why, why]},
         "until_audit": False,
         "sentence": "step 3 lacks 40,000 bytes: it rained; it rained",
+        "remedy": "look",
     }
     again = back(finding)
     assert (again, str(again), hash(again)) == (finding, str(finding), hash(finding))

@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
-OUTSIDE = ("untrusted_paths", "private_files", "step_numbers", "findings", "closing_context")
-"""Of names and files that others made: below every room but what is pure."""
+OUTSIDE = (
+    "untrusted_paths",
+    "private_files",
+    "step_numbers",
+    "findings",
+    "closing_context",
+    "foreign_messages",
+)
+"""Of names, files and texts that others made: below every room but what is pure."""
 MAY_IMPORT = {
     "findings": {"findings"},
     "optimizer_rules": {"optimizer_rules", "findings", "_core"},

@@ -18,6 +18,7 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog.filled_parts import BUFFERS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_command import print_lacks
 from flowcheck.ops.restore.step_lookup import FoundStep
@@ -135,7 +136,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
 def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Path) -> None:
     torch.save(trainer.files[0], tmp_path / "early.pt")
     filled = fill(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
-    assert "3 buffers of the model" in filled.replaced and filled.older == {"own": 0}
+    assert BUFFERS(3) in filled.replaced and filled.older == {"own": 0}
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
     assert [n for n in wanted if not torch.equal(own[n], wanted[n])] == ["own"]

@@ -27,6 +27,9 @@ NO_PACKET_SOCKET = Entry(
     "captured.no_packet_socket",
     "this process has no packet socket at {interface}: frames that the kernel drops there are not "
     "known",
+    cause="The kernel's count of dropped frames belongs to a socket that this process does not "
+    "have.",
+    remedy="Nothing is lost by it. `ethtool -S INTERFACE` shows the NIC's own counters.",
 )
 CAPTURE_IS_A_FOLDER = Entry(
     "captured.is_a_folder", "{path}: is a folder; name the capture files in it"
@@ -62,10 +65,17 @@ IS_TOO_SHORT = Entry(
     "{path}: {bytes} bytes are too short for a capture file: the program that captured was ended "
     "while it began, or its disk was full; capture again",
 )
-IS_MISSING = Entry("captured.is_missing", "{path}: no such file; {folder} has {there}")
+IS_MISSING = Entry(
+    "captured.is_missing",
+    "{path}: no such file; {folder} has {there}",
+    cause="The path is misspelt, or the file was moved.",
+    remedy="Name one of those, or correct the path.",
+)
 IS_UNREADABLE = Entry(
     "captured.is_unreadable",
     "{path}: cannot be opened: {error}; this command runs as {user}",
+    cause="This user may not read the file.",
+    remedy="Run the command as root, or give this user the right to read it (`chmod`, `chown`).",
 )
 OTHER_LINK_TYPE = Entry(
     "captured.other_link_type",
@@ -89,7 +99,12 @@ IS_TORN = Entry(
     "before it was whole.",
     remedy="Cut it as the sentence says: the steps whose frames come later are not in it.",
 )
-CAPTURE_REFUSED = Entry("captured.refused", "{path}: cannot be read as a capture: {error}")
+CAPTURE_REFUSED = Entry(
+    "captured.refused",
+    "{path}: cannot be read as a capture: {error}",
+    cause="The file is no capture that FlowCheck reads.",
+    remedy="Convert it: `editcap -F pcapng OLD NEW`, or capture again with `tcpdump -w FILE`.",
+)
 
 # What lost packets of a capture mean for a replica.
 

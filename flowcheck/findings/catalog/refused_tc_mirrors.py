@@ -42,6 +42,10 @@ SHARED_BLOCK = Entry(
     "tc_mirror.shared_block",
     "its filters are in a block that it shares with other devices: the frames of all of them would "
     "be copied",
+    cause="tc shares filters between devices here: the mirror would copy the frames of all of "
+    "them.",
+    remedy="Mirror at the switch, or have the owner of the block give this device filters of its "
+    "own.",
 )
 INGRESS_QDISC = Entry(
     "tc_mirror.ingress_qdisc",

@@ -62,4 +62,6 @@ OTHER_OPTIMIZER = Entry(
 OTHER_GROUP_COUNT = Entry(
     "settings.other_group_count",
     "{file}: its optimizer has {found} parameter groups, the job file states {stated}",
+    cause="The job file states other groups than the script makes.",
+    remedy="State each group: `[[optimizer.groups]]`.",
 )

@@ -187,17 +187,22 @@ def _lost(reading: Reading) -> list[str]:
 
 def as_dicts(reading: Reading) -> list[dict[str, Any]]:
     """Every data-parallel job whose beginning was captured, in that order, for programs."""
-    return [_as_dict(part) for part in reading.parts]
+    return [_as_dict(part, reading) for part in reading.parts]
 
 
-def _as_dict(part: Part) -> dict[str, Any]:
+def _as_dict(part: Part, reading: Reading) -> dict[str, Any]:
     job, weights = part.job, part.weights
+    own = [c for c in reading.collectives if c.communicator == part.communicator]
+    flows = {placed.flow for c in own for placed in c.placements}
+    seen = sorted({address for key in flows for address in (key.source, key.destination)})
+    # Of a job that is not learned too the start-up tells what it is of.
+    shapes = None if weights is None else len(weights.shapes)
     return {
         "communicator": part.communicator,
         "learned": job is not None,
-        "ranks": job.communicators[0].ranks if job is not None else None,
-        "addresses": addresses_of(job) if job is not None else [],
-        "parameters": len(job.parameters) if job is not None else None,
+        "ranks": job.communicators[0].ranks if job is not None else own[0].ranks if own else None,
+        "addresses": addresses_of(job) if job is not None else seen,
+        "parameters": len(job.parameters) if job is not None else shapes,
         "buckets": [list(bucket) for bucket in job.buckets] if job is not None else [],
         "weights_sha256": weights.sha256 if weights is not None else None,
         "assumed": list(job.assumed) if job is not None else [],

@@ -117,8 +117,11 @@ def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
     lost: StepLost | None = result["lost"]
     if lost is not None:
         out.print(f"[red]{escape(str(lost_step_finding(lost)))}[/]")
+        out.print(f"  {lost_step_finding(lost).remedy}", markup=False)
     elif result["why"] is not None:
         out.print(str(result["why"]), markup=False)
+        if result["why"].remedy:
+            out.print(f"  {result['why'].remedy}", markup=False)
     out.print(
         f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
         f"state digest {result['digest'] or 'none: no state was made'}",

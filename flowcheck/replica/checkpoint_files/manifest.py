@@ -58,11 +58,23 @@ file is refused unread."""
 
 
 class CheckpointKind(StrEnum):
-    """The part of a trainer's state that an output holds. The texts stand in the file."""
+    """The part of a trainer's state that an output holds."""
 
-    FULL = "parameters and optimizer state"
-    PARAMETERS_ONLY = "parameters, no optimizer state"
+    FULL = "full"
+    """Parameters and optimizer state."""
+    PARAMETERS_ONLY = "parameters"
+    """No optimizer state."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> CheckpointKind | None:
+        """Reads the texts of earlier releases. msgspec calls this method too."""
+        return _EARLIER_KINDS.get(str(value))
+
+
+_EARLIER_KINDS = {
+    "parameters and optimizer state": CheckpointKind.FULL,
+    "parameters, no optimizer state": CheckpointKind.PARAMETERS_ONLY,
+}
 
 FULL, PARAMETERS_ONLY = CheckpointKind.FULL, CheckpointKind.PARAMETERS_ONLY
 FileSpan = tuple[str, int, int]

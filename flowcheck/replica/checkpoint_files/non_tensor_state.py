@@ -10,8 +10,17 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.checkpoint_damage import NO_MANIFEST
+from flowcheck.findings.catalog.checkpoint_damage import (
+    GROUPS_OF_NO_OPTIMIZER,
+    NO_MANIFEST,
+    NO_PARAMETER,
+    NUMBER_IN_NO_GROUP,
+    NUMBER_TWICE,
+    PLAIN_UNLIKE,
+    SCALER_WITHOUT_SCALE,
+)
 from flowcheck.findings.catalog.unloadable_checkpoints import NESTED_TOO_DEEP, NOT_A_PLAIN_VALUE
+from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 
 TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"
@@ -116,26 +125,26 @@ def decode_non_tensor_state(
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
         raise StateError(NO_MANIFEST(where=where, error=f"plain: {error}")) from error
     if (wrong := _unlike(found, groups, names)) is not None:
-        raise StateError(NO_MANIFEST(where=where, error=f"plain: {wrong}"))
+        raise StateError(NO_MANIFEST(where=where, error=PLAIN_UNLIKE(wrong)))
     return found
 
 
 def _unlike(
     found: NonTensorState, groups: Sequence[SavedParamGroup], names: Collection[str]
-) -> str | None:
+) -> Finding | None:
     """What in `found` is inconsistent; None: nothing."""
     numbers = found.numbers or {}
     if strangers := (numbers.keys() | found.state.keys()) - set(names):
-        return f"{min(strangers)!r:.300} is no parameter"
+        return NO_PARAMETER(f"{min(strangers)!r:.300}")
     if len(set(numbers.values())) < len(numbers):
-        return "two parameters have the same number"
+        return NUMBER_TWICE()
     held = [number for group in groups for number in group.params]
     if groups and not set(numbers.values()) <= set(held):
-        return "a parameter's number is in no group"
+        return NUMBER_IN_NO_GROUP()
     if found.several is not None and not _parts(found.several, len(groups)):
-        return "its groups are not those of its optimizers"
+        return GROUPS_OF_NO_OPTIMIZER()
     if found.scaler is not None and not {"scale", "_growth_tracker"} <= found.scaler.keys():
-        return "the scaler has no scale"
+        return SCALER_WITHOUT_SCALE()
     return None
 
 

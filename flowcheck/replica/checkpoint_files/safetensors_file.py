@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from flowcheck.findings.catalog.unloadable_checkpoints import (
     NOT_SAFETENSORS,
     TENSORS_MISSING,
 )
+from flowcheck.foreign_messages import SAFETENSORS_ERRNO
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES
@@ -95,7 +95,7 @@ def safetensors_errors_as_os_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
+        number = SAFETENSORS_ERRNO.search(str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from error
 

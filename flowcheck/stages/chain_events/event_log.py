@@ -89,14 +89,25 @@ class EventKind(StrEnum):
     """A message of a stage that has no kind of its own; `what` names it."""
 
 
-LINES = "lines"
-"""What a note counts: records that were not written, as their file system was full."""
-FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
-DOUBTFUL = "doubtful bytes"
-"""What a loss or heal event counts. FRAMES: frames that reached this machine and found no slot.
-PACKETS: packets that a flow's sequence numbers show and no mirror brought. BYTES: bytes of a step
-that was applied without them. STEP: a whole step. DOUBTFUL: bytes of a step in which two copies
-differ, where one arrived after the step was applied."""
+class CountedThing(StrEnum):
+    """What the `count` of an event counts; the values are those of the file."""
+
+    FRAMES = "frames"
+    """Frames that reached this machine and found no slot."""
+    PACKETS = "packets"
+    """Packets that a flow's sequence numbers show and no mirror brought."""
+    BYTES = "bytes"
+    """Bytes of a step that was applied without them."""
+    STEP = "step"
+    """A whole step."""
+    DOUBTFUL_BYTES = "doubtful bytes"
+    """Bytes of a step in which two copies differ, where one arrived after the step was applied."""
+    LINES = "lines"
+    """Of a note: records that were not written, as their file system was full."""
+
+
+FRAMES, PACKETS, BYTES = CountedThing.FRAMES, CountedThing.PACKETS, CountedThing.BYTES
+STEP, DOUBTFUL, LINES = CountedThing.STEP, CountedThing.DOUBTFUL_BYTES, CountedThing.LINES
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,6 +122,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Step | None = None
     count: int = 0
     what: str = ""
+    """A CountedThing; of kind OTHER, and of what later releases count, another name."""
     name: str = ""
     """Name of a checkpoint at the target."""
     path: str = ""

@@ -17,6 +17,7 @@ from typing import Any
 
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.store_errors import NO_SUCH_UPLOAD, store_codes
 from flowcheck.vault.persist.upload_journal import Upload, UploadJournal
 
 PART_BYTES = 32 << 20
@@ -117,7 +118,7 @@ def _parts(fs: Any, place: dict[str, str], upload: Upload) -> dict[int, str] | N
         except FileNotFoundError:
             return None
         except OSError as error:
-            if "NoSuchUpload" in str(error):
+            if NO_SUCH_UPLOAD in store_codes(error):
                 return None
             raise
         for part in told.get("Parts", []):

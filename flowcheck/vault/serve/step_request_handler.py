@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import checkpoint_downloads as findings
 from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
@@ -292,7 +294,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def _refuse(self, status: HTTPStatus, why: Finding, more: dict[str, str] | None = None) -> None:
-        self._json(status, {"error": str(why)}, more)
+        """error: for people, and for clients of releases before findings."""
+        self._json(status, {"error": str(why), "finding": msgspec.to_builtins(why)}, more)
 
     def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
         self.send_response(status)

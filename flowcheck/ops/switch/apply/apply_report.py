@@ -42,6 +42,8 @@ def ended(result: ApplyResult) -> None:
         print("These commands restore what was there before:", file=out)
         for command in result.left:
             print(printable(f"    {command}"), file=out)
+    if result.advice is not None:
+        print(f"What to do: {result.advice}", file=out)
 
 
 def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
@@ -58,5 +60,6 @@ def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
         ],
         "why": msgspec.to_builtins(result.why),
         "left": result.left,
+        "advice": msgspec.to_builtins(result.advice),
         "notes": msgspec.to_builtins(notes),
     }

@@ -16,6 +16,7 @@ from flowcheck.findings.catalog.switch_changes import (
     INTERRUPTED,
     NOT_RESTORED,
     NOTHING_CHANGED,
+    REMOVE_AGAIN,
     STILL_TO_DO,
     UNDO_FAILED,
 )
@@ -86,6 +87,8 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was undone; None: it was not."""
     left: list[str] = []
     """Commands that would bring back what was before, where undoing failed too."""
+    advice: Finding | None = None
+    """What to do in their place, where the switch does not say what it has."""
 
 
 def reconcile(
@@ -152,12 +155,13 @@ def _undone(
         if back := target.steps(state, target.possible(state, was)):
             raise StateError(NOT_RESTORED())
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
-        left = [] if back is steps else [str(step) for step in back]
+        unseen = back is steps
         return ApplyResult(
             outcome=ApplyOutcome.LEFT,
             steps=steps,
             why=UNDO_FAILED(why=why, undo=_reason(error)),
-            left=left or ["flowcheck switch remove, with the same options, when it answers again"],
+            left=[] if unseen else [str(step) for step in back],
+            advice=REMOVE_AGAIN() if unseen or not back else None,
         )
     target.settle(state)
     return ApplyResult(outcome=ApplyOutcome.UNDONE, steps=steps, why=why)

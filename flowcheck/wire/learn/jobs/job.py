@@ -11,6 +11,7 @@ from flowcheck.findings.catalog.job_learning import (
     NO_BUCKET_PLAN,
     NO_COMPLETION,
     NO_WHOLE_ITERATION,
+    ONE_ITERATION,
     RELEASE_OPEN,
     START_UP_NOT_SEEN,
     UNKNOWN_ITERATION_0,
@@ -24,6 +25,7 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
+from flowcheck.wire.learn.jobs.one import first_is_each, only_one
 from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
@@ -38,6 +40,7 @@ NOT_YET = (
     NO_ALL_REDUCE,
     NO_BUCKET_PLAN,
     NO_WHOLE_ITERATION,
+    ONE_ITERATION,
     UNKNOWN_ITERATION_0,
 )
 """More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""
@@ -89,13 +92,13 @@ def _of(
         if release_open(communicator):
             return None, (RELEASE_OPEN(),)
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
-    if habits.stage is not Stage.PLANNED:
-        return None, (NO_BUCKET_PLAN(),)
     plan_at = planned_at(cuts)
-    if plan_at <= begin:
-        return None, (NO_BUCKET_PLAN(),)
+    if habits.stage is not Stage.PLANNED or plan_at <= begin:
+        return None, (only_one(communicator) if ended else NO_BUCKET_PLAN(),)
     whole = ended or foretold(cuts, begin, plan_at, habits.reduces)
     each = iteration(cuts, plan_at, habits.reduces, whole)
+    if not each and ended and first_is_each(habits, cuts):
+        each = list(range(begin, plan_at))
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
     if why := unsettled(communicator, collected, each):
