@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ TARGET_GBPS = 20.0
 LOWER_GBPS = (14.0, 10.0, 7.0, 5.0, 3.5, 2.5, 1.5, 1.0)
 """Tried in turn by halves where the target is not held."""
 LEARNING_RATE, WEIGHT_DECAY = 1e-4, 0.01
-LOOK_S = 0.002
+LOOK_S = 0.01
 """Between two looks at the chain."""
+READ_LIMIT_S = 120.0
+"""Behind the last frame, for readings and steps."""
 START_LIMIT_S = 120.0
 STILL_S = 6.0
 """After which nothing more is expected."""
@@ -96,6 +99,8 @@ class Outcome:
     why: str = ""
     behind_s: float = 0.0
     """From the last frame until the last step was applied."""
+    cpu_s: dict[str, float] = field(default_factory=dict)
+    """{stage, and "readings" for the processes that read what is staged: seconds}."""
 
     def holds(self, stream: JobStream) -> bool:
         """Nothing was lost."""
@@ -154,6 +159,9 @@ def _told(stage: str, stream: JobStream, came: Outcome) -> Iterator[Figure]:
     note = "parameters are torch's" if came.equal else "parameters are NOT torch's"
     note += f"; {came.behind_s:.2f} s behind the last frame"
     yield Figure(stage, "last step applied", came.steps, "steps", target=wanted, note=note)
+    spent = {name: took for name, took in came.cpu_s.items() if name != "supervisor"}
+    note = ", ".join(f"{name} {took:.2f}" for name, took in spent.items())
+    yield Figure(stage, "processor time, start included", sum(spent.values()), "s", note=note)
 
 
 def expected(stream: JobStream, steps: int) -> list[NDArray[np.float32]]:
@@ -209,11 +217,13 @@ def run_chain(folder: Path, stream: JobStream, gbps: float) -> Outcome:
 def _watch(process: subprocess.Popen[str], run: RunDir, told: NDArray[np.uint64]) -> Outcome:
     """Until everything was fed and nothing changes any more."""
     came, moved_s = Outcome(), time.monotonic() + START_LIMIT_S
-    at: tuple[int, ...] = ()
+    last_s, at = moved_s, (0, 0, 0)
     with ExitStack() as opened:
         chain: tuple[FrameRing, Staging] | None = None
         while process.poll() is None and (now_s := time.monotonic()) < moved_s + STILL_S:
             time.sleep(LOOK_S)
+            if now_s > last_s + READ_LIMIT_S:
+                break
             if chain is None:
                 with suppress(FlowCheckError, OSError):
                     ring = opened.enter_context(FrameRing.open(run.ring(0)))
@@ -223,10 +233,34 @@ def _watch(process: subprocess.Popen[str], run: RunDir, told: NDArray[np.uint64]
             came.staged_bytes = max(came.staged_bytes, held)
             counters = chain[0].capture_commit().counters
             came.dropped = sum(int(getattr(counters, name)) for name in DROPS)
-            place = (int(told[0]), chain[0].tail, held, _steps_size(run))
-            if place != at or not told[3]:
+            place = (chain[0].tail, held, _steps_size(run))
+            if not told[3]:
+                last_s = now_s
+            if place != at or not told[3] or run.unread.exists():
                 at, moved_s = place, now_s
+            came.cpu_s |= _cpu_s(run)
     return came
+
+
+def _cpu_s(run: RunDir) -> dict[str, float]:
+    """Processor time of each stage so far, and of the processes that it started."""
+    found = {}
+    for stage, pid in run.stage_pids().items():
+        with suppress(OSError):
+            own, children = _spent_s(pid)
+            found[stage] = own
+            if stage == "extract":
+                running = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                found["readings"] = children + sum(_spent_s(int(child))[0] for child in running)
+    return found
+
+
+def _spent_s(pid: int) -> tuple[float, float]:
+    """Processor time of a process, and of its children that ended (proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    user, system, child_user, child_system = (int(ticks) for ticks in fields[11:15])
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return (user + system) / ticks_per_s, (child_user + child_system) / ticks_per_s
 
 
 def _steps_size(run: RunDir) -> int:
@@ -263,7 +297,7 @@ def _conclude(
 
 
 def _sentence(why: Any) -> str:
-    return "" if why is None else str(why)
+    return "" if why is None else str(why["sentence"])
 
 
 def available_bytes() -> int:
