@@ -88,6 +88,7 @@ class MemorySource:
 
         self._links = links
         self._ring = FrameRing.open(self._run.ring(self._number))
+        self._ring.map_pages()
         self._head = self._ring.head
         device = parse_device(self._source.vdev or "")
         stream, told, library = (
