@@ -277,7 +277,7 @@ class JobLearner:
             sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )
-        self._reading = ReadingProcess(seen, flows, terms)
+        self._reading = ReadingProcess(seen, flows, terms, self._run.read_weights)
 
 
 def _begun_of(extractors: Sequence[Extractor], flow: FlowKey) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,8 @@ class ReadingOutcome:
     """What one reading came to: a job and what must be kept with it, or why there is none."""
 
     job: LearnedJob | None = None
-    weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    weights: NDArray[np.uint8] | Path | None = field(default=None, repr=False)
+    """Of all parameters; a path: of the file that the reading wrote them to."""
     auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """As of `Weights.beside`."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)

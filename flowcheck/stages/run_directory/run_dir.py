@@ -150,6 +150,11 @@ class LearnedFiles:
         return self.learned_folder / "weights.bin"
 
     @property
+    def read_weights(self) -> Path:
+        """The same where a reading leaves them, before it is known that its job is followed."""
+        return self.learned_folder / ".read-weights.bin"
+
+    @property
     def auxiliary_weights(self) -> Path:
         """Frozen parameters and buffers that were broadcast with them, back to back in the order
         of the stated model ([model] everything), bytes in index order."""
