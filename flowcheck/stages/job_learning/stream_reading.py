@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
+from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
@@ -131,6 +132,9 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         return ReadingOutcome(
             why_not=reading.why_not, others=reading.others, awaited=reading.awaited
         )
+    if any(form.of(WRITES_IN_PIECES) for form in reading.formats):
+        # The extractor counts each of these writes as a message of the connection.
+        return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
     weights = reading.gathered or reading.weights
     if weights is None or not weights.complete or weights.why_not:
         told = weights.why_not if weights is not None else None
