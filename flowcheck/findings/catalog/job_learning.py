@@ -24,6 +24,13 @@ NO_BUCKET_PLAN = Entry("job.no_bucket_plan", "the trainer's bucket plan was not 
 NO_WHOLE_ITERATION = Entry(
     "job.no_whole_iteration", "no whole iteration after the bucket plan was seen yet"
 )
+ELEMENT_BYTES_OPEN = Entry(
+    "job.element_bytes_open",
+    "neither the initial weights nor a gradient bucket was seen whose size tells how many bytes an "
+    "element has",
+    remedy=f"Mirror from before the job's start on, whole frames, or state the model: "
+    f"{STATE_MODEL}.",
+)
 UNKNOWN_ITERATION_0 = Entry(
     "job.unknown_iteration_0",
     "iteration 0 reduced buckets that this release of FlowCheck does not know",
