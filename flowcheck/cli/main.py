@@ -49,7 +49,7 @@ def stage(
         int | None,
         typer.Option(help="End when the process with this ID ends; set by the supervisor."),
     ] = None,
-    lend: Annotated[
+    checkpoint_socket: Annotated[
         int | None,
         typer.Option(
             help="Descriptor of the socket for checkpoint requests; set by the supervisor."
@@ -66,10 +66,10 @@ def stage(
 
     for_stage(name, run, number)
     code = stage_main.run_stage(name, run, number, parent)
-    if lend is not None and code == 0:
+    if checkpoint_socket is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
 
-        run_checkpoint_helper(lend)
+        run_checkpoint_helper(checkpoint_socket)
     if as_json:
         print(json.dumps({"stage": name, "number": number, "exit_code": code}))
     raise typer.Exit(code)

@@ -135,9 +135,9 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     """True: the script gives the optimizer frozen parameters too, AdamW(model.parameters()). The
     optimizer's state then numbers them as well."""
     schedule: str | None = None
-    """A class of torch.optim.lr_scheduler ("OneCycleLR"), or a function "file.py:factory" or
-    "package.module:factory". FlowCheck calls the function with `schedule_arguments`; it returns the
-    function that LambdaLR takes, from the number of scheduler steps to the factor."""
+    """A class of torch.optim.lr_scheduler ("OneCycleLR"), or a function "file.py:function" or
+    "package.module:function". FlowCheck calls the function with `schedule_arguments`; it returns
+    the function that LambdaLR takes, from the number of scheduler steps to the factor."""
     schedule_arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     """Keyword arguments of the class or function that `schedule` names."""
     schedule_every: int = 1

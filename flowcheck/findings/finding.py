@@ -38,7 +38,7 @@ HEX_SHOWN = 60
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 """A link in Markdown: of its two parts a terminal shows the first."""
 UNTIL_AUDIT = " (no audit has shown it yet)"
-"""Ends the sentence of what is assumed until an audit of a step taken since passes."""
+"""Ends the sentence of what is assumed until an audit of a step applied since passes."""
 
 
 class Finding(msgspec.Struct, frozen=True, eq=False):
@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         str, bool | int | float | str | Finding | tuple[Scalar | Finding, ...] | None
     ] = {}
     until_audit: bool = False
-    """It is assumed until an audit of a step taken since passes."""
+    """It is assumed until an audit of a step applied since passes."""
     sentence: str = ""
     """As the version that made it said it; shown only where this one does not know the code."""
     told_remedy: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="remedy")

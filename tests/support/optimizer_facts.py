@@ -227,7 +227,7 @@ class Facts:
             for s in MATRICES
         ]
         job = LearnedJob(
-            rule=NcclEra.V2_29,
+            era=NcclEra.V2_29,
             **{"communicators": (), "edges": (), "first_buckets": (), "buckets": ()},
             parameters=tuple(wires),
             first=(),

@@ -78,7 +78,7 @@ def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
                 ranks=4,
                 channels=1,
                 protocol=Protocol.LL,
-                rule=NcclEra.V2_23,
+                era=NcclEra.V2_23,
             )
     with pytest.raises(ConfigError, match="must be one of ring, tree, both, nvls, collnet, pat"):
         choose(tmp_path, layout(algorithm="star"))

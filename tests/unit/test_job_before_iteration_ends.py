@@ -52,7 +52,7 @@ def _captured(options: Options, folder: Path) -> tuple[MergedView, list[tuple[in
 def _until(seen: MergedView, last_ns: int) -> LearnedJob | None:
     """The job by all messages that began until then; more is to come."""
     messages = [message for message in seen.messages if message.first_ns <= last_ns]
-    return read_stream(seen.flows, messages, ended=False, results=False).job
+    return read_stream(seen.flows, messages, ended=False, hasty=True, results=False).job
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -85,7 +85,7 @@ def test_a_reading_names_the_messages_with_which_the_next_one_tells_more(
     messages = sorted(seen.messages, key=lambda message: message.time)
 
     def reading(stop: int) -> Reading:
-        return read_stream(seen.flows, messages[:stop], ended=False, results=False)
+        return read_stream(seen.flows, messages[:stop], ended=False, hasty=True, results=False)
 
     def come(awaited: Awaited | None) -> int:
         """Messages of all flows until those have begun, the last one included."""

@@ -88,13 +88,13 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 3))
     weights = sum(p.nbytes for p in net.parameters())
     parts = {part["what"]: part["bytes"] for part in told["parts"]}
-    assert parts["gradients of taken steps"] >= 2 * 3 * weights
+    assert parts["gradients of applied steps"] >= 2 * 3 * weights
     assert "gradient log" not in parts
     monkeypatch.setattr(plan_job, "huge_bytes_free", lambda: 0)
     monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
     monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
     with pytest.raises(
-        ConfigError, match=r"gradients of taken steps [0-9,]+ .*are free"
+        ConfigError, match=r"gradients of applied steps [0-9,]+ .*are free"
     ) as refused:
         up_command.up(tmp_path / "job.toml", None, as_json=True)
     assert f"= {told['bytes']:,} bytes are needed, and {told['bytes'] - 1:,} are free" in str(

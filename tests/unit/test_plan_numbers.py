@@ -63,7 +63,7 @@ def test_the_worked_example_of_the_wire_format() -> None:
         role=CollectiveRole.BUCKET,
         element_bytes=4,
     )
-    wire = MirroredPort(ranks=4, channels=2, protocol=Protocol.SIMPLE, rule=NcclEra.V2_29)
+    wire = MirroredPort(ranks=4, channels=2, protocol=Protocol.SIMPLE, era=NcclEra.V2_29)
     cost = traffic_of_collective(planned, wire)
     assert (cost.channels, cost.loops, cost.slices) == (2, 2, 2)
     assert (cost.out.messages, cost.out.bytes) == (48, 39_321_600)

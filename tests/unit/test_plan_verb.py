@@ -112,7 +112,7 @@ def difference(found: CheckResult) -> Finding:
 @pytest.mark.parametrize("protocol", Protocol)
 def test_a_capture_of_the_plan_is_as_planned(protocol: Protocol) -> None:
     found = held(all_of(5), protocol=protocol)
-    assert (found.difference, found.iterations, found.beside) == (None, 5, ())
+    assert (found.difference, found.iterations, found.own_collectives) == (None, 5, ())
 
 
 def test_what_the_script_itself_reduces_is_told_apart() -> None:
@@ -124,7 +124,7 @@ def test_what_the_script_itself_reduces_is_told_apart() -> None:
     planned.insert(len(planned) - 1, own(bucket.work_bytes + 800))
     found = held([own(1), *planned, own(1)])
     assert (found.difference, found.iterations) == (None, 5)
-    assert sum(times for _, times in found.beside) == 4
+    assert sum(times for _, times in found.own_collectives) == 4
 
 
 def test_a_second_communicator_is_left_alone() -> None:
@@ -180,7 +180,7 @@ def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str
 
 def test_a_map_of_used_parameters_is_named_as_what_it_may_be() -> None:
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
-    assert any(what.of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.beside)
+    assert any(what.of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.own_collectives)
 
 
 def test_no_all_reduce_is_a_difference() -> None:

@@ -153,3 +153,38 @@ def test_a_reading_is_the_same_on_a_slow_processor(tmp_path: Path, lose: int) ->
                 time.sleep(RUNS_S)
             told.append(json.loads(reader.communicate(timeout=60)[0]))
     assert told[0] == told[1]
+
+
+def test_a_large_bucket_that_is_on_its_way_is_no_riddle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has hundreds of sends still to come; before, ever more rings and several jobs were tried
+    in its place."""
+    options = Options(
+        ranks=4,
+        channels=4,
+        shapes=((2000, 1200), (1200, 2000)),
+        protocol="LL128",
+        version=(2, 23),
+        steps=1,
+        caps_bytes=(1 << 23, 1 << 24),
+    )
+    seen = read_capture_files(generate(options, tmp_path).files)
+    whole = read_stream(seen.flows, seen.messages)
+    bucket = next(c for c in whole.collectives if c.meaning == "gradient bucket")
+    laid = 0
+
+    def lays(purse: Purse, sends: int) -> None:
+        nonlocal laid
+        laid += sends
+
+    monkeypatch.setattr(Purse, "lays", lays)
+    own = {(p.flow, p.first_psn) for p in bucket.placements}
+    times = sorted(m.first_ns for m in seen.messages if (m.flow, m.first_psn) in own)
+    for share in (0.02, 0.3, 0.7):
+        last = times[int(share * len(times))]
+        messages = [message for message in seen.messages if message.first_ns <= last]
+        laid = 0
+        reading = read_stream(seen.flows, messages, ended=False, hasty=True, results=False)
+        assert reading.awaited is not None
+        assert 0 < laid < 200 * len(messages)

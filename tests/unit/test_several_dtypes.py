@@ -176,7 +176,7 @@ def test_checkpoint_restore_and_audit_keep_every_dtype(tmp_path: Path) -> None:
 def learned(*sizes: int) -> LearnedJob:
     parameters = tuple(Parameter(sizes=(3,), strides=(1,), element_bytes=size) for size in sizes)
     return LearnedJob(
-        rule=NcclEra.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
+        era=NcclEra.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
         each=(), parameters=parameters,
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encod
 
 Life = Callable[[JobConfig, RunDir], ChainProgress]
 SMALL = LearnedJob(
-    rule=NcclEra.V2_20, communicators=(), edges=(),
+    era=NcclEra.V2_20, communicators=(), edges=(),
     parameters=(Parameter(sizes=(3,), strides=(1,)),),
     first_buckets=((0,),), buckets=((0,),), first=(), each=(),
 )  # fmt: skip
@@ -69,7 +69,7 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     """`up` with this in place of the stages' life."""
 
     def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(progress=life(config, run), other_jobs=[], lender=None)
+        return SimpleNamespace(progress=life(config, run), other_jobs=[], checkpoint_helper=None)
 
     monkeypatch.setattr(up_command, "supervise", supervise)
     monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
@@ -287,7 +287,7 @@ def test_status_tells_where_a_trainers_file_took_a_steps_place(
     run, _ = create(load_job(job), tmp_path / "run")
     try:
         taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
-        refused = {**taken, "step": 9, "refused": "step 9 was not taken yet"}
+        refused = {**taken, "step": 9, "refused": "step 9 was not applied yet"}
         run.anchors.write_text(f'{json.dumps(taken)}\n{json.dumps(refused)}\n{{"step":')
         assert [one.step for one in status_command.read(run).jobs[0].anchors] == [3]
         status_command.run(run.root, as_json=False)

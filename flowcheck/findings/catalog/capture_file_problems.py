@@ -138,5 +138,5 @@ LOSS_WITHOUT_JOB = Entry(
     "job was read by whose steps they could be told. The other collectives are whole",
 )
 STAYS_EXACT = Entry("captured.stays_exact", "follows steps {first} to {last} exactly")
-NOTHING_EXACT = Entry("captured.nothing_exact", "takes no step")
+NOTHING_EXACT = Entry("captured.nothing_exact", "applies no step")
 OTHER_MODEL = Entry("captured.other_model", "{factory}: {mismatch}")

@@ -269,7 +269,7 @@ SAME_TYPE = Entry(
 WITHOUT_DDP = Entry(
     "job.without_ddp",
     "a trainer without DistributedDataParallel: its sums are gradients, it divides them by "
-    "[optimizer] gradient_divisor (1 where it is not stated), and it takes a step each time that "
+    "[optimizer] gradient_divisor (1 where it is not stated), and it applies a step each time that "
     "all were summed",
 )
 STATED_SHAPES = Entry(

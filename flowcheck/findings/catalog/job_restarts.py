@@ -96,7 +96,8 @@ LOG_FULL = Entry(
 )
 BASE_TAKEN = Entry(
     "base.taken",
-    "{file} is the base of the job: the replica is at step {step}, and takes {logged} logged steps",
+    "{file} is the base of the job: the replica is at step {step}, and applies {logged} "
+    "logged steps",
 )
 
 # A trainer's checkpoint that replaces the replica's state.
@@ -104,7 +105,7 @@ BASE_TAKEN = Entry(
 STATE_REPLACED = Entry(
     "anchor.state_replaced",
     "the replica goes on from step {step} of {file}, which differed from its own; {again} steps "
-    "since are taken again",
+    "since are applied again",
 )
 STATE_DIFFERED = Entry(
     "anchor.state_differed",
@@ -118,7 +119,7 @@ STATE_REFUSED = Entry(
 GRADIENTS_NOT_KEPT = Entry(
     "anchor.gradients_not_kept",
     "the replica is at step {step}, and not all gradients of steps {first} to {last} are kept, "
-    "which would be taken again on this file: [gradient_log] taken_steps = N keeps those of N "
+    "which would be applied again on this file: [gradient_log] taken_steps = N keeps those of N "
     "steps and more; a file of the replica's own newest step needs none",
     cause="The steps between the file and the replica would be applied again, and their "
     "gradients are gone.",

@@ -235,7 +235,7 @@ TAKES_A_NUMBER = Entry(
 )
 CANNOT_STEP = Entry(
     "schedule.cannot_step",
-    "{schedules} cannot take step {step} with these: {error}",
+    "{schedules} cannot apply step {step} with these: {error}",
     cause="torch refuses to step the schedulers with the stated settings.",
     remedy="Compare `[optimizer] schedule` and the learning rate with the script.",
 )

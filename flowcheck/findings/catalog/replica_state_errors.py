@@ -1,4 +1,4 @@
-"""Replica files that cannot be made or read, and steps that a replica does not take."""
+"""Replica files that cannot be made or read, and steps that a replica does not apply."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ NORMS_IN_JOB_ORDER = Entry(
 LOSS_SCALE_CONTRADICTED = Entry(
     "replica.loss_scale_contradicted",
     "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
-    "that were taken",
+    "that were applied",
     cause="Scaled gradients do not look as the stated scale has it.",
     remedy="Correct the scaler's settings, and give a base.",
     section="replica",
@@ -131,7 +131,7 @@ LOSS_SCALE_CONTRADICTED = Entry(
 LOSS_SCALE_CONTRADICTED_BY = Entry(
     "replica.loss_scale_contradicted_by",
     "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
-    "that were taken: {evidence}",
+    "that were applied: {evidence}",
 )
 EMPTY_STATE = Entry(
     "replica.empty_state",

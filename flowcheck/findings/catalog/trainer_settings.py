@@ -56,8 +56,8 @@ SCHEDULE_NOT_STATED = Entry(
 OTHER_OPTIMIZER = Entry(
     "settings.other_optimizer",
     "{file}: its optimizer is not the one that the job file states: {differences}. If the file is "
-    "of this job, the replica takes its steps by wrong settings: correct [optimizer] and follow "
-    "the job anew",
+    "of this job, the replica applies its steps with wrong settings: correct [optimizer] and "
+    "follow the job anew",
 )
 OTHER_GROUP_COUNT = Entry(
     "settings.other_group_count",

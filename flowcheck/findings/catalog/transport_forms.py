@@ -35,6 +35,19 @@ ADAPTIVE_ROUTING = Entry(
     "{connections} connections end a write with an empty one that has its size "
     "(NCCL_IB_ADAPTIVE_ROUTING; writes of more than NCCL_IB_AR_THRESHOLD bytes)",
 )
+WRITES_IN_PIECES = Entry(
+    "transport.writes_in_pieces",
+    "{queue_pairs} queue pairs write each packet of a send by itself (the NIC's own adaptive "
+    "routing); the empty write behind them has their size",
+)
+PIECES_NOT_FOLLOWED = Entry(
+    "transport.pieces_not_followed",
+    "the NIC writes each packet of a send by itself (its own adaptive routing): flowcheck analyze "
+    "reads such captures, a chain does not follow such jobs; turn adaptive routing off for the "
+    "trainers",
+    remedy="Set `NCCL_IB_ADAPTIVE_ROUTING=0` for the trainers, or turn adaptive routing off on "
+    "their NICs.",
+)
 GROUPED_RECEIVES = Entry(
     "transport.grouped_receives", "receives are granted in groups of up to {receives} (PXN)"
 )

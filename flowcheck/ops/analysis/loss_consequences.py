@@ -1,5 +1,5 @@
-"""What the packets that a capture lacks mean for a replica: the steps that it could not take, those
-that stay exact, and what to do."""
+"""What the packets that a capture lacks mean for a replica: the steps that it could not apply,
+those that stay exact, and what to do."""
 
 from __future__ import annotations
 

@@ -159,8 +159,8 @@ def supervise(
 ) -> Supervisor:
     """Runs the chain to its end. Raises what ended it, if something did.
 
-    will_save: checkpoints are written behind it, by the process that it lends for that. signals:
-    end it; they stay noted there. manager: told of every turn.
+    will_save: checkpoints are written after its end, by its updater's process. signals: end it;
+    they stay noted there. manager: told of every turn.
     """
 
     def turned(progress: ChainProgress) -> None:
@@ -174,21 +174,21 @@ def supervise(
             loading.start()
 
     loading = threading.Thread(target=_load_checkpoint)
-    beside = all_run_dirs(run)[1:]
+    further = all_run_dirs(run)[1:]
     supervisor = Supervisor(
         run,
         config,
         watch=turned,
         hurried=lambda: signals.hard,
-        other_jobs=beside,
-        lends=will_save,
+        other_jobs=further,
+        serves_checkpoints=will_save,
     )
     links = StageSockets(run.sockets, StageSockets.EVENTS)
     try:
         drive(supervisor, links, until_drained=until_drained, signals=signals)
     except BaseException:
-        if supervisor.lender is not None:
-            supervisor.lender.close()
+        if supervisor.checkpoint_helper is not None:
+            supervisor.checkpoint_helper.close()
         raise
     finally:
         if loading.ident is not None:

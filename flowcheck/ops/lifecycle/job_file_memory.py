@@ -111,7 +111,12 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
         own = job_settings(config, number)
         held = _held_of(own)
         name = job_folder_name(config, number) if several else ""
-        more = [*held.parts, *_readers(own, config, held), *_log(own), *_taken(own, held)]
+        more = [
+            *held.parts,
+            *_readers(own, config, held),
+            *_log(own),
+            *_applied_gradients(own, held),
+        ]
         parts += [msgspec.structs.replace(part, job=name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
         staging += 2 * held.gradient_bytes  # the weights that are broadcast, and one iteration
@@ -157,7 +162,7 @@ def _log(own: JobConfig) -> list[MemoryItem]:
     return [MemoryItem(part=MemoryPart.GRADIENT_LOG, bytes=size, why=GRADIENTS_BEFORE_BASE())]
 
 
-def _taken(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
+def _applied_gradients(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
     """Two logs in turn, each reserved in full (stages/replica_update/gradient_logs.py)."""
     steps = own.gradient_log.taken_steps
     if not steps:

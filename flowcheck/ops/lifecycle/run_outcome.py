@@ -71,7 +71,7 @@ def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunO
 
 
 def _stopped(run: RunDir, progress: ChainProgress) -> Finding | None:
-    """Why the replica takes no more steps; None if it would have.
+    """Why the replica applies no more steps; None if it would have.
 
     The files tell, not the first loss heard of: a job that came back may be followed since.
     """
@@ -120,7 +120,7 @@ def _nothing(run: RunDir, progress: ChainProgress, frames: int | None) -> Findin
 def last_step(run: RunDir) -> dict[str, object] | None:
     """The last whole line of steps.jsonl; where lines found no room, what the beat knows."""
     beat = read_beat(run.heartbeat_file)
-    if beat is not None and beat.unwritten_lines and beat.taken:
-        return {"step": beat.taken, "digest": beat.digest}
+    if beat is not None and beat.unwritten_lines and beat.applied:
+        return {"step": beat.applied, "digest": beat.digest}
     line = last_complete_line(run.steps)
     return None if line is None else msgspec.json.decode(line)

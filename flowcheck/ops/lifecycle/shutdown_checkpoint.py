@@ -47,7 +47,8 @@ def save_checkpoint(
 
 @contextmanager
 def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
-    """`save_checkpoint`, as long as it lives in the process that is lent; it is let go behind."""
+    """Saves in the supervisor's checkpoint helper as long as that lives, else by
+    `save_checkpoint`. Afterwards the helper is closed."""
     if helper is None:
         yield save_checkpoint
         return

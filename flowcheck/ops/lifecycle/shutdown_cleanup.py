@@ -137,7 +137,7 @@ def _persisted(
 
 
 def _stepped(run: RunDir) -> bool:
-    """Whether a step was taken; without one the replica is what the trainer itself began with."""
+    """Whether a step was applied; without one the replica is what the trainer itself began with."""
     return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
 
 

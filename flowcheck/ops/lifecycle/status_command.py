@@ -197,7 +197,7 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
             yield f"  {escape(str(one))}"
         yield _audited(job)
     else:
-        yield "no step taken yet" if job.learned else "the job is not learned yet"
+        yield "no step applied yet" if job.learned else "the job is not learned yet"
     yield from anchor_sentences(job.anchors, job.anchors_before)
     yield from checkpoint_status.checkpoint_sentences(job.durable, job.step or 0)
     if job.served:

@@ -213,7 +213,7 @@ def _wire(topology: ClusterLayout, ring: ChannelRing) -> MirroredPort:
         ranks=ring.ranks,
         channels=ring.channels,
         protocol=topology.protocol,
-        rule=topology.rule,
+        era=topology.era,
         gpus=ring.group.gpus,
         pmtu_bytes=topology.pmtu,
     )
@@ -241,7 +241,7 @@ def _by_channel(
         ranks=wire.ranks,
         channels=wire.channels,
         protocol=protocol,
-        rule=wire.rule,
+        era=wire.era,
         gpus=wire.gpus,
     )
     return tuple(

@@ -53,7 +53,7 @@ _SAID_AS = {
     MemoryPart.STEP_IN_PROGRESS: "the step being made",
     MemoryPart.SAVED_STEP: "a step that is saved",
     MemoryPart.SERVED_STEP: "a step that is served",
-    MemoryPart.APPLIED_GRADIENTS: "gradients of taken steps",
+    MemoryPart.APPLIED_GRADIENTS: "gradients of applied steps",
     MemoryPart.RINGS_AND_STAGING: "rings, staging",
 }
 """Where the words are not the code's own."""

@@ -109,10 +109,10 @@ def _model(model: MetaModel) -> str:
     elements = sum(tensor.wire.elements for tensor in trained)
     size = sum(tensor.wire.nbytes for tensor in trained)
     kinds = ", ".join(dict.fromkeys(tensor.wire.dtype or "?" for tensor in trained))
-    beside = [f"{frozen} frozen parameters"] if frozen else []
-    beside += [f"{len(model.buffers)} buffers"] if model.buffers else []
+    untrained = [f"{frozen} frozen parameters"] if frozen else []
+    untrained += [f"{len(model.buffers)} buffers"] if model.buffers else []
     return ", ".join(
-        [f"{len(trained)} parameters, {elements:,} elements, {size:,} bytes of {kinds}", *beside]
+        [f"{len(trained)} parameters, {elements:,} elements, {size:,} bytes of {kinds}", *untrained]
     )
 
 
@@ -227,8 +227,8 @@ def verdict(found: CheckResult) -> list[str]:
     told = [held] if found.difference is None else [f"DIFFERS: {found.difference}", held]
     if found.order_told:
         told.append("the order of gradients is that of the captures' own bucket plan")
-    if found.beside:
-        listed = ", ".join(f"{times} x {what}" for what, times in found.beside)
+    if found.own_collectives:
+        listed = ", ".join(f"{times} x {what}" for what, times in found.own_collectives)
         told.append(f"beside the plan, the script's own: {listed}")
     return told
 

@@ -113,7 +113,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whole ones among them."""
     from_start: bool
     """The start-up was held too; False: the captures begin later."""
-    beside: tuple[tuple[Finding, int], ...]
+    own_collectives: tuple[tuple[Finding, int], ...] = msgspec.field(name="beside")
     """(what, how often) of the collectives that are in no plan: the script's own."""
     difference: Finding | None = None
     """The first collective that is not as planned; None: all are."""
@@ -195,7 +195,7 @@ def check(
     own = _communicator(plan[0], collectives)
     if not own:
         return CheckResult(
-            held=0, iterations=0, from_start=False, beside=(), difference=NO_ALL_REDUCE()
+            held=0, iterations=0, from_start=False, own_collectives=(), difference=NO_ALL_REDUCE()
         )
     first = next((n for n, c in enumerate(own) if opens(plan[0], c)), None)
     begins = [0]
@@ -313,13 +313,13 @@ def _found(
     difference: Finding | None = None,
     index: int | None = None,
 ) -> CheckResult:
-    beside = Counter(plan.named(own[n]) for n in state.own)
+    own_collectives = Counter(plan.named(own[n]) for n in state.own)
     last = plan.iteration(state.at) or 0
     return CheckResult(
         held=state.held,
         iterations=last - (plan.iteration(state.began) or 0),
         from_start=state.began == 0,
-        beside=tuple(beside.items()),
+        own_collectives=tuple(own_collectives.items()),
         difference=difference,
         index=index,
     )

@@ -57,8 +57,8 @@ def interrupted_output_reason(output: Path) -> Finding | None:
 def _left_for(named: Path) -> Iterator[Path]:
     """The temporary files and folders for the output `named`: new outputs first, then outputs that
     were renamed aside."""
-    beside = named.parent.glob(f".{glob.escape(named.name)}.*.tmp")
-    found = [path for path in beside if _LEFT.search(path.name.removeprefix(f".{named.name}"))]
+    unfinished = named.parent.glob(f".{glob.escape(named.name)}.*.tmp")
+    found = [path for path in unfinished if _LEFT.search(path.name.removeprefix(f".{named.name}"))]
     yield from sorted(found, key=lambda path: (path.name.endswith(".old.tmp"), path.name))
 
 

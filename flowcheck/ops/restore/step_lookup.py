@@ -205,18 +205,18 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
 class CodeApproval:
     """Which code of those named in a checkpoint's manifest may be run."""
 
-    rules: tuple[OptimizerConfig | None, ...] = ()
+    configs: tuple[OptimizerConfig | None, ...] = ()
     """[optimizer] of job files. Code that one of them names too may be run."""
     user: bool = False
     """True: the user trusts all code that the manifest names."""
 
-    def stated(self, rule: OptimizerConfig) -> OptimizerConfig:
+    def stated(self, config: OptimizerConfig) -> OptimizerConfig:
         """The checkpoint's optimizer settings, with approved code marked as trusted."""
         if self.user:
-            return with_trusted_code(rule, None)
-        for one in filter(None, self.rules):
-            rule = with_trusted_code(rule, one)
-        return rule
+            return with_trusted_code(config, None)
+        for one in filter(None, self.configs):
+            config = with_trusted_code(config, one)
+        return config
 
 
 NO_APPROVAL = CodeApproval()
@@ -225,13 +225,13 @@ NO_APPROVAL = CodeApproval()
 def code_approval_for(checkpoint: Path, run: Path | None, *, code: bool) -> CodeApproval:
     """The code that may be run for a checkpoint: code named in the settings of the run `run`, or of
     a run in whose directory the checkpoint lies. code: the user trusts all code."""
-    rules = []
+    configs = []
     for root in (run, *checkpoint.absolute().parents):
         # Somebody else's, or damaged: it states nothing here.
         with suppress(ConfigError, OSError):
             if root is not None and is_run(root):
-                rules.append(RunDir(root).settings().optimizer)
-    return CodeApproval(tuple(rules), code)
+                configs.append(RunDir(root).settings().optimizer)
+    return CodeApproval(tuple(configs), code)
 
 
 def from_checkpoint(

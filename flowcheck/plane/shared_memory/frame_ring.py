@@ -133,6 +133,11 @@ class FrameRing(Closeable):
             "extract": counter_values(extract.counters),
         }
 
+    def map_pages(self) -> None:
+        """Has every slot's page at hand, for a process that writes to slots: a fault for each page
+        costs more than the frame's copy. A kernel that cannot leaves it to the faults."""
+        lib.fc_populate(self.handle.map.base, self.handle.map.bytes)
+
     def end_source(self) -> None:
         """Capture's word that nothing more will come."""
         lib.fc_ring_end_source(self.handle)

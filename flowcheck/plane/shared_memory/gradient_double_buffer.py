@@ -95,7 +95,7 @@ class GradientShard(Closeable):
         lib.fc_shard_doubt(self.handle, generation)
 
     def is_conflicting(self, generation: int) -> bool:
-        """Its step is not taken, as two copies differ; until it is opened anew."""
+        """Its step is not applied, as two copies differ; until it is opened anew."""
         return bool(lib.fc_shard_doubted(self.handle, generation))
 
     def open_count(self, generation: int) -> int:

@@ -74,6 +74,11 @@ class Staging(Closeable):
         check_shared_memory(code, "open staging", path, new=False)
         return cls(path, handle)
 
+    def map_pages(self) -> None:
+        """Has every page at hand before packets come: a fault for each costs more than its copy. A
+        kernel that cannot leaves it to the faults."""
+        lib.fc_populate(self.handle.map.base, self.handle.map.bytes)
+
     @property
     def data_free_bytes(self) -> int:
         """Of the data region, between the blocks of staged messages."""

@@ -102,9 +102,9 @@ def verify_files(
     laid = _laid(manifest, sizes)
     taken = _taken(manifest)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1), "check") as pool:
-        apart = {
+        separate = {
             label: pool.submit(_of_pieces, root, manifest.tensors[label].at)
-            for label in laid.apart
+            for label in laid.separate
             if label not in later
         }
         told = {
@@ -120,7 +120,7 @@ def verify_files(
             if name not in told or not whole_files
             for group in _groups({one: at for one, at in spans.items() if one not in later})
         ]
-        found = {label: one.result() for label, one in apart.items()}
+        found = {label: one.result() for label, one in separate.items()}
         for labels, summed in parts:
             found.update(zip(labels, summed.result(), strict=False))
     why: dict[str, Finding | None] = {}
@@ -168,7 +168,7 @@ class _Laid:
 
     places: dict[str, dict[str, Span]]
     """{file: {label: span}} of tensors in one piece; ascending, without overlap."""
-    apart: list[str] = field(default_factory=list)
+    separate: list[str] = field(default_factory=list)
     """Labels of tensors without bytes, of several pieces, or that overlap another tensor."""
     wrong: dict[str, FileFault] = field(default_factory=dict)
     """{label: fault} of tensors whose stated place is outside the files."""
@@ -188,7 +188,7 @@ def _laid(manifest: Manifest, sizes: Mapping[str, int]) -> _Laid:
             laid.places[name][label] = (first, count)
             ends[name] = first + count
         else:
-            laid.apart.append(label)
+            laid.separate.append(label)
     return laid
 
 

@@ -90,7 +90,7 @@ class ChecksummedWriter(Closeable):
         own = self.names.get(name, name)
         if len(self._begun) >= AHEAD_FILES:
             self._begun[-AHEAD_FILES].result()
-        pouring = DirectWrite(
+        writing = DirectWrite(
             path,
             pieces,
             self._given_up,
@@ -100,7 +100,7 @@ class ChecksummedWriter(Closeable):
             expected=self._expected,
             reads_back=self._reads_back,
         )
-        self._files[own] = self._pool.submit(self._poured, pouring, path)
+        self._files[own] = self._pool.submit(self._write, writing, path)
         self._begun.append(self._files[own])
         at = 0
         for piece in pieces:
@@ -111,8 +111,8 @@ class ChecksummedWriter(Closeable):
             if label not in self._tensors and not tensor.numel():
                 self.empty(label, tensor)
 
-    def _poured(self, pouring: DirectWrite, path: Path) -> _FileChecksums:
-        told = pouring.poured()
+    def _write(self, writing: DirectWrite, path: Path) -> _FileChecksums:
+        told = writing.write()
         self._synced.append(self._waiting.submit(sync, path))
         return told
 
@@ -131,8 +131,8 @@ class ChecksummedWriter(Closeable):
         Raises StateError that names the tensor if its checksum is not the expected one or if a page
         does not read back as written; OSError if there is no room.
         """
-        for poured in self._begun:
-            poured.result()
+        for begun in self._begun:
+            begun.result()
         for one in self._synced:
             one.result()
         self._expected.end()

@@ -177,7 +177,7 @@ class DirectWrite:
         self._done_bytes = 0
         """Bytes given to the disk threads."""
 
-    def poured(self) -> tuple[FileSum, dict[str, str]]:
+    def write(self) -> tuple[FileSum, dict[str, str]]:
         """Writes the file without a sync. Returns (checksums of the file, {label: sha256}).
 
         Raises StateError that names the tensor if its checksum is not the expected one, or names

@@ -109,9 +109,9 @@ class NonTensorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scaler: dict[str, int | float] | None = None
     state: dict[str, dict[str, Any]] = {}
     """{parameter: {name: value}} of optimizer states that are not tensors."""
-    beside: SavedFrozenAndBuffers | None = None
+    frozen_and_buffers: SavedFrozenAndBuffers | None = msgspec.field(default=None, name="beside")
     averaged: int = 0
-    taken: int | None = None
+    optimizer_steps: int | None = msgspec.field(default=None, name="taken")
 
 
 def decode_non_tensor_state(

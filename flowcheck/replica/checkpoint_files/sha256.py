@@ -69,10 +69,10 @@ def hash_two(
     if other is None:
         lib.fc_sha256_add(one.state, first, ffi.NULL, ffi.NULL, len(first))
         return
-    beside = ffi.from_buffer("uint8_t[]", second)
-    if len(beside) != len(first):
-        raise ValueError(f"{len(first)} bytes beside {len(beside)}")
-    lib.fc_sha256_add(one.state, first, other.state, beside, len(first))
+    other_data = ffi.from_buffer("uint8_t[]", second)
+    if len(other_data) != len(first):
+        raise ValueError(f"{len(first)} bytes beside {len(other_data)}")
+    lib.fc_sha256_add(one.state, first, other.state, other_data, len(first))
 
 
 def copy_and_hash(

@@ -62,7 +62,7 @@ class EventKind(StrEnum):
     ARRIVED = "arrived"
     """The last byte of a step was placed."""
     APPLIED = "applied"
-    """The replica took a step."""
+    """The replica applied a step."""
     LOSS = "loss"
     """`count` frames, packets or bytes never arrived (`what`), or a step cannot be rebuilt."""
     HEAL = "heal"

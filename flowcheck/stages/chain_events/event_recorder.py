@@ -200,7 +200,7 @@ class EventRecorder:
     def _look_for_silence(self, rings: Sequence[FrameRing]) -> None:
         self._asked = is_training_known(self._run)
         self._asked &= any(ring.source_end is None for ring in rings)
-        self._asked &= not (self._last and self._lacking.taken >= self._last)  # else it is over
+        self._asked &= not (self._last and self._lacking.applied >= self._last)  # else it is over
         own, unread = self._silence, self._run.unread.exists()
         turn = own.check(rings, counts=self._asked, unread=unread)
         if turn is SilenceChange.BEGAN:
@@ -280,7 +280,7 @@ class EventRecorder:
             unplaced_s=self._silence.unplaced_s,
             unwritten_lines=self._room.lines,
             full=self._room.full,
-            taken=self._lacking.taken,
+            applied=self._lacking.applied,
             digest=self._digest,
         )
         write_beat(self._run.heartbeat_file, beat)

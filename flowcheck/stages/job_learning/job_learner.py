@@ -188,7 +188,7 @@ class JobLearner:
             messages=reading.messages_read.messages,
             flows=found.flows,
             other_jobs=found.other_jobs,
-            beside_weights=found.beside_weights,
+            auxiliary_weights=found.auxiliary_weights,
         )
 
     def forget(self) -> None:
@@ -274,10 +274,10 @@ class JobLearner:
             operator_statement=self._stated,
             known=known,
             blocks=blocks_of(self._run),
-            parted=sharded_optimizer_of(self._run),
+            sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )
-        self._reading = ReadingProcess(seen, flows, terms)
+        self._reading = ReadingProcess(seen, flows, terms, self._run.read_weights)
 
 
 def _begun_of(extractors: Sequence[Extractor], flow: FlowKey) -> int:

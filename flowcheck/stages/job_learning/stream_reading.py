@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.job_selection_reasons import NOT_THE_BUCKET_PLAN, WEIGHTS_NOT_SEEN
+from flowcheck.findings.catalog.transport_forms import PIECES_NOT_FOLLOWED, WRITES_IN_PIECES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.job_selection import JobSelector, flows_of, select_job
@@ -48,8 +50,9 @@ class ReadingOutcome:
     """What one reading came to: a job and what must be kept with it, or why there is none."""
 
     job: LearnedJob | None = None
-    weights: NDArray[np.uint8] | None = field(default=None, repr=False)
-    beside_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    weights: NDArray[np.uint8] | Path | None = field(default=None, repr=False)
+    """Of all parameters; a path: of the file that the reading wrote them to."""
+    auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """As of `Weights.beside`."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
     why_not: tuple[Finding, ...] = ()
@@ -81,7 +84,7 @@ class ReadingTerms:
     known: KnownJob = NO_KNOWN_JOB
     """Of a job that may be joined midstream."""
     blocks: tuple[int, ...] = ()
-    parted: ShardedTraining | None = None
+    sharded: ShardedTraining | None = None
     selector: JobSelector | None = None
     """Which of several jobs; None: the one that began first."""
 
@@ -99,7 +102,7 @@ def read_first_life(
             earlier=terms.before,
             stated=terms.operator_statement,
             blocks=terms.blocks,
-            parted=terms.parted,
+            parted=terms.sharded,
             results=False,
         )
         reading = select_job(reading, terms.selector)
@@ -115,7 +118,7 @@ def read_first_life(
         before=terms.before if terms.quiet else None,
         earlier=terms.before,
         blocks=terms.blocks,
-        parted=terms.parted,
+        parted=terms.sharded,
         hasty=terms.hasty,
         stated=terms.operator_statement,
         results=False,
@@ -129,6 +132,9 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         return ReadingOutcome(
             why_not=reading.why_not, others=reading.others, awaited=reading.awaited
         )
+    if any(form.of(WRITES_IN_PIECES) for form in reading.formats):
+        # The extractor counts each of these writes as a message of the connection.
+        return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
     weights = reading.gathered or reading.weights
     if weights is None or not weights.complete or weights.why_not:
         told = weights.why_not if weights is not None else None
@@ -153,7 +159,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
     return ReadingOutcome(
         job=reading.job,
         weights=weights.result,
-        beside_weights=weights.beside,
+        auxiliary_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),

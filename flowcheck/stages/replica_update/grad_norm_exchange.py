@@ -121,9 +121,9 @@ class GradNormExchange:
         write_atomically(_file(self._run), msgspec.json.encode(told), durable=False)
 
     def _published_by(self, number: int, name: str) -> str | None:
-        return _read(_file(self._beside(number))).get(name)
+        return _read(_file(self._other_run(number))).get(name)
 
-    def _beside(self, number: int) -> RunDir:
+    def _other_run(self, number: int) -> RunDir:
         return self._run.port.job_run_dir(number)
 
     def _is_over(self, life: int, step: Step) -> bool:
@@ -138,13 +138,13 @@ class GradNormExchange:
         return True
 
     def _passed(self, number: int, step: Step) -> bool:
-        """Whether that ring will never take this step."""
-        beside = self._beside(number)
-        own, record = incarnation_of(self._run), read_record(beside)
+        """Whether that ring will never apply this step."""
+        run = self._other_run(number)
+        own, record = incarnation_of(self._run), read_record(run)
         other = record.incarnation
         if other.number != own.number or record.extract.offered is not None:
             return other.number >= own.number
-        progress = source_progress(beside)
+        progress = source_progress(run)
         if other.step is None or progress is None or progress.lost_iteration is None:
             return False
         return progress.lost_iteration <= other.iteration_of(step, self._optimizer.synced_backwards)

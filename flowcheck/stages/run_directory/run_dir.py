@@ -39,6 +39,9 @@ from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 
+AUXILIARY_WEIGHTS = "beside.bin"
+"""Name of the file with the frozen parameters and buffers that a job's start-up broadcast."""
+
 
 class RecordFiles:
     """Paths of files below `root`; below `root`/previous they belong to the previous run."""
@@ -148,10 +151,15 @@ class LearnedFiles:
         return self.learned_folder / "weights.bin"
 
     @property
+    def read_weights(self) -> Path:
+        """The same where a reading leaves them, before it is known that its job is followed."""
+        return self.learned_folder / ".read-weights.bin"
+
+    @property
     def auxiliary_weights(self) -> Path:
         """Frozen parameters and buffers that the job broadcast with the parameters, back to back in
         the order of the stated model ([model] everything), bytes in index order."""
-        return self.learned_folder / "beside.bin"
+        return self.learned_folder / AUXILIARY_WEIGHTS
 
     @property
     def extract_record(self) -> Path:

@@ -49,11 +49,12 @@ class Supervisor:
         watch: Callable[[ChainProgress], None] | None = None,
         hurried: Callable[[], bool] = lambda: False,
         other_jobs: Sequence[RunDir] = (),
-        lends: bool = False,
+        serves_checkpoints: bool = False,
     ) -> None:
-        """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
-        run directories of further jobs on the same ports; lends: the updater's process may write
-        checkpoints after its stage has ended, until the caller closes `lender`."""
+        """watch: called every turn; hurried: whether stopping must not wait for anything;
+        other_jobs: run directories of further jobs on the same ports; serves_checkpoints: the
+        updater's process may write checkpoints after its stage has ended, until the caller closes
+        `checkpoint_helper`."""
         self.run, self.config = run, config
         self.other_jobs = [Supervisor(own, own.settings(), hurried=hurried) for own in other_jobs]
         self.progress = ChainProgress()
@@ -61,7 +62,7 @@ class Supervisor:
         self._watch, self._hurried = watch, hurried
         self._children = [StageProcess(name) for name in stage_names(config, run.reader)]
         for child in self._children:
-            child.serves_checkpoints = lends and child.spec.serves_checkpoints
+            child.serves_checkpoints = serves_checkpoints and child.spec.serves_checkpoints
         self._rings: list[FrameRing] = []
         self._healthy = True
         self._logs = LogTrimmer([run.log(child.stage) for child in self._children])
@@ -191,7 +192,7 @@ class Supervisor:
                 raise
 
     def drained(self) -> bool:
-        """The stream was extracted to its end and the replica took every whole step of it.
+        """The stream was extracted to its end and the replica applied every whole step of it.
 
         The source of gradients tells, not a message: an updater may be killed before it could send
         one.
@@ -235,7 +236,7 @@ class Supervisor:
                 own._links.close()
 
     @property
-    def lender(self) -> CheckpointHelper | None:
+    def checkpoint_helper(self) -> CheckpointHelper | None:
         """The process that writes checkpoints once the chain has stopped."""
         return next(
             (c.checkpoint_helper for c in self._children if c.checkpoint_helper is not None), None

@@ -95,7 +95,7 @@ def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
     StateError if the snapshot is of another step."""
     if template.step != snapshot.step:
         raise StateError(findings.OTHER_STEP(step=template.step, at=snapshot.step))
-    pairs = [*_pairs(template, snapshot), *_beside(template, snapshot)]
+    pairs = [*_pairs(template, snapshot), *_optional_pairs(template, snapshot)]
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     return _audit(template, len(pairs), found, snapshot.optimizer)
 
@@ -139,17 +139,19 @@ def audit_digests(
 
 @structure_errors_as_state_errors("the file")
 def audit_frozen_and_buffers(
-    found: Audit, template: CheckpointTemplate, beside: FrozenAndBuffers
+    found: Audit, template: CheckpointTemplate, auxiliary: FrozenAndBuffers
 ) -> Audit:
     """Adds the comparison of tensors that the optimizer does not step to the audit `found`: frozen
     parameters, buffers that are assumed constant, and buffers known at this step."""
-    fixed = {*beside.frozen, *beside.constant_buffers}
+    fixed = {*auxiliary.frozen, *auxiliary.constant_buffers}
     pairs = []
     for name in template.non_parameters:
         plain = name.removeprefix("module.")
-        own = dict(beside.keys).get(plain, plain)
-        if own in beside.tensors and (own in fixed or beside.step_of_buffer(own) == template.step):
-            pairs.append((name, template.model[name], beside.tensors[own]))
+        own = dict(auxiliary.keys).get(plain, plain)
+        if own in auxiliary.tensors and (
+            own in fixed or auxiliary.step_of_buffer(own) == template.step
+        ):
+            pairs.append((name, template.model[name], auxiliary.tensors[own]))
     differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     held = {name for name, _, _ in pairs}
     return replace(
@@ -230,7 +232,7 @@ def _pairs(
             yield f"{name}/{kind}", torch.as_tensor(value), torch.as_tensor(mine)
 
 
-def _beside(
+def _optional_pairs(
     template: CheckpointTemplate, snapshot: Snapshot
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """(name, trainer's tensor, replica's tensor) of master weights, averages and loss scale, where
@@ -267,8 +269,8 @@ def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference |
         return None
     nan = bool((torch.isnan(own) | torch.isnan(new)).any())
     a, b = _ordered(one[differ]), _ordered(other[differ])
-    apart = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
-    return Difference(name, int(differ.sum()), None if nan else int(apart.max()))
+    distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
+    return Difference(name, int(differ.sum()), None if nan else int(distance.max()))
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:

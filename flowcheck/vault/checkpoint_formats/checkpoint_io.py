@@ -109,12 +109,12 @@ def write(
     """
     chosen = format_named(form)
     target = OutputTarget(path=path, folder=chosen.folder, force=force, protected=protected)
-    with new_output(target, manifest=True) as (place, beside):
+    with new_output(target, manifest=True) as (place, manifest_path):
         manifest = _write_files(contents, chosen, options, place, path.name)
-        if beside is None:
+        if manifest_path is None:
             _finish_folder(place, manifest)
         else:
-            beside.write_bytes(encode_manifest(manifest))
+            manifest_path.write_bytes(encode_manifest(manifest))
     return manifest
 
 

@@ -90,7 +90,7 @@ def _send_parts(
     pool = ThreadPoolExecutor(AT_ONCE, "parts")
     try:
         told: dict[int, Future[bytes]] = {}
-        for number, (begin, size) in enumerate(_cut(file.size_bytes, upload.part_bytes), 1):
+        for number, (begin, size) in enumerate(_part_ranges(file.size_bytes, upload.part_bytes), 1):
             told[number] = pool.submit(one, number, begin, size)
         wait(told.values(), return_when=FIRST_EXCEPTION)
         for future in told.values():
@@ -104,7 +104,7 @@ def _send_parts(
         os.close(descriptor)
 
 
-def _cut(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, int]]:
+def _part_ranges(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, int]]:
     for begin in range(0, size_bytes, part_bytes):
         yield begin, min(part_bytes, size_bytes - begin)
 

@@ -61,9 +61,9 @@ def _sends(call: CollectiveCall, ends: ConnectionEnds) -> Schedule:
 
 
 def _unplanned(
-    own: CommunicatorShape, rule: NcclEra, lanes: Sequence[MirroredLane]
+    own: CommunicatorShape, era: NcclEra, lanes: Sequence[MirroredLane]
 ) -> UnplannedSearch | None:
-    return ExtraTreeAllReduces(own, rule, lanes) if own.found else None
+    return ExtraTreeAllReduces(own, era, lanes) if own.found else None
 
 
 TREE = AlgorithmSpec(

@@ -64,7 +64,7 @@ class _Entry:
     """Its fields: a address, s size, k rkey, n receives, t tag, i index, r ready."""
     fifo_stride_bytes: int
     """Distance of consecutive entries in the sender's FIFO: 8 entries a slot since 2.12."""
-    rules: tuple[NcclEra, ...]
+    eras: tuple[NcclEra, ...]
 
 
 _ENTRIES = {
@@ -105,7 +105,7 @@ class ClearToSend:
 
 def eras_of(layout: CtsLayout) -> tuple[NcclEra, ...]:
     """The partition eras that a release writing `layout` can be of."""
-    return _ENTRIES[layout].rules
+    return _ENTRIES[layout].eras
 
 
 def decode_cts(payload: bytes, layout: CtsLayout | None = None) -> ClearToSend | None:

@@ -89,9 +89,9 @@ def parse_shapes(
     for scalars in range(least_scalars, _most_scalars(parameters) + 1):
         found: list[ParsedShapes] = []
         due = None if elements is None else elements - scalars
-        for cut in _cuts(numbers, blocks, ahead, parameters - scalars, due):
-            for spread in _with_scalars(cut.shapes, scalars):
-                found.append(ParsedShapes(spread, cut.cost))
+        for parsed in _parses(numbers, blocks, ahead, parameters - scalars, due):
+            for spread in _with_scalars(parsed.shapes, scalars):
+                found.append(ParsedShapes(spread, parsed.cost))
                 if len(found) == most:
                     return tuple(found)
         if found:
@@ -141,7 +141,7 @@ def _packed(sizes: Sequence[int], inner_first: Sequence[int]) -> list[int]:
     return strides
 
 
-def _cuts(
+def _parses(
     values: Sequence[int],
     blocks: Sequence[Sequence[tuple[int, int]]],
     ahead: Sequence[dict[int, _Rest]],

@@ -139,7 +139,7 @@ def _op_messages(
         gpus=communicator.gpus,
         channels=communicator.channels,
         protocol=op.protocol,
-        rule=job.rule,
+        era=job.era,
         tuning=communicator.tuning,
     )
     for channel, sends in enumerate(schedule):

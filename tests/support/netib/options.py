@@ -77,6 +77,10 @@ class Options:
     split: bool | None = None
     """Every message over all QPs; None: as the version does by default."""
     adaptive: bool = False
+    adaptive_over: int = 8192
+    """Sends of more bytes are closed by an empty write that tells their size."""
+    pieces: bool = False
+    """And each packet of these is a write of its own, as some NICs make them."""
     random_qpns: bool = False
     tree_below: int = 0
     """All-reduces of fewer bytes go by NCCL's double binary tree."""

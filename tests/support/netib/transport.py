@@ -18,7 +18,6 @@ from support.netib.reduction import Operation
 BASE = {LL: 0, LL128: 0x80000, SIMPLE: 0x530000}
 STEP_STRIDE = {LL: 0x10000, LL128: 0x96000, SIMPLE: 0x80000}
 P2P_CHUNK_BYTES = 131072
-ADAPTIVE_OVER_BYTES = 8192
 USER_BYTES = 1 << 33
 """From the slots to a buffer of the user's."""
 DIRECT = ("broadcast", "all_gather")
@@ -215,10 +214,15 @@ class Connection:
             ]
         trains = []
         for pair, at, piece in pieces:
-            if options.adaptive and size > ADAPTIVE_OVER_BYTES:
-                writes = packets.write_packets(at, rkey, piece, b"", options.mtu)
+            if options.adaptive and size > options.adaptive_over:
+                each = options.mtu if options.pieces else max(1, len(piece))
+                writes = []
+                for start in range(0, len(piece) or 1, each):
+                    part = piece[start : start + each]
+                    writes += packets.write_packets(at + start, rkey, part, b"", options.mtu)
+                    pair.messages += 1
                 writes += packets.write_packets(0, 0, b"", immediate, options.mtu)
-                pair.messages += 2
+                pair.messages += 1
             else:
                 writes = packets.write_packets(at, rkey, piece, immediate, options.mtu)
                 pair.messages += 1

@@ -140,7 +140,7 @@ class DiagramLink(StateStruct, frozen=True, kw_only=True):
     """Switch ports that are stated to copy it as they receive it from the sender."""
     tx: tuple[str, ...]
     """And those that copy it as they send it to the receiver."""
-    beside_ring: bool = msgspec.field(name="tree")
+    off_ring: bool = msgspec.field(name="tree")
     """It is no link of the ring: only other algorithms' traffic passes there. The JSON key is older
     than `algorithm`."""
     algorithm: Algorithm = Algorithm.RING

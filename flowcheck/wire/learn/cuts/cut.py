@@ -10,7 +10,7 @@ from typing import Protocol
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, generated
 from flowcheck.wire.learn.cuts.match import Cut, State, apply, beyond_end, settled
-from flowcheck.wire.learn.cuts.purse import Purse, pays
+from flowcheck.wire.learn.cuts.purse import Purse, goes_on, pays
 from flowcheck.wire.learn.cuts.sounding import everyone
 from flowcheck.wire.learn.flows.order import earliest
 from flowcheck.wire.learn.flows.rings import Ring
@@ -48,6 +48,9 @@ OPEN_COST = 2.0
 """For a collective that may come at this point, of any size."""
 CUT_OFF_COST = 1.0
 """For each send that a reading puts after the end of what was captured."""
+MOST_CUT_OFF = 2
+"""Sends of one collective that count so where the stream goes on: the last one of many megabytes
+has hundreds still to come, and what has fewer of them is no likelier for it."""
 
 
 class Expect(Protocol):
@@ -105,6 +108,7 @@ def cut_stream(
     path: list[Cut] = []
     ways = [_successors(ring, state, path, expect, known, purse)]
     costs, unread = [0.0], [best.unread]
+    most_cut_off = MOST_CUT_OFF if goes_on(purse) else None
     failed: set[tuple[Positions, Channels, tuple[NcclEra, ...]]] = set()
     while ways and budget > 0 and (purse is None or purse.left > 0):
         budget -= 1
@@ -119,7 +123,7 @@ def cut_stream(
             continue
         state, cut = step
         key = (state.positions, state.channels, state.rules)
-        cost = costs[-1] + _cost(ring, path, cut)
+        cost = costs[-1] + _cost(ring, path, cut, most_cut_off)
         if key in failed or cost > limit or (in_order and _out_of_order(ring, state, cut)):
             continue
         if not expect.accepts(ring, path, cut):
@@ -158,9 +162,11 @@ def unread_sends(ring: Ring, positions: Positions) -> int:
     )
 
 
-def _cost(ring: Ring, path: Sequence[Cut], cut: Cut) -> float:
-    """How much believing `cut` takes after `path`."""
-    cost = CUT_OFF_COST * beyond_end(ring, cut)
+def _cost(ring: Ring, path: Sequence[Cut], cut: Cut, most_cut_off: int | None) -> float:
+    """How much believing `cut` takes after `path`. most_cut_off: sends of it that may count as put
+    after the end; None: all."""
+    beyond = beyond_end(ring, cut)
+    cost = CUT_OFF_COST * (beyond if most_cut_off is None else min(beyond, most_cut_off))
     if not cut.matched:
         return cost + UNSEEN_COST
     if cut.op.licensed and not cut.op.open_size:

@@ -24,10 +24,13 @@ class SendBudget:
     """Sends that one reading may still lay over the stream, all its searches together."""
 
     left: int
+    goes_on: bool = False
+    """More of the stream comes, and it is read again then: what a collective would send after the
+    last send seen says nothing against it."""
 
     @classmethod
-    def for_sends(cls, count: int) -> SendBudget:
-        return cls(MOST_LAID[0] + MOST_LAID[1] * count)
+    def for_sends(cls, count: int, *, goes_on: bool = False) -> SendBudget:
+        return cls(MOST_LAID[0] + MOST_LAID[1] * count, goes_on)
 
 
 @dataclass(slots=True)
@@ -65,7 +68,8 @@ class Purse:
 
     @classmethod
     def for_sends(cls, count: int, *, hasty: bool = False) -> Purse:
-        return cls.of(HASTY_PURSE if hasty else PURSE, count, SendBudget.for_sends(count))
+        budget = SendBudget.for_sends(count, goes_on=hasty)
+        return cls.of(HASTY_PURSE if hasty else PURSE, count, budget)
 
 
 @contextmanager
@@ -79,6 +83,11 @@ def share(purse: Purse | None, count: int) -> Iterator[Purse | None]:
     given = own.left
     yield own
     purse.left -= given - max(0, own.left)
+
+
+def goes_on(purse: Purse | None) -> bool:
+    """As of `SendBudget`."""
+    return purse is not None and purse.budget is not None and purse.budget.goes_on
 
 
 def pays(purse: Purse | None) -> bool:

@@ -16,6 +16,7 @@ from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.learn.flows.numbering import number_sends
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, unless_out_of_step
+from flowcheck.wire.learn.flows.trains import whole_writes
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 
@@ -31,6 +32,8 @@ class Sorted:
     streams: tuple[Stream, ...]
     grants: tuple[Grants, ...]
     readings: tuple[FlowReading, ...]
+    in_pieces: int = 0
+    """Flows whose sends came in many writes each."""
 
 
 def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage]) -> Sorted:
@@ -38,6 +41,10 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
     of_flow: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
     for message in messages:
         of_flow[message.flow].append(message)
+    in_pieces = 0
+    for key, own in of_flow.items():
+        of_flow[key], several = whole_writes(own)
+        in_pieces += several
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
     granting = {g.flow.key for g in grants}
     data = [
@@ -60,7 +67,7 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
     for group in striped.groups(data, sends, [g.flow for g in grants]):
         streams += _streams(group, of_flow, sends, grants)
     readings = tuple(_reading(f, of_flow[f.key], streams, grants, flows) for f in flows)
-    return Sorted(tuple(streams), tuple(grants), readings)
+    return Sorted(tuple(streams), tuple(grants), readings, in_pieces)
 
 
 def _read_grants(flow: ObservedFlow, messages: Sequence[ObservedMessage]) -> Grants | None:

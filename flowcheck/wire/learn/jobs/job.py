@@ -214,7 +214,7 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learn
         communicators.append(Recorded(ranks=2, channels=1))
         edges.append(edge_of(1, 0, [parcel.stream], [parcel.number]))
     return learned_job.LearnedJob(
-        rule=communicator.cuts.state.rules[0],
+        era=communicator.cuts.state.rules[0],
         communicators=tuple(communicators),
         edges=tuple(edges),
         parameters=plan.parameters,

@@ -13,6 +13,7 @@ from flowcheck.findings.catalog.transport_forms import (
     MESSAGES_SPLIT,
     REGISTERED_BUFFERS,
     WHOLE_MESSAGES_IN_TURN,
+    WRITES_IN_PIECES,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
@@ -36,6 +37,8 @@ def _told(flows: Sorted) -> Iterator[Finding]:
     grouped = [g.flow.key for g in flows.grants if any(c.receives > 1 for c in g.by_index.values())]
     if adaptive := sum(_adaptive(s) for s in flows.streams if s.peer not in grouped):
         yield ADAPTIVE_ROUTING(adaptive)
+    if flows.in_pieces:
+        yield WRITES_IN_PIECES(flows.in_pieces)
     most = max((c.receives for g in flows.grants for c in g.by_index.values()), default=1)
     if most > 1:
         yield GROUPED_RECEIVES(most)
