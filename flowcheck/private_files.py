@@ -1,9 +1,9 @@
-"""Owner and mode of files and folders: what FlowCheck creates is private to its owner, and what
-it opens must belong to a trusted user, and nobody else may be allowed to write to it.
+"""Owner and mode of files and folders. FlowCheck creates them private to their owner. It opens only
+files and folders that belong to a trusted user and that other users may not write to.
 
-Files are made with mode 0600 and folders with 0700, whatever the umask. Where a group is to read
-checkpoints, the folder says so: `install -d -g trainers -m 2750 DIR` (the set-group-id bit, and
-read for the group) has everything below it made 0640 and 2750, of that group.
+Files get mode 0600 and folders 0700, whatever the umask. To let a group read checkpoints, make the
+folder with `install -d -g trainers -m 2750 DIR` (set-group-id bit, and read permission for the
+group). Files and folders below it then get modes 0640 and 2750 and belong to the group.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from flowcheck.findings.catalog.untrusted_names import (
 PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE = 0o600, 0o700
 GROUP_FILE, GROUP_FOLDER = 0o640, 0o2750
 FOR_GROUP = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
-"""Of a folder: what is made in it is for its group to read."""
+"""Mode bits of a folder that all have if the folder's group may read what is created in it."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 UMASK = 0o077
 _TRUSTED: set[int] = set()
 
 
 def trust(uid: int) -> None:
-    """What this user owns is taken over from here on as root's own is: the user that the stages of
-    this process's chain run as."""
+    """Trusts files of user `uid` like root's from now on. For the user that the stages of this
+    process's chain run as."""
     from flowcheck._core import lib
 
     _TRUSTED.add(uid)
@@ -44,20 +44,20 @@ def trust(uid: int) -> None:
 
 
 def tell(lib: Any) -> None:
-    """Has one of the C modules, each of which maps files by itself, trust the same users."""
+    """Tells a C module, which maps files by itself, the trusted users."""
     for uid in _TRUSTED:
         if lib.fc_map_trust(uid) < 0:
             raise ValueError(f"too many users are trusted: {sorted(_TRUSTED)}")
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether what this user owns is believed: root, this process's own user, and `trust`."""
+    """Whether a user is trusted: root, this process's own user, and users given to `trust`."""
     return uid in (0, os.geteuid()) or uid in _TRUSTED
 
 
 def open_private_folder(path: Path) -> int:
-    """A descriptor of a folder, which is made with its parents where it is not there. Raises
-    ConfigError as `check_not_shared`, OSError."""
+    """A descriptor of a folder, which is created with its parents if it does not exist. Raises
+    ConfigError as `check_not_shared` does, and for a link or file; OSError."""
     make_folder(path)
     try:
         held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -74,23 +74,23 @@ def open_private_folder(path: Path) -> int:
 
 
 def check_owner(path: Path) -> None:
-    """Raises ConfigError as `check_not_shared` where the folder or file `path`, or what it
-    links to, is somebody else's; nothing if it does not exist."""
+    """Checks the owner and mode of the file or folder that `path` is or links to. Raises
+    ConfigError as `check_not_shared` does. Does nothing if it does not exist."""
     with suppress(FileNotFoundError):
         check_not_shared(path.stat(), path)
 
 
 def is_privately_owned(path: Path) -> bool:
-    """Whether nobody else owns what lies at `path`, or may write to it; of a link never. Raises
-    OSError."""
+    """Whether `path` belongs to a trusted user and no other user may write to it. False for a link.
+    Raises OSError."""
     found = path.lstat()
     shared = found.st_mode & OTHERS_WRITE or stat.S_ISLNK(found.st_mode)
     return is_trusted(found.st_uid) and not shared
 
 
 def check_not_shared(found: os.stat_result, path: Path, key: str = "folder") -> None:
-    """Raises ConfigError where what was found at `path` belongs to somebody else, or others may
-    write to it: what lies there could be theirs."""
+    """Raises ConfigError if a file or folder belongs to an untrusted user, or if other users may
+    write to it. found: its stat result. key: the setting's name in the error."""
     if not is_trusted(found.st_uid):
         right = OTHER_OWNER(owner=user_name(found.st_uid), user=user_name(os.geteuid()))
         raise ConfigError(key, str(path), right)
@@ -100,7 +100,7 @@ def check_not_shared(found: os.stat_result, path: Path, key: str = "folder") -> 
 
 
 def user_name(uid: int) -> str:
-    """A user for a sentence: name and number."""
+    """A user's name and number, for messages."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -108,8 +108,8 @@ def user_name(uid: int) -> str:
 
 
 def make_folder(path: Path, *, new: bool = False) -> None:
-    """Makes a folder, and what of its parents is missing, for its owner alone or as the folder that
-    it comes into says. new: raises FileExistsError where it is there."""
+    """Creates a folder and its missing parents, with the mode that `modes_in` gives for their
+    parent. new: raises FileExistsError if the folder exists."""
     if not path.parent.exists():
         make_folder(path.parent)
     mode = modes_in(path.parent)[1]
@@ -123,14 +123,14 @@ def make_folder(path: Path, *, new: bool = False) -> None:
 
 
 def modes_in(folder: Path) -> tuple[int, int]:
-    """(of a file, of a folder) that is made in `folder`."""
+    """(mode of files, mode of folders) that are created in `folder`."""
     for_group = folder.stat().st_mode & FOR_GROUP == FOR_GROUP
     return (GROUP_FILE, GROUP_FOLDER) if for_group else (PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE)
 
 
 def make_private(place: Path, folder: Path) -> None:
-    """Gives a file, or a folder and all that is in it, the modes of what is made in `folder`; links
-    stay what they are."""
+    """Gives a file, or a folder and everything below it, the modes of `modes_in(folder)`. Links are
+    not changed."""
     file_mode, folder_mode = modes_in(folder)
     if place.is_symlink():
         return
@@ -147,9 +147,9 @@ def make_private(place: Path, folder: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A descriptor of a file that is this process's own, made for its owner alone where `flags` say
-    so; no link is followed, and no pipe waited for. Raises ConfigError as `check_not_shared`,
-    also where it is not a regular file; OSError."""
+    """A descriptor of a regular file of a trusted user. With O_CREAT in `flags` a new file gets
+    mode 0600. Follows no link and does not wait for a pipe. Raises ConfigError as
+    `check_not_shared` does, and for a link or anything but a regular file; OSError."""
     own = flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, own, PRIVATE_FILE_MODE)
@@ -169,23 +169,25 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def write_new(path: Path, data: bytes | memoryview) -> None:
-    """A file that was not there, for its owner alone. Raises FileExistsError."""
+    """Writes a new file with mode 0600. Raises FileExistsError, and as `open_private` does."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(data)
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A file of this process's own, in place of what it held. Raises as `open_private`."""
+    """Replaces the content of a file, or creates it with mode 0600. Raises as `open_private`
+    does."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
 
 
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
-"""Flags for `open_private` of a file that several append lines to."""
+"""Flags for `open_private` of a file to which several processes append lines."""
 
 
 def append_private(path: Path, line: bytes) -> None:
-    """Appends a line to a file of this process's own. Raises as `open_private`."""
+    """Appends a line to a file, which is created if it does not exist. Raises as `open_private`
+    does."""
     descriptor = open_private(path, APPENDING)
     try:
         append_to_open_file(descriptor, line)
@@ -194,13 +196,14 @@ def append_private(path: Path, line: bytes) -> None:
 
 
 def append_to_open_file(descriptor: int, line: bytes) -> None:
-    """A line to a file that was opened with APPENDING; one that a kill tore is ended first."""
+    """Appends a line to a file that was opened with APPENDING. If a kill left the last line
+    incomplete, a newline ends it first."""
     size = os.fstat(descriptor).st_size
     torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
     os.write(descriptor, b"\n" * torn + line + b"\n")
 
 
 def set_private_umask() -> None:
-    """What this process makes from here on, by itself or through libraries, is its owner's alone,
-    whatever the umask was. For a program's main function."""
+    """Sets the umask so that all files that this process or its libraries create are private to
+    their owner. For a program's main function."""
     os.umask(UMASK)

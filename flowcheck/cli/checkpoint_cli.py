@@ -22,7 +22,8 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
     keys_in,
 )
 
-FORMS = "; ".join(f"{one.name} ({one.what})" for one in FORMATS.values())
+NAMES = ", ".join(FORMATS)
+FORMS = "\n\n".join(f"    * {one.name} - {one.what}" for one in FORMATS.values())
 
 
 SameCheckpoint = Annotated[
@@ -46,20 +47,20 @@ def restore(
     template: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Any checkpoint that the trainer wrote in this job; the output has its layout. "
-            "With several jobs give one of each."
+            help="Any checkpoint that the trainer wrote in this job; the output has its layout."
         ),
     ] = None,
     also: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Checkpoints of this job at other steps: buffers that are equal in all of them "
-            "are taken from the template. Only needed if the job file states no model."
+            help="If the job file states no model: other checkpoints of the job, to judge buffers."
         ),
     ] = None,
     form: Annotated[
         str | None,
-        typer.Option("--format", help=f"Format to write, instead of --template: {FORMS}."),
+        typer.Option(
+            "--format", metavar="FORMAT", help=f"Format to write, instead of --template: {NAMES}."
+        ),
     ] = None,
     run: Run = DEFAULT_RUN,
     step: Annotated[
@@ -77,8 +78,7 @@ def restore(
         typer.Option(
             "--from",
             metavar="URL",
-            help="Read from a server instead of --run: http(s)://host:port of `flowcheck serve`, "
-            "or the target of [persist], such as s3://...",
+            help="Read from `flowcheck serve`, http(s)://host:port, or from a [persist] target.",
         ),
     ] = None,
     token_file: Annotated[
@@ -96,8 +96,7 @@ def restore(
         typer.Option(
             help=_of(
                 "keys",
-                "names of the parts in the file, as the trainer reads them: "
-                "model=state_dict,optimizer=app.optim,step=global_step,...",
+                "names of the parts in the file: model=state_dict,optimizer=app.optim,...",
             )
         ),
     ] = "",
@@ -128,8 +127,7 @@ def restore(
         bool,
         typer.Option(
             "--run-code",
-            help="Run the code that the step's manifest names (factory, schedule, rounding). Use "
-            "it only if you trust that --checkpoint or --from.",
+            help="Run the code that the manifest names; only if you trust --checkpoint or --from.",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing output.")] = False,
@@ -183,6 +181,9 @@ def restore(
         elsewhere=source is not None,
     )
     raise typer.Exit(restore_command.run(request, as_json=as_json))
+
+
+restore.__doc__ = f"{restore.__doc__}\n    Formats:\n\n{FORMS}\n"
 
 
 def _step(stated: str) -> Step | None:
@@ -249,8 +250,7 @@ def base(
     then: Annotated[
         Path | None,
         typer.Option(
-            help="If FlowCheck joined midstream: a later checkpoint of the job, which shows where "
-            "CHECKPOINT belongs among the logged steps."
+            help="If FlowCheck joined midstream: a later checkpoint, to find CHECKPOINT's step."
         ),
     ] = None,
     after: Annotated[

@@ -52,8 +52,7 @@ def stage(
     checkpoint_socket: Annotated[
         int | None,
         typer.Option(
-            help="File descriptor of a socket: after its stage has ended, this process writes the "
-            "checkpoints that are requested there; set by the supervisor."
+            help="Descriptor of the socket for checkpoint requests; set by the supervisor."
         ),
     ] = None,
     as_json: Json = False,
@@ -183,8 +182,8 @@ def replay(
     optimizer: Annotated[
         str | None,
         typer.Option(
-            help="Optimizer of the trainer: a class of torch.optim, such as adamw; default without "
-            "--job: sgd, as an assumption that is printed."
+            help="Optimizer of the trainer, a class of torch.optim; default without --job: sgd, "
+            "assumed."
         ),
     ] = None,
     lr: Annotated[
@@ -197,8 +196,8 @@ def replay(
     job: Annotated[
         Path | None,
         typer.Option(
-            help="Job file with [optimizer] and more; the captures replace its sources, and --out "
-            "replaces the folders that it saves to."
+            help="Job file with [optimizer] and more; the captures replace its sources, --out its "
+            "folders."
         ),
     ] = None,
     out: Annotated[

@@ -19,8 +19,8 @@ def plan(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Function that returns the torch module, file.py:function or pkg.mod:function; or "
-            "a job file (.toml), to print the memory it needs.",
+            help="Function that returns the module, file.py:function or pkg.mod:function; or a job "
+            "file.",
         ),
     ],
     captures: Annotated[
@@ -43,8 +43,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="FILE.py:FUNCTION",
-            help="Function that takes the module and returns its loss; its backward pass shows the "
-            "order in which gradients become ready; default: reverse order of registration.",
+            help="Function from module to loss, for the order of gradients; default: reverse "
+            "registration.",
         ),
     ] = None,
     dtype: Annotated[

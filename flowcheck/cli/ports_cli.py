@@ -26,16 +26,14 @@ def ports(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Output of rank 0 with NCCL_DEBUG=INFO, which has the ranks' order in each ring; "
-            "give one for all data-parallel groups, or one each; default: order of rank numbers.",
+            help="Output of rank 0 with NCCL_DEBUG=INFO, for the order of ranks; or one per group.",
         ),
     ] = None,
     graph: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="XML",
-            help="Dump that NCCL wrote: NCCL_GRAPH_DUMP_FILE (NICs of each channel) or "
-            "NCCL_TOPO_DUMP_FILE (nearest NIC of each GPU); repeatable.",
+            help="File that NCCL wrote to NCCL_GRAPH_DUMP_FILE or NCCL_TOPO_DUMP_FILE; repeatable.",
         ),
     ] = None,
     os: Annotated[
@@ -54,8 +52,8 @@ def ports(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the chosen ports as [[mirror]] tables for the job file; with {machine} in "
-            "the name, one file for each machine. Needs `hosts` in each [[cable]].",
+            help="Write [[mirror]] tables for the job file; {machine} in the name: one file per "
+            "machine.",
         ),
     ] = None,
     as_json: Json = False,

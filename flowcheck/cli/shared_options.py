@@ -70,8 +70,8 @@ Erspan = Annotated[
     str | None,
     typer.Option(
         metavar="src=A,dst=B[,id=N]",
-        help="Send the copies through an ERSPAN tunnel, not a monitor port: IPv4 addresses of the "
-        "switch (src) and of the capture node (dst), and the session ID, default 1.",
+        help="Send the copies through an ERSPAN tunnel from the switch (src) to the capture node "
+        "(dst).",
     ),
 ]
 SessionId = Annotated[
@@ -89,7 +89,6 @@ Bridge = Annotated[
 Form = Annotated[
     str | None,
     typer.Option(
-        help="Linux tc only: filter kind, matchall, hardware (matchall in the switch chip) or u32; "
-        "default matchall (`apply`: u32 on a kernel without it)."
+        help="Linux tc only: filter kind, matchall (default), hardware (in the switch chip) or u32."
     ),
 ]

@@ -26,8 +26,7 @@ JournalFolder = Annotated[
     Path | None,
     typer.Option(
         "--journal",
-        help="Folder that records what FlowCheck made and cannot mark as its own; default "
-        "/var/lib/flowcheck/switch for root, else ~/.local/state/flowcheck/switch.",
+        help="Folder that records what FlowCheck made and cannot mark as its own.",
     ),
 ]
 Host = Annotated[

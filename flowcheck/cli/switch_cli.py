@@ -83,8 +83,8 @@ def render(
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="Part to print: look (what is there), setup (includes look), check, save or "
-            "remove; repeatable; default setup and check."
+            help="Part to print: look, setup, check, save or remove; repeatable; default setup and "
+            "check."
         ),
     ] = None,
     bare: Annotated[
@@ -139,8 +139,8 @@ def check(
     state: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with the sessions that the switch has: a [[session]] with session, "
-            "sources and monitor for each; default: overlaps are not checked."
+            help="TOML file with the switch's present sessions as [[session]] tables, to find "
+            "overlaps."
         ),
     ] = None,
     measured_gbps: Annotated[

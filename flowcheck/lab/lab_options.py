@@ -25,8 +25,8 @@ Mirrors = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PORT:rx|tx|both",
-        help="Port to mirror and its direction as the switch sees it: rx is what the host sends; "
-        "repeatable; default p0:both.",
+        help="Port to mirror; rx is what the switch receives from the host; repeatable; default "
+        "p0:both.",
     ),
 ]
 Mtu = Annotated[int, typer.Option(help="MTU of the hosts, bytes: 4200 or 9000.")]

@@ -1,1 +1,1 @@
-"""What is known of each optimizer of torch: one row a class. No torch here."""
+"""The table of torch's optimizers, with a row for each class. Does not import torch."""

@@ -1,9 +1,10 @@
-"""What the C kernel is told of a tensor's step, by rule: scalars and flags of struct fc_step_row
-(dpdk_ext/step/fc_step.h).
+"""The arguments of the C kernels for a tensor's step, by optimizer: scalars and flags of struct
+fc_step_row (dpdk_ext/step/fc_step.h).
 
-C does what torch's for-loop does on a CPU, operation by operation; foreach runs the same operations
-(torch/optim/sgd.py and adam.py: _single_tensor_*, _multi_tensor_*). Scalars are computed here, in
-Python's doubles, by torch's own expressions; torch rounds each to float32 where it meets a tensor.
+The C kernels do the same operations as torch's for-loop on a CPU, in the same order; foreach runs
+the same operations (torch/optim/sgd.py and adam.py: _single_tensor_*, _multi_tensor_*). Scalars are
+computed here in Python's doubles, by torch's own expressions; torch rounds each scalar to float32
+where it is combined with a tensor.
 
 On a GPU foreach and the for-loop compute their scalars in Python's doubles too. The fused kernels
 compute them on the device: in float32 from torch 2.11 on, with CUDA's powf, in double before
@@ -26,21 +27,21 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 
 KernelArgs = dict[str, float | int]
-"""By the names of struct fc_step_row; what is left out is 0."""
+"""{field of struct fc_step_row: value}; fields that are left out are 0."""
 Group = Mapping[str, Any]
-"""One of torch's parameter groups as it stands before the step."""
+"""One of torch's parameter groups with its settings before the step."""
 
 
 class Arithmetic(StrEnum):
-    """Whose rounding a step has."""
+    """The implementation in torch whose rounding a step has."""
 
     CPU = "cpu"
     CUDA_LOOP = "cuda loop"
     CUDA_FOREACH = "cuda foreach"
     CUDA_FUSED = "cuda fused"
-    """Of torch 2.11 to 2.13."""
+    """Fused kernels of torch 2.11 to 2.13."""
     CUDA_FUSED_WIDE = "cuda fused in doubles"
-    """Of torch 2.6 to 2.10."""
+    """Fused kernels of torch 2.6 to 2.10."""
 
     @property
     def cuda(self) -> bool:
@@ -52,25 +53,26 @@ class Arithmetic(StrEnum):
 
 
 def fits_always(group: Group) -> Finding | None:
-    """All settings have the arithmetic of C."""
+    """Default of `unfit`: the C kernel has torch's arithmetic with all settings."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKernelRule:
-    """How C applies the steps of an optimizer."""
+    """How a C kernel computes the steps of an optimizer."""
 
     cpu_args: Callable[[Group, float], KernelArgs]
-    """Of one group and a parameter's count of steps, this one included; where the optimizer counts
-    none: 1 if the parameter has a state, else 0."""
+    """Arguments for a step on a CPU, from the group and the parameter's count of steps, with this
+    one. If the optimizer does not count: 1 if the parameter has a state, else 0."""
     cuda_args: Callable[[KernelArgs, Group, float, Arithmetic], KernelArgs]
-    """The same as a CUDA kernel takes it, made of a CPU's."""
+    """Arguments for a step on a GPU, derived from the CPU's."""
     double_args: Callable[[Group], tuple[float, ...]] | None = None
-    """struct fc_step_wide: what stays double in CUDA_FUSED_WIDE; None: nothing does."""
+    """Fields of struct fc_step_wide: scalars that stay double in CUDA_FUSED_WIDE. None: there are
+    none."""
     unfit: Callable[[Group], Finding | None] = fits_always
-    """Why the arithmetic of these settings is not that of C."""
+    """Why the C kernel does not have torch's arithmetic with these settings."""
     unfit_on_cuda: Callable[[Group], Finding | None] = fits_always
-    """Why it is not the one that was read off torch's CUDA kernels."""
+    """Why the C kernel does not have the arithmetic of torch's CUDA kernels with these settings."""
 
 
 def _sgd(group: Group, held: float) -> KernelArgs:
@@ -92,7 +94,7 @@ def _sgd(group: Group, held: float) -> KernelArgs:
 
 
 def _sgd_on_cuda(args: KernelArgs, group: Group, _: float, arithmetic: Arithmetic) -> KernelArgs:
-    """FusedSgdKernel.cu subtracts the dampening in float32."""
+    """Arguments of SGD on a GPU: torch's FusedSgdKernel.cu subtracts the dampening in float32."""
     if arithmetic.fused:
         args["undamped"] = float(np.float32(1) - np.float32(group["dampening"]))
     return args
@@ -179,7 +181,8 @@ def _adam_unfit(group: Group) -> Finding | None:
 
 
 def _adam_unfit_on_cuda(group: Group) -> Finding | None:
-    """addcmul by 1 is one operation less, and not in every release the same (DeviceAddCmulCdiv)."""
+    """Refuses settings with which torch's addcmul multiplies by 1. torch then leaves out an
+    operation, in some releases only (DeviceAddCmulCdiv)."""
     if np.float32(1 - group["betas"][1]) == 1:
         return NO_SECOND_BETA()
     return None

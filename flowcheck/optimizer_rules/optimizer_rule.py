@@ -1,7 +1,8 @@
-"""The form of a row: everything the package knows of one class of torch.optim.
+"""The form of a row: everything FlowCheck knows about one class of torch.optim.
 
-Whatever a row does not say is as for a class that nobody has read: nothing is taken for granted,
-and torch itself applies the steps. No torch here, nor numpy: reading a job file needs neither.
+The default of each field is right for an unknown class: it assumes nothing, and torch itself
+computes the steps. This module imports neither torch nor numpy, since reading a job file needs
+neither.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from flowcheck.findings.finding import Finding
 
 
 class OptimizerSettings(Protocol):
-    """What a row looks at of [optimizer]; None is as torch has it by default."""
+    """The settings of [optimizer] that a row reads. None means torch's default."""
 
     @property
     def kernels(self) -> str:
-        """Which of torch's arithmetics the trainer runs: loop, foreach or fused."""
+        """The implementation that the trainer runs: loop, foreach or fused."""
 
     @property
     def momentum(self) -> float | None: ...
@@ -35,7 +36,7 @@ class OptimizerSettings(Protocol):
     def maximize(self) -> bool | None: ...
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Of torch's class, what has no key of its own."""
+        """Arguments of torch's class for which [optimizer] has no key."""
 
     @property
     def groups(self) -> Sequence[object]:
@@ -43,109 +44,111 @@ class OptimizerSettings(Protocol):
 
 
 class StatePresence(StrEnum):
-    """What in a replica's file tells which parameters the optimizer keeps a state of.
+    """How a replica's state file shows which parameters have an optimizer state.
 
-    It decides which sections that file has: a row's is never changed once replicas were made by it.
+    This decides which sections the file has, so the value of a row must never change once replicas
+    were created with it.
     """
 
     COUNTED = "counted"
-    """The class counts the steps of each parameter: one has a state if its counter is above 0."""
+    """The class counts the steps of each parameter. A parameter has a state if its counter is above
+    0."""
     FROM_FIRST_STEP = "from first step"
-    """Every parameter, from the first step on; where steps may leave parameters out: RECORDED."""
+    """Every parameter has a state from the first step on. If steps may leave out parameters,
+    RECORDED applies instead."""
     RECORDED = "recorded"
-    """The section `stepped` says it of each parameter."""
+    """The section `stepped` records it for each parameter."""
 
 
 class CKernel(StrEnum):
-    """A rule of the C kernel's (c_kernel_rules.py)."""
+    """The kernels in C (c_kernel_rules.py)."""
 
     SGD = "sgd"
     ADAM = "adam"
 
 
 WrongSetting = tuple[str, object, Finding]
-"""Key, its value, what would be right."""
+"""(key, its value, what would be right)."""
 
 
 def nothing_wrong(settings: OptimizerSettings) -> WrongSetting | None:
-    """Torch is asked."""
+    """Default of `wrong_setting`: the row knows no wrong settings."""
     return None
 
 
 def reproducible(settings: OptimizerSettings, element_sizes: Collection[int]) -> Finding | None:
-    """The same bits each time."""
+    """Default of `unreproducible`: steps give the same bits each time."""
     return None
 
 
 def zeros_unknown(settings: OptimizerSettings) -> tuple[str, ...] | None:
-    """Nobody has looked."""
+    """Default of `zeros_before_first_step`: it is unknown whether zeros equal no state."""
     return None
 
 
 def keeps_state(group: Mapping[str, Any]) -> bool:
-    """No group is known to do without a state."""
+    """Default of `stateless_group`: no group is known to have no state."""
     return False
 
 
 def may_write(settings: OptimizerSettings) -> bool:
-    """Nobody has looked."""
+    """Default of `writes_gradient`: the step may change the gradient."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerRule:
-    """One row. Its defaults are the row of a class that is not listed."""
+    """A row of the table. The defaults are for a class that is not listed."""
 
     name: str
-    """As a job file states it: the class's in lower case."""
+    """Name in a job file: the name of torch's class in lower case."""
     torch_class: str = ""
-    """Of torch.optim."""
+    """Name of the class in torch.optim."""
     computes_steps: bool = True
-    """False: parameters are followed as they are sent."""
+    """False: FlowCheck takes the parameters from the packets and computes no steps."""
     refused: Finding | None = None
-    """Why no replica can follow it; None: it can be followed."""
+    """Why no replica can follow the optimizer; None: a replica can follow it."""
 
     keys: tuple[str, ...] | None = None
-    """Which of the keys of [optimizer] that not every class has this one takes; None: torch is
-    asked, which takes seconds to load."""
+    """The optional keys of [optimizer] that the class takes. None: unknown, so that torch is asked,
+    which takes seconds to load."""
     wrong_setting: Callable[[OptimizerSettings], WrongSetting | None] = nothing_wrong
-    """What torch would refuse, beyond keys and ranges."""
+    """Finds settings that torch would refuse, beyond keys and ranges."""
     unreproducible: Callable[[OptimizerSettings, Collection[int]], Finding | None] = reproducible
-    """Why its steps of parameters with elements of these sizes (bytes) differ from run to run."""
+    """Why steps of parameters with elements of these sizes (bytes) differ from run to run."""
 
     state_presence: StatePresence = StatePresence.RECORDED
-    """Where nothing skips a step."""
+    """Applies where nothing skips a step."""
     made_as_zeros: bool = False
-    """Before a parameter's first step torch makes its states, and all of them are zeros: they are
-    given to torch in the replica's memory instead of being made anew and copied."""
+    """True: torch creates a parameter's states before its first step, all as zeros. FlowCheck then
+    gives torch the states in the replica's memory, which saves a copy."""
     zeros_before_first_step: Callable[[OptimizerSettings], tuple[str, ...] | None] = zeros_unknown
-    """States (torch's names) that, given as zeros, lead to the same first step as none; (): it
-    keeps no state; None: no zeros do."""
+    """The states (torch's names) that lead to the same first step as zeros as without a state. ():
+    the optimizer has no state. None: zeros lead to another step, or it is unknown."""
     stateless_group: Callable[[Mapping[str, Any]], bool] = keeps_state
-    """Whether a group of a trainer's file (its param_groups) is of this class and without a
-    state after any step."""
+    """Whether a group in a trainer's file (param_groups) is of this class and has no state after
+    any step."""
 
     per_element: bool = False
-    """Each element is stepped by itself, so that bits do not depend on the number of torch's
-    threads, where elements have 4 bytes or more."""
+    """True: each element is stepped by itself. Its bits then do not depend on the number of torch's
+    threads, if elements have 4 bytes or more."""
     square_roots: bool = True
-    """It takes square roots, which torch rounds as the CPU's maker has it."""
+    """True: the step takes square roots, whose rounding in torch depends on the CPU's maker."""
     writes_gradient: Callable[[OptimizerSettings], bool] = may_write
-    """Whether its step changes the gradient it was given; asked where neither groups nor other
-    arguments than `known_arguments` are stated."""
+    """Whether the step changes the gradient that it is given. Only valid without groups, and
+    without arguments other than `known_arguments`."""
     known_arguments: frozenset[str] = frozenset()
-    """Arguments of the class, without a key of their own in [optimizer], under which
-    `writes_gradient` is right."""
+    """Arguments without a key in [optimizer] with which `writes_gradient` is valid."""
 
     c_kernel: CKernel | None = None
-    """How C applies its steps in one pass; None: torch applies them."""
+    """The C kernel that computes the steps in one pass; None: torch computes them."""
 
     @property
     def known_without_torch(self) -> bool:
-        """Settings are checked by this row alone."""
+        """Whether settings can be checked by this row, without torch."""
         return self.keys is not None or not self.computes_steps
 
     def may_write_gradient(self, settings: OptimizerSettings) -> bool:
-        """Whether its step may change the gradient it was given, so that it needs a copy."""
+        """Whether the step may change the gradient that it is given, so that a copy is needed."""
         unknown = settings.arguments.keys() - self.known_arguments
         return bool(settings.groups) or bool(unknown) or self.writes_gradient(settings)

@@ -1,8 +1,8 @@
-"""The rows: every class of torch.optim of which something is known, and where a row is looked up.
+"""The table of optimizers: a row for every known class of torch.optim, and the lookup.
 
-What a row says was read in torch's source (torch/optim/*.py, the file of the class) and is held
-against torch itself in tests/unit/rules/test_optimizer_rows.py. To add one, write a row here, and
-one in README.md beside it.
+Rows follow torch's source (torch/optim/*.py, the file of the class);
+tests/unit/rules/test_optimizer_rows.py compares them with torch itself. To add an optimizer, write
+a row here and one in the README.md of this folder.
 """
 
 from __future__ import annotations
@@ -35,43 +35,45 @@ def _sgd_wrong_setting(settings: OptimizerSettings) -> WrongSetting | None:
 def _sgd_unreproducible(
     settings: OptimizerSettings, element_sizes: Collection[int]
 ) -> Finding | None:
-    """aten/src/ATen/native/cpu/FusedSGDKernel.cpp of torch 2.13 loads whole vectors of float from
-    the buffer of two-byte numbers: two of them as one, and past its end."""
+    """Refuses fused SGD with momentum on two-byte numbers: aten/src/ATen/native/cpu/
+    FusedSGDKernel.cpp of torch 2.13 loads vectors of float32 from their momentum buffer, so that it
+    reads two numbers as one, and reads past the buffer's end."""
     wrong = 2 in element_sizes and settings.kernels == "fused" and settings.momentum
     return FUSED_MOMENTUM(optimizer="SGD") if wrong else None
 
 
 def _sgd_zeros(settings: OptimizerSettings) -> tuple[str, ...] | None:
-    """The first momentum is the gradient, which is what zeros give as well, undamped."""
+    """Without dampening the first momentum equals the gradient, as it does from zeros."""
     if not settings.momentum:
         return ()
     return None if settings.dampening else ("momentum_buffer",)
 
 
 def _sgd_stateless(group: Mapping[str, Any]) -> bool:
-    """The keys of its groups are those of torch.optim.SGD.__init__."""
+    """Recognises groups of SGD by a key of torch.optim.SGD.__init__."""
     return "dampening" in group and not group.get("momentum")
 
 
 def _sgd_writes_gradient(settings: OptimizerSettings) -> bool:
-    """foreach adds Nesterov's momentum into the list it was given (torch/optim/sgd.py,
-    _multi_tensor_sgd) unless weight decay or maximize made it a new one."""
+    """foreach adds Nesterov's momentum to the gradients in place (torch/optim/sgd.py,
+    _multi_tensor_sgd), unless weight decay or maximize made copies of them."""
     adds = settings.kernels == "foreach" and bool(settings.nesterov)
     return adds and not settings.weight_decay and not settings.maximize
 
 
 def _adam_zeros(settings: OptimizerSettings) -> tuple[str, ...]:
-    """torch/optim/adam.py, _init_group."""
+    """The states that torch/optim/adam.py, _init_group, creates as zeros."""
     return ("step", "exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) * bool(settings.amsgrad)))
 
 
 def _reads_gradient(settings: OptimizerSettings) -> bool:
-    """The class writes into lists of its own alone, in each of its implementations."""
+    """The class does not change gradients in any of its implementations."""
     return False
 
 
 def _adam(name: str, torch_class: str) -> OptimizerRule:
-    """Adam and AdamW are one rule: where weight decay goes, their groups say."""
+    """The row of Adam or AdamW. Both have the same rule; their groups say how weight decay is
+    applied."""
     return OptimizerRule(
         name=name,
         torch_class=torch_class,
@@ -135,24 +137,26 @@ RULES = (
     ),
 )
 UNLISTED = OptimizerRule(name="")
-"""Of every other class, and of what a script's own factory makes."""
+"""The row for every other class, and for optimizers that a factory makes."""
 NO_OPTIMIZER = OptimizerRule(name="none", computes_steps=False)
-"""Of jobs that send parameters, whose own steps are not computed."""
+"""The row for jobs that send parameters, so that FlowCheck computes no steps."""
 KEYS = frozenset(key for rule in RULES for key in rule.keys or ())
-"""Keys of [optimizer] that not every class takes."""
+"""Keys of [optimizer] that some classes take and others do not."""
 PLAN_DEFAULT = "adamw"
-"""What plans reckon with where none is stated: what most large models are trained with."""
+"""Optimizer of a plan that states none: most large models are trained with it."""
 REPLAY_DEFAULT = "sgd"
-"""What a replay steps by where none is stated: it needs nothing but a rate."""
+"""Optimizer of a replay that states none: it needs no setting but a learning rate."""
 
 _BY_NAME = {rule.name: rule for rule in (*RULES, NO_OPTIMIZER)}
 
 
 def rule_named(name: str) -> OptimizerRule:
-    """name: as a job file states it, in lower case; UNLISTED for one without a row."""
+    """The row of an optimizer; UNLISTED if it has none. name: its name in a job file, in lower
+    case."""
     return _BY_NAME.get(name, UNLISTED)
 
 
 def keeps_no_state(group: Mapping[str, Any]) -> bool:
-    """Whether a group of a trainer's file is of a class that keeps no state with its settings."""
+    """Whether a group in a trainer's file belongs to a class that has no state with these
+    settings."""
     return any(rule.stateless_group(group) for rule in RULES)

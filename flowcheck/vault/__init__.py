@@ -1,2 +1,2 @@
-"""What is done with steps once they are applied: written in checkpoint formats, saved, served,
-downloaded, audited."""
+"""Checkpoints: writes applied steps in checkpoint formats, saves, serves, downloads and audits
+them."""

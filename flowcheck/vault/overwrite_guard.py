@@ -1,8 +1,8 @@
-"""What an output may overwrite: an empty folder, an output of ours, one file for one file;
-never anything else.
+"""Guards what an output may overwrite: an empty folder, an earlier output of FlowCheck, or a single
+file by a single file; nothing else.
 
-`--force` takes away what lies at a path that a user typed. So what nobody but the user can have put
-there stays, whatever was typed, and so does all that the output is made from.
+`--force` deletes what lies at a path that a user typed, and the user may have mistyped it. So
+FlowCheck never deletes files that it did not write, nor anything that the output is made from.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from flowcheck.replica.checkpoint_files.manifest import (
 from flowcheck.step_numbers import Step
 
 SET_ASIDE_SUFFIX = ".old.tmp"
-"""Behind what waits to go until what takes its place is there."""
+"""Suffix of an earlier output that is renamed aside until the new output is complete."""
 _ASIDE = re.compile(r"\.\d+\.old\.tmp\Z")
 SHOWN = 4
-"""Names that an error lists. A choice of layout."""
+"""Most names that an error lists. A choice of layout."""
 KEY = "--out"
 INDEX = "jobs.json"
-"""Of a folder with the outputs of all jobs: which step, and whose each of them is."""
+"""Index of a folder with the outputs of all jobs: it states the step and the file of each job."""
 ListOutputFiles = Callable[[Path], set[str]]
-"""Names, relative to the folder, of the files that an output of FlowCheck has there; empty: the
-folder is not an output of FlowCheck."""
+"""Returns the files of the output in a folder, by names relative to the folder. Empty: the folder
+is not an output of FlowCheck."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedPath:
-    """Something no output may be, hold or lie in."""
+    """A path that no output may replace, contain or lie in."""
 
     path: Path
     description: str
     takes_new: bool = False
-    """Outputs may lie directly in it where nothing is there yet: a folder of many things."""
+    """True: a new output may lie directly in this folder, if its path does not exist yet."""
 
 
 def by_manifest(folder: Path) -> set[str]:
-    """Of an output of one step."""
+    """The files of an output of one step, by its manifest; empty: there is no valid manifest."""
     try:
         manifest = load_manifest(folder)
     except StateError:
@@ -71,14 +71,15 @@ class _Kept(msgspec.Struct):
 
 
 class _Index(msgspec.Struct):
-    """What of the index is read again."""
+    """The fields of the index that are read here."""
 
     step: Step | None
     jobs: list[_Kept]
 
 
 def by_index(folder: Path) -> set[str]:
-    """Of an output of several jobs, a file each."""
+    """The files of an output of several jobs, one file per job, by its index; empty: there is no
+    valid index."""
     path = folder / INDEX
     try:
         if path.is_symlink():
@@ -92,32 +93,32 @@ def by_index(folder: Path) -> set[str]:
 
 
 def by_either(folder: Path) -> set[str]:
-    """Where it is not known which of them was asked for."""
+    """The files of an output of either kind, by its manifest and its index."""
     return by_manifest(folder) | by_index(folder)
 
 
 def is_empty(out: Path) -> bool:
-    """A folder that nothing is lost with."""
+    """Whether `out` is an empty folder, not a link."""
     return out.is_dir() and not out.is_symlink() and not any(out.iterdir())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTarget:
-    """Where an output is written, and of what it may take the place."""
+    """Where an output is written, and what it may replace."""
 
     path: Path
     folder: bool
-    """What is written is one, which may take an empty one's place, else a file."""
+    """True: the output is a folder, which may replace an empty folder. False: it is a file."""
     force: bool = False
-    """It takes the place of an output of ours."""
+    """True: the output may replace an earlier output of FlowCheck."""
     protected: tuple[ProtectedPath, ...] = ()
-    """What the output is made from."""
+    """The inputs that the output is made from, and other paths that must stay."""
     listed: ListOutputFiles = by_manifest
-    """Of what folder it may take the place."""
+    """Lists the files of an earlier output folder. A folder with other files is not replaced."""
 
     def check(self) -> None:
-        """Before anything is written, and again before anything is replaced. Raises ConfigError,
-        which names the obstacle."""
+        """Checks that the output may be written. Called before anything is written, and again
+        before anything is replaced. Raises ConfigError that names the obstacle."""
         out, there = self.path, os.path.lexists(self.path)
         if there and not self.force and not (self.folder and is_empty(out)):
             raise ConfigError(KEY, str(out), findings.EXISTS())
@@ -133,10 +134,11 @@ class OutputTarget:
 
     @contextmanager
     def replacing(self) -> Iterator[Callable[[], None]]:
-        """What is called right before an output gets its name: what is there is looked at again and
-        set aside. It goes at the end of the `with`; after an error it has its name back.
+        """Yields a function to call right before the output gets its name. The function checks the
+        path again and renames an earlier output aside. The end of the `with` deletes the earlier
+        output; after an error it gets its name back.
 
-        Raises ConfigError as `check`, at once and when called.
+        Raises ConfigError as `check` does, both on entry and in the function.
         """
         self.check()
         out, aside = self.path, list[tuple[Path, Path]]()
@@ -169,10 +171,11 @@ class OutputTarget:
 def new_output(
     target: OutputTarget, *, manifest: bool = False
 ) -> Iterator[tuple[Path, Path | None]]:
-    """(where to write an output, where the manifest that lies beside a file): it is there whole and
-    on disk behind the `with`, or all is as before. manifest: it has one.
+    """Yields (path to write the output to, path to write the manifest of a one-file output to).
+    After the `with` the output is complete and on disk; after an error everything is as before.
 
-    Raises ConfigError as `OutputTarget.check`; OSError, which names the output, where there is no
+    manifest: the output has a manifest; None is yielded for its path if the output is a folder.
+    Raises ConfigError as `OutputTarget.check` does; OSError that names the output if there is no
     room.
     """
     path, is_beside = target.path, manifest and not target.folder
@@ -188,7 +191,8 @@ def new_output(
 
 
 def check_protected(out: Path, protected: Sequence[ProtectedPath]) -> None:
-    """Raises ConfigError where `out` is one of these, holds or lies in one, by whatever name."""
+    """Raises ConfigError if `out` is one of the protected paths, contains one or lies in one, also
+    by way of links or bind mounts."""
     place = Path(os.path.realpath(out))
     for one in protected:
         if not one.path.exists():
@@ -204,7 +208,7 @@ def check_protected(out: Path, protected: Sequence[ProtectedPath]) -> None:
 
 
 def _sweep(out: Path, listed: ListOutputFiles) -> None:
-    """Takes away what a killed process had set aside of an output of ours."""
+    """Deletes earlier outputs that a killed process had renamed aside."""
     for name in (out.name, manifest_beside(out).name):
         for left in out.parent.glob(f".{glob.escape(name)}.*{SET_ASIDE_SUFFIX}"):
             if not _ASIDE.search(left.name) or left.is_symlink():
@@ -218,8 +222,8 @@ def _sweep(out: Path, listed: ListOutputFiles) -> None:
 
 
 def files_not_ours(folder: Path, listed: ListOutputFiles = by_manifest) -> Iterator[str]:
-    """Names of what lies in a folder and is of no output of ours there: all, where nothing is
-    listed. None of an empty folder."""
+    """Names in a folder that do not belong to the output that `listed` finds there. Without such an
+    output these are all names."""
     own = listed(folder)
     folders = {str(up) for name in own for up in PurePosixPath(name).parents}
     for at, below, files in os.walk(folder):
@@ -247,7 +251,7 @@ def _check_kind(out: Path, listed: ListOutputFiles, *, folder: bool) -> None:
 
 
 def _check_ours(out: Path, folder: Path, listed: ListOutputFiles) -> None:
-    """folder: where it lies just now."""
+    """Raises ConfigError that names `out` if `folder`, its present place, has foreign files."""
     found = list(islice(files_not_ours(folder, listed), SHOWN + 1))
     if found:
         entry = findings.HOLDS_MORE_FOREIGN if len(found) > SHOWN else findings.HOLDS_FOREIGN
@@ -255,7 +259,8 @@ def _check_ours(out: Path, folder: Path, listed: ListOutputFiles) -> None:
 
 
 def _check_beside(out: Path) -> None:
-    """The manifest beside a file is replaced as well."""
+    """Raises ConfigError if the manifest beside a one-file output, which would be replaced too, is
+    not a manifest of FlowCheck."""
     beside = manifest_beside(out)
     if not os.path.lexists(beside):
         return
@@ -279,7 +284,8 @@ def _within(inner: Path, outer: Path) -> bool:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Of the file system, so that a bind mount hides nothing."""
+    """Whether both paths are the same file for the file system, so that a bind mount hides
+    nothing."""
     try:
         return one.samefile(other)
     except OSError:

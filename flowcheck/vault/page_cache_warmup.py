@@ -1,7 +1,7 @@
-"""Reads an output into the page cache, for a trainer of this machine that loads it next.
+"""Reads an output into the page cache, for a trainer on this machine that loads it next.
 
-What restore writes goes past the page cache where the file system takes O_DIRECT
-(replica/checkpoint_files/direct_io.py), so that the first who reads it reads the disk.
+Restore writes past the page cache where the file system allows O_DIRECT
+(replica/checkpoint_files/direct_io.py), so that the first reader reads from the disk.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from pathlib import Path
 from flowcheck.plane.shared_memory.hugepage_memory import available_bytes
 
 WINDOW_BYTES = 128 << 10
-"""mm/readahead.c, force_page_cache_ra: of one POSIX_FADV_WILLNEED no more is read than the device's
-read-ahead, by default this much; what goes beyond it is left out without a word."""
+"""Bytes of one POSIX_FADV_WILLNEED. The kernel reads at most the device's read-ahead for one call,
+by default this much, and silently ignores the rest (mm/readahead.c, force_page_cache_ra)."""
 KEPT_FREE = 4
-"""One part in so many of the memory that is free stays so: the trainer needs some of it itself. A
+"""One in this many parts of the free memory stays free, since the trainer needs memory too. A
 choice."""
 
 
 def warm_page_cache(out: Path) -> tuple[int, str]:
-    """(bytes that are being read, or were there, why that is not all of it: empty where it is) of a
-    file, or of all files of a folder. The kernel reads on after this returns."""
+    """Starts to read a file, or all files of a folder, into the page cache. The kernel continues
+    after this returns.
+
+    Returns (bytes that are being read or were already there, why they are not read; "" if they
+    are).
+    """
     files = sorted(path for path in out.rglob("*") if path.is_file()) if out.is_dir() else [out]
     size = sum(path.stat().st_size for path in files)
     free = available_bytes()

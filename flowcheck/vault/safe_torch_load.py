@@ -1,5 +1,5 @@
-"""Loads a torch.save file of the trainer without running code in it; an error says what the file
-is instead."""
+"""Loads a torch.save file of the trainer without running any code from it. An error says what kind
+of file it is instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flowcheck.foreign_messages import TORCH_NOT_ALLOWED
 from flowcheck.untrusted_paths import refuse_special_file
 
 ZIP_MAGIC = b"PK\x03\x04"
-"""Of the archives torch.save writes."""
+"""First bytes of the zip archives that torch.save writes."""
 STRUCTURE_ERRORS = (
     AttributeError,
     TypeError,
@@ -33,25 +33,25 @@ STRUCTURE_ERRORS = (
     RuntimeError,
     MemoryError,
 )
-"""What Python and torch raise for values of another kind."""
+"""Errors that Python and torch raise for values of an unexpected type."""
 TOLD_MAX = 500
-"""Characters of such an error that are shown. A choice of layout."""
+"""Most characters of an error text that are shown. A choice of layout."""
 PARTS_MAX = 1 << 20
-"""Objects that a file may make beside four for each of its bytes. A choice: stops a file made to
-exhaust memory."""
+"""Objects that a file may contain beyond four for each of its bytes. A choice: it stops a file that
+is made to exhaust memory."""
 EXPANDED_BYTES_MAX = 1 << 30
-"""Bytes. Tensors that repeat their elements (masks) may be of so many more than their file. A
-choice: stops a file made to exhaust memory."""
+"""Bytes by which tensors may be larger than their file, as tensors are that repeat their elements
+(masks). A choice: it stops a file that is made to exhaust memory."""
 TEXT_BYTES_MAX = 256 << 20
-"""Bytes of a text file that is read into memory. A choice that bounds memory."""
+"""Most bytes of a text file that is read into memory. A choice that bounds memory."""
 _OF_TORCHSCRIPT = "constants.pkl"
-"""A record that torch.jit.save writes and torch.save does not: torch/serialization.py tells the two
-apart by it (_is_torchscript_zip)."""
+"""A record that torch.jit.save writes and torch.save does not. torch/serialization.py uses it to
+recognise TorchScript (_is_torchscript_zip)."""
 
 
 def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
-    """What torch.save put there, of tensors and plain values. more: classes that may be made as
-    well (torch's safe_globals). Raises StateError, which says what the file is instead."""
+    """The tensors and plain values in a torch.save file. more: further classes whose objects may be
+    loaded (torch's safe_globals). Raises StateError that says what the file is instead."""
     refuse_special_file(path)
     try:
         with path.open("rb") as file:
@@ -69,15 +69,16 @@ def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
 
 
 def safe_torch_load_bytes(raw: bytes, where: str) -> Any:
-    """As `safe_torch_load`, of an archive in memory. where: of it, for errors."""
+    """Loads a torch.save archive from memory, as `safe_torch_load` loads a file. where: its name in
+    errors."""
     with only_allowed(()):
         return _loaded(io.BytesIO(raw), len(raw), where, archive=True)
 
 
 @contextmanager
 def only_allowed(kinds: Sequence[Any]) -> Iterator[None]:
-    """Of torch's safe_globals these alone: not what a library in this process allowed for files of
-    its own (megatron-core's numpy)."""
+    """Within the `with`, torch's safe_globals are only `kinds`, not the classes that a library in
+    this process has added for its own files (megatron-core adds numpy's)."""
     before = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     torch.serialization.add_safe_globals(list(kinds))
@@ -91,7 +92,7 @@ def only_allowed(kinds: Sequence[Any]) -> Iterator[None]:
 def _loaded(
     file: Path | io.BytesIO, size_bytes: int, where: str, *, archive: bool, **how: Any
 ) -> Any:
-    """Raises StateError for what torch refuses, and for what grows when it is read."""
+    """Raises StateError for a file that torch refuses, and for one that grows when it is read."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch guesses aloud what a foreign file may be
@@ -106,7 +107,8 @@ def _loaded(
 
 
 def text_of(path: Path) -> bytes:
-    """Of a small file of a checkpoint. Raises OSError, StateError where it is too long for one."""
+    """The bytes of a small text file of a checkpoint. Raises OSError; StateError if it is longer
+    than TEXT_BYTES_MAX or is no regular file."""
     refuse_special_file(path)
     with path.open("rb") as file:
         found = file.read(TEXT_BYTES_MAX + 1)
@@ -116,8 +118,9 @@ def text_of(path: Path) -> bytes:
 
 
 def _refuse_packed(file: Path | io.BytesIO, size_bytes: int) -> None:
-    """torch.save packs nothing: a record that is may be a thousand times as long as the file, and
-    one place may be told as many records."""
+    """Raises ValueError for compressed or overlapping records. torch.save writes neither; a
+    compressed record may be a thousand times as long as the file, and many records may share the
+    same bytes."""
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
     if any(one.compress_type != zipfile.ZIP_STORED for one in records):
@@ -129,8 +132,8 @@ def _refuse_packed(file: Path | io.BytesIO, size_bytes: int) -> None:
 
 
 def refuse_expanded(tree: Any, size_bytes: int, where: str) -> None:
-    """Raises StateError where a tree is larger than a file of so many bytes can hold: parts that
-    are referenced again and again, a part within itself, tensors that repeat one element."""
+    """Raises StateError if a tree is larger than a file of `size_bytes` can hold: it refers to the
+    same parts again and again, contains itself, or has tensors that repeat one element."""
     counting = _Counting()
     try:
         counting.of(tree)
@@ -147,7 +150,7 @@ def refuse_expanded(tree: Any, size_bytes: int, where: str) -> None:
 
 
 class _Counting:
-    """How large a tree is for whoever walks through it, found by looking at each part once."""
+    """Counts how many parts a walk through a tree meets, while it looks at each part once."""
 
     def __init__(self) -> None:
         self.wrong: Entry | None = None
@@ -176,7 +179,7 @@ class _Counting:
 
 
 def _inside(node: Any) -> Collection[Any] | None:
-    """The parts of a part; None of what has none."""
+    """The parts of a node; None for a node without parts."""
     if isinstance(node, dict):
         return node.values()
     if isinstance(node, list | tuple | set | frozenset):
@@ -189,8 +192,8 @@ def _inside(node: Any) -> Collection[Any] | None:
 
 @contextmanager
 def structure_errors_as_state_errors(where: str) -> Iterator[None]:
-    """Around code that looks into a tree from a trainer's file, which may hold values of any kind.
-    Raises StateError, which names `where`, for whatever error comes of that."""
+    """For code that looks into a tree from a trainer's file, which may hold values of any type:
+    turns STRUCTURE_ERRORS into StateError that names `where`."""
     try:
         yield
     except STRUCTURE_ERRORS as error:

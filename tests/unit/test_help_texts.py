@@ -16,6 +16,8 @@ from flowcheck.cli import app
 ROOT = Path(__file__).resolve().parents[2]
 FRAGMENTS = ("Of ", "As ", "Or ", "And ", "Before that", "Instead ")
 """Beginnings that only make sense to who has just read something else."""
+LINE = 110
+"""Characters of an option's help: one line. Details stand on the page that the command names."""
 
 
 def commands(one: Any, *words: str) -> Iterator[tuple[str, Any]]:
@@ -59,6 +61,7 @@ def test_an_option_says_what_it_does(name: str) -> None:
         assert told[0].isupper(), told
         assert not told.startswith(FRAGMENTS), told
         assert told.endswith("."), told
+        assert len(told) <= LINE, told
 
 
 def test_an_example_with_an_unknown_option_is_found() -> None:

@@ -39,6 +39,7 @@ TUNNEL_BRIDGE = "br1"
 OUTER = ("10.78.0.1", "10.78.0.2")
 """Source and destination of ERSPAN's outer header: the switch, the checkpoint node."""
 SESSION = 1
+"""Session ID and index of the ERSPAN tunnel. A choice: the only tunnel of the cluster."""
 
 
 class LabOpenVSwitch:

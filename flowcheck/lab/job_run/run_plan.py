@@ -29,6 +29,7 @@ from flowcheck.replica.user_code import file_module
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
+"""TCP port of torchrun's rendezvous, its default too (torch/distributed/run.py)."""
 READ_BY_TRAINERS = {
     "protocol": "NCCL_PROTO",
     "algo": "NCCL_ALGO",

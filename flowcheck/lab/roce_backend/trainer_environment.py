@@ -18,17 +18,19 @@ INTERFACE = "FLOWCHECK_LAB_INTERFACE"
 """The switch: without it nothing of this package is loaded into a trainer."""
 
 PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2}
-"""NCCL_PROTO by enum fcl_protocol; absent: by size."""
+"""{value of NCCL_PROTO: enum fcl_protocol} (dpdk_ext/lab/fcl_comm.h)."""
 ANY_PROTOCOL = 3
+"""FCL_ANY_PROTOCOL of enum fcl_protocol: without NCCL_PROTO the size of a message decides."""
 ALGORITHMS = {"RING": 0, "TREE": 1 << 62}
-"""NCCL_ALGO by all-reduces that go by trees: of fewer bytes."""
+"""{value of NCCL_ALGO: bytes}. All-reduces of fewer bytes use trees."""
 
 VERSIONS = tuple(range(19, 31))
 """Minor releases of NCCL 2 that are emulated."""
 
 PATH_MTUS = (4096, 2048, 1024, 512, 256)
+"""Path MTUs of InfiniBand in bytes (IB specification vol. 1, chapter 9), the largest first."""
 HEADERS_BYTES = 64
-"""IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4: what a frame has beside the payload."""
+"""Bytes of a frame beside its payload: IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4."""
 
 MOST_CHANNELS = 32
 """Channels. A choice below NCCL's own limit of 64 (src/include/device.h, MAXCHANNELS): more queue

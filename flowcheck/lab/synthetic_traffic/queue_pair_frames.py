@@ -15,6 +15,8 @@ from flowcheck.lab.synthetic_traffic.roce_frames import NicPort, acknowledge, fr
 FIFO_SLOTS = 8
 """NCCL_STEPS (src/include/device.h)."""
 LL_SLOT_BYTES = 65536
+"""Bytes of a slot of the LL protocol's buffer on the wire: the default buffer, 524,288 bytes
+(src/include/device.h), in FIFO_SLOTS slots."""
 AR_THRESHOLD_BYTES = 8192
 """NCCL_IB_AR_THRESHOLD (src/transport/net_ib)."""
 

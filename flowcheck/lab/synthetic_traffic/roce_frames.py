@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 ROCE_PORT = 4791
+"""UDP port of RoCEv2 (IB specification, annex A17)."""
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM = 6, 7, 8, 9
 WRITE_ONLY, WRITE_ONLY_IMM, ACKNOWLEDGE = 10, 11, 17
+"""Opcodes of the base transport header, reliable connection (IB specification vol. 1, chapter
+9)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ FOLLOW_LIMIT_S = 60.0
 """Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
 the error, shorter fails on a busy machine."""
 TRAINERS_CPU, OTHER_CPU = 0, 1
+"""CPU of the trainers, and CPU of everything else, so that neither slows the other."""
 KEPT = 2
 """Newest checkpoints that are left alone; older ones go, as a user's would. A choice: one may still
 be being written, so at least two."""

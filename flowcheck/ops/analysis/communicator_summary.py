@@ -36,10 +36,10 @@ ABOUT_COMMUNICATORS = (
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one channel, mirrored."""
+    """A mirrored connection, for one channel."""
 
     channel: int | None
-    """None: it carried nothing that tells."""
+    """Number of the channel; None: unknown."""
     queue_pairs: tuple[int, ...]
     source: str
     destination: str
@@ -50,14 +50,14 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirroredLink(msgspec.Struct, frozen=True, kw_only=True):
-    """From one node of a ring to the next, by place in the ring. Of one GPU each, a node's place is
-    its rank's ring index."""
+    """A mirrored link from one node of a ring to the next. Nodes have their places in the ring;
+    with one GPU per node, a place is the ring index of the rank."""
 
     sender: int
     receiver: int
     connections: tuple[Connection, ...]
     algorithm: Algorithm = Algorithm.RING
-    """Whose link it is: the ring's, or of one that alone passes there."""
+    """The algorithm that uses the link: RING, or another one if only that one uses it."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class MirroredLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the traffic, by one protocol."""
+    """The traffic with one protocol."""
 
     collectives: int
     bytes: int
@@ -180,7 +180,7 @@ def _links(last: Collective, found: Sequence[Collective]) -> tuple[MirroredLink,
 
 
 def place_of(senders: WriterRanks, gpus: int) -> int:
-    """Of the node whose ranks these are, in the ring."""
+    """The place in the ring of the node with these ranks."""
     return (senders if isinstance(senders, int) else senders[0]) // gpus
 
 
@@ -193,7 +193,7 @@ def _pairs(found: Sequence[Collective]) -> tuple[MirroredLink, ...]:
 
 
 class _Carried:
-    """What one flow carried."""
+    """The protocols, messages and bytes of one flow."""
 
     def __init__(self) -> None:
         self.protocols: dict[str, None] = {}

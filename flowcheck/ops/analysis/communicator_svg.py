@@ -30,14 +30,20 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 
 WIDTH = 1180
 RING_WIDTH = 560
+"""Widths of the picture and of its column of rings, in units of its viewBox (pixels at full size),
+as MARGIN and NODE. A choice of layout, as all sizes here."""
 MARGIN = 24
 COLUMNS = 78
+"""Characters of a line beside a ring."""
 NODE = 24
+"""Radius of a node."""
 MOST_NODES = 16
-"""Of a longer ring those that no mirrored link touches are drawn as one node."""
+"""Most nodes of a ring that are all drawn. In a longer ring, nodes that no mirrored link touches
+are drawn as one."""
 MOST_TOLD = 8
-"""Nodes between which there is room for words."""
+"""Most nodes of a ring with room for words between them."""
 MOST_CELLS = 24
+"""Most chunks whose links are drawn as cells: more have no room in a row."""
 Node = tuple[int | None, str]
 """(ring index, what stands below); None: a stretch of the ring that no mirrored link touches."""
 

@@ -17,6 +17,7 @@ MOST_HOPS = 9
 """Nodes of a ring that a line names; of a longer ring those that no mirrored link touches are
 counted. A choice of layout."""
 LABEL = 8
+"""Characters of a line's label. A choice of layout."""
 
 
 def explain(communicators: Sequence[CommunicatorSummary]) -> list[str]:

@@ -33,32 +33,33 @@ class AllReduceShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverageGain(msgspec.Struct, frozen=True, kw_only=True):
-    """What another mirrored link would add."""
+    """The gain from one more mirrored link."""
 
     links: tuple[int, ...]
-    """The nodes they lead out of: each of them alone would add as much."""
+    """Links that would each give this gain, by the nodes that they lead out of."""
     adds_bytes: int
-    """Of the all-reduce, in final form where nothing was."""
+    """Bytes of the all-reduce's result that no mirrored link carries now and this link would."""
     twice_bytes: int
-    """Of it that would then be seen twice at least."""
+    """Bytes of the result that at least two mirrored links would then carry."""
 
 
 class MirrorCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one all-reduce: what the mirrored links carry of it, whatever was lost."""
+    """Which parts of an all-reduce's result the mirrored links carry, apart from lost packets."""
 
     bytes: int
     once_bytes: int
     twice_bytes: int
     chunk_links: tuple[int, ...]
-    """[chunk of a loop] how many of them carry it in final form."""
+    """[chunk of a loop] number of mirrored links that carry the chunk's result."""
     missing_chunks: tuple[int, ...]
     gains: tuple[CoverageGain, ...]
     weights: bool
-    """A broadcast from rank 0 passes one of the links."""
+    """Whether a broadcast from rank 0 passes one of the mirrored links."""
 
 
 def coverage_of(shape: AllReduceShape, senders: Sequence[WriterRanks]) -> MirrorCoverage:
-    """senders: ring indices out of which mirrored links lead, [channel] where they differ."""
+    """The coverage of an all-reduce. senders: ring indices out of which mirrored links lead;
+    [channel] if they differ by channel."""
     seen = {_node(one, shape): one for one in sorted(senders, key=lambda one: _node(one, shape))}
     now = _seen(shape, [*seen.values()])
     gains: dict[tuple[int, int], list[int]] = {}
@@ -90,14 +91,14 @@ def _node(senders: WriterRanks, shape: AllReduceShape) -> int:
 
 
 def _moved(senders: WriterRanks, nodes: int, shape: AllReduceShape) -> WriterRanks:
-    """Those of the link out of the node so many behind."""
+    """The ring indices of the link that leads out of the node `nodes` places further."""
     each = (one + nodes * shape.gpus for one in _each(senders, shape))
     moved = tuple(one % shape.ranks for one in each)
     return moved[0] if isinstance(senders, int) else moved
 
 
 def _weights(shape: AllReduceShape, seen: Sequence[WriterRanks]) -> bool:
-    """On every channel a broadcast from rank 0 passes one of the links."""
+    """Whether on every channel a broadcast from rank 0 passes one of the links."""
     last = shape.ranks - 1
     each = [_each(one, shape) for one in seen]
     return all(any(one[c] != last for one in each) for c in range(shape.channels))

@@ -36,13 +36,19 @@ from flowcheck.ops.switch.mirror_session import MirrorDirection
 
 WIDTH = 1180
 RING_WIDTH = 440
-"""Of the picture and of its rings at least; both grow with the largest ring."""
+"""Smallest widths of the picture and of its column of rings, in units of its viewBox (pixels at
+full size), as MARGIN and NODE; both grow with the largest ring. A choice of layout, as all sizes
+here."""
 MARGIN = 24
 COLUMNS = 92
+"""Characters of a line beside a ring."""
 NODE = 20
+"""Radius of a node."""
 MOST_NODES = 16
-"""Of a longer ring, nodes that no mirrored link touches are drawn as one."""
+"""Most nodes of a ring that are all drawn. In a longer ring, nodes that no mirrored link touches
+are drawn as one."""
 MOST_PANELS = 16
+"""Most data-parallel groups that are drawn; a line says how many more the table has."""
 LEGEND = (
     "thick: mirrored; dotted: not; square: rx, what a node sends; diamond: tx, what one receives; "
     "dashed node: its place in the ring is assumed"

@@ -39,9 +39,11 @@ from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
 ANSWER_BYTES = 138 + 62
-"""Of a clear-to-send write of 64 bytes and of an acknowledgement, over IPv4: both answer a message
-that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
+"""Bytes of the two frames that answer a message in the other direction, over IPv4: a clear-to-send
+write of 64 bytes and an acknowledgement (IB specification vol. 1, chapter 9; NCCL
+src/transport/net_ib.cc)."""
 ANSWER_FRAMES = 2
+"""Number of these frames."""
 CHANNELS_PER_FOUND = 2
 """NCCL uses each channel of its search twice (src/graph/connect.cc, ncclTopoPreset)."""
 PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000

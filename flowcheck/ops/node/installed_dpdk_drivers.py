@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ANY = 0xFFFF
+"""PCI ID in a driver's table that matches every ID (DPDK, RTE_PCI_ANY_ID)."""
 MARKER = re.compile(rb"PMD_INFO_STRING= (\{[^\0]*\})\0")
 FOLDERS = (
     "usr/lib/*/dpdk/pmds-*",

@@ -1,1 +1,1 @@
-"""Steps given back, checked and held against the trainer's own."""
+"""Commands that write a step as a checkpoint, serve steps, and verify checkpoints."""

@@ -1,6 +1,7 @@
 """Finds complete outputs of a restore that was killed before it renamed them to their final name.
 
-A file has its name first, then its manifest: at no instant does one speak of another file."""
+A file gets its final name before its manifest does, so that a manifest never describes another
+file."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
 )
 
 _LEFT = re.compile(r"\.\d+(\.old)?\.tmp\Z")
-"""See atomic_path_per_process and overwrite_guard.SET_ASIDE_SUFFIX."""
+"""End of a temporary name (atomic_path_per_process, overwrite_guard.SET_ASIDE_SUFFIX)."""
 
 
 def interrupted_output_reason(output: Path) -> Finding | None:
@@ -54,14 +55,15 @@ def interrupted_output_reason(output: Path) -> Finding | None:
 
 
 def _left_for(named: Path) -> Iterator[Path]:
-    """What was written last comes first, and what it was to replace behind it."""
+    """The temporary files and folders for the output `named`: new outputs first, then outputs that
+    were renamed aside."""
     unfinished = named.parent.glob(f".{glob.escape(named.name)}.*.tmp")
     found = [path for path in unfinished if _LEFT.search(path.name.removeprefix(f".{named.name}"))]
     yield from sorted(found, key=lambda path: (path.name.endswith(".old.tmp"), path.name))
 
 
 def _whole(output: Path, left: Path) -> Manifest | None:
-    """The manifest of what is there as it was written."""
+    """The manifest of the output in `left` if it is complete and undamaged; else None."""
     try:
         if left.is_dir():
             manifest = load_manifest(left)
@@ -76,7 +78,7 @@ def _whole(output: Path, left: Path) -> Manifest | None:
 
 
 def _is_written(left: Path) -> bool:
-    """By a process that lives: it holds a lock (atomic_path_per_process)."""
+    """Whether a living process is writing `left`: it holds a lock (atomic_path_per_process)."""
     try:
         descriptor = os.open(left, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

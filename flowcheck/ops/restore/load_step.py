@@ -30,7 +30,7 @@ def load(
     token_file: str | PathLike[str] | None = None,
     ca: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """As the package's `load`."""
+    """Loads a step; see `flowcheck.load`."""
     if isinstance(where, str) and is_url(where):
         token, authority = (None if file is None else Path(file) for file in (token_file, ca))
         source = StepSource(url=where, token_file=token, authority=authority, step=step)
@@ -56,8 +56,8 @@ def _read(path: Path, step: Step | None, form: str | None) -> dict[str, Any]:
 
 
 def _strangers(run: Path) -> Finding | None:
-    """Why code that the settings of a run name is not run in this process; None: it is. The owner
-    of the run directory writes the settings, and root reads those of every user."""
+    """Why this process must not run code that the run's settings name; None: it may. The owner of
+    the run directory writes the settings, and root can read the settings of every user."""
     owner = run.stat().st_uid
     if owner == os.geteuid():
         return None

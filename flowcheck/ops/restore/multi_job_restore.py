@@ -1,8 +1,8 @@
-"""`flowcheck restore` of several jobs: one file per job, each in the form of its own template,
-all at one step.
+"""`flowcheck restore` of several jobs: one file per job, each in the form of its own template, all
+at one step.
 
-Which job a trainer's checkpoint is of no name tells, and shapes may be alike: it is the one whose
-replica had, at the checkpoint's step, the very same bytes.
+No name shows which job a template belongs to, and shapes may be equal. It belongs to the job whose
+replica had the same bytes at the template's step.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_st
 
 
 def is_multi_job(source: StepSource) -> bool:
-    """What is asked for is of a chain that follows several jobs, and none of them is named."""
+    """Whether the source is a run with several jobs and names none of them."""
     return source.job is None and source.chain is not None and len(all_run_dirs(source.chain)) > 1
 
 
 def restore_all_jobs(
     request: RestoreRequest, source: StepSource, target: OutputTarget
 ) -> list[RestoredStep]:
-    """Writes a folder with a file for each job; it is there whole, or as it was before. Raises
-    ConfigError, StateError where something else is asked for, there is no step that all have, or a
-    template is not of one job alone."""
+    """Writes a folder with a file for each job, atomically. Raises ConfigError or StateError if an
+    option is for a single job, if there is no step that all jobs have, or if a template does not
+    belong to exactly one job."""
     runs = _runs(request, source)
     target.check()
     templates = request.templates
@@ -83,7 +83,8 @@ def restore_all_jobs(
 
 
 def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
-    """Of all jobs. Raises ConfigError, StateError for an option that is for one job only."""
+    """The run directories of all jobs. Raises ConfigError or StateError for an option that is for a
+    single job."""
     if source.checkpoint is not None:
         raise ConfigError("--checkpoint", str(source.checkpoint), CHECKPOINT_OF_ONE_JOB())
     assert source.chain is not None
@@ -101,7 +102,8 @@ def _runs(request: RestoreRequest, source: StepSource) -> list[RunDir]:
 
 
 def right_number(given: int, jobs: int) -> Finding:
-    """What to give where there are `jobs` replicas and as many templates as `given`."""
+    """The finding that the number of templates is wrong. given: templates; jobs: jobs of the
+    run."""
     if jobs == 1:
         return ONE_JOB_FOLLOWED(given)
     return ONE_FILE_FOR_JOBS(jobs) if given == 1 else FILES_FOR_JOBS(files=given, jobs=jobs)
@@ -130,7 +132,8 @@ def _found(runs: Sequence[RunDir]) -> list[FoundStep]:
 def _told_apart(
     runs: Sequence[RunDir], found: Sequence[FoundStep], templates: Sequence[Path]
 ) -> list[int]:
-    """[template] the job it is of, from 0. Raises StateError where that is not told."""
+    """[template] the number of its job, from 0. Raises StateError if a template fits no job or
+    several, or if two templates fit the same job."""
     of = []
     for file in templates:
         fits = [n for n, own in enumerate(runs) if _is_of(own, found[n], file)]
@@ -146,7 +149,7 @@ def _told_apart(
 
 
 def _is_of(own: RunDir, found: FoundStep, file: Path) -> bool:
-    """Whether the job's replica was, bit for bit, what the file holds."""
+    """Whether the job's replica at the file's step was equal to the file, bit for bit."""
     layout = found.snapshot.layout
     try:
         template = found.template(file)

@@ -19,18 +19,18 @@ from flowcheck.vault.serve.step_server import read_token
 
 
 def is_url(where: object) -> bool:
-    """Something that is fetched, not a path."""
+    """Whether `where` is a URL, not a path."""
     return isinstance(where, str) and "://" in where
 
 
 @contextmanager
 def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> Iterator[Path]:
-    """The verified checkpoint folder of a source that is a URL, while the block runs.
-    download_beside: what is made of it, on whose disk it lies meanwhile; by default in a folder of
-    this user for temporary files.
+    """Downloads and verifies the checkpoint at a URL, and yields its folder, which is deleted at
+    the end of the `with`.
 
-    What came stays after a block that failed, for the next call to go on with. Raises ConfigError
-    and StateError as `download_step` does.
+    download_beside: the output made from the checkpoint; the download is on the same disk. None: it
+    is in a temporary folder of this user. After an error the download stays, and the next call
+    continues it. Raises ConfigError and StateError as `download_step` does.
     """
     url, file = source.url, source.token_file
     assert url is not None
@@ -59,8 +59,8 @@ def checkpoint_of(source: StepSource, download_beside: Path | None = None) -> It
 
 
 def _own_temporary() -> Path:
-    """A folder that nobody else can write to, the same with each call. Raises StateError where
-    somebody else made it."""
+    """A temporary folder of this user, the same in each call, that no other user can access. Raises
+    StateError if another user created it."""
     folder = Path(tempfile.gettempdir()) / f"flowcheck-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

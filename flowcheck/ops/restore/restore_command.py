@@ -1,5 +1,4 @@
-"""`flowcheck restore`: one way from what is asked for to the checkpoints that are written, and to
-what is said of them."""
+"""`flowcheck restore`: writes the requested checkpoints and reports what was written."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
 
 
 def run(request: RestoreRequest, *, as_json: bool) -> int:
-    """Writes what is asked for and says what that is; an exit code. Raises as `restore`."""
+    """Writes the requested checkpoints and prints a report. Returns the exit code. Raises as
+    `restore` does."""
     done = restore(request)
     several = done[0].job is not None
     if as_json:
@@ -54,9 +54,8 @@ def run(request: RestoreRequest, *, as_json: bool) -> int:
 
 
 def restore(request: RestoreRequest) -> Sequence[RestoredStep]:
-    """Writes what is asked for: one step, or that of each job that a chain follows. Raises
-    ConfigError, StateError where there is no such step, or it does not fit; OSError where there is
-    no room."""
+    """Writes the requested step: one checkpoint, or one for each job of a chain. Raises ConfigError
+    or StateError if there is no such step or it does not fit, OSError if there is no room."""
     request.check()
     protected = protected_paths_of(request)  # of the paths as given, before they lead elsewhere
     with _local_source(request, protected) as source:
@@ -72,8 +71,8 @@ def restore(request: RestoreRequest) -> Sequence[RestoredStep]:
 def _local_source(
     request: RestoreRequest, protected: tuple[ProtectedPath, ...]
 ) -> Iterator[StepSource]:
-    """The source on this machine: what is at a URL is fetched first, and of several jobs it is the
-    run directory of the one that is named."""
+    """Yields the source as a path on this machine: downloads a URL, and replaces a named job by its
+    run directory."""
     source = request.source
     if source.url is not None:
         if source.checkpoint is not None:
@@ -106,7 +105,7 @@ def _check_form(request: RestoreRequest) -> None:
 
 
 def _as_dict(done: RestoredStep) -> dict[str, Any]:
-    """For programs."""
+    """The report on a restored step, for --json."""
     own, out = done.written, str(done.out)
     told = {"assumed": own.assumed, "not_full": own.resume_caveats, "older": own.older}
     if isinstance(own, Manifest):
@@ -155,7 +154,7 @@ def _rate(manifest: Manifest, took_s: float) -> str:
 
 
 def print_lacks(written: Manifest | FillReport) -> None:
-    """Says what of an output is not of its step."""
+    """Prints the parts of an output that are not from its step."""
     if written.resume_caveats:
         print_line(f"  NOT a full resume: {'; '.join(map(str, written.resume_caveats))}")
     untold = written.untold if isinstance(written, FillReport) else ()

@@ -1,5 +1,5 @@
-"""Where an output of `flowcheck restore` may lie: what it may take the place of, and what it must
-never touch, as it is made from that."""
+"""The target of `flowcheck restore`: what the output may replace, and the inputs that it must not
+touch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CHECKPOINT_FOLDER = "the folder of kept steps"
 def output_of(
     request: RestoreRequest, *, several: bool = False, protected: tuple[ProtectedPath, ...] = ()
 ) -> OutputTarget:
-    """Where a restore writes to, and of what it may take the place. several: each of the jobs that
-    one chain follows is written."""
+    """Where a restore writes to, and what it may replace. several: the output has a file for each
+    job of a chain."""
     form = FORMATS.get(request.form or "")
     return OutputTarget(
         path=request.output,
@@ -36,7 +36,7 @@ def output_of(
 
 
 def protected_paths_of(request: RestoreRequest) -> tuple[ProtectedPath, ...]:
-    """What no output may be, hold or lie in: all that it is made from."""
+    """The inputs of a restore, which the output must not replace, contain or lie in."""
     source = request.source
     folders = [] if source.checkpoint is None else [source.checkpoint]
     if source.url is not None and source.url.startswith("file:"):

@@ -1,5 +1,5 @@
-"""What `flowcheck restore` is asked for. The command line makes the value, once; all that restores
-a step is given that one."""
+"""The request of `flowcheck restore`. The command line makes it once, and all functions that
+restore a step take it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSource:
-    """Where a step is: at a URL, else in a checkpoint folder, else in a run directory."""
+    """Where a step is read from: a URL, else a checkpoint folder, else a run directory."""
 
     run: Path | None = None
-    """What it states counts for a checkpoint that somebody names as well."""
+    """Run directory. With a checkpoint folder too, code that the run's settings name may be run for
+    it."""
     job: str | None = None
-    """Of several in the run: its number, or its name."""
+    """Number or name of one of several jobs in the run."""
     checkpoint: Path | None = None
-    """A step's folder, or one of them."""
+    """Folder of a step, or folder of such folders."""
     url: str | None = None
     token_file: Path | None = None
     authority: Path | None = None
-    """Of https: a file of PEM."""
+    """CA bundle (PEM) for https."""
     step: Step | None = None
-    """None: the newest."""
+    """The step; None: the newest."""
     code: bool = False
-    """Code that the checkpoint names is run: the user vouches for it."""
+    """True: the user trusts the code that the checkpoint names, and it is run."""
     shown_as: str | None = None
-    """What the checkpoint's folder is called to the user."""
+    """Name of the checkpoint's folder in messages; None: its path."""
 
     @property
     def is_run(self) -> bool:
@@ -46,31 +47,31 @@ class StepSource:
 
     @property
     def chain(self) -> RunDir | None:
-        """The run directory that the step is taken from."""
+        """The run directory from which the step is read; None: it is read from elsewhere."""
         return RunDir(self.run) if self.is_run and self.run is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """A step, as a checkpoint of a named format or in the form of the trainer's own."""
+    """A request to write a step in a named format, or in the form of the trainer's checkpoints."""
 
     source: StepSource
     output: Path
     templates: tuple[Path, ...] = ()
-    """Checkpoints the trainer wrote, of several jobs one of each."""
+    """Checkpoints of the trainer whose form the output has; one for each job."""
     form: str | None = None
-    """Instead of a template: of a format."""
+    """Name of the format, in place of a template."""
     options: FormatOptions = NO_OPTIONS
     also: tuple[Path, ...] = ()
-    """More checkpoints of the trainer's, of other steps."""
+    """Further checkpoints of the trainer at other steps, as evidence about buffers."""
     force: bool = False
-    """It takes the place of an output of ours."""
+    """True: the output may replace an earlier output of FlowCheck."""
     warm: bool = False
-    """It is read into memory at the end."""
+    """True: the output is read into the page cache at the end."""
 
     @property
     def trainer_files(self) -> tuple[Path, ...]:
-        """Checkpoints of the trainer that are to be filled, or looked into."""
+        """All checkpoints of the trainer that the request names."""
         like = () if self.options.like is None else (self.options.like,)
         return (*self.templates, *like, *self.also)
 
@@ -82,5 +83,5 @@ class RestoreRequest:
 
 
 def missing_form() -> Finding:
-    """What to give if neither a template nor a format is given."""
+    """The finding that neither a template nor a format is given."""
     return TEMPLATE_OR_FORMAT(tuple(FORMATS))

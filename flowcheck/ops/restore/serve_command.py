@@ -17,11 +17,12 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_server import StepServer
 
 LOOK_S = 0.5
-"""Seconds between two looks at the server. A choice: shorter costs processor time."""
+"""Seconds between two checks of the server. A choice: shorter costs processor time."""
 
 
 def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_json: bool) -> int:
-    """Serves until a signal. Raises ConfigError where there is nothing to serve, or nowhere."""
+    """Serves steps until a signal. Returns the exit code. Raises ConfigError if there is nothing to
+    serve, or if the server cannot listen."""
     if (root is None) == (checkpoints is None):
         raise ConfigError("--run", str(root), SERVE_WHAT())
     if root is not None:

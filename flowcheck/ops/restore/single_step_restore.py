@@ -29,23 +29,23 @@ class RestoredStep:
 
     out: Path
     source: str
-    """What the step was taken from, to the user."""
+    """Name of the step's source in messages."""
     written: Manifest | FillReport
-    """A filled template has no manifest."""
+    """The output's manifest, or the report on a filled template, which has no manifest."""
     template: Path | None = None
     job: int | None = None
-    """Of several, from 1."""
+    """Number of the job, from 1, if there are several; else None."""
     took_s: float = 0.0
-    """To write it in a named format."""
+    """Seconds to write the step in a named format."""
     chain: bool = False
-    """It was taken from a run."""
+    """Whether the step was read from a run."""
     audited: Step | None = None
-    """At which the run's last audit passed."""
+    """Step of the run's last audit if it passed; else None."""
 
 
 def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarget) -> RestoredStep:
-    """Writes the step of a source on this machine. Raises ConfigError, StateError where there is no
-    such step, or it does not fit; OSError where there is no room."""
+    """Writes one step from a source on this machine. Raises ConfigError or StateError if there is
+    no such step or it does not fit, OSError if there is no room."""
     target.check()
     template = request.templates[0] if request.templates else None
     if template is not None and template.is_dir():
@@ -77,9 +77,9 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
 
 
 def fill_template(found: FoundStep, template: Path, target: OutputTarget) -> FillReport:
-    """Writes a step in the form of a checkpoint of the trainer's. Raises StateError where it does
-    not fit, or tells other settings of the optimizer than are stated, ConfigError where nothing may
-    take the place of what is there."""
+    """Writes a step in the form of the trainer's checkpoint `template`. Raises StateError if the
+    template does not fit or has other optimizer settings than the job file, ConfigError if the
+    target may not be replaced."""
     taken, pattern = found.snapshot, found.template(template)
     settings = (
         ParamGroupSettings(taken.optimizer, taken.layout) if not taken.parameters_only else None
@@ -93,7 +93,7 @@ def fill_template(found: FoundStep, template: Path, target: OutputTarget) -> Fil
 
 
 def _bytes(contents: CheckpointContents) -> int:
-    """Of all tensors of a step, as far as they are its own."""
+    """The number of bytes of the step's tensors, a tied weight counted once."""
     states = contents.named_states.values()
     held = [value for state in states for value in state.values() if hasattr(value, "nbytes")]
     return sum(tensor.nbytes for tensor in (*contents.untied.values(), *held))

@@ -62,60 +62,63 @@ from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFil
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
 CALM_S = 1.0
-"""Seconds in which nothing moves: what was captured has become steps, as far as it can. A choice:
-longer delays each restore, shorter may give an older step on a busy machine."""
+"""Seconds without progress after which a chain counts as settled: all captured frames have become
+steps, if they can. A choice: longer delays each restore, shorter may give an older step on a busy
+machine."""
 READING_S = 60.0
-"""The same in seconds while staged messages wait to be read: a reading moves nothing that can be
-seen. A choice, as CALM_S."""
+"""Seconds without progress after which a chain counts as settled while staged messages wait to be
+read, since reading shows no progress. A choice: longer delays the restore, shorter may give an
+older step."""
 UPDATE_S = 60.0
-"""Seconds without a sign of life that a whole step the updater has begun may take. A choice: longer
-delays the error of a dead updater, shorter gives a large model up."""
+"""Seconds without progress that the updater may take for a complete step. A choice: longer delays
+the error of a dead updater, shorter fails for large models."""
 ARRIVING_S = 5.0
-"""Seconds in which frames come without a pause: the job runs, and will not settle. A choice: longer
-delays the answer, shorter misses the end of a job that is just stopping."""
+"""Seconds of frames without a pause after which the job counts as running, so that the chain will
+not settle. A choice: longer delays the answer, shorter misses the end of a job that is just
+stopping."""
 COMING_S = 30.0
-"""The same in seconds where frames come with pauses, as of a job whose steps take seconds. A
-choice, as ARRIVING_S."""
+"""Seconds of frames with pauses, as from a job whose steps take seconds, after which the job counts
+as running. A choice: longer delays the answer, shorter misses the end of a job."""
 LOOK_S = 0.05
-"""Seconds between two looks at the positions. A choice: shorter costs processor time."""
+"""Seconds between two checks of the chain's progress. A choice: shorter costs processor time."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundStep:
-    """A whole step and what it rests on."""
+    """A complete step, with its assumptions and checksums."""
 
     snapshot: Snapshot
     where: str
-    """What it is of, to the user."""
+    """Name of the step's source in messages."""
     assumed: tuple[Finding, ...] = ()
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
-    """What the sums of its tensors are to be, of one whose files are checked when it is written."""
+    """Checksums that the tensors must have, if they are verified only while they are written."""
     stored_state: TrainerState | None = None
-    """The step as it was written, of a checkpoint whose code is not run here."""
+    """The trainer's state as it stands in a checkpoint; None for a step of a replica."""
     observed_files: tuple[ObservedFile, ...] = ()
-    """What files of the trainer's showed of the rest of its model."""
+    """Files of the trainer that are evidence about buffers."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The trainer's parameter names, where the job file states them."""
+        """The trainer's parameter names; empty if they are not stated."""
         return stated_names(self.snapshot.layout)
 
     def contents(
         self, form: str = NATIVE_FORMAT, options: FormatOptions = NO_OPTIONS
     ) -> CheckpointContents:
-        """What a checkpoint of it holds. Raises ConfigError and StateError as `contents_for`."""
+        """The contents of a checkpoint of this step. Raises as `contents_for` does."""
         own = self.stored_state or trainer_state(self.snapshot, assumed=self.assumed)
         layout = self.snapshot.layout
         found = contents_for(own, layout, form, options, self.names, self.observed_files)
         return replace(found, expected=self.expected)
 
     def template(self, file: Path) -> CheckpointTemplate:
-        """A checkpoint of the trainer's, read for this step's model."""
+        """Reads a checkpoint of the trainer as a template for this step's model."""
         return template_for(file, self.snapshot.layout, self.snapshot.optimizer)
 
     def with_files(self, files: Sequence[Path]) -> FoundStep:
-        """With what else of the model these files show. Raises StateError where one is no
-        checkpoint of a model of this layout, or does not tell of which step it is."""
+        """This step with further files of the trainer as evidence about buffers. Raises StateError
+        if a file does not fit the model or does not show its step."""
         read = (self.template(file) for file in files)
         more = (ObservedFile(own.step, buffer_digests(own, own.non_parameters)) for own in read)
         return replace(self, observed_files=(*self.observed_files, *more))
@@ -123,9 +126,9 @@ class FoundStep:
 
 @contextmanager
 def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
-    """The step of a source on this machine: of a checkpoint folder, else of a run. in_place: its
-    tensors stay where they lie until the end of the `with`, and are only read: see `_holding`, and
-    `lazily` of `from_checkpoint`."""
+    """Yields the step of a source on this machine: a checkpoint folder, else a run. in_place: its
+    tensors are not copied, are valid until the end of the `with`, and must not be changed
+    (`_holding`, and `lazily` of `from_checkpoint`)."""
     folder, chain = source.checkpoint, source.chain
     if folder is not None:
         by = code_approval_for(folder, source.run, code=source.code)
@@ -140,11 +143,11 @@ def found_step(source: StepSource, *, in_place: bool) -> Iterator[FoundStep]:
 
 
 def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> FoundStep:
-    """The newest step of a run: of its replica, else of the checkpoint its job names.
+    """The newest step of a run: from its replica, else from the checkpoint folder of its job file.
 
-    settle: first let frames that were captured already become steps, as long as anything moves;
-    of a job that goes on sending, the newest step there is. step: that one instead.
-    Raises ConfigError without a run, StateError without the step.
+    settle: first waits until captured frames have become steps; not longer for a job that continues
+    to send. step: this step in place of the newest. Raises ConfigError if there is no run,
+    StateError if there is no such step.
     """
     if _replica_holds(run, step, settle=settle):
         return _of_replica(run, step_snapshot.copy_snapshot(run.replica, optimizer_in(run), step))
@@ -153,9 +156,9 @@ def newest_step(run: RunDir, *, settle: bool, step: Step | None = None) -> Found
 
 @contextmanager
 def _holding(run: RunDir, step: Step | None) -> Iterator[FoundStep]:
-    """As `newest_step`, in place: the replica's step stays as it is until the end of the `with`,
-    and nothing is copied where the replica has a version to spare (step_snapshot.py); tensors of a
-    checkpoint are checked by whom writes them (`FoundStep.expected`)."""
+    """Yields the same step as `newest_step`, without a copy if the replica can spare a version
+    (step_snapshot.py). The step does not change until the end of the `with`. The caller verifies a
+    checkpoint's tensors when it writes them (`FoundStep.expected`)."""
     if _replica_holds(run, step, settle=True):
         with step_snapshot.hold_snapshot(run.replica, optimizer_in(run), step) as taken:
             yield _of_replica(run, taken)
@@ -200,15 +203,15 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
 
 @dataclass(frozen=True, slots=True)
 class CodeApproval:
-    """Who states the code that a checkpoint's manifest names."""
+    """Which code of those named in a checkpoint's manifest may be run."""
 
     configs: tuple[OptimizerConfig | None, ...] = ()
-    """[optimizer] of job files: what one of them states as well is run."""
+    """[optimizer] of job files. Code that one of them names too may be run."""
     user: bool = False
-    """Whoever asks vouches for all of it."""
+    """True: the user trusts all code that the manifest names."""
 
     def stated(self, config: OptimizerConfig) -> OptimizerConfig:
-        """A checkpoint's [optimizer], whose code is run as far as it is stated."""
+        """The checkpoint's optimizer settings, with approved code marked as trusted."""
         if self.user:
             return with_trusted_code(config, None)
         for one in filter(None, self.configs):
@@ -220,8 +223,8 @@ NO_APPROVAL = CodeApproval()
 
 
 def code_approval_for(checkpoint: Path, run: Path | None, *, code: bool) -> CodeApproval:
-    """Of a checkpoint that a command names: the run directory that it lies in states its code, and
-    the one that the command names. code: the user vouches for it."""
+    """The code that may be run for a checkpoint: code named in the settings of the run `run`, or of
+    a run in whose directory the checkpoint lies. code: the user trusts all code."""
     configs = []
     for root in (run, *checkpoint.absolute().parents):
         # Somebody else's, or damaged: it states nothing here.
@@ -239,10 +242,13 @@ def from_checkpoint(
     lazily: bool = False,
     by: CodeApproval = NO_APPROVAL,
 ) -> FoundStep:
-    """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
-    that one instead; where: what it is called to the user; lazily: its tensors are checked by whom
-    writes them (`Found.expected`); by: who states its code. Raises StateError where there is none,
-    or it is not whole."""
+    """The step in a checkpoint folder, or in the folder that `latest` names in a folder of
+    checkpoints.
+
+    step: this step in place of `latest`. where: the source's name in messages. lazily: the caller
+    verifies the tensors when it writes them (`FoundStep.expected`). by: code that may be run.
+    Raises StateError if there is no such step or it is damaged.
+    """
     if step is not None and (folder / f"step-{step}").is_dir():
         folder /= f"step-{step}"
     folder = newest_output(folder)
@@ -257,7 +263,7 @@ def from_checkpoint(
 
 
 def seen_in(run: RunDir) -> tuple[ObservedFile, ...]:
-    """Files that were held against the run's replica."""
+    """The trainer's files that were audited against the run's replica."""
     lines = run.audits.read_bytes().splitlines() if run.audits.exists() else []
     return tuple(
         ObservedFile(one.step, one.others)
@@ -274,7 +280,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """Whatever moves while frames become steps."""
+    """Numbers that change while frames become steps."""
 
     heads: int
     tails: int
@@ -282,20 +288,21 @@ class _Positions:
     covered_bytes: int
     applied: int
     whole: bool
-    """A whole step waits for the updater."""
+    """Whether a complete step waits for the updater."""
     unread: bool
-    """Staged messages wait for a reading."""
+    """Whether staged messages wait to be read."""
 
     @property
     def settle_limit_s(self) -> float:
-        """How long all this may stand still before nothing more is to be expected."""
+        """Seconds without change after which the chain counts as settled."""
         if self.whole or self.heads != self.tails:
             return UPDATE_S
         return READING_S if self.unread else CALM_S
 
 
 def _settle(run: RunDir, config: JobConfig) -> None:
-    """Raises StateError where whole steps wait and the updater does not apply them."""
+    """Waits until captured frames have become steps, or the job counts as running. Raises
+    StateError if complete steps wait and the updater does not apply them."""
     last = _positions(run, config)
     began_s = moved_s = arrived_s = since_s = time.monotonic()
     while time.monotonic() - moved_s < last.settle_limit_s:

@@ -40,8 +40,8 @@ SHOWN = 8
 
 
 def run(path: Path, *, as_json: bool) -> int:
-    """Prints what differs from what was written; 0 if nothing does. Raises StateError where no
-    manifest lists what was written there."""
+    """Verifies an output and prints the differences from its manifest. Returns the exit code, 0 if
+    there are none. Raises StateError if the output has no manifest."""
     output = output_at(path)
     if not path_of(output).is_file() and (told := interrupted_output_reason(output)):
         raise StateError(told)

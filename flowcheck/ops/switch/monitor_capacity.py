@@ -35,6 +35,7 @@ ROCE_BYTES = 20 + 8 + 12 + 16 + 4 + 4
 LINK_BYTES = 14 + 4
 """Ethernet and one 802.1Q tag (IEEE 802.3, 802.1Q): a tunnel carries them, not the checksum."""
 IP_BYTES = 20
+"""Bytes of a tunnel's IPv4 header without options (RFC 791)."""
 PADDING = {"simple": 1.0, "ll": 2.0, "ll128": 128 / 120}
 """Bytes on the wire a byte of payload, by NCCL's protocol: LL's flags are half of each line,
 LL128's 8 bytes of 128 (nccl src/include/device.h, NCCL_LL_LINE..., NCCL_LL128_DATAELEMS)."""

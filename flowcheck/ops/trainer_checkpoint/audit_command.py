@@ -50,8 +50,9 @@ NEXT = f"the replica's next step will differ from the trainer's: {CORRECT}"
 
 
 def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> int:
-    """Prints what differs; 0 if nothing does. Raises ConfigError without a run, StateError where
-    the step is not known or the file does not fit."""
+    """Compares the replica with a checkpoint and prints the differences. Returns the exit code, 0
+    if there are none. Raises ConfigError if there is no run, StateError if the step is unknown or
+    the file does not fit."""
     where = RunDir(root)
     if len(runs := all_run_dirs(where)) > 1:
         where = _one_of(runs, file, step)
@@ -102,8 +103,8 @@ def _belong_beside(where: RunDir, descriptor: int) -> None:
 
 
 def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
-    """Which of several jobs a checkpoint is of: the one it is equal to. Raises StateError where it
-    is equal to none, as then nothing tells, or to several."""
+    """The job of several that a checkpoint belongs to: the one whose replica equals it. Raises
+    StateError if it equals none or several."""
     passed: list[RunDir] = []
     why: list[Finding] = []
     for number, own in enumerate(runs, 1):
@@ -123,8 +124,9 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
 
 
 def template_of(where: RunDir, file: Path, step: Step | None = None) -> CheckpointTemplate:
-    """A checkpoint of the trainer's, read for the replica of a run. Raises ConfigError without a
-    run, StateError where it does not fit, or neither it nor `step` tells of which step it is."""
+    """Reads a checkpoint of the trainer as a template for the replica of a run. Raises ConfigError
+    if there is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its
+    step."""
     where.settings()
     if not where.replica.exists():
         raise StateError(NO_REPLICA(where.root))
@@ -138,7 +140,8 @@ def template_of(where: RunDir, file: Path, step: Step | None = None) -> Checkpoi
 def compared_with_replica(
     where: RunDir, template: CheckpointTemplate, file: Path
 ) -> bitwise_audit.Audit:
-    """The replica's step of it. Raises StateError where that is not known."""
+    """Compares a checkpoint with the replica at the checkpoint's step. Raises StateError if this
+    step is unknown."""
     found = _stepped_against(where, template, file)
     told = compare_step_settings(template, optimizer_in(where), peek_versions(where.replica)[0])
     found = replace(found, settings=told)

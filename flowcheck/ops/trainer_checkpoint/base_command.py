@@ -55,18 +55,19 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 
 TAKEN_LIMIT_S = 60.0
-"""Seconds for the updater to take a base. A choice: longer delays the error of a chain that hangs,
-shorter fails for a large model."""
+"""Seconds for the updater to accept a base. A choice: longer delays the error of a chain that
+hangs, shorter fails for a large model."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Where a base belongs in the log of a job that was joined midstream, as the user states."""
+    """The user's statement about a base's place in the log of a job that was joined midstream."""
 
     later_checkpoint: Path | None = None
-    """A later checkpoint of the trainer's: only the right place in the log leads to it."""
+    """A later checkpoint of the trainer. Only from the right place in the log do the logged steps
+    lead to it."""
     after: int | None = None
-    """Steps from the joining of the job to the base, the base's own included."""
+    """Number of steps from the joining of the job to the base, with the base's step."""
 
 
 NO_POSITION = LogPosition()
@@ -74,23 +75,24 @@ NO_POSITION = LogPosition()
 
 @dataclass(frozen=True, slots=True)
 class BaseCheckpoint:
-    """A checkpoint that is proved to be a job's base, or stated to be it."""
+    """A checkpoint that is proved, or stated by the user, to be a job's base."""
 
     template: CheckpointTemplate
     sections: dict[str, np.ndarray]
     file: Path
     why: Finding
-    """How that is known."""
+    """The evidence that the checkpoint is the base."""
     after: int = 0
-    """Steps of a job joined midstream that were logged before it."""
+    """Number of logged steps before the base, for a job that was joined midstream."""
 
 
 def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bool) -> int:
-    """Gives the base to a chain that runs, and waits until its updater took it.
+    """Gives a base to a running chain, waits until its updater has accepted it, and prints a
+    report. Returns the exit code.
 
-    Raises ConfigError without a run, StateError where none waits, where the file is not of the
-    step the job began with, or, of a joined job, where its place in the log is not told, or where
-    it was not taken in TAKEN_LIMIT_S.
+    Raises ConfigError if there is no run. Raises StateError if no job waits for a base, if the file
+    is not of the step the job began with, if the base's place in the log of a job joined midstream
+    is unknown, or if the updater did not accept the base within TAKEN_LIMIT_S.
     """
     where = RunDir(root)
     if _followed(where, place):
@@ -115,7 +117,8 @@ def run(root: Path, file: Path, *, place: LogPosition = NO_POSITION, as_json: bo
 
 
 def _followed(where: RunDir, place: LogPosition) -> bool:
-    """The one replica's state is known: the file is to take the place of its own."""
+    """Whether the run has a single job whose state is known, so that the file replaces the
+    replica's state."""
     where.settings()
     own = len(all_run_dirs(where)) < 2 and where.replica.exists()
     return own and incarnation_of(where).step is not None and place == NO_POSITION
@@ -124,7 +127,8 @@ def _followed(where: RunDir, place: LogPosition) -> bool:
 def apply_base(
     where: RunDir, file: Path, place: LogPosition = NO_POSITION
 ) -> tuple[RunDir, BaseCheckpoint]:
-    """As `run`; the job it is the base of, and the base."""
+    """Gives a base to a running chain, without a report. Returns (the job's run directory, the
+    base). Raises as `run` does."""
     where.settings()
     runs = all_run_dirs(where)
     own, found = (where, _of_one(where, file, place)) if len(runs) < 2 else _of(runs, file, place)
@@ -133,7 +137,7 @@ def apply_base(
 
 
 def _of(runs: Sequence[RunDir], file: Path, place: LogPosition) -> tuple[RunDir, BaseCheckpoint]:
-    """Of several jobs the one that a checkpoint is the base of: no name tells, bytes do."""
+    """The job of several that a checkpoint is the base of, found by the checkpoint's bytes."""
     if place.later_checkpoint is None and place.after is not None:
         right = LATER_CHECKPOINT_OR_JOB(runs[0].root)
         raise ConfigError("--after", place.after, right)
@@ -164,15 +168,15 @@ def _of_one(where: RunDir, file: Path, place: LogPosition) -> BaseCheckpoint:
 def submit_base(
     where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
 ) -> tuple[CheckpointTemplate, Finding]:
-    """Puts the state of a checkpoint where the updater takes it, chosen by `verified_base`; why it
-    is the base."""
+    """Submits a checkpoint to the updater as the base, after `verified_base`. Returns (template,
+    the evidence that it is the base)."""
     found = verified_base(where, config, file, place)
     _put(where, found)
     return found.template, found.why
 
 
 def _put(where: RunDir, base: BaseCheckpoint) -> str:
-    """What the request is called."""
+    """Submits a base to the updater. Returns the request's name."""
     step, source = base.template.step, str(base.file)
     store_checkpoint_buffers(where, base.template.model, step)
     return submit_request(where, RequestKind.BASE, step, base.sections, source, after=base.after)
@@ -181,8 +185,8 @@ def _put(where: RunDir, base: BaseCheckpoint) -> str:
 def verified_base(
     where: RunDir, config: JobConfig, file: Path, place: LogPosition = NO_POSITION
 ) -> BaseCheckpoint:
-    """The state of a checkpoint, once its parameters are proved to be those the job began with, or
-    its place in the log is told. Raises StateError where they are not."""
+    """The base from a checkpoint, after proof that the job began with its parameters, or that its
+    place in the log is known. Raises StateError if neither is true."""
     assert config.optimizer is not None
     layout, _ = peek_versions(where.replica)
     template = template_for(file, layout, config.optimizer)

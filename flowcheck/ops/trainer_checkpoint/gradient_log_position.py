@@ -53,7 +53,7 @@ class _TrialReplica:
         gradients: Iterable[np.ndarray],
         later: CheckpointTemplate,
     ) -> bool:
-        """Whether these, taken in order, make of a state the one of the checkpoint."""
+        """Whether these gradients, applied in order to a state, lead to the checkpoint's state."""
         step, sections = base
         self._replica.rebase(step, sections)
         for at, whole in enumerate(gradients, step + 1):

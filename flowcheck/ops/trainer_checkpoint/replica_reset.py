@@ -44,11 +44,12 @@ LOOK_S = 0.05
 
 
 def replace_with_checkpoint(where: RunDir, file: Path) -> tuple[int, Finding]:
-    """(step, what the updater did) with a checkpoint of a step that it has applied.
+    """Replaces the replica's state by a checkpoint of a step that the updater has applied. Returns
+    (step, what the updater did).
 
-    Raises StateError where the step is not reached in REACHED_LIMIT_S, the file does not hold all
-    of the state or tells other settings than are stated, or the updater refused it, with its
-    reason, or did not take it in TAKEN_LIMIT_S.
+    Raises StateError if the replica does not reach the step within REACHED_LIMIT_S, if the file
+    does not hold the whole state or has other settings than the job file, if the updater refuses
+    it, or if the updater does not answer within TAKEN_LIMIT_S.
     """
     if stage_at(Position.STEP).name not in where.stage_pids():
         raise StateError(NO_UPDATER(where.root))
@@ -90,7 +91,8 @@ def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> 
 
 
 def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -> str:
-    """Puts its state where the updater takes it; what the request is called. Raises StateError."""
+    """Submits the state of a checkpoint to the updater. Returns the request's name. Raises
+    StateError if the state is incomplete."""
     layout, _ = peek_versions(where.replica)
     job = known_training(where)
     leaves_out = job.has_usage_map or bool(job.unused_parameters)

@@ -33,11 +33,11 @@ class UnitParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     name: str
     shape: tuple[int, ...]
     dtype: str
-    """As it is gathered, torch's name without the prefix."""
+    """Dtype in which the parameter is gathered, torch's name without the prefix."""
     start_byte: int
-    """In a rank's part; in the unit where `dim` is None."""
+    """Offset in a rank's part; in the unit if `dim` is None."""
     dim: int | None = None
-    """It is cut along this dimension; None: it lies in the unit in one piece."""
+    """Dimension along which the parameter is sharded; None: it lies in the unit in one piece."""
     shard_shape: tuple[int, ...] = msgspec.field(default=(), name="cut")
     """Shape of a rank's cut with its padding."""
 
@@ -47,12 +47,12 @@ class UnitParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class GatherUnit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is gathered at once."""
+    """A unit: the parameters that one all-gather gathers."""
 
     name: str
-    """Of the wrapped module; empty: the root."""
+    """Name of the wrapped module; empty: the root."""
     block_bytes: int
-    """Of one rank's part."""
+    """Bytes of one rank's part."""
     pieces: tuple[UnitParameter, ...]
 
 
@@ -63,7 +63,7 @@ class ShardedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     units: tuple[GatherUnit, ...]
     names: tuple[str, ...]
     sharded_wire: ShardedTraining | None = msgspec.field(default=None, name="parted")
-    """What crosses the wire, where the trainer is no FSDP."""
+    """The collectives of a trainer other than FSDP; None for FSDP."""
 
 
 class UnitSplitter:
@@ -110,7 +110,8 @@ class UnitSplitter:
         return np.ascontiguousarray(whole).reshape(-1)
 
     def complete_parameters(self, missing: Sequence[Range]) -> NDArray[np.bool_]:
-        """[parameters] those whose unit lacks nothing. missing: ranges of what was gathered."""
+        """[parameters] True if the parameter's unit is complete. missing: ranges of the gathered
+        bytes that were not captured."""
         short = {
             unit
             for start, stop in missing
@@ -123,8 +124,8 @@ class UnitSplitter:
 
 
 def flat_units(sizes: Sequence[int], ranks: int, dtype: str) -> UnitSplitter:
-    """Units as they are: unit.0, unit.1, ... Raises StateError where a unit is not a whole number
-    of elements."""
+    """Treats each unit as one parameter: unit.0, unit.1, ... Raises StateError if a unit is not a
+    whole number of elements."""
     each = size_of(dtype)
     if any(size % each for size in sizes):
         raise StateError(UNITS_NOT_OF_DTYPE(sizes=tuple(sizes), dtype=dtype))
@@ -134,9 +135,10 @@ def flat_units(sizes: Sequence[int], ranks: int, dtype: str) -> UnitSplitter:
 
 
 def model_units(sizes: Sequence[int], ranks: int, model: ShardedModel) -> tuple[UnitSplitter, bool]:
-    """(the model's own parameters, whether units of one size are told by order alone).
+    """(splitter into the model's own parameters, whether only the order distinguishes units of
+    equal size).
 
-    Raises StateError where the model is cut otherwise than what is gathered.
+    Raises StateError if the model is sharded in another way than the gathered units.
     """
     if model.ranks != ranks:
         raise StateError(GATHER_RANKS(stated=model.ranks, ranks=ranks))

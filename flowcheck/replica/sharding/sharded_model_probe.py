@@ -42,8 +42,8 @@ shorter fails for large models."""
 def probe_sharded_model(
     factory: str, ranks: int, how: ShardingSettings | None = None
 ) -> ShardedModel:
-    """The units of the model that `factory`, "file.py:function", returns in a job of `ranks`. how:
-    where they are laid by a trainer that is no FSDP. Raises ConfigError."""
+    """The units of the model that `factory`, "file.py:function", returns in a job of `ranks` ranks.
+    how: settings of a trainer other than FSDP. Raises ConfigError."""
     command = [
         sys.executable,
         "-m",
@@ -117,8 +117,8 @@ def check_is_module(factory: str, made: object) -> None:
 
 
 def _groups_of(made: Any) -> tuple[list[list[NamedParameter]], list[NamedParameter]]:
-    """(the parameters that take gradients by the groups of the optimizer: what the factory returns
-    beside the model, or one of all; all parameters)."""
+    """(trainable parameters by the optimizer's groups, all parameters). The factory returns the
+    groups together with the model; without them there is one group."""
     model, groups = made if isinstance(made, tuple) else (made, [list(made.parameters())])
     named = {
         id(p): NamedParameter(

@@ -32,15 +32,15 @@ START_ELEMENTS, END_ELEMENTS = 64, 128
 """Elements of which each parameter's start, and each bucket's end, is a multiple in Megatron-LM's
 distributed optimizer (_compute_per_buffer_param_layout, above)."""
 BUSBW_ELEMENTS = 1 << 16
-"""What buckets are a multiple of as well with pad_buckets_for_high_nccl_busbw."""
+"""Elements of which a bucket's size is a multiple too, with pad_buckets_for_high_nccl_busbw."""
 
 
 class ShardingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The settings of the trainer that decide it."""
+    """The trainer's settings that decide the layout."""
 
     style: ShardingStyle
     gradient_dtype: str | None = None
-    """None: the parameters' own in DeepSpeed, float32 in Megatron-LM."""
+    """Dtype of gradients. None: the parameters' dtype in DeepSpeed, float32 in Megatron-LM."""
     bucket_elements: int | None = None
     """Megatron-LM's bucket size; None: one bucket."""
     overlap_param_gather: bool | None = None

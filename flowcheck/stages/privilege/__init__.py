@@ -1,1 +1,1 @@
-"""Which user and capabilities a process of FlowCheck's has, and how it gives up more."""
+"""The user and capabilities of FlowCheck's processes, and how they drop privileges."""

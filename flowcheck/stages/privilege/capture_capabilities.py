@@ -1,4 +1,4 @@
-"""Which capabilities a capture needs, by where its frames come from."""
+"""The capabilities that a capture needs, by the kind of its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowcheck.plane.frame_sources.dpdk_eal import parse_device
 from flowcheck.stages.privilege import privilege_syscalls
 
 OF_FILES = ("net_pcap", "net_null", "net_ring")
-"""DPDK's devices that are no port of this machine."""
+"""DPDK drivers of devices that are not a port of this machine."""
 OF_INTERFACES = frozenset(
     {
         privilege_syscalls.CAP_NET_RAW,
@@ -18,20 +18,23 @@ OF_INTERFACES = frozenset(
         privilege_syscalls.CAP_IPC_LOCK,
     }
 )
-"""A packet socket; the promiscuous flag; to run before ordinary threads; pinned memory."""
+"""Capabilities for kernel interfaces, in this order: packet sockets; the promiscuous flag; priority
+over ordinary threads; pinned memory."""
 OF_CARDS = OF_INTERFACES | {
     privilege_syscalls.CAP_DAC_OVERRIDE,
     privilege_syscalls.CAP_SYS_RAWIO,
     privilege_syscalls.CAP_SYS_ADMIN,
 }
-"""And the device's files below /dev and /sys, which are root's; its ports; physical addresses."""
+"""Capabilities for NICs under DPDK. The additional ones are for the device's files below /dev and
+/sys, which belong to root; I/O ports; physical addresses."""
 OF_XDP = OF_INTERFACES | {privilege_syscalls.CAP_BPF, privilege_syscalls.CAP_SYS_ADMIN}
-"""And a program in the kernel; CAP_SYS_ADMIN where the kernel is older than CAP_BPF (5.8)."""
+"""Capabilities for AF_XDP, which loads a program into the kernel. Kernels before 5.8 have no
+CAP_BPF and require CAP_SYS_ADMIN."""
 SKELETON = "dma_skeleton"
 
 
 def capture_rights(sources: Sequence[SourceConfig]) -> frozenset[int]:
-    """Of captures of all these sources; none of files."""
+    """The capabilities that captures of all these sources need; empty for files."""
     rights: frozenset[int] = frozenset()
     for source in sources:
         rights |= _of_source(source)

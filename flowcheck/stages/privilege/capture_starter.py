@@ -1,8 +1,9 @@
-"""The process that starts captures, which is all that it does: python -m ... FD RUN SUPERVISOR.
+"""The process that starts captures and does nothing else: python -m ... FD RUN SUPERVISOR.
 
-It has the chain's user and the capabilities of its captures, which the supervisor and every other
-stage lack. What a capture reads comes from whoever started the chain, not from files that the
-chain's user writes. It ends with its supervisor, whose children the captures become.
+It runs as the chain's user and has the capabilities for captures, which the supervisor and the
+other stages do not have. The sources of a capture come from the command that started the chain, not
+from files that the chain's user can write. The process ends with its supervisor; the captures
+become the supervisor's children.
 """
 
 from __future__ import annotations
@@ -16,32 +17,33 @@ from collections.abc import Sequence
 from flowcheck.stages.stage_table import Position, stage_at
 
 STAGE = stage_at(Position.HEAD).name
-"""The one stage that is started with these rights: the one that captures frames. This room checks
-that by itself: whatever else the table of stages says, nothing else is started here."""
+"""The only stage that is started with these capabilities: the one that captures frames. Nothing
+else is started here, whatever the table of stages says."""
 CHANNEL = "FLOWCHECK_STARTER"
-"""In the supervisor's environment: the descriptor of its end."""
+"""Variable in the supervisor's environment: the descriptor of its end of the socket."""
 SOURCES = "FLOWCHECK_SOURCES"
-"""In a capture's environment: JSON of [[source]], as the job file had it."""
+"""Variable in a capture's environment: [[source]] of the job file, as JSON."""
 PYTHON_COMMAND = (sys.executable, "-P", "-s", "-m", "flowcheck")
-"""Without the folder that it runs in and without the user's own packages: both may be written by
-the chain's user."""
+"""Starts FlowCheck without the current folder and without the user's own packages on the import
+path, since the chain's user may be able to write to both."""
 LOOK_S = 1.0
-"""Seconds between two looks whether the supervisor is still there. A choice: longer leaves the
+"""Seconds between two checks whether the supervisor still lives. A choice: longer leaves the
 starter behind for longer."""
 SINGLE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
-"""A stage's sums in numpy are of thousands of values: shared with threads, each waits for the one
-a busy machine lets run last, 45 ms where one thread takes 0.2. An operator's own value holds."""
+"""Environment of a stage: numpy uses one thread. A stage sums thousands of values; with several
+threads on a busy machine a sum waits for the slowest, 45 ms where one thread takes 0.2 ms. A value
+that the operator has set takes precedence."""
 
 
 def stated_sources(stage: str) -> str | None:
-    """Of a process with these rights: SOURCES, which hold in place of what the run directory says;
-    None of any other stage."""
+    """[[source]] as JSON, for the capture stage, which uses it in place of the run directory's
+    settings; None for other stages."""
     return os.environ.get(SOURCES) if stage == STAGE else None
 
 
 def serve(channel: socket.socket, run: str, supervisor: int) -> None:
-    """Until the supervisor is gone. A request is the source's number, with a descriptor of the log;
-    the answer a pid, or 0 where there is no such source."""
+    """Answers requests until the supervisor is gone. A request is the number of a source, with a
+    descriptor of the log file; the answer is the pid of the capture, or 0 without such a source."""
     import msgspec
 
     sources = len(msgspec.json.decode(os.environ[SOURCES]))
@@ -64,7 +66,8 @@ def serve(channel: socket.socket, run: str, supervisor: int) -> None:
 
 
 def _start(command: Sequence[str], log: int, channel: socket.socket) -> int:
-    """Starts it by a process between, which is gone before the capture begins."""
+    """Starts a command by way of an intermediate process, which ends before the command begins, so
+    that the command becomes a child of the supervisor. Returns the command's pid."""
     told, tell = os.pipe()
     wait, hold = os.pipe()
     between = os.fork()
@@ -83,7 +86,8 @@ def _start(command: Sequence[str], log: int, channel: socket.socket) -> int:
 
 
 def _become(command: Sequence[str], log: int, wait: int, others: Sequence[int]) -> None:
-    """Of a session of its own: Ctrl-C is for the supervisor to pass on."""
+    """Runs the command in this process, in a session of its own, so that Ctrl-C reaches only the
+    supervisor. Does not return."""
     try:
         for descriptor in others:
             os.close(descriptor)

@@ -18,12 +18,12 @@ from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.privilege.capture_starter import CHANNEL, STAGE
 
 ANSWER_LIMIT_S = 60.0
-"""Seconds for the starter's answer: it forks twice, and a machine that swaps takes its time. A
+"""Seconds for the starter's answer. It forks twice, which takes long on a machine that swaps. A
 choice: longer delays the error."""
 
 
 class ProcessHandle(Protocol):
-    """What a supervisor does with a stage's process: subprocess.Popen does it."""
+    """The methods that the supervisor needs of a stage's process; subprocess.Popen has them."""
 
     pid: int
 
@@ -37,7 +37,7 @@ class ProcessHandle(Protocol):
 
 
 class AdoptedProcess:
-    """A child of this process that another one started."""
+    """A child of this process that another process started."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -45,7 +45,7 @@ class AdoptedProcess:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit code, negative where a signal ended it; None while it runs."""
+        """The exit code, negative if a signal ended the process; None while it runs."""
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -54,7 +54,7 @@ class AdoptedProcess:
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Waits for the end and returns the exit code. Raises subprocess.TimeoutExpired."""
         until_s = None if timeout is None else time.monotonic() + timeout
         while (code := self.poll()) is None:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
@@ -75,7 +75,7 @@ class AdoptedProcess:
 
 
 class CaptureStarterClient:
-    """Asks for captures to be started."""
+    """Asks the process capture_starter.py to start captures."""
 
     def __init__(self, channel: socket.socket) -> None:
         privilege_syscalls.adopt_orphans()
@@ -83,8 +83,8 @@ class CaptureStarterClient:
         self._channel = channel
 
     def start(self, source: int, log: int) -> ProcessHandle:
-        """The capture of a source by its number. log: a descriptor for its output. Raises
-        StateError where the process that starts captures is gone."""
+        """Starts the capture of source number `source`. log: descriptor for its output. Raises
+        StateError if the process that starts captures is gone."""
         try:
             socket.send_fds(self._channel, [str(source).encode()], [log])
             answer = self._channel.recv(64)
@@ -99,7 +99,7 @@ _inherited: list[CaptureStarterClient] = []
 
 
 def inherit(environment: Mapping[str, str] = os.environ) -> None:
-    """Called once, at the start of a command: takes what the command was started with."""
+    """Takes over the socket that the command was started with. Called once, at its start."""
     descriptor = environment.get(CHANNEL, "")
     if descriptor.isdecimal():
         os.environ.pop(CHANNEL, None)
@@ -108,5 +108,6 @@ def inherit(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def capture_starter(stage: str) -> CaptureStarterClient | None:
-    """Who starts such a stage with rights that the supervisor has not; None: it does so itself."""
+    """The client that starts this stage with capabilities that the supervisor does not have; None:
+    the supervisor starts the stage itself."""
     return _inherited[0] if _inherited and stage == STAGE else None

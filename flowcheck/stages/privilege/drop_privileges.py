@@ -1,10 +1,10 @@
-"""How a command that root starts gives up root's rights, before it reads what it works on.
+"""Drops root's privileges when root starts a command, before the command reads its inputs.
 
-The very command is run again as the chain's user, without a capability and with no way back, and
-all that a job file names is imported by that one alone. Where frames are to come from an interface
-or a card, a process that only starts captures (capture_starter.py) is left beside it. What root has
-to do, it does before: folders are made or handed over, what lies in private folders is shown
-(mount_namespace.py).
+The same command is run again as the chain's user, without capabilities and without a way back; only
+this second process imports code that a job file names. If frames come from an interface or a NIC, a
+process that only starts captures (capture_starter.py) keeps the capabilities for them. Root's tasks
+are done before: folders are created or given to the user, and files in private folders are made
+visible to the user (mount_namespace.py).
 """
 
 from __future__ import annotations
@@ -52,37 +52,38 @@ if TYPE_CHECKING:  # numpy stays out
     from flowcheck.vault.overwrite_guard import OutputTarget
 
 PROGRAM = "flowcheck"
-"""The script, or the module, that may be run again; another script that calls this as a library is
-another's program."""
+"""Name of the script or module that may be run again. Another script, which uses FlowCheck as a
+library, is not."""
 VALUED = ("-W", "-X")
-"""Options of the interpreter that a word follows."""
+"""Options of the Python interpreter that take a value as the next word."""
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
-"""Code that torch compiled lies there and is loaded again: by default in a folder below /tmp whose
-name anybody knows (torch/_inductor/runtime/cache_dir_utils.py)."""
+"""Variable that names the folder from which torch loads code it compiled before. By default the
+folder is below /tmp under a name that anybody can guess
+(torch/_inductor/runtime/cache_dir_utils.py)."""
 
 
 @dataclass
 class Command:
-    """What the process that runs a verb knows of its own rights."""
+    """State of the process that runs a command, concerning its privileges."""
 
     is_program: bool = False
-    """It is the command that somebody started, and may be replaced; not a library in a process of
-    others'."""
+    """True: this process is the command line and may be replaced. False: FlowCheck is used as a
+    library in another program."""
     notes: list[Finding] = field(default_factory=list)
-    """What the operator should know."""
+    """Findings for the operator."""
 
 
 COMMAND_HERE = Command()
 
 
 def note_program() -> None:
-    """Called by the command line, before any verb."""
+    """Notes whether this process is the command line. The command line calls it first."""
     COMMAND_HERE.is_program = _program(sys.orig_argv[1:]) == PROGRAM
     inherit()
 
 
 def _program(words: Sequence[str]) -> str:
-    """What an interpreter with these arguments runs: a script's name, or a module's."""
+    """The name of the script or module that the Python interpreter runs with these arguments."""
     left = iter(words)
     for word in left:
         if word in VALUED:
@@ -95,7 +96,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def kept_rights_notes() -> tuple[Finding, ...]:
-    """Why rights could not be given up."""
+    """Findings that say why privileges could not be dropped."""
     return tuple(COMMAND_HERE.notes)
 
 
@@ -111,9 +112,13 @@ def for_chain(
     out: Path | None = None,
     live: bool = False,
 ) -> None:
-    """Of a verb that runs a chain. job: its job file; run: its run directory, in place of the job
-    file's; None where that is a temporary one; files: it reads; out: a folder it writes in; live:
-    its sources are the job file's, so that its captures may need rights."""
+    """Drops privileges for a command that runs a chain. Does not return if it drops them: the
+    command then runs again.
+
+    job: the job file. run: the run directory, in place of the one in the job file; None: a
+    temporary one, if not `live`. files: further files to read. out: a folder to write to. live:
+    frames come from the sources in the job file, whose captures may need capabilities.
+    """
     if _nothing_to_do():
         return
     sources = load_job(job).source if live and job is not None else ()
@@ -151,8 +156,9 @@ def for_code(
     job: Path | None = None,
     picture: Path | None = None,
 ) -> None:
-    """Of a verb that imports code of the user's, or reads captures, and runs no chain. texts: where
-    code lies, as it is given; files: it reads; picture: it writes."""
+    """Drops privileges for a command that imports the user's code or reads captures and runs no
+    chain. texts: references to code, such as file.py:function. files: files to read. job: the job
+    file. picture: an SVG file to write."""
     if _nothing_to_do():
         return
     stated = _stated(job_file_paths.job_file_tables(job))
@@ -175,22 +181,25 @@ def for_code(
 
 
 def _written_in_place(who: Account, out: Path) -> bool:
-    """The account may write it itself, or it is a terminal, a pipe, /dev/stdout; or there is no
-    such folder, which the writer reports."""
+    """Whether the process that runs as `who` writes `out` directly: the account may write to the
+    folder, or `out` is a terminal, a pipe or /dev/stdout, or the folder does not exist, which the
+    writer reports."""
     special = out.exists() and not (out.is_file() or out.is_dir())
     folder = out.absolute().parent
     return special or not folder.is_dir() or _is_for(who, folder)
 
 
 def _sent(who: Account, out: Path, *, force: bool) -> OutputDelivery:
-    """Where the account writes it; in the process that does. Root waits in another one."""
+    """Forks, and returns in the process that writes the output as `who`. Root's process waits for
+    it and moves the output to its place."""
     outbox = OutputDelivery.make(who, out, force=force)
     fork_writer(outbox)
     return outbox
 
 
 def for_run(run: Path, *files: Path | None) -> None:
-    """Of a verb that works on a run directory: as whom that belongs to. files: it reads."""
+    """Drops privileges for a command that works on a run directory: it runs as the directory's
+    owner. files: further files to read."""
     if _nothing_to_do():
         return
     owner = _owner(run)
@@ -210,10 +219,13 @@ def for_output(
     checkpoint: Path | None = None,
     elsewhere: bool = False,
 ) -> None:
-    """Of a verb that writes a step somewhere: as whom the run directory belongs to. Where that one
-    may not write, root puts the result there. checkpoint: the step, of the run that it lies in;
-    elsewhere: of none, so that no chain said that it runs as root. Raises ConfigError where
-    something lies there that it may not take the place of."""
+    """Drops privileges for a command that writes a step: it runs as the owner of the run directory.
+    If the owner may not write to the target, root moves the result there.
+
+    checkpoint: the step is read from this folder; its run directory then counts, if it lies in one.
+    elsewhere: the step comes from no run directory. Raises ConfigError if the target may not be
+    replaced.
+    """
     if _nothing_to_do():
         return
     foreign = elsewhere or checkpoint is not None
@@ -240,8 +252,9 @@ def for_output(
 
 
 def keep_root_to_read(run: Path) -> None:
-    """Of a verb that keeps root's rights where root runs it, and shows the run directory of any
-    user: what lies there is looked at, and no code of the user's is run."""
+    """For a command that keeps root's privileges and only displays a run directory of any user.
+    From now on no code of the user's is run, and root trusts the directory's owner. Raises
+    ConfigError for special files in the directory."""
     forbid_user_code(READS_ONLY())
     if os.geteuid() == 0 and (owner := _owner(run)):
         trust(owner)
@@ -249,7 +262,7 @@ def keep_root_to_read(run: Path) -> None:
 
 
 def for_stage(name: str, run: Path, number: int) -> None:
-    """Of one stage that is started by itself."""
+    """Drops privileges for a single stage that is started by hand."""
     if _nothing_to_do() or SOURCES in os.environ:
         return
     owner = _owner(run)
@@ -266,7 +279,8 @@ def for_stage(name: str, run: Path, number: int) -> None:
 
 
 def forbid_user_code(why: Finding | Exception) -> None:
-    """Code of the user's is refused from now on, here and in processes that this one starts."""
+    """Makes this process and its children refuse to run the user's code from now on, if this
+    process has more privileges than an ordinary user's. why: the reason in the error."""
     if not _nothing_to_do():
         os.environ[FORBIDDEN] = msgspec.json.encode(USER_CODE_REFUSED(why)).decode()
 
@@ -286,16 +300,16 @@ def _stated(tree: dict[str, object]) -> str | None:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What root made for the process that comes in its place."""
+    """Folders that root prepared for the process that runs as the chain's user."""
 
     needs: list[PathNeed] = field(default_factory=list)
     handed: list[Path] = field(default_factory=list)
-    """Folders of root's until now."""
+    """Folders that belonged to root before or did not exist."""
 
 
 @dataclass(frozen=True)
 class _Starts:
-    """What a process that starts captures is given."""
+    """The arguments of the process that starts captures."""
 
     sources: tuple[SourceConfig, ...]
     run: Path
@@ -320,9 +334,14 @@ def _descend(
     rights: frozenset[int] = frozenset(),
     outbox: OutputDelivery | None = None,
 ) -> None:
-    """Does not return, unless rights have to be kept: then notes say why. run: somebody's, whose
-    chain may be running. Raises ConfigError where the job file states a user, StateError where a
-    `run` is given, and it cannot be that one."""
+    """Runs the command again as another user. Returns only if privileges have to be kept; notes
+    then say why.
+
+    stated: the user in the job file. who_of: gives the account for it. needs: paths that the
+    account must reach. prepared: root's preparation. run: the run directory whose owner the account
+    is. Raises, if the command cannot run as the account, ConfigError where the job file states the
+    user and StateError where `run` is given.
+    """
     who = who_of(stated) if os.geteuid() == 0 else _same()
     if who.is_root:
         return
@@ -352,7 +371,8 @@ def _descend(
 
 
 def _same() -> Account:
-    """This user, who was given capabilities and no other rights (systemd's AmbientCapabilities)."""
+    """The account of this process's user, who has capabilities but is not root (systemd's
+    AmbientCapabilities)."""
     mine = account_of(os.geteuid())
     return Account(mine.name, os.geteuid(), os.getegid(), tuple(os.getgroups()), mine.home)
 
@@ -373,12 +393,13 @@ def _run_again(who: Account, starts: _Starts | None, rights: frozenset[int]) -> 
 
 
 def _is_for(who: Account, folder: Path) -> bool:
-    """Whether the account may write there; for the environment of a command, never an error."""
+    """Whether `folder` is a folder to which the account may write."""
     return folder.is_dir() and not inaccessible(who, [PathNeed(folder, PathUse.OWN)])
 
 
 def _start_starter(who: Account, starts: _Starts, environment: dict[str, str]) -> int:
-    """The descriptor that it listens to."""
+    """Starts the process that starts captures. Returns the descriptor of the supervisor's end of
+    its socket."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     if os.fork() == 0:

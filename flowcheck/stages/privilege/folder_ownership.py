@@ -16,12 +16,13 @@ from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.run_directory.service_account import CACHE, Account
 
 OF_CHECKPOINTS = re.compile(r"\.?step-.*|job-\d+|jobs\.json|latest")
-"""Names that a chain itself gives in a folder of checkpoints."""
+"""Names that a chain creates in a folder of checkpoints."""
 
 
 def run_folder(root: Path, account: Account) -> list[PathNeed]:
-    """A run directory, with the shared memory of a killed chain in it. It is made where it is not
-    there. What belongs to somebody, and is no run, stays whose it is."""
+    """Creates the run directory, or gives it to the account together with the shared memory of a
+    killed chain. A folder that belongs to another user, or is no run directory, keeps its owner.
+    Returns the need to write in it."""
     _give(root, account, lambda: is_run(root) or _names(root) <= {"learned"})
     for run in (root, *root.glob("jobs/*")):
         memory = (run / "memory").resolve()
@@ -31,20 +32,21 @@ def run_folder(root: Path, account: Account) -> list[PathNeed]:
 
 
 def _is_memory_of(run: Path, memory: Path) -> bool:
-    """Root made it for this run. The link alone says nothing: whoever owns the run directory may
-    have put it there, and it may lead to any folder of root's."""
+    """Whether root created this shared memory for this run. The link in the run directory is no
+    proof: the owner of the run directory may have made it lead to any folder of root's."""
     named = memory.name.startswith(MEMORY_PREFIX) and memory.is_dir()
     return named and _is_lead_to(memory) and run_dir_of_memory(memory) == run.resolve()
 
 
 def output_folder(folder: Path, account: Account) -> list[PathNeed]:
-    """A folder for checkpoints, as above."""
+    """Creates a folder for checkpoints, or gives it to the account if it holds nothing but
+    checkpoints. Returns the need to write in it."""
     _give(folder, account, lambda: all(OF_CHECKPOINTS.fullmatch(n) for n in _names(folder)))
     return [PathNeed(folder.absolute(), PathUse.OWN)]
 
 
 def private_folders(account: Account) -> None:
-    """A home for caches, and room in each mount of 2 MiB pages."""
+    """Creates the account's folder for caches, and its folder in each mount of 2 MiB pages."""
     if account.home.parent == CACHE and CACHE.is_dir():
         _give(account.home, account, lambda: False)
     for mount in hugetlbfs_mounts():
@@ -65,22 +67,25 @@ def _give(folder: Path, account: Account, is_ours: Callable[[], bool]) -> None:
 
 
 def _is_lead_to(folder: Path) -> bool:
-    """Root alone says what lies at this path: nobody else may put a link, or another folder of
-    root's, in place of any part of it."""
+    """Whether only root can change what is at this path: no other user may replace any part of the
+    path by a link or another folder."""
     ways = {*folder.absolute().parents, *folder.resolve().parents}
     return all(_is_roots(way.lstat()) for way in ways) and folder.lstat().st_uid == 0
 
 
 def _is_roots(found: os.stat_result) -> bool:
-    """Nobody else may take out of it what is root's."""
+    """Whether a folder is root's, and no other user may remove or rename root's files in it."""
     shared = found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
     return found.st_uid == 0 and (stat.S_ISLNK(found.st_mode) or not shared)
 
 
 def _all_below(folder: Path, account: Account) -> None:
-    """Only of a folder where nobody but root could put anything: a link to a file elsewhere would
-    be that file's. From below: what has been handed over is not looked into any more, as its new
-    owner may put anything there at once."""
+    """Gives everything below `folder`, and the folder itself, to the account.
+
+    Changes only folders where no user but root could create anything: a hard link created there by
+    another user could be to any file. Works from the leaves up, so that a folder is not read after
+    its new owner may have changed it.
+    """
     for _, folders, files, held in os.fwalk(folder, topdown=False):
         if not _is_roots_alone(os.fstat(held)):
             continue

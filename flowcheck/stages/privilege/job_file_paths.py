@@ -1,4 +1,4 @@
-"""File system paths that a command and its job file name: files to read, folders to write."""
+"""Finds the paths that a command and its job file name: files to read, folders to write to."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import flowcheck
 from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse
 
 WRITTEN = ("run", "checkpoint", "persist.target", "persist.staging", "serve.staging")
-"""Keys of folders of a job file that its chain writes in."""
+"""Keys of the job file that name folders to which the chain writes."""
 LOG = "gradient_log.file"
 
 
 def job_file_tables(job: Path | None) -> dict[str, Any]:
-    """A job file as far as it is one: what is wrong in it, its reader says."""
+    """The tables of a job file; {} if it cannot be read or parsed. The reader of the settings
+    reports errors."""
     if job is not None:
         with suppress(OSError, ValueError, RecursionError):
             return tomllib.loads(job.read_text())
@@ -26,7 +27,7 @@ def job_file_tables(job: Path | None) -> dict[str, Any]:
 
 
 def of_python() -> list[PathNeed]:
-    """Of this interpreter and of all that it imports."""
+    """The paths of the Python interpreter and of everything it imports."""
     folders = {*map(Path, (sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:]))}
     folders.add(Path(flowcheck.__file__).parents[1])
     found = [PathNeed(folder, PathUse.FOLDER) for folder in sorted(folders) if folder.is_dir()]
@@ -34,7 +35,7 @@ def of_python() -> list[PathNeed]:
 
 
 def of_job(job: Path | None) -> list[PathNeed]:
-    """The job file, and what it names to be read."""
+    """The job file, and the files that it names to be read."""
     tree = job_file_tables(job)
     found = [] if job is None else of_file(job)
     for key, text in texts(tree):
@@ -51,7 +52,8 @@ def of_job(job: Path | None) -> list[PathNeed]:
 
 
 def of_text(text: str) -> list[PathNeed]:
-    """A path, "file.py:function", "package.module:function" or "net_pcap0,rx_pcap=FILE"."""
+    """The paths in a text of the job file: a path, "file.py:function", "package.module:function" or
+    "net_pcap0,rx_pcap=FILE"."""
     place, colon, _ = text.rpartition(":")
     if colon and place.endswith(".py"):
         return [*of_file(Path(place)), *of_code(Path(place).parent)]
@@ -64,7 +66,7 @@ def of_text(text: str) -> list[PathNeed]:
 
 
 def of_file(path: Path) -> list[PathNeed]:
-    """A file or a folder that is there, for reading."""
+    """The need to read a file or folder; [] if it does not exist."""
     with suppress(OSError, ValueError):
         if path.is_dir():
             return [PathNeed(path.absolute(), PathUse.FOLDER)]
@@ -78,8 +80,8 @@ def of_code(folder: Path) -> list[PathNeed]:
 
 
 def folders_of_job(job: Path | None, *, live: bool) -> list[Path]:
-    """That its chain writes in, but for its run directory. live: not that of a replay, of which
-    the job file names the log of gradients alone."""
+    """The folders to which the job's chain writes, without its run directory. live: False for a
+    replay, which writes only the gradient log where the job file says."""
     found = []
     for key, text in texts(job_file_tables(job)):
         local = text.removeprefix("file://")
@@ -91,7 +93,7 @@ def folders_of_job(job: Path | None, *, live: bool) -> list[Path]:
 
 
 def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, each text) of settings."""
+    """(dotted key, text) for each text in the settings."""
     if isinstance(tree, str):
         if tree and "\0" not in tree:
             yield key, tree

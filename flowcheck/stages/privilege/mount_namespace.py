@@ -1,11 +1,11 @@
-"""Which paths the chain's user can access, and a mount namespace in which private ones are
-shown to it: paths that a command names although they lie in a private folder, as root's home.
+"""A mount namespace in which the chain's user can access named paths in private folders, such as
+root's home.
 
-Nobody's folder gets other rights. The view is a mount namespace of the command's own: a private
-folder is replaced there by one that has nothing in it but what was named.
+No folder's permissions are changed. In the command's own mount namespace a private folder is
+replaced by one that contains only the named paths.
 
-The run directory is the chain's user's, who could name any file there: what is shown again is read
-from a folder that root alone writes.
+For later commands the named paths are stored in a folder that only root can write to, not in the
+run directory: the chain's user, who owns the run directory, could name any file there.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from flowcheck.stages.privilege import privilege_syscalls
 from flowcheck.stages.run_directory.service_account import CACHE, Account
 
 COPY_MAX_BYTES = 16 << 20
-"""Bytes of a file that the user may not read by its own mode: a token, a key, a script, a job file.
-A choice: copies lie in memory."""
+"""Most bytes of a file that is copied because the user may not read it by its mode: a token, a key,
+a script, a job file. A choice: copies lie in memory."""
 ENTRIES_MAX = 1024
-"""Files and folders that the view shows. A choice: each holds a descriptor open, of which a process
-has 1,024 by default."""
+"""Most files and folders that are made visible. A choice: each holds a descriptor open, of which a
+process has 1,024 by default."""
 SCRATCHES = tuple(map(Path, ("/mnt", "/media", "/srv", "/opt")))
-"""Every system has them (Filesystem Hierarchy Standard); one of which nothing is wanted is hidden
-for a moment."""
+"""Folders that may be hidden for a moment to hold copies, if no named path lies in them. Every
+system has them (Filesystem Hierarchy Standard)."""
 TEMPORARY = tuple(map(Path, ("/run", "/tmp", "/var/tmp")))
-"""Where a folder is made for it on systems that lack those, or want something of each."""
+"""Folders in which a temporary folder for copies is created if none of SCRATCHES can be used."""
 FLAGS = privilege_syscalls.MS_NOSUID | privilege_syscalls.MS_NODEV
 SKELETON = "mode=0755,size=64m"
 PASSABLE = 0o022
-"""The umask with which folders of the view are made: they lead to what the user is to reach."""
+"""The umask for folders in the view, which the user must be able to enter."""
 MNT_DETACH = 2
-"""linux/mount.h"""
+"""Flag of umount2(2), from linux/mount.h."""
 
 
 class PathUse(StrEnum):
-    """What a path is wanted for."""
+    """What a path is needed for."""
 
     FILE = "read"
     FOLDER = "read, and all below it"
@@ -66,7 +66,7 @@ class PathUse(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PathNeed:
-    """A path that is there."""
+    """An existing path, and what it is needed for."""
 
     path: Path
     use: PathUse
@@ -78,7 +78,8 @@ class PathNeed:
 
 @contextmanager
 def acting_as(account: Account) -> Iterator[None]:
-    """os.access(..., effective_ids=True) is asked for the account; for a process of one thread."""
+    """Within the `with`, os.access(..., effective_ids=True) answers for the account. Only for a
+    process with one thread."""
     if os.geteuid() != 0:
         yield
         return
@@ -95,7 +96,7 @@ def acting_as(account: Account) -> Iterator[None]:
 
 
 def inaccessible(account: Account, needs: Iterable[PathNeed]) -> list[PathNeed]:
-    """Those that the account has no access to."""
+    """The needs for which the account does not have access."""
     with acting_as(account):
         return [need for need in needs if not _granted(need.path, need.use)]
 
@@ -106,9 +107,8 @@ def _granted(path: Path, use: PathUse) -> bool:
 
 
 def show(account: Account, needs: Sequence[PathNeed]) -> None:
-    """Makes the account reach all of `needs`, in a mount namespace that this process and
-    its children have from now on. Raises StateError, and leaves all as it was, where that is not
-    possible."""
+    """Makes all `needs` accessible to the account, in a mount namespace of this process and its
+    children. Raises StateError, and leaves the namespace as before, if that is not possible."""
     missing, here = inaccessible(account, needs), Path.cwd()
     if not missing:
         return
@@ -135,13 +135,13 @@ def show(account: Account, needs: Sequence[PathNeed]) -> None:
 
 
 class _View:
-    """Built once, in this order: everything is opened, private folders are replaced, and what was
-    opened gets its place in them."""
+    """Builds the view, once: opens all paths, replaces private folders, and mounts the opened paths
+    in them."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._opened: dict[Path, tuple[int, PathUse]] = {}
-        """{absolute path: a descriptor of what lies there, what it is wanted for}"""
+        """{absolute path: (descriptor of what is there, what it is needed for)}"""
 
     def build(self, missing: Sequence[PathNeed]) -> None:
         privilege_syscalls.own_mounts()
@@ -181,7 +181,7 @@ class _View:
                 self._open(entry, PathUse.CODE if entry.is_dir() else PathUse.FILE, files)
 
     def _closed(self) -> list[Path]:
-        """The outermost folders that the account cannot enter, on the way to what was opened."""
+        """The outermost folders on the way to the opened paths that the account cannot enter."""
         found: set[Path] = set()
         with acting_as(self._account):
             for path, (_, use) in self._opened.items():
@@ -192,8 +192,8 @@ class _View:
         return sorted(folder for folder in real if real.isdisjoint(folder.parents))
 
     def _order(self) -> list[tuple[Path, Path]]:
-        """(A path that was opened, where it leads). What lies there comes first: behind a private
-        folder that was replaced, a link leads nowhere until then."""
+        """(opened path, the path it resolves to), the targets of links first: in a replaced folder
+        a link leads nowhere until its target is mounted."""
         led = [(path, path.resolve()) for path in self._opened]
         return sorted(led, key=lambda one: (one[0] != one[1], one[0]))
 
@@ -209,7 +209,8 @@ class _View:
         raise StateError(NO_SCRATCH_FOLDER(list(map(str, (*SCRATCHES, *TEMPORARY)))))
 
     def _allows(self, descriptor: int, wanted: int) -> bool:
-        """What its own mode allows, whatever folders lead to it."""
+        """Whether the mode of an open file allows the account this access, whatever folders lead to
+        it."""
         with acting_as(self._account):
             return os.access(f"/proc/self/fd/{descriptor}", wanted, effective_ids=True)
 
@@ -237,7 +238,8 @@ def _remove(folder: Path) -> None:
 
 
 def _code_in(folder: Path) -> Iterator[Path]:
-    """Python files and packages: nothing else of a private folder is shown for its code's sake."""
+    """The Python files and packages in a folder. Nothing else of a private folder with code is made
+    visible."""
     for entry in folder.iterdir():
         is_package = entry.is_dir() and entry.name[0] != "." and any(entry.glob("*.py"))
         if is_package or (entry.suffix in (".py", ".so") and entry.is_file()):
@@ -253,7 +255,8 @@ class _Shown(msgspec.Struct, frozen=True):
 
 
 def remember_shown_paths(run: Path, needs: Sequence[PathNeed]) -> None:
-    """Of the chain that root starts in `run`; nowhere to keep it is no reason not to start."""
+    """Stores the needs of the chain that root starts in `run`, for later commands. Errors are
+    ignored, so that the chain starts in any case."""
     with suppress(OSError):
         FOLDER.mkdir(mode=0o700, exist_ok=True)
         own = _file(run)
@@ -261,7 +264,7 @@ def remember_shown_paths(run: Path, needs: Sequence[PathNeed]) -> None:
 
 
 def remembered_paths(run: Path) -> list[PathNeed]:
-    """What of that is there still."""
+    """The stored needs of the chain in `run` whose paths still exist."""
     with suppress(OSError, *DECODE_ERRORS):
         told = msgspec.json.decode(_file(run).read_bytes(), type=list[_Shown])
         return [PathNeed(Path(one.path), one.use) for one in told if os.path.lexists(one.path)]

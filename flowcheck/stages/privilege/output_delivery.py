@@ -1,7 +1,7 @@
 """Output that the chain's user writes and root moves to its place.
 
-It writes in a folder of its own, which it sees in the place of the one that was named. Root waits,
-and puts what it finds there in its place, as files of root's.
+The user's process writes to a staging folder, which it sees in place of the named folder. Root's
+process waits, and moves the output from the staging folder to the named one, with root as owner.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from flowcheck.stages.privilege.mount_namespace import ENTRIES_MAX
 from flowcheck.stages.run_directory.service_account import Account
 
 BEGIN = b"<svg"
-"""Of every picture that is drawn here."""
+"""First bytes of every picture that FlowCheck draws."""
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is one, or holds nothing yet."""
+    """Whether a file is a picture of FlowCheck, or empty."""
     with suppress(OSError), path.open("rb") as file:
         return file.read(len(BEGIN)) in (b"", BEGIN)
     return False
@@ -35,24 +35,26 @@ def is_picture(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OutputDelivery:
-    """Of one result."""
+    """The delivery of one output."""
 
     output_folder: Path
+    """Final path of the output, a folder or a file."""
     staging_folder: Path
-    """The folder that is written in, beside it."""
+    """Folder beside it to which the user's process writes."""
     force: bool
-    """It takes the place of an output of ours."""
+    """True: the output may replace an earlier output of FlowCheck."""
 
     @property
     def _names(self) -> tuple[str, str]:
-        """Of what is put in its place: the manifest of a file lies beside it."""
+        """Names of the files to move: the output, and the manifest beside a one-file output."""
         from flowcheck.replica.checkpoint_files.manifest import manifest_beside
 
         return self.output_folder.name, manifest_beside(self.output_folder).name
 
     @classmethod
     def make(cls, who: Account, out: Path, *, force: bool) -> OutputDelivery:
-        """Raises OSError, which names `out`, where root cannot write there either."""
+        """Creates the staging folder for the output `out`, which `who` writes. Raises OSError that
+        names `out` if root cannot write there."""
         folder = out.absolute().parent
         try:
             own = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
@@ -62,8 +64,9 @@ class OutputDelivery:
         return cls(out.absolute(), own, force)
 
     def take_place(self) -> None:
-        """In the process that writes, in mounts of its own: its folder stands for the named one,
-        with what was seen there. Raises StateError where that is too much."""
+        """Called in the user's process, in its own mount namespace: mounts the staging folder in
+        place of the named folder, with the files that are there. Raises StateError if there are
+        more than ENTRIES_MAX."""
         with ExitStack() as files:
             folder = _opened(self.staging_folder, files)
             seen = {e.name: _opened(e, files) for e in self._shown()}
@@ -83,14 +86,16 @@ class OutputDelivery:
                 )
 
     def _shown(self) -> Iterator[Path]:
-        """What is to be replaced is not: a mount cannot be. Root looks at that itself."""
+        """The entries of the named folder that the user's process sees. Entries to be replaced are
+        left out, since a mount cannot be replaced; root checks them itself."""
         replaced = self._names if self.force else ()
         for entry in self.output_folder.parent.iterdir():
             if entry != self.staging_folder and entry.name not in replaced and entry.exists():
                 yield entry
 
     def delivered(self, writer: int) -> int:
-        """Waits for the process that writes; its exit code."""
+        """Waits for the user's process and moves its output if it succeeded. Returns the exit
+        code."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a whole terminal; the writer has it too
         signal.signal(signal.SIGTERM, lambda number, _: os.kill(writer, number))
         try:
@@ -102,7 +107,8 @@ class OutputDelivery:
         return code if code >= 0 else 128 - code
 
     def _deliver(self) -> None:
-        """Raises ConfigError where something lies there by now whose place it may not take."""
+        """Moves the output to its place. Raises ConfigError if the place now holds something that
+        may not be replaced, StateError if the output is missing or a link."""
         from flowcheck.vault.overwrite_guard import OutputTarget, by_either
 
         written = [
@@ -141,7 +147,8 @@ def _opened(path: Path, files: ExitStack) -> str:
 
 
 def fork_writer(outbox: OutputDelivery) -> None:
-    """Returns in a process that is to write; this one waits for it and ends with its exit code."""
+    """Forks, and returns in the child, which writes. The parent waits for it, delivers the output
+    and ends with its exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     if (writer := os.fork()) != 0:

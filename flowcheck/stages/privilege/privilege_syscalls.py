@@ -1,7 +1,7 @@
-"""Linux calls to drop privileges for good: capabilities, prctl, mount namespaces.
+"""Linux system calls to drop privileges permanently: capabilities, prctl, mount namespaces.
 
-Python and the C library name few of them. Capabilities belong to a thread: these calls are for a
-process that has one thread, and execs a program behind them.
+Python and the C library have functions for few of them. Capabilities belong to a thread, so these
+calls are for a process with one thread that executes a program afterwards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CAP_SYS_RAWIO = 17
 CAP_SYS_ADMIN = 21
 CAP_SYS_NICE = 23
 CAP_BPF = 39
-"""linux/capability.h"""
+"""Numbers of capabilities, from linux/capability.h."""
 NAMES = {
     CAP_DAC_OVERRIDE: "CAP_DAC_OVERRIDE",
     CAP_NET_ADMIN: "CAP_NET_ADMIN",
@@ -40,24 +40,25 @@ NAMES = {
 PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 4, 8, 24, 38
 PR_SET_CHILD_SUBREAPER = 36
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, PR_CAP_AMBIENT_CLEAR_ALL = 47, 2, 4
-"""linux/prctl.h"""
+"""Options of prctl(2), from linux/prctl.h."""
 CAPABILITY_VERSION_3 = 0x20080522
-"""linux/capability.h: two words of 32 bits for each set"""
+"""Version of capset(2)'s header with two 32-bit words for each set (linux/capability.h)."""
 CLONE_NEWNS = 0x20000
-"""linux/sched.h"""
+"""Flag of unshare(2) and setns(2) for mount namespaces (linux/sched.h)."""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_SLAVE = 4096, 16384, 1 << 19
-"""linux/mount.h"""
+"""Flags of mount(2), from linux/mount.h."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Of a process, as /proc/PID/status tells them (proc(5))."""
+    """The users and capabilities of a process, from /proc/PID/status (proc(5)). Sets of
+    capabilities are bit masks."""
 
     users: tuple[int, ...]
-    """Real, effective, saved, of the file system."""
+    """Real, effective, saved and file system user."""
     permitted: int
     effective: int
     inheritable: int
@@ -67,13 +68,13 @@ class Rights:
 
     @property
     def above_ordinary(self) -> bool:
-        """More than an ordinary user's."""
+        """Whether the process has more privileges than an ordinary user."""
         held = self.permitted | self.effective | self.inheritable | self.ambient
         return 0 in self.users or held != 0
 
 
 def rights_of(pid: int | str = "self") -> Rights:
-    """Raises OSError of a process that is gone."""
+    """The privileges of a process. Raises OSError if the process is gone."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     told = dict(line.split(":", 1) for line in lines if ":" in line)
     return Rights(
@@ -88,14 +89,14 @@ def rights_of(pid: int | str = "self") -> Rights:
 
 
 def mask(capabilities: Iterable[int]) -> int:
-    """As /proc/PID/status writes a set of them."""
+    """The bit mask of a set of capabilities, as in /proc/PID/status."""
     return sum(1 << number for number in set(capabilities))
 
 
 def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[int]) -> None:
-    """This process is of another user from now on, with at most the capabilities of `keep`, which
-    the programs that it execs have too; nothing gives it more again. Raises OSError where the
-    kernel refuses, StateError where it has more than that afterwards."""
+    """Makes this process run as another user, permanently. It and the programs that it executes
+    have at most the capabilities in `keep`. Raises OSError if the kernel refuses, StateError if the
+    process has more privileges afterwards."""
     before = rights_of()
     kept = before.permitted & mask(keep)
     if before.effective & mask([CAP_SETPCAP]):
@@ -121,13 +122,13 @@ def become_user(user: int, group: int, groups: Sequence[int], keep: frozenset[in
 
 
 def adopt_orphans() -> None:
-    """Processes whose parent ends, and who descend from this one, are its children then."""
+    """Makes orphaned descendants of this process its children."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def own_mounts() -> None:
-    """What this process mounts from now on, it and its children see alone; what others mount, they
-    go on to see. Raises OSError where the kernel refuses."""
+    """Gives this process its own mount namespace: only it and its children see what it mounts, and
+    they still see what others mount. Raises OSError if the kernel refuses."""
     _call(_libc.unshare, CLONE_NEWNS)
     mount("none", "/", None, MS_REC | MS_SLAVE)
 
@@ -144,12 +145,12 @@ def unmount(where: str, flags: int) -> None:
 
 
 def enter_mounts(descriptor: int) -> None:
-    """Back in a mount namespace that was left. Raises OSError."""
+    """Returns to the mount namespace of `descriptor`. Raises OSError."""
     _call(_libc.setns, descriptor, CLONE_NEWNS)
 
 
 def _set_capabilities(kept: int) -> None:
-    """Permitted, effective and inheritable alike (capset(2))."""
+    """Sets the permitted, effective and inheritable capabilities to the same set (capset(2))."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     low, high = kept & 0xFFFFFFFF, kept >> 32
     _call(_libc.capset, header, (ctypes.c_uint32 * 6)(low, low, low, high, high, high))

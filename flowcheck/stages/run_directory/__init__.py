@@ -1,1 +1,1 @@
-"""The run directory of a chain, and what its files record; below all other rooms of stages."""
+"""The run directory of a chain and its files. Every other room of `stages` may import this one."""

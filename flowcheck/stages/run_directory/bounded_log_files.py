@@ -1,8 +1,8 @@
 """Log files of bounded size: append a line, trim to the newer half, read complete lines.
 
-A chain may run for months, and its run directory may lie in memory (/run). At a step per second a
-line of steps.jsonl (105 bytes, 470 with digests) fills its file in seven days (two), its events
-(280 bytes) in one and a half; what is left then is the newer half at least.
+A chain may run for months, and its run directory may be in memory (/run). At one step per second,
+steps.jsonl (105 bytes per line) is full after seven days, or after two with digests (470 bytes),
+and events.jsonl (280 bytes) after one and a half. At least the newer half of a full file stays.
 """
 
 from __future__ import annotations
@@ -20,24 +20,29 @@ from flowcheck.errors import has_no_room, naming_file
 from flowcheck.private_files import open_private
 
 LOG_BYTES = 8 << 20
-"""Bytes of a stage's log; beyond them the newer half is kept. A choice: more takes disk, less keeps
-less history."""
+"""Most bytes of a stage's log; a longer log is cut to its newer half. A choice: more takes disk,
+less keeps less history."""
 LOGS_EVERY_S = 10.0
-"""Seconds between two looks at the logs' sizes. A choice: a log may be longer by what is written
-meanwhile."""
+"""Seconds between two checks of the logs' sizes. A choice: a log may exceed its limit by what is
+written in between."""
 EVENTS_BYTES = 32 << 20
-"""Bytes of events.jsonl; beyond them the newer half is kept. A choice, as LOG_BYTES."""
+"""Most bytes of events.jsonl; a longer file is cut to its newer half. A choice: more takes disk,
+less keeps less history."""
 STEPS_BYTES = 64 << 20
-"""Bytes of steps.jsonl; beyond them the newer half is kept. A choice, as LOG_BYTES."""
+"""Most bytes of steps.jsonl; a longer file is cut to its newer half. A choice: more takes disk,
+less keeps less history."""
 TAIL_BYTES = 1 << 16
-"""Bytes of a file's end that are read first; eight times as many as long as no whole line is in
-them. A choice."""
+"""Bytes that are read first from a file's end to find its last line; then eight times as many,
+until a complete line is found. A choice."""
 
 
 def append_line(path: Path, line: bytes, most_bytes: int) -> None:
-    """Appends a line, for the file's only writer. A file that grows beyond `most_bytes` is replaced
-    by its newer half, once there is room for that. Raises OSError, and no part of the line stays;
-    one that a kill tore is ended first: readers ask `is_complete_line`."""
+    """Appends a line; for a file with a single writer.
+
+    If a kill left the last line incomplete, a newline ends it first; readers check
+    `is_complete_line`. A file that grows beyond `most_bytes` is replaced by its newer half, as soon
+    as there is room for it. Raises OSError; then no part of the line is in the file.
+    """
     with naming_file(path):
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -53,8 +58,7 @@ def append_line(path: Path, line: bytes, most_bytes: int) -> None:
 
 
 def is_complete_line(line: bytes) -> bool:
-    """Whether it is a JSON object, which no part of one is that a kill tore; one that ends in a
-    brace may be none."""
+    """Whether a line is a complete JSON object, not the beginning of one that a kill left."""
     if not line.endswith(b"}"):
         return False
     try:
@@ -65,7 +69,7 @@ def is_complete_line(line: bytes) -> bool:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Those of a file of JSON objects, oldest first; [] where there is none."""
+    """The complete lines of a file of JSON objects, oldest first; [] if there is no file."""
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     return [line for line in lines if is_complete_line(line)]
 
@@ -80,8 +84,8 @@ def _where_there_is_room() -> Iterator[None]:
 
 
 def shorten(path: Path, most_bytes: int) -> None:
-    """A file another process appends to keeps its newer half once it is beyond `most_bytes`. What
-    is appended in the instant between may be lost."""
+    """Cuts a file to which another process appends to its newer half if it is longer than
+    `most_bytes`. Lines that the other process appends at this moment may be lost."""
     try:
         if path.stat().st_size <= most_bytes:
             return
@@ -98,7 +102,7 @@ def shorten(path: Path, most_bytes: int) -> None:
 
 
 class LogTrimmer:
-    """What stages append to: how long each may get is looked at now and then."""
+    """Cuts the stages' logs to LOG_BYTES, at most every LOGS_EVERY_S seconds."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files, self._at_s = files, 0.0
@@ -111,7 +115,7 @@ class LogTrimmer:
 
 
 def _newest(path: Path, most_bytes: int) -> bytes:
-    """The last whole lines that fit; of one line that is longer, its end."""
+    """The last complete lines that fit into `most_bytes`; the end of a line that is longer."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - most_bytes))
         tail = file.read()
@@ -120,7 +124,7 @@ def _newest(path: Path, most_bytes: int) -> bytes:
 
 
 def last_complete_line(path: Path) -> bytes | None:
-    """The last line of a file of JSON objects that was written whole; None without one."""
+    """The last complete line of a file of JSON objects; None without one."""
     if not path.exists():
         return None
     size, length = path.stat().st_size, TAIL_BYTES

@@ -1,6 +1,6 @@
-"""A full disk: log lines that find no room are counted and reported once, and the chain goes on.
+"""Handles a full disk: the chain goes on, and log lines that find no room are counted.
 
-That there is room again is reported once as well.
+The full disk is reported once, and once that there is room again.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
 from flowcheck.findings.finding import Finding
 
 LEAST_BYTES = 16 << 10
-"""Bytes that must be free, before it is said that there is room. A choice: less tells of room that
-the next line fills."""
+"""Bytes that must be free before FlowCheck reports that there is room again. A choice: less would
+report room that the next line fills."""
 
 
 class DiskFullCounter:
-    """Of one file of records, or of several that are written together."""
+    """Counts the lines that found no room, for one file of records or several that are written
+    together."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.count = 0
-        """Of lines, in all."""
+        """Number of lines that found no room."""
         self.lacks = 0
-        """Of them, those since there was room last; 0: there is."""
+        """Number of lines that found no room since the disk became full; 0: the disk is not
+        full."""
         self._told = 0
         self._why = ""
-        """Of the last one; empty: the last one of all found room."""
+        """Error text of the last line; empty: it found room."""
 
     def attempt(self, write: Callable[[], None], lines: int = 1) -> bool:
-        """Whether there was room. Raises OSError for any other reason than that there was none."""
+        """Calls `write`, which writes `lines` lines. Returns whether there was room. Raises OSError
+        for any other error."""
         try:
             if self.lacks:
                 self._await_room()
@@ -49,18 +52,18 @@ class DiskFullCounter:
         return True
 
     def _await_room(self) -> None:
-        """The end of a full disk is not a line that just fits into the last page of a file."""
+        """Raises OSError until LEAST_BYTES are free, so that a line that just fits into the last
+        page of a file does not count as room."""
         if is_full(self._path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     @property
     def full(self) -> Finding | None:
-        """For the operator while there is no room; None: there is."""
+        """The finding for the operator while the disk is full; None: it is not full."""
         return RECORDS_UNWRITTEN(file=self._path, error=self._why) if self._why else None
 
     def news(self) -> tuple[int, Finding | None] | None:
-        """(lines, `full`): how many more found no room since this was asked last; None: nothing
-        changed."""
+        """(lines that found no room since the last call, `full`); None: nothing changed."""
         new, self._told = self.count - self._told, self.count
         over = bool(self.lacks) and not self._why
         if over:
@@ -69,6 +72,6 @@ class DiskFullCounter:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether its file system has no room for one more record."""
+    """Whether the folder's file system has fewer than LEAST_BYTES free."""
     found = os.statvfs(folder)
     return bool(found.f_blocks) and found.f_bavail * found.f_frsize < LEAST_BYTES

@@ -11,25 +11,26 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 
 
 def job_count(config: JobConfig) -> int:
-    """Jobs that are followed."""
+    """The number of jobs that the chain follows."""
     return max(config.jobs, len(config.job))
 
 
 def all_run_dirs(run: RunDir) -> list[RunDir]:
-    """The run directories of all jobs that the chain in `run` follows, the first one's first."""
+    """The run directories of all jobs that the chain in `run` follows, in the order of jobs."""
     if not run.config.exists() or run.port is not run:
         return [run]
     return [run.job_run_dir(number) for number in range(1, job_count(run.settings()) + 1)]
 
 
 def job_folder_name(config: JobConfig, number: int) -> str:
-    """What the folder of a job's checkpoints is called where there are several."""
+    """The name of a job's checkpoint folder, for a chain with several jobs. number: from 1."""
     name = config.job[number - 1].name if len(config.job) >= number else None
     return name or f"job-{number}"
 
 
 def job_names(root: Path) -> list[str]:
-    """Of the jobs that the chain in a run directory follows; one of one."""
+    """The names of the jobs that the chain in a run directory follows; one name for a single
+    job."""
     run = RunDir(root)
     config = run.settings() if run.config.exists() else None
     if config is None or run.port is not run:
@@ -38,8 +39,8 @@ def job_names(root: Path) -> list[str]:
 
 
 def job_run_root(root: Path, job: str) -> Path:
-    """The run directory of one of several jobs, by its number from 1 or its name. Raises
-    ConfigError."""
+    """The run directory of a job. job: its number from 1, or its name. Raises ConfigError if there
+    is no such job."""
     known = job_names(root)
     if job in known:
         number = known.index(job) + 1

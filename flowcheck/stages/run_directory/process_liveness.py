@@ -15,16 +15,17 @@ from pathlib import Path
 from flowcheck.private_files import PRIVATE_FILE_MODE, is_privately_owned
 
 MEMORY_PREFIX = "flowcheck-"
-"""Of folders of shared memory: flowcheck-<pid>-<its start>-<count> names their owner."""
+"""Prefix of folders of shared memory. flowcheck-<pid>-<start time>-<count>-<random> names the
+process that owns the folder."""
 LEADS_TO = "run-"
-"""Begins the name of an empty file in a folder of shared memory that tells its run directory:
-hugetlbfs holds names, but neither text nor links."""
+"""Prefix of an empty file in a folder of shared memory, whose name encodes the run directory:
+hugetlbfs stores names, but neither text nor links."""
 PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
+"""Option of prctl(2): signal at the parent's death (linux/prctl.h)."""
 
 
 def stale_memory(mounts: Iterable[Path]) -> list[Path]:
-    """Folders of shared memory whose owner is dead: this user's, and others' that he may lock."""
+    """Folders of shared memory whose owning process is dead and that this user may lock."""
     found = []
     for folder in (folder for mount in mounts for folder in mount.glob(f"{MEMORY_PREFIX}*-*-*")):
         pid, start, *_ = folder.name.removeprefix(MEMORY_PREFIX).split("-")
@@ -37,8 +38,8 @@ def stale_memory(mounts: Iterable[Path]) -> list[Path]:
 
 
 def run_dir_of_memory(memory: Path) -> Path | None:
-    """The run directory of a folder of shared memory; None if none leads to it any more, or the
-    folder is somebody else's, who may have put any name there."""
+    """The run directory of a folder of shared memory. None: no run directory links to the folder,
+    or an untrusted user owns it, who could have created any name in it."""
     with suppress(OSError):
         if not is_privately_owned(memory):
             return None
@@ -52,14 +53,15 @@ def run_dir_of_memory(memory: Path) -> Path | None:
 
 
 def lead_to(run: Path, memory: Path) -> None:
-    """Makes `run_dir_of_memory` find the run directory of a folder of shared memory."""
+    """Notes the run directory in its folder of shared memory, for `run_dir_of_memory`."""
     name = LEADS_TO + base64.urlsafe_b64encode(os.fsencode(run.resolve())).decode()
     with suppress(OSError):  # too long a path; sockets will refuse it with a sentence
         (memory / name).touch(mode=PRIVATE_FILE_MODE)
 
 
 def locked(folder: Path) -> int:
-    """A descriptor that holds the folder's lock. Raises OSError where another process holds it."""
+    """A descriptor that holds the folder's exclusive lock. Raises OSError if another process holds
+    the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,8 +72,8 @@ def locked(folder: Path) -> int:
 
 
 def process_identity(pid: int) -> str:
-    """ "<pid> <clock tick it was started at>", field 22 of /proc/<pid>/stat (proc(5)); "0 0" for
-    a process that is gone."""
+    """The text "<pid> <start time>", which identifies a process although pids are reused. The start
+    time is in clock ticks, field 22 of /proc/<pid>/stat (proc(5)). "0 0": the process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -81,9 +83,9 @@ def process_identity(pid: int) -> str:
 
 
 def live_pid(told: str) -> int | None:
-    """The pid of exactly this process, or None when it is gone or its number is another's.
+    """The pid of a process if it still lives; None if it is gone, also if its pid is reused.
 
-    told: its `process_identity` while it lived.
+    told: the `process_identity` of the process.
     """
     pid = told.partition(" ")[0]
     return (
@@ -92,6 +94,7 @@ def live_pid(told: str) -> int | None:
 
 
 def die_with_parent(parent: int) -> bool:
-    """Asks the kernel to end this process with its parent; False if that is gone already."""
+    """Asks the kernel to end this process when its parent ends. False: the parent is gone
+    already."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     return os.getppid() == parent

@@ -44,7 +44,7 @@ AUXILIARY_WEIGHTS = "beside.bin"
 
 
 class RecordFiles:
-    """Paths below `root`, and below `root`/previous of the run before."""
+    """Paths of files below `root`; below `root`/previous they belong to the previous run."""
 
     root: Path
 
@@ -70,7 +70,7 @@ class RecordFiles:
 
     @property
     def anchors(self) -> Path:
-        """One JSON line per file of the trainer's that the replica was to go on from."""
+        """One JSON line per checkpoint of the trainer that was given to the replica as a base."""
         return self.root / "anchors.jsonl"
 
     @property
@@ -80,17 +80,18 @@ class RecordFiles:
 
     @property
     def heartbeat_file(self) -> Path:
-        """That the supervisor is alive (chain_events/heartbeat.py)."""
+        """Written regularly while the supervisor lives (chain_events/heartbeat.py)."""
         return self.root / "beat.json"
 
     @property
     def persisted(self) -> Path:
-        """What is durable at the target, and what is under way (save_status_file.py)."""
+        """The status of [persist]: the durable checkpoint and the save in progress
+        (save_status_file.py)."""
         return self.root / "persist.json"
 
     @property
     def served(self) -> Path:
-        """Where steps are served, while they are: {"url"}."""
+        """The address of the step server while it runs: {"url"}."""
         return self.root / "serve.json"
 
     @property
@@ -105,19 +106,19 @@ class RecordFiles:
 
     @property
     def stop_request(self) -> Path:
-        """Who asked it to end; exists from the request to the end."""
+        """Who asked the chain to end. The file exists from the request to the end."""
         return self.root / "asked"
 
     @property
     def previous(self) -> Path:
-        """Logs, events and steps of the run before: they tell the reason of its end."""
+        """Folder with logs, events and steps of the previous run, which show why it ended."""
         return self.root / "previous"
 
     def log(self, stage: str) -> Path:
         return self.root / f"{stage}.log"
 
     def records(self) -> list[Path]:
-        """What tells how it went, but for the learned job and the trace."""
+        """The files that document a run, without the learned job and the trace."""
         own = (self.config, self.steps, self.events, self.unlearned, self.persisted)
         held = (self.audits, self.anchors, self.heartbeat_file, self.ended)
         patterns = ("*.log", "steps-*.jsonl")
@@ -125,7 +126,7 @@ class RecordFiles:
 
 
 class LearnedFiles:
-    """Paths below `root`/learned."""
+    """Paths of files below `root`/learned."""
 
     root: Path
 
@@ -135,18 +136,18 @@ class LearnedFiles:
 
     @property
     def learned_job(self) -> Path:
-        """JSON of a LearnedJob; appears whole, after the weights and the shard."""
+        """The LearnedJob as JSON. The file appears complete, after the weights and the shard."""
         return self.learned_folder / "job.json"
 
     @property
     def training_spec(self) -> Path:
-        """JSON of TrainingSpec (wire/training_job/training_spec.py): what is known of a job whose
-        gradients come without its connections, in the place of `learned_job`."""
+        """A TrainingSpec as JSON (wire/training_job/training_spec.py), in place of `learned_job`,
+        for a job whose gradients come from other chains and whose connections are unknown."""
         return self.learned_folder / "training.json"
 
     @property
     def weights(self) -> Path:
-        """Initial parameters off the wire, bytes in index order."""
+        """Initial parameters from the job's packets, bytes in index order."""
         return self.learned_folder / "weights.bin"
 
     @property
@@ -156,8 +157,8 @@ class LearnedFiles:
 
     @property
     def auxiliary_weights(self) -> Path:
-        """Frozen parameters and buffers that were broadcast with them, back to back in the order
-        of the stated model ([model] everything), bytes in index order."""
+        """Frozen parameters and buffers that the job broadcast with the parameters, back to back in
+        the order of the stated model ([model] everything), bytes in index order."""
         return self.learned_folder / AUXILIARY_WEIGHTS
 
     @property
@@ -167,54 +168,54 @@ class LearnedFiles:
 
     @property
     def update_record(self) -> Path:
-        """The updater's part of it."""
+        """The updater's part of the lifecycle record."""
         return self.learned_folder / "update.json"
 
     @property
     def request_record(self) -> Path:
-        """The part of whoever gives the updater a trainer's checkpoint."""
+        """The part of the lifecycle record that requests the use of a trainer's checkpoint."""
         return self.learned_folder / "request.json"
 
     @property
     def assumed(self) -> Path:
-        """What steps were applied on without evidence since the job was learned: a list of
-        findings."""
+        """Assumptions without evidence on which steps were applied since the job was learned: a
+        list of findings."""
         return self.learned_folder / "assumed.json"
 
     @property
     def scale(self) -> Path:
-        """Which changes of the stated loss scale were seen in the gradients."""
+        """Changes of the loss scale that were seen in the gradients."""
         return self.learned_folder / "scale.json"
 
     @property
     def claimed(self) -> Path:
-        """Indices of the job's flows, where several jobs pass the same ports."""
+        """Indices of the job's flows, for several jobs on the same ports."""
         return self.learned_folder / "claimed.json"
 
     @property
     def no_job_found(self) -> Path:
-        """Is there once everything was read and no job was learned."""
+        """The file exists if all frames were read and no job was learned."""
         return self.learned_folder / "none"
 
     def history(self, number: int) -> Path:
-        """What was learned of incarnation `number`, from 1, which is over; in it `next`, the files
-        of the one behind it as they were offered."""
+        """Folder with the learned files of an earlier incarnation of the job. number: from 1. Its
+        folder `next` has the offered files of the following incarnation."""
         return self.learned_folder / str(number)
 
 
 _RUNS = itertools.count()
 _LOCKS: dict[Path, int] = {}
-"""Of this process's folders of shared memory, open until they are removed or it ends."""
+"""{folder of shared memory: descriptor that holds its lock}, for the folders of this process."""
 
 
 class RunDir(LearnedFiles, RecordFiles):
-    """Paths of one run. Small files and sockets under `root`, shared memory under `memory`."""
+    """The paths of one run: small files and sockets below `root`, shared memory below `memory`."""
 
     def __init__(self, root: Path) -> None:
-        """Raises ConfigError where the folder is somebody else's, or others may write to it: its
-        files name code that is run, processes that are ended and memory that is removed."""
+        """Raises ConfigError if the folder belongs to an untrusted user or other users may write to
+        it: its files name code to run, processes to end and memory to remove."""
         if os.geteuid() == 0:
-            trust(account(None).user)  # whom chains run as that root starts
+            trust(account(None).user)  # the user of chains that root starts
         try:
             check_not_shared(root.stat(), root, "run")
         except PermissionError as error:
@@ -225,8 +226,8 @@ class RunDir(LearnedFiles, RecordFiles):
 
     @classmethod
     def create(cls, root: Path, mount: Path) -> RunDir:
-        """A fresh run directory, mode 0700, with a folder for shared memory below `mount`. Raises
-        ConfigError when another run lives there, or somebody keeps something."""
+        """Creates a run directory, mode 0700, with a folder for shared memory below `mount`. Raises
+        ConfigError if another run uses the folder, or if it holds foreign files."""
         run = cls(root)
         if (owner := run._pid_of(SUPERVISOR.name)) not in (None, os.getpid()):
             raise ConfigError("run", str(root), IN_USE(pid=owner, run=root))
@@ -252,15 +253,15 @@ class RunDir(LearnedFiles, RecordFiles):
 
     @property
     def memory(self) -> Path:
-        """The folder of shared memory files (hugetlbfs or /dev/shm). Raises ConfigError where it is
-        somebody else's."""
+        """The folder of shared memory files (hugetlbfs or /dev/shm). Raises ConfigError if it
+        belongs to an untrusted user."""
         folder = (self.root / "memory").resolve()
         check_owner(folder)
         return folder
 
     @property
     def has_shared_memory(self) -> bool:
-        """A chain runs here, or was killed; one that ended has given its memory back."""
+        """Whether a chain runs here or was killed. A chain that ended has removed its memory."""
         return (self.root / "memory").is_symlink()
 
     @property
@@ -272,8 +273,8 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.root / "pids"
 
     def settings(self) -> JobConfig:
-        """Of the chain that was started here. Raises ConfigError where none was, or where they are
-        damaged: without them nobody knows what of a run is where."""
+        """The settings of the chain that was started here. Raises ConfigError if no chain was
+        started here, or if the settings are damaged."""
         if not self.config.exists():
             raise ConfigError("run", str(self.root), NO_CHAIN_STARTED())
         try:
@@ -284,28 +285,29 @@ class RunDir(LearnedFiles, RecordFiles):
 
     @property
     def units(self) -> Path:
-        """The sharded model that the job file names, as torch cuts it."""
+        """The units into which torch shards the model of [sharded], as JSON."""
         return self.root / "units.json"
 
     @property
     def first_unused_step(self) -> Path:
-        """The first step that left out a parameter which was used before: a number."""
+        """Number of the first step that did not use a parameter that earlier steps used."""
         return self.root / "left-out.json"
 
     @property
     def gradients(self) -> Path:
-        """Gradients that wait for a base, the part in memory."""
+        """The part in memory of the log of gradients that wait for a base."""
         return self.memory / "gradients"
 
     def upload_staging_folder(self, stated: str | None) -> Path:
-        """Of checkpoints that are sent elsewhere; stated: in the job file, for several runs."""
+        """Folder for checkpoints on their way to a remote target. stated: the folder in the job
+        file, in which each run has a folder of its own."""
         if stated is None:
             return self.root / "persist"
         return Path(stated) / hashlib.sha256(os.fsencode(self.root.resolve())).hexdigest()[:16]
 
     @property
     def unread(self) -> Path:
-        """Is there while staged messages wait to be read, or are being read."""
+        """The file exists while staged messages wait to be read or are being read."""
         return self.memory / "unread"
 
     @property
@@ -318,18 +320,19 @@ class RunDir(LearnedFiles, RecordFiles):
 
     @property
     def port(self) -> RunDir:
-        """Where capture and parsing run: here, or of a further job on the same ports elsewhere."""
+        """The run directory in which capture and parsing run: this one, or for a further job on the
+        same ports the first job's."""
         link = self.root / "port"
         return RunDir(link.resolve()) if link.is_symlink() else self
 
     @property
     def reader(self) -> int:
-        """Which reader of the rings its extractor is."""
+        """The number of the job's extractor among the readers of the rings, from 0."""
         return int(self.root.name) - 1 if self.port is not self else 0
 
     def job_run_dir(self, number: int) -> RunDir:
-        """Of a further job on the same ports, by its number from 2 on; 1: this one. Of what is left
-        of the run before: what is left of that job's."""
+        """The run directory of a job on the same ports, by its number; 1: this one. In the folder
+        `previous`: the job's folder of the previous run."""
         if number == 1:
             return self
         if self.root.name == self.previous.name and not (self.root / "jobs").exists():
@@ -346,15 +349,15 @@ class RunDir(LearnedFiles, RecordFiles):
         return self.memory / f"staging-{number}"
 
     def note_pid(self, stage: str, pid: int) -> None:
-        """Writes who runs `stage`, so that a reused process number is not taken for it. Of one that
-        is started again in place: that takes no room."""
+        """Writes the identity of the process that runs `stage`, so that another process with the
+        same pid is not taken for it. Overwrites the file in place, which needs no disk space."""
         file, who = self.pids / stage, process_identity(pid).encode()
         with naming_file(file), FileIO(open_private(file, os.O_RDWR | os.O_CREAT), "r+b") as out:
             out.write(who)
             out.truncate(len(who))
 
     def stage_pids(self) -> dict[str, int]:
-        """{stage: pid} of the processes of this run that live, the supervisor among them."""
+        """{stage: pid} of the living processes of this run, with the supervisor."""
         found = {file.name: self._pid_of(file.name) for file in self.pids.glob("*")}
         return {stage: pid for stage, pid in found.items() if pid is not None}
 
@@ -365,8 +368,8 @@ class RunDir(LearnedFiles, RecordFiles):
             return None
 
     def _set_records_aside(self) -> None:
-        """Makes room for the records of a new run; those of the run before stay for one more: all
-        of them, also where a kill came amid of it."""
+        """Moves the records of the last run to `previous`, where they stay for one more run. If a
+        kill interrupts this, the next call completes it and no record is lost."""
         there = [path for path in self.records() if path.exists()]
         coming = temporary_path(self.previous)
         if there or coming.exists():
@@ -379,9 +382,10 @@ class RunDir(LearnedFiles, RecordFiles):
         shutil.rmtree(self.learned_folder, ignore_errors=True)
 
     def remove(self, *, keep_records: bool = False) -> None:
-        """Takes shared memory and small files away; of another run, or of none, nothing.
+        """Removes the shared memory and small files of the run. Does nothing if the folder is not a
+        run directory.
 
-        keep_records: what tells how it went stays: settings, logs, events, steps, learned job.
+        keep_records: settings, logs, events, steps and the learned job stay.
         """
         if not is_run(self.root):
             return

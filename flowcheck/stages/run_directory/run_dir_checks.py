@@ -1,5 +1,4 @@
-"""Checks of a folder named as a run directory: is it one of ours, or does it hold foreign
-files?"""
+"""Checks whether a folder is a run directory of FlowCheck, and whether it holds foreign files."""
 
 from __future__ import annotations
 
@@ -14,17 +13,20 @@ from flowcheck.findings.catalog.run_directories import HOLDS_FOREIGN_FILES, HOLD
 from flowcheck.stages.run_directory.process_liveness import MEMORY_PREFIX
 
 FOLDERS = ("sockets", "pids", "learned", "previous", ".previous.tmp", "jobs")
-"""That a chain makes below its run directory, and takes away again."""
+"""Folders that a chain creates in its run directory and removes again."""
 LINKS = ("memory", "port")
-"""To its shared memory; of a further job to the run that captures for it."""
+"""Links in a run directory: to its shared memory, and from a further job's run directory to the run
+that captures for it."""
 CONFIGS = ("config.json", "previous/config.json", ".previous.tmp/config.json")
-"""Where its settings lie while it runs, behind it, and where a start was killed."""
+"""Places of a chain's settings: of the last run, of the run before, and after a start that was
+killed."""
 ALWAYS = {"source", "optimizer", "ring"}
-"""Keys of a resolved job file, of every version."""
+"""Keys that the resolved settings have in every release."""
 
 
 def is_run(root: Path) -> bool:
-    """Whether a chain was started there, by its settings or the link to its shared memory."""
+    """Whether a chain was started in this folder, by its settings or the link to its shared
+    memory."""
     memory = root / "memory"
     if memory.is_symlink() and memory.readlink().name.startswith(MEMORY_PREFIX):
         return True
@@ -32,7 +34,8 @@ def is_run(root: Path) -> bool:
 
 
 def refuse_foreign_folder(root: Path) -> None:
-    """Raises ConfigError where a chain that starts there would remove files of somebody else."""
+    """Raises ConfigError if a chain that starts in this folder would remove files that FlowCheck
+    did not write."""
     if is_run(root):
         return
     # A job that was learned elsewhere may be put where it is to be followed ([learned]).
@@ -44,8 +47,8 @@ def refuse_foreign_folder(root: Path) -> None:
 
 
 def refuse_special_files(root: Path) -> None:
-    """Raises ConfigError where a run directory holds anything but files, folders, and the two links
-    that a chain makes there: reading a pipe would wait for ever, and a link may lead to an endless
+    """Raises ConfigError if a run directory holds anything but files, folders, and the two links
+    that a chain creates: reading a pipe would wait for ever, and a link may lead to an endless
     device."""
     for where in (root, *(root / name for name in FOLDERS), *root.glob("jobs/*")):
         with suppress(OSError), os.scandir(where) as entries:
@@ -65,7 +68,8 @@ def _is_config(path: Path) -> bool:
 
 
 def _is_there(path: Path) -> bool:
-    """A file, or a link wherever it leads: an empty file is what a crash leaves of ours."""
+    """Whether there is a non-empty file, a non-empty folder or any link at `path`. A crash of
+    FlowCheck may leave an empty file."""
     return path.is_symlink() or (path.is_file() and path.stat().st_size > 0) or _holds_any(path)
 
 

@@ -14,25 +14,25 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.privileges import NO_SUCH_USER
 
 NAME = "flowcheck"
-"""The system user that scripts/node/install-node makes."""
+"""Name of the system user that scripts/node/install-node creates."""
 ROOT = "root"
 KEY = "services.user"
 NUMBERS = range(61000, 61184)
-"""Of users without an account: below systemd's dynamic users (61184 to 65519), above everything
-that systemd and the distributions give out (60000 and less, 60001 to 60705, systemd.io/UIDS-GIDS).
-"""
+"""User numbers for a chain if there is no system user. They are below systemd's dynamic users
+(61184 to 65519), and above all numbers that systemd and the distributions assign (up to 60000, and
+60001 to 60705; systemd.io/UIDS-GIDS)."""
 CACHE = Path("/var/cache")
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Whom a process is to be."""
+    """The user that a process runs as."""
 
     name: str
     user: int
     group: int
     groups: tuple[int, ...]
-    """Supplementary ones."""
+    """Supplementary groups."""
     home: Path
 
     @property
@@ -41,14 +41,17 @@ class Account:
 
     @property
     def words(self) -> str:
-        """`user flowcheck (61000)`."""
+        """The account in a message: `user flowcheck (61000)`."""
         return f"user {self.name} ({self.user})"
 
 
 def account(stated: str | None) -> Account:
-    """That of the job file; None: the system user flowcheck, or a number that is nobody's where
-    there is none. nobody's own would be that of other programs, too, which could then write the
-    replica. Raises ConfigError where there is no such user."""
+    """The account that a chain runs as. stated: the user in the job file; None: the system user
+    `flowcheck`, or if there is none, a number that no user has.
+
+    The user `nobody` is not used, since other programs run as nobody and could write to the
+    replica. Raises ConfigError if there is no such user.
+    """
     if stated is not None:
         return _named(stated)
     with suppress(ConfigError):
@@ -57,7 +60,7 @@ def account(stated: str | None) -> Account:
 
 
 def account_of(user: int) -> Account:
-    """Of the owner of a file."""
+    """The account of a user number, such as a file's owner."""
     with suppress(KeyError):
         return _named(pwd.getpwuid(user).pw_name)
     return _of_number(user, NAME)
@@ -86,7 +89,8 @@ def _of_number(user: int, name: str) -> Account:
 
 
 def _cache(user: int) -> Path:
-    """torch and its compilers keep what they made in a home."""
+    """The home of an account that does not own a home. torch and its compilers store files
+    there."""
     return CACHE / f"{NAME}-{user}"
 
 

@@ -1,1 +1,1 @@
-"""The trainer's checkpoint against the replica and the job file: tensors bit for bit,"""
+"""Compares the trainer's checkpoints with the replica, bit for bit, and with the job file."""

@@ -42,54 +42,57 @@ _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One tensor that is not the trainer's."""
+    """A tensor of the replica that differs from the trainer's."""
 
     name: str
-    """Of the parameter; "/exp_avg" and its like behind it for optimizer state."""
+    """Name of the parameter; for optimizer state followed by "/exp_avg" or another state's name."""
     elements: int | None = None
-    """How many differ; None where only the digest of that step is kept."""
+    """Number of elements that differ; None where only digests of the step are kept."""
     ulp: int | None = None
-    """Largest distance in units in the last place; None where a NaN is involved, or as above."""
+    """Largest distance in units in the last place. None: a NaN is involved, or only digests of the
+    step are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What comparing one step gave."""
+    """The result of the comparison of one step."""
 
     step: Step
     tensors: int
-    """Compared, optimizer state included."""
+    """Number of compared tensors, optimizer state included."""
     differences: tuple[Difference, ...]
-    """In registration order, parameters before their state."""
+    """Tensors that differ, in registration order, each parameter before its state."""
     not_compared: tuple[str, ...]
-    """Tensors of the file's model that no replica has, so that nothing was compared: buffers."""
+    """Tensors of the file's model that the replica does not have (buffers)."""
     optimizer: bool
-    """The file holds an optimizer's state."""
+    """Whether the file holds an optimizer's state."""
     parameters_only: bool = False
-    """The replica holds none, and none was compared."""
+    """True: the replica holds no optimizer state, so none was compared."""
     settings: SettingDifferences = NO_DIFFERENCES
-    """What the file says otherwise of the optimizer."""
+    """Settings of the optimizer that differ between the file and the job file."""
 
     @property
     def equal(self) -> bool:
-        """Every tensor that was compared is."""
+        """Whether all compared tensors are equal."""
         return not self.differences
 
     @property
     def passed(self) -> bool:
-        """Equal, and the replica goes on by the settings that the file has."""
+        """Whether all compared tensors are equal, and no setting differs that would change the
+        replica's next step."""
         return self.equal and not self.settings.differing
 
     @property
     def first_difference(self) -> str | None:
-        """The name of a tensor, else of a setting."""
+        """The name of the first tensor that differs, else of the first setting that differs."""
         names = [d.name for d in self.differences]
         return names[0] if names else self.settings.first_setting
 
 
 @structure_errors_as_state_errors("the file")
 def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
-    """Every parameter and optimizer state at the same step. Raises StateError for another step."""
+    """Compares every parameter and optimizer state with a snapshot of the same step. Raises
+    StateError if the snapshot is of another step."""
     if template.step != snapshot.step:
         raise StateError(findings.OTHER_STEP(step=template.step, at=snapshot.step))
     pairs = [*_pairs(template, snapshot), *_optional_pairs(template, snapshot)]
@@ -104,9 +107,10 @@ def audit_digests(
     optimizer: OptimizerConfig,
     digests: Sequence[bytes],
 ) -> Audit:
-    """As `audit_snapshot`, for a step of which only the tensors' digests are kept (digest_log.py).
+    """Compares a checkpoint with a step of which only the tensors' digests are kept
+    (digest_log.py).
 
-    digests: in the order of state_sections.py, named_tensors. Raises StateError where the
+    digests: in the order of `named_tensors` (state_sections.py). Raises StateError if the
     checkpoint does not hold the same tensors.
     """
     sent = [
@@ -137,8 +141,8 @@ def audit_digests(
 def audit_frozen_and_buffers(
     found: Audit, template: CheckpointTemplate, auxiliary: FrozenAndBuffers
 ) -> Audit:
-    """The same audit, and what takes no steps beside it: frozen parameters, buffers that are taken
-    to be the same for ever, and those of this very step."""
+    """Adds the comparison of tensors that the optimizer does not step to the audit `found`: frozen
+    parameters, buffers that are assumed constant, and buffers known at this step."""
     fixed = {*auxiliary.frozen, *auxiliary.constant_buffers}
     pairs = []
     for name in template.non_parameters:
@@ -159,7 +163,8 @@ def audit_frozen_and_buffers(
 
 
 def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Description:
-    """Of a replica that has so many."""
+    """The sections of a replica with `tensors` tensors. Raises StateError if none of these settings
+    has so many."""
     for leaves_out in (False, True):
         description = Description(layout, tuple(describe_sections(layout, optimizer, leaves_out)))
         flat = {s.name: np.empty(0, s.dtype) for s in description.sections}
@@ -169,13 +174,14 @@ def _described(layout: Layout, optimizer: OptimizerConfig, tensors: int) -> Desc
 
 
 def _told(name: str) -> bool:
-    """A tensor of the replica's that torch's own optimizer keeps, or who has a state."""
+    """Whether a tensor of the replica is a state of torch's optimizer, or the record of the
+    parameters that have one."""
     kind = name.rpartition("/")[2]
     return kind == state_section_names.STEPPED or kind not in state_section_names.REPLICA_SECTIONS
 
 
 def _renamed(name: str, layout: Layout, template: CheckpointTemplate) -> str:
-    """By the trainer's name of the parameter."""
+    """The tensor's name with the trainer's name of the parameter."""
     of, slash, kind = name.rpartition("/")
     places = {p.name: n for n, p in enumerate(layout.parameters)}
     return f"{template.names[places[of]]}{slash}{kind}" if slash else name
@@ -197,8 +203,9 @@ def _audit(
 def _as_sent(
     own: torch.Tensor, parameter: Parameter, layout: Layout, config: OptimizerConfig
 ) -> torch.Tensor:
-    """Parameters are followed in the type they are gathered in: the trainer's own, rounded to it
-    as torch does before it sends them."""
+    """The trainer's parameter in the type of the replica's. Where FlowCheck computes no steps, the
+    replica has parameters as they are gathered; the trainer's are rounded to that type as torch
+    does before it sends them."""
     sent = getattr(torch, layout.dtype_of(parameter))
     return own.to(sent) if not config.computes_steps and own.is_floating_point() else own
 
@@ -228,7 +235,8 @@ def _pairs(
 def _optional_pairs(
     template: CheckpointTemplate, snapshot: Snapshot
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Masters, averages and the loss scale, as far as both have them."""
+    """(name, trainer's tensor, replica's tensor) of master weights, averages and loss scale, where
+    both have them."""
     more = snapshot.optional_state
     if more.masters is not None:
         inner = stepped_layout(snapshot.optimizer, snapshot.layout)
@@ -266,7 +274,7 @@ def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference |
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:
-    """The elements' bits as integers, flat, index order."""
+    """The bits of the elements as integers, flat, in index order."""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
     return raw.view(_BITS[tensor.element_size()])
 

@@ -1,8 +1,7 @@
-"""Compares the param_groups in a trainer's file of any step with those that the job file
+"""Compares the param_groups in a trainer's file of any step with the groups that the job file
 states.
 
-What a file says of its own optimizer is evidence that costs nothing: a setting that differs proves
-the stated one wrong, or the file another job's.
+A setting that differs proves that the job file is wrong, or that the file is from another job.
 """
 
 from __future__ import annotations
@@ -25,23 +24,25 @@ from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
 RATE, INITIAL = "lr", "initial_lr"
-"""torch/optim/lr_scheduler.py, LRScheduler.__init__: the rate that a schedule began with."""
+"""Keys of a group: the learning rate now, and the learning rate that the schedule began with
+(torch/optim/lr_scheduler.py, LRScheduler.__init__)."""
 IMPLEMENTATION_KEYS = frozenset(("params", "foreach", "fused", "capturable", "differentiable"))
-"""Of a group: which code computes, not what."""
+"""Keys of a group that choose the code of a step, not its arithmetic, and the parameter list."""
 KEYS_OF_NEWER_TORCH = frozenset(("maximize", "decoupled_weight_decay"))
-"""What torch's classes were given one after the other: a file of an older torch has none."""
+"""Keys that later versions of torch added to its classes. A file of an older torch has none."""
 DECIMAL = 1e-12
-"""Relative difference. 0.1 * 3 in a script is the 0.3 of a job file but for the last bit, 1.2e-16;
-a choice: any number people write differs by more."""
+"""Largest relative difference of equal settings. 0.1 * 3 in a script differs from 0.3 in a job file
+by the last bit, 1.2e-16. A choice: numbers that people write differ by more."""
 SINGLE = 2**-23
-"""Relative difference of a number that is kept as a tensor: the spacing of float32."""
+"""Largest relative difference of equal settings where one is kept as a tensor: the spacing of
+float32."""
 
 
 def check_settings(
     template: CheckpointTemplate, config: OptimizerConfig, layout: Layout, what: str
 ) -> None:
-    """As `check_groups`; `what` names the file. Rules without an optimizer have nothing to hold
-    against."""
+    """Checks the file's groups as `check_groups` does, against the stated settings. what: the
+    file's name in errors. Does nothing where FlowCheck computes no steps."""
     if config.computes_steps:
         check_groups(template, config, ParamGroupSettings(config, layout), what)
 
@@ -50,10 +51,13 @@ def check_settings(
 def check_groups(
     template: CheckpointTemplate, config: OptimizerConfig, settings: ParamGroupSettings, what: str
 ) -> None:
-    """Raises StateError that names every setting of every group of the template's which
-    contradicts the stated one, and keys of another class. Keys that the file does not have, and
-    those of the trainer's own, contradict nothing; what a schedule changes is left alone. A
-    file without an optimizer's state passes."""
+    """Raises StateError that names every setting of the file's groups that contradicts the job
+    file, and keys that belong to another optimizer class.
+
+    Keys that the file does not have, and keys that the trainer's script added, are no
+    contradiction. Settings that a schedule changes are not compared. A file without an optimizer's
+    state passes.
+    """
     if template.optimizer is None:
         return
     groups = template.optimizer["param_groups"]
@@ -72,7 +76,8 @@ def check_groups(
 
 
 def _begun(template: CheckpointTemplate) -> bool:
-    """The file says itself that no step was applied yet; without a counter, SGD's never tells."""
+    """Whether counters in the file show that no step was taken yet. SGD keeps none, so that a file
+    of SGD needs a counter of its own."""
     counts = [node[key] for node, key, _ in template.counters]
     counts += [scheduler["last_epoch"] for scheduler in template.schedulers]
     return template.step == 0 and bool(counts) and not any(counts)
@@ -81,8 +86,8 @@ def _begun(template: CheckpointTemplate) -> bool:
 def scheduled_keys(
     template: CheckpointTemplate, config: OptimizerConfig, settings: ParamGroupSettings
 ) -> list[frozenset[str]]:
-    """[group] settings that the stated schedule changes, as OneCycleLR does momentum and betas:
-    at its first step, or until the template's."""
+    """[group] keys of the settings that the stated schedule changes at its first step or until the
+    template's step. OneCycleLR changes momentum or betas too."""
     began = settings.settings_at(0)
     events = {config.schedule_every, scheduler_events(config, template.step, template.skipped)}
     later = [settings.settings_at(event) for event in sorted(events)]
@@ -95,9 +100,12 @@ def scheduled_keys(
 def keys_of_another_class(
     number: int, group: Mapping[str, Any], own: Mapping[str, Any], stated: str
 ) -> Finding | None:
-    """Which keys of a file's group are another class's; None: no key is. own: the stated group,
-    stated: its class. A key that the trainer's script added to a group of the stated class may be
-    called alike: the others of that class are not with it."""
+    """Finds keys of a file's group that belong to another optimizer class; None: there are none.
+
+    own: the group that the job file states. stated: the name of its class. A key that the trainer's
+    script added may have the name of another class's key. Then the other keys of that class are
+    missing, and the key is no evidence.
+    """
     known = {*group, *IMPLEMENTATION_KEYS, *KEYS_OF_NEWER_TORCH, RATE, INITIAL}
     lacks = [key for key in own if key not in known and not isinstance(own[key], bool)]
     kinds = {kind.__name__: _keys_of(kind) for kind in torch_optimizer_classes().values()}
@@ -143,13 +151,14 @@ def _differing(
 
 
 def setting_differs(number: int, key: str, theirs: Any, mine: Any) -> Finding:
-    """Of one setting of a group."""
+    """The finding that a setting of a group differs. theirs: in the file; mine: in the job file."""
     file, stated = repr(plain_setting(theirs)), repr(plain_setting(mine))
     return settings_findings.SETTING_DIFFERS(group=number, setting=key, file=file, stated=stated)
 
 
 def same_setting(one: Any, other: Any) -> bool:
-    """One setting, but for the last bits of how it was computed or kept."""
+    """Whether two values are the same setting, apart from the last bits of how they were computed
+    or kept."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same_setting, one, other))
     near = SINGLE if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor) else DECIMAL
@@ -160,7 +169,7 @@ def same_setting(one: Any, other: Any) -> bool:
 
 
 def plain_setting(value: Any) -> Any:
-    """As JSON and older torch have it: tensors as numbers, lists as tuples."""
+    """A setting in plain form: tensors become numbers, lists become tuples."""
     if isinstance(value, torch.Tensor):
         value = value.tolist()
     return tuple(map(plain_setting, value)) if isinstance(value, list | tuple) else value

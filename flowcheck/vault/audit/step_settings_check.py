@@ -1,9 +1,9 @@
 """Compares a trainer's file of a known step with the replica's learning rates, scheduled
 settings and schedule state.
 
-param_group_check.py asks whether a file of any step may be of this job; here the step is known,
-so that
-rates and whatever else a schedule changes are compared as well, and the schedule's own state.
+param_group_check.py checks whether a file of any step can be of this job. Here the step is known,
+so that learning rates, other settings that a schedule changes, and the schedule's own state are
+compared too.
 """
 
 from __future__ import annotations
@@ -47,23 +47,24 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTem
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import optimizer_of_scheduler
 
 COUNT = "last_epoch"
-"""torch/optim/lr_scheduler.py, LRScheduler.state_dict: how many steps the schedule took."""
+"""Key of a scheduler's state with the number of its steps (torch/optim/lr_scheduler.py,
+LRScheduler.state_dict)."""
 OWN_FUNCTIONS = "lr_lambdas"
-"""Of LambdaLR.state_dict: nothing of a function, the attributes of an object."""
+"""Key of LambdaLR's state with its functions: None for a function, the attributes of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingDifferences:
-    """What a file says otherwise than the job file."""
+    """Differences between a trainer's file and the job file."""
 
     differing: tuple[Finding, ...] = ()
-    """Settings that are not those of the replica: the trainer's next step differs."""
+    """Settings with which the trainer's next step differs from the replica's."""
     notes: tuple[Finding, ...] = ()
-    """What changes nothing of a step, or its last bits alone."""
+    """Differences that do not change a step, or only its last bits."""
 
     @property
     def first_setting(self) -> str | None:
-        """The name of the first that differs; None: none does."""
+        """The name of the first setting that differs; None: no setting differs."""
         return setting_name(self.differing[0]) if self.differing else None
 
 
@@ -71,7 +72,7 @@ NO_DIFFERENCES = SettingDifferences()
 
 
 def setting_name(differing: Finding) -> str:
-    """`group 0: lr`, `schedule: gamma` or `parameter groups`."""
+    """The setting's name in a report: `group 0: lr`, `schedule: gamma` or `parameter groups`."""
     told = differing.arguments
     if differing.of(GROUP_COUNT):
         return "parameter groups"
@@ -83,8 +84,8 @@ def setting_name(differing: Finding) -> str:
 def compare_step_settings(
     template: CheckpointTemplate, config: OptimizerConfig, layout: Layout
 ) -> SettingDifferences:
-    """What the file's groups and schedules say that is not as stated. A file without an optimizer's
-    state says nothing, and without one there is nothing to say it of."""
+    """Compares the file's groups and schedules with the job file at the template's step. Finds no
+    differences in a file without an optimizer's state, or where FlowCheck computes no steps."""
     if template.optimizer is None or not config.computes_steps:
         return NO_DIFFERENCES
     settings = ParamGroupSettings(config, layout)
@@ -114,8 +115,9 @@ def compare_step_settings(
 
 
 def _times(template: CheckpointTemplate, config: OptimizerConfig) -> list[int]:
-    """After how many events the file's rates may be: as its schedules count; without one, scripts
-    set a rate themselves, before the step or behind it."""
+    """Numbers of scheduler events after which the file's learning rates may be. The file's
+    schedules count them. Without a schedule a script may set the rate before the step or after
+    it."""
     events = scheduler_events(config, template.step, template.skipped)
     told = {int(own[COUNT]) * config.schedule_every for own in template.schedulers}
     if told and all(0 <= at <= events for at in told):
@@ -129,8 +131,8 @@ def _unset(
     settings: ParamGroupSettings,
     groups: Sequence[Mapping[str, Any]],
 ) -> list[frozenset[str]]:
-    """[group] keys that no schedule had set yet in the file, which was written before one was
-    made."""
+    """[group] keys that no schedule had set yet, for a file of step 0 that was written before the
+    script made its schedule."""
     if template.step:
         return [frozenset()] * len(groups)
     moving, own = scheduled_keys(template, config, settings), settings.settings_at(0)
@@ -161,7 +163,7 @@ def _last_bits(
 def _pairs(
     groups: Sequence[Mapping[str, Any]], own: Sequence[GroupSettings]
 ) -> Iterator[tuple[int, str, Any, Any]]:
-    """(group, key, the file's, the stated), of keys that both have."""
+    """(group, key, value in the file, stated value), for keys that both have."""
     for number, (group, mine) in enumerate(zip(groups, own, strict=True)):
         for key in group:
             if key in mine and key not in IMPLEMENTATION_KEYS:
@@ -178,8 +180,9 @@ def _kernels(
 
 
 def _kernel(group: Mapping[str, Any]) -> str | None:
-    """torch/optim/optimizer.py, _default_to_fused_or_foreach: where both are None, the device
-    decides, which no file tells."""
+    """The implementation that a group's keys choose. None: neither `foreach` nor `fused` is set;
+    then torch decides by the device, which no file states (torch/optim/optimizer.py,
+    _default_to_fused_or_foreach)."""
     if group.get("fused"):
         return "fused"
     told = group.get("foreach")
@@ -223,7 +226,7 @@ def _add_schedules(
 
 
 def _otherwise(name: str, own: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[Finding]:
-    """What a schedule was made with, as far as its state tells."""
+    """Findings for the arguments of a schedule that its state shows and that differ."""
     for key, value in own.items():
         counts = key in (COUNT, OWN_FUNCTIONS) or key.startswith("_")
         if key in mine and not counts and not same_setting(value, mine[key]):

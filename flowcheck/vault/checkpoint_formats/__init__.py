@@ -1,1 +1,1 @@
-"""Every checkpoint format that is written and read: the table of them, and one module each."""
+"""All checkpoint formats that FlowCheck writes and reads: their table, and a module for each."""

@@ -1,8 +1,8 @@
-"""What a checkpoint contains in any format: model, optimizer, scheduler, scaler, averages under
-the trainer's names.
+"""The contents of a checkpoint in any format: model, optimizer, scheduler, scaler and averages
+under the trainer's names.
 
-What no step of a replica tells (buffers, names, configuration) comes from an earlier checkpoint of
-the job.
+The replica does not know everything (buffers, names, configuration). The rest comes from an earlier
+checkpoint of the job.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def averaged_model_state(
     averages: Mapping[str, torch.Tensor] | None,
     averaged: int,
 ) -> dict[str, torch.Tensor] | None:
-    """As torch.optim.swa_utils.AveragedModel.state_dict has them: the module's own keys behind
+    """The state_dict of torch.optim.swa_utils.AveragedModel: the module's keys with the prefix
     `module.`, and n_averaged. None without averages.
 
-    model: the module's state_dict; parameters: by name, the tensors that stand in it; averages: by
-    those names. What takes no steps is the module's own, as update_parameters copies buffers and as
-    an average of equal weights is these.
+    model: the module's state_dict. parameters: {name: tensor of `model`}. averages: {the same name:
+    average}. Tensors that are not stepped are the module's own: update_parameters copies buffers,
+    and the average of a constant tensor is the tensor.
     """
     if averages is None:
         return None
@@ -60,31 +60,31 @@ def averaged_model_state(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointContents:
-    """One step; tensors are not to be written."""
+    """The contents of one step. Its tensors must not be changed."""
 
     trainer_state: TrainerState
     layout: Layout
     model: Mapping[str, torch.Tensor]
-    """The module's state_dict as far as it is known: tied weights under each of their names (the
-    same tensor), frozen ones and buffers where a stated model or an earlier file told them."""
+    """The known part of the module's state_dict. A tied weight stands under each of its names (the
+    same tensor). Frozen parameters and buffers are in it if a stated model or an earlier file has
+    them."""
     numbers: Mapping[int, str]
-    """The optimizer's number of a parameter to its name."""
+    """{the optimizer's number of a parameter: its name}."""
     carried_over: tuple[Finding, ...] = ()
-    """What is not of this step."""
+    """Findings about parts that are from another step."""
     expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS
-    """What sums of its tensors are to be."""
+    """Checksums that the tensors must have."""
     buffers_of: Mapping[str, int] = field(default_factory=dict)
-    """Buffers that are of another step, and which."""
+    """{buffer: its step}, for buffers from another step."""
 
     @property
     def older(self) -> dict[str, int]:
-        """Parameters and buffers that are of another step, and which."""
+        """{parameter or buffer: its step}, for tensors from another step."""
         return {**self.trainer_state.older, **self.buffers_of}
 
     @property
     def frozen(self) -> dict[str, torch.Tensor]:
-        """Of `untied` the parameters that take no steps, as far as they are known to be none of the
-        buffers."""
+        """The tensors of `untied` that are known to be frozen parameters, not buffers."""
         auxiliary = self.trainer_state.frozen_and_buffers
         of = dict(auxiliary.keys)
         named = {key: key.removeprefix("module.") for key in self.untied}
@@ -96,25 +96,26 @@ class CheckpointContents:
 
     @property
     def untied(self) -> dict[str, torch.Tensor]:
-        """`model` with every tensor under its first name alone."""
+        """`model` with every tensor under its first name only."""
         first = {id(value): name for name, value in reversed(list(self.model.items()))}
         return {name: value for name, value in self.model.items() if first[id(value)] == name}
 
     @property
     def named_states(self) -> dict[str, dict[str, Any]]:
-        """The optimizer's state by parameter name; {} where there is none."""
+        """{parameter name: the optimizer's state}; {} without an optimizer's state."""
         held = (self.trainer_state.optimizer or {}).get("state", {})
         return {self.numbers[number]: state for number, state in held.items()}
 
     @property
     def named_groups(self) -> list[dict[str, Any]]:
-        """Its parameter groups with names in place of numbers."""
+        """The optimizer's parameter groups, with names in place of numbers."""
         groups = (self.trainer_state.optimizer or {}).get("param_groups", [])
         return [{**g, "params": [self.numbers[n] for n in g["params"]]} for g in groups]
 
     @property
     def resume_caveats(self) -> tuple[Finding, ...]:
-        """Why a trainer does not go on from it as if nothing had happened; (): it does."""
+        """Why a trainer that resumes from this step does not continue exactly as before. Empty: it
+        does."""
         told = []
         if self.trainer_state.optimizer is None:
             told.append(gaps.NO_OPTIMIZER_STATE(self.trainer_state.step))
@@ -129,10 +130,10 @@ def contents_of(
     like: CheckpointTemplate | None = None,
     seen: Sequence[ObservedFile] = (),
 ) -> CheckpointContents:
-    """A step under the names of `like`, with its buffers; under its own without. seen: other files
-    of the trainer's.
+    """The contents of a step: with the names and buffers of the checkpoint `like`, or without
+    `like` under the replica's names. seen: other files of the trainer, as evidence about buffers.
 
-    Raises StateError where `like` has other shapes.
+    Raises StateError if `like` has other shapes.
     """
     order = numbers_of(given)
     if given.optimizer_config.takes_frozen:
@@ -184,7 +185,7 @@ def contents_of(
 
 
 def _untold(auxiliary: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[Finding, ...]:
-    """What of a module is not known, or is of another step."""
+    """Findings about tensors of the module that are unknown or from another step."""
     if not (missing := auxiliary.missing):
         return buffers_of_other_steps(older)
     only_buffers = set(missing) <= set(auxiliary.buffers)
@@ -205,16 +206,19 @@ def _renamed(layout: Layout, names: Sequence[str]) -> Layout:
 
 
 def refuse_several_optimizers(parts: CheckpointContents, who: str) -> None:
-    """Raises StateError for a job of several optimizers: the format `who` holds one's state."""
+    """Raises StateError for a job with several optimizers, since the format `who` holds the state
+    of only one."""
     if parts.trainer_state.several_optimizers is not None:
         count = len(parts.trainer_state.several_optimizers.groups)
         raise StateError(options.ONE_OPTIMIZER_ONLY(format=who, optimizers=count))
 
 
 def tree_of(parts: CheckpointContents, keys: Mapping[str, str], *, named: bool) -> dict[str, Any]:
-    """The step as one nested dictionary. named: the optimizer's state by names, not numbers.
+    """The step as one nested dictionary.
 
-    Raises ConfigError for an unknown part, or keys that cannot be nested.
+    keys: {part: its key in the dictionary}, see FormatOptions. named: the optimizer's state has
+    parameter names in place of numbers. Raises ConfigError for an unknown part or keys that cannot
+    be nested.
     """
     for part in keys:
         if part not in PARTS:

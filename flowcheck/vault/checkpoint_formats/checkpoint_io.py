@@ -1,5 +1,4 @@
-"""Writes a step in any format, whole with its manifest last, and finds and reads a checkpoint of
-any."""
+"""Writes a step in any format, its manifest last, and finds and reads checkpoints of any format."""
 
 from __future__ import annotations
 
@@ -57,9 +56,9 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
 )
 
 DEFAULT_FILE_FORMAT = "torch"
-"""A file of no other format: whoever reads it says what it is instead."""
+"""Format of a file that no format recognises. Its reader says what the file is instead."""
 SAVED_FILE = "checkpoint.pt"
-"""In the folder of a saved step whose format is one file."""
+"""Name of the file in the folder of a saved step whose format is a single file."""
 
 
 def contents_for(
@@ -70,10 +69,11 @@ def contents_for(
     names: Sequence[str] = (),
     seen: Sequence[ObservedFile] = (),
 ) -> CheckpointContents:
-    """The step with what an earlier checkpoint, `options.like`, tells beside it. names: the
-    trainer's, of its parameters, where they are stated; seen: other files of the trainer's.
+    """The contents of a step, completed from the earlier checkpoint `options.like`. names: the
+    trainer's parameter names, if they are stated. seen: other files of the trainer, as evidence
+    about buffers.
 
-    Raises ConfigError for an unknown format, StateError where the earlier checkpoint does not fit.
+    Raises ConfigError for an unknown format, StateError if the earlier checkpoint does not fit.
     """
     chosen, like, template = format_named(form), options.like, None
     if like is not None and not (chosen.like_may_be_configuration and _is_configuration(like)):
@@ -85,7 +85,7 @@ def contents_for(
 
 
 def _is_configuration(folder: Path) -> bool:
-    """A model's folder that holds its configuration and no weights."""
+    """Whether a folder holds a model's configuration and no weights."""
     try:
         return (folder / "config.json").is_file() and not detect_format(folder)
     except StateError:
@@ -101,11 +101,11 @@ def write(
     force: bool = False,
     protected: tuple[ProtectedPath, ...] = (),
 ) -> Manifest:
-    """Writes a step to `path`, a file or a folder, which is there whole and on disk, with its
-    manifest, when this returns.
+    """Writes a step with its manifest to `path`, a file or a folder. It is complete and on disk
+    when this returns; after an error nothing of it is there.
 
-    Raises ConfigError for an unknown format, and as `OutputTarget.check`; StateError for what the
-    format cannot hold, named; OSError where there is no room: there is nothing of it then.
+    Raises ConfigError for an unknown format and as `OutputTarget.check` does; StateError that names
+    what the format cannot hold; OSError if there is no room.
     """
     chosen = format_named(form)
     target = OutputTarget(path=path, folder=chosen.folder, force=force, protected=protected)
@@ -121,8 +121,8 @@ def write(
 def save(
     contents: CheckpointContents, folder: Path, form: str, options: FormatOptions = NO_OPTIONS
 ) -> None:
-    """Writes a step into an empty folder, each file on disk, manifest.json last; the step of a
-    format that is one file as well. Raises as `write`."""
+    """Writes a step into an empty folder, each file synced, manifest.json last. A format with a
+    single file is written to SAVED_FILE in the folder. Raises as `write` does."""
     chosen = format_named(form)
     place = folder if chosen.folder else folder / SAVED_FILE
     _finish_folder(folder, _write_files(contents, chosen, options, place, place.name))
@@ -135,7 +135,8 @@ def _write_files(
     place: Path,
     name: str,
 ) -> Manifest:
-    """Writes the files of a step at `place`, which is to be called `name`; what they are."""
+    """Writes the files of a step at `place`, which gets the name `name` later. Returns their
+    manifest."""
     if chosen.needs_like is not None and options.like is None:
         raise ConfigError("--like", None, chosen.needs_like)
     given = contents.trainer_state
@@ -167,11 +168,11 @@ def _finish_folder(folder: Path, manifest: Manifest) -> None:
 
 
 def read(path: Path, form: str | None = None) -> Any:
-    """A checkpoint of any format as one nested dictionary of tensors and plain values; no code in
-    it is run. form: the format's name, where the files do not show it.
+    """A checkpoint of any format as one nested dictionary of tensors and plain values. Runs no code
+    from the files. form: the format's name, for files that do not show it.
 
-    Raises StateError where it is not a checkpoint, is incomplete (the tensor is named), or holds
-    other than tensors and plain values.
+    Raises StateError if the path is no checkpoint, if it is damaged (the error names the tensor),
+    or if it holds other objects than tensors and plain values.
     """
     chosen = format_named(form or detect_format(path))
     manifest = load_manifest(path) if path_of(path).is_file() else None
@@ -194,21 +195,22 @@ def load_template(
     step: Step | None = None,
     order: Sequence[ParameterNumber] | None = None,
 ) -> CheckpointTemplate:
-    """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
-    layout. names, step, order and StateError as `read_template` has them."""
+    """Reads the checkpoint at `path`, in any format, as a template for a replica of this layout.
+    names, step, order and errors: see `read_template`."""
     return read_template(read(path), layout, names, str(path), step, order)
 
 
 def template_for(
     path: Path, layout: Layout, rule: OptimizerConfig, step: Step | None = None
 ) -> CheckpointTemplate:
-    """As `load_template`, by what a job states: its optimizer, and perhaps its names."""
+    """Reads a template as `load_template` does, with the parameter order and names that the job
+    states. rule: the stated optimizer."""
     order = optimizer_numbering(rule, layout)
     return load_template(path, layout, stated_names(layout), step, order)
 
 
 def detect_format(path: Path) -> str:
-    """The name of its format. Raises StateError where its files do not show one."""
+    """The name of a checkpoint's format. Raises StateError if its files show no known format."""
     refuse_special_file(path)
     if path_of(path).is_file():
         return load_manifest(path).form
@@ -227,8 +229,8 @@ def detect_format(path: Path) -> str:
 
 
 def newest_output(path: Path) -> Path:
-    """The newest checkpoint of a folder whose `latest` names one, else `path`. Raises StateError
-    where that one is not there."""
+    """The checkpoint that `path`/latest names, or `path` itself if there is no such file. Raises
+    StateError if the named checkpoint is missing or incomplete."""
     if path.is_dir() and not path_of(path).is_file():
         newest = latest_checkpoint(path)
         if newest is None and (gone := why_latest_is_missing(path)):

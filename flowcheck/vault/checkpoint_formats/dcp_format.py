@@ -1,11 +1,11 @@
 """torch.distributed.checkpoint folders, written by its own writer in one process for any world
 size.
 
-Tensors are whole there, under the names of the modules, and DCP itself hands each rank of any world
-its shards.
+Tensors are stored unsharded, under the names of the modules. When a job of any size loads the
+folder, DCP gives each rank its shards.
 
-The keys are those of {"model": get_model_state_dict(), "optimizer": get_optimizer_state_dict(),
-...} (torch/distributed/checkpoint/state_dict.py): states and groups by names, not numbers.
+The keys are as in {"model": get_model_state_dict(), "optimizer": get_optimizer_state_dict(), ...}
+(torch/distributed/checkpoint/state_dict.py): states and groups have names, not numbers.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ from flowcheck.vault.checkpoint_formats.torch_save_archive import (
 )
 
 DATA_SUFFIX = ".distcp"
-"""torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX."""
+"""Suffix of files with data (torch/distributed/checkpoint/filesystem.py, DEFAULT_SUFFIX)."""
 FILES = 2
-"""Files summed at once. A choice: more uses more processors and memory."""
+"""Number of files with data, which are summed at the same time. A choice: more uses more processors
+and memory."""
 
 
 def writer_of(
@@ -51,8 +52,8 @@ def writer_of(
     at: Mapping[tuple[int, int], str],
     done: Callable[[str, list[FilePiece]], None],
 ) -> Any:
-    """A storage writer of DCP's. at: labels of tensors by where they lie in memory; done: has the
-    name and the pieces of every file of data."""
+    """A storage writer for DCP that writes no data itself. at: {(address, bytes): label} of the
+    tensors. done: called with the name and the pieces of every file with data."""
     from torch.distributed.checkpoint.filesystem import FileSystemWriter, _StorageInfo
     from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItemType
     from torch.distributed.checkpoint.storage import WriteResult
@@ -83,7 +84,7 @@ def writer_of(
 
 
 def _shares(items: Sequence[Any]) -> list[list[Any]]:
-    """Of each file, in order and as equal as their tensors are."""
+    """Divides the items among the files, in order, so that the files have about the same size."""
     shares: list[list[Any]] = [[] for _ in range(FILES)]
     held = [0] * FILES
     for item in items:
@@ -98,7 +99,8 @@ def _shares(items: Sequence[Any]) -> list[list[Any]]:
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """Writes the folder. Raises StateError where the process is a rank of a job itself."""
+    """Writes the folder; see `CheckpointFormat.write`. Raises StateError if this process is itself
+    a rank of a distributed job."""
     import torch.distributed as dist
     from torch.distributed.checkpoint import state_dict_saver
     from torch.distributed.checkpoint.api import CheckpointException
@@ -132,21 +134,21 @@ def write(
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What any world of ranks saved there, whole; see dcp_reader."""
+    """Reads a folder that a job of any number of ranks saved (dcp_reader.py)."""
     return read_tree(folder)
 
 
 def recognizes(folder: Path) -> bool:
-    """Whatever wrote it, at any world size."""
+    """Whether the folder has DCP's metadata file."""
     return (folder / DCP_METADATA).is_file()
 
 
 def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:
-    """(the step with a state for every parameter, for how many there is none).
+    """(the step with optimizer states for every parameter, number of parameters without one).
 
-    DCP's loader lets the optimizer make its states before it reads (torch/distributed/checkpoint/
-    state_dict.py, _init_optim_state) and asks for those of all parameters. Where a first step from
-    zeros is that from none, zeros are what it goes on from.
+    DCP's loader lets the optimizer make its states before it reads, and requires them for all
+    parameters (torch/distributed/checkpoint/state_dict.py, _init_optim_state). Where the
+    optimizer's first step is the same from zeros as without a state, zeros are written.
     """
     given, config = parts.trainer_state, parts.trainer_state.optimizer_config
     if given.optimizer is None:
@@ -167,7 +169,8 @@ def _complete(parts: CheckpointContents) -> tuple[CheckpointContents, int]:
 
 
 def _contiguous(node: Any) -> Any:
-    """DCP saves a tensor as it lies, and reads shards of it in index order."""
+    """The tree with contiguous tensors: DCP saves a tensor's memory as it is, but reads shards in
+    index order."""
     if isinstance(node, torch.Tensor):
         return node.detach().contiguous()
     if isinstance(node, dict):

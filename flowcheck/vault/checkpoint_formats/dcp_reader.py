@@ -1,8 +1,8 @@
-"""torch.distributed.checkpoint folders of any world size, read whole and without running code.
+"""Reads torch.distributed.checkpoint folders of any world size, unsharded and without running code.
 
-.metadata is a pickle of a few classes of torch's; no other is let in. Every shard is a small
-archive of torch.save at an offset of a file, read by torch's own reader of tensors and plain
-values. Sources: torch/distributed/checkpoint/{metadata,filesystem,_nested_dict}.py.
+.metadata is a pickle of a few classes of torch; the reader refuses other classes. Every shard is a
+small archive of torch.save at an offset of a file, which torch's own reader of tensors and plain
+values loads. Sources: torch/distributed/checkpoint/{metadata,filesystem,_nested_dict}.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowcheck.vault.safe_torch_load import (
 )
 
 DCP_METADATA = ".metadata"
-"""torch/distributed/checkpoint/filesystem.py, _METADATA_FN."""
+"""Name of the metadata file (torch/distributed/checkpoint/filesystem.py, _METADATA_FN)."""
 _CHECKPOINT = "torch.distributed.checkpoint"
 _KNOWN = {
     (f"{_CHECKPOINT}.metadata", name)
@@ -54,21 +54,21 @@ _KNOWN = {
     ("pathlib._local", "PosixPath"),
 }
 METADATA_MAX_BYTES = 256 << 20
-"""Bytes. Of 100 bytes a shard: two million shards. What a pickle makes, and how long that takes,
-grows with its bytes."""
+"""Most bytes of the metadata. A shard takes about 100 bytes, so that two million shards fit. The
+time and memory to read a pickle grow with its size."""
 KEY_PARTS_MAX = 64
-"""Texts and numbers in one key of a dictionary. A choice: trainers nest a few; stops a pickle made
-to cost time."""
+"""Most texts and numbers in one key of a dictionary. A choice: trainers nest a few; it stops a
+pickle that is made to cost time."""
 VALUES_MAX = 64
-"""Values that an object is made with, or has by name, and dimensions of a tensor (torch allows 64):
-what is met again by a few bytes of a pickle must not cost more than they do."""
+"""Most arguments or attributes of an object, and dimensions of a tensor (torch allows 64). A pickle
+can refer to an object again in a few bytes, which must not cost much time."""
 NUMBER_BYTES_MAX = 40
-"""Bytes or digits of one whole number. A choice: 64 bits have 20 digits; a long one costs time in
-the square of its length."""
+"""Most bytes or digits of a whole number. A choice: 64 bits have 20 digits, and the time for a long
+number grows with the square of its length."""
 
 
 class _RefusedPickleError(pickle.UnpicklingError):
-    """A pickle holds what the metadata of torch never does."""
+    """A pickle holds something that torch's metadata never does."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding)
@@ -76,7 +76,8 @@ class _RefusedPickleError(pickle.UnpicklingError):
 
 
 class _Record:
-    """What a pickle says of an object: values, in place of an instance of torch's class."""
+    """The arguments and attributes of a pickled object, in place of an instance of torch's
+    class."""
 
     def __new__(cls, *args: Any) -> _Record:
         self = super().__new__(cls)
@@ -84,11 +85,11 @@ class _Record:
         return self
 
     def __init__(self, *args: Any) -> None:
-        """All is done in `__new__`, which a pickle may call alone."""
+        """Does nothing: a pickle may call `__new__` only, so that it does everything."""
 
 
 def _anything(*_: Any) -> None:
-    """In place of what is not looked at."""
+    """Stands for classes and functions whose results are not used."""
 
 
 def _dictionary(*args: Any) -> dict[Any, Any]:
@@ -107,7 +108,8 @@ def _size(*args: Any) -> tuple[int, ...]:
 
 
 def _key(key: Any) -> Any:
-    """What a dictionary may have as a key: nothing that takes long to compare."""
+    """Checks that a key of a dictionary is not slow to compare, and returns it. A MetadataIndex
+    becomes a tuple."""
     if type(key).__name__ == "MetadataIndex" and isinstance(key, _Record):
         offset = key.__dict__.get("offset")
         return _key((key.__dict__.get("fqn"), *(() if offset is None else offset)))
@@ -118,9 +120,12 @@ def _key(key: Any) -> Any:
 
 
 class _MetadataUnpickler(pickle._Unpickler):
-    """Imports nothing and calls nothing of torch's: each known class is one that is made for this
-    reading and holds values, each dtype torch's constant, on which nothing is built. The one
-    written in Python: that in C makes room for as many objects as a torn file says."""
+    """An unpickler that imports and calls nothing of torch. Each known class is replaced by one
+    that only holds values; a dtype is torch's constant and takes no state.
+
+    It is derived from the unpickler written in Python: the one in C reserves memory for as many
+    objects as a damaged file states.
+    """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
@@ -144,12 +149,12 @@ class _MetadataUnpickler(pickle._Unpickler):
         super().load_reduce()  # type: ignore[misc]
 
     def _refuse_many(self, values: Any) -> None:
-        """Each call copies what it is called with."""
+        """Refuses a call with many arguments, since each call copies them."""
         if type(values) is not tuple or len(values) > VALUES_MAX:
             raise _RefusedPickleError(findings.ARGUMENTS_KIND(type(values).__name__))
 
     def load_long4(self) -> None:
-        """One long number would be hashed, or added up, again and again."""
+        """Refuses a long number, which could be hashed or added again and again."""
         (size,) = struct.unpack("<i", self.read(4))  # type: ignore[attr-defined]
         if not 0 <= size <= NUMBER_BYTES_MAX:
             raise _RefusedPickleError(findings.NUMBER_TOO_LONG(size))
@@ -169,7 +174,7 @@ class _MetadataUnpickler(pickle._Unpickler):
         raise _RefusedPickleError(findings.HOLDS_EXTENSION(code))
 
     def load_build(self) -> None:
-        """A state becomes values of a record, and is put on nothing else."""
+        """Sets the state of a record; refuses a state for any other object."""
         stack: list[Any] = self.stack  # type: ignore[attr-defined]
         state = stack.pop()
         held = stack[-1]
@@ -223,7 +228,7 @@ class _MetadataUnpickler(pickle._Unpickler):
 
 @dataclass(frozen=True, slots=True)
 class SavedItem:
-    """One saved thing: some bytes of a file."""
+    """A saved shard or value: a span of a file."""
 
     path: Path
     name: str
@@ -232,7 +237,7 @@ class SavedItem:
 
     @contextmanager
     def opened(self) -> Iterator[io.BytesIO]:
-        """The bytes. Raises StateError where the file does not hold them."""
+        """The bytes as a file object. Raises StateError if the file does not hold all of them."""
         with io.BytesIO(self.read()) as file:
             yield file
 
@@ -250,7 +255,8 @@ class SavedItem:
 
 
 def metadata_of(folder: Path) -> Any:
-    """The Metadata of a folder. Raises StateError where the file is not torch's metadata."""
+    """The Metadata of a folder. Raises StateError if the file is missing or not torch's
+    metadata."""
     path = folder / DCP_METADATA
     refuse_special_file(path)
     try:
@@ -274,7 +280,8 @@ def metadata_of(folder: Path) -> Any:
 
 
 def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | None) -> SavedItem:
-    """Where a shard, or with None a plain value, was saved. Raises StateError."""
+    """Where a shard was saved, or a plain value if `offset` is None. Raises StateError if it was
+    not saved or its place is invalid."""
     info = (metadata.storage_data or {}).get((key, *(() if offset is None else offset)))
     if info is None:
         if offset is None:
@@ -291,8 +298,8 @@ def item_at(folder: Path, metadata: Any, key: str, offset: tuple[int, ...] | Non
 
 
 def read_tree(folder: Path) -> dict[str, Any]:
-    """The nested dictionary that was saved, its tensors whole. Raises StateError, which names the
-    tensor, where a shard is missing or torn, and for what is no tensor or plain value."""
+    """The saved nested dictionary, with unsharded tensors. Raises StateError that names the tensor
+    if a shard is missing or damaged, and for objects that are no tensors or plain values."""
     metadata = metadata_of(folder)
     with structure_errors_as_state_errors(str(folder / DCP_METADATA)):
         return _whole(folder, metadata)
@@ -315,8 +322,8 @@ def _whole(folder: Path, metadata: Any) -> dict[str, Any]:
 
 
 def _refuse_overlaps(folder: Path, infos: Iterable[Any]) -> None:
-    """Raises StateError where shards are told to lie within each other: each is read by itself, and
-    a file of one may be told as thousands."""
+    """Raises StateError if shards overlap. Each shard is read by itself, so that thousands of
+    overlapping shards would make a small file large."""
     sums: dict[str, int] = {}
     ends: dict[str, int] = {}
     for info in infos:
@@ -429,7 +436,7 @@ def _optimizer_in(node: Any) -> Any:
 
 
 def _listed(node: Any) -> Any:
-    """Dictionaries that were lists: their keys are 0, 1, 2 ..."""
+    """The tree with lists in place of dictionaries whose keys are 0, 1, 2, ..."""
     if not isinstance(node, dict):
         return node
     inside = {key: _listed(value) for key, value in node.items()}

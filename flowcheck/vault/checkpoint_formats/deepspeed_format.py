@@ -1,17 +1,17 @@
-"""DeepSpeed folders, without ZeRO and of stages 1 and 2: written for any number of ranks, read
-without DeepSpeed.
-
-Read, ranks' flat parts are put together and cut into parameters, as its own utils/zero_to_fp32.py
-does. Of its classes that its files hold, stand-ins that do nothing are let in; no other.
+"""DeepSpeed folders without ZeRO and of ZeRO stages 1 and 2: written for any number of ranks, and
+read without DeepSpeed.
 
 latest                                         the tag
-TAG/mp_rank_00_model_states.pt                 module, counters; without ZeRO the optimizer as well
+TAG/mp_rank_00_model_states.pt                 module, counters; without ZeRO the optimizer too
 TAG/zero_pp_rank_N_mp_rank_00_optim_states.pt  rank N's part of each group's flat state
+
+The reader joins the ranks' flat parts and splits them into parameters, as DeepSpeed's
+utils/zero_to_fp32.py does. DeepSpeed's files hold objects of a few of its classes; the reader loads
+stand-ins for these and refuses other classes. Stage 3, which shards each parameter, and tensor
+parallelism, which splits layers by rules of each layer, are not written.
 
 Sources: runtime/engine.py (_common_checkpoint_state, _load_checkpoint, _get_rank_zero_ckpt_name),
 runtime/zero/stage_1_and_2.py (state_dict, _load_legacy_checkpoint), checkpoint/constants.py.
-Stage 3 cuts every parameter by itself, tensor parallelism by rules of each layer: neither is
-written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SHARD = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states
 
 
 class Standin:
-    """In place of an object of DeepSpeed's own: what it holds is not looked at."""
+    """Stands for an object of one of DeepSpeed's classes, whose content is not used."""
 
 
 STANDINS = (
@@ -62,8 +62,9 @@ STANDINS = (
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """{"model", "optimizer", "scheduler", "masters", "step"}, as far as there are any. Raises
-    StateError for tensor parallelism, stage 3, and shards that do not fit together."""
+    """{"model", "optimizer", "scheduler", "masters", "step"}, without the parts that the folder
+    does not have. Raises StateError for tensor parallelism, stage 3, and shards that do not fit
+    together."""
     place = _place(folder)
     if len(list(place.glob("*_model_states.pt"))) > 1:
         raise StateError(findings.MODEL_PARALLEL(place))
@@ -103,7 +104,7 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def _ranks(place: Path) -> list[dict[str, Any]]:
-    """Every rank's optimizer_state_dict, in order."""
+    """The optimizer_state_dict of every rank, in the order of ranks; [] without ZeRO."""
     named = {}
     for file in place.glob("*_optim_states.pt"):
         told = _SHARD.fullmatch(file.name)
@@ -129,7 +130,8 @@ def _ranks(place: Path) -> list[dict[str, Any]]:
 def _whole(
     place: Path, shapes: Any, parts: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """(float32 parameters by name, an optimizer's state_dict by name)."""
+    """(float32 parameters by name, the optimizer's state_dict with names), joined from all
+    ranks."""
     try:
         masters: dict[str, torch.Tensor] = {}
         states: dict[str, dict[str, Any]] = {}
@@ -155,7 +157,8 @@ def _whole(
 
 
 def _state(part: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """Of one group: of a rank's own optimizer, or, as elastic checkpoints have it, of a list."""
+    """A rank's optimizer state of one group: from a state_dict, or from a list as in elastic
+    checkpoints."""
     base = part["base_optimizer_state"]
     whole = base["state"] if isinstance(base, dict) else dict(enumerate(base))
     found: Mapping[str, Any] = whole.get(number, {})
@@ -177,16 +180,18 @@ def _split(
 
 
 VERSION = "0.14.0"
-"""Of DeepSpeed, whose layout this is: later ones read it, and all ask for one above 0.3.17."""
+"""Version of DeepSpeed whose layout is written. Later versions read it; all require one above
+0.3.17."""
 ALIGN = 2
-"""A flat group is a whole number of so many elements a rank (nccl_start_alignment_factor)."""
+"""Each rank's part of a flat group is a multiple of this number of elements
+(nccl_start_alignment_factor)."""
 
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """Writes the folder. Raises ConfigError for another stage, StateError for what ZeRO's flat
-    groups cannot hold, the parameter named."""
+    """Writes the folder; see `CheckpointFormat.write`. Raises ConfigError for a stage above 2,
+    StateError that names a parameter whose state ZeRO's flat groups cannot hold."""
     if options.stage not in (0, 1, 2):
         raise ConfigError("--zero", options.stage, ZERO_STAGE())
     refuse_several_optimizers(parts, "DeepSpeed")
@@ -212,7 +217,7 @@ def write(
 
 
 def recognizes(folder: Path) -> bool:
-    """Shards of a model, here or below a tag."""
+    """Whether the folder, or a folder in it, has DeepSpeed's files of a model."""
     patterns = ("*_model_states.pt", "*/*_model_states.pt")
     return any(any(folder.glob(pattern)) for pattern in patterns)
 
@@ -257,7 +262,7 @@ def _shapes(parts: CheckpointContents) -> list[OrderedDict[str, torch.Size]]:
 
 
 def _part(parts: CheckpointContents, options: FormatOptions, rank: int) -> dict[str, Any]:
-    """One rank's optimizer_state_dict."""
+    """The optimizer_state_dict of one rank."""
     states, flats, paddings = {}, [], []
     for number, names in enumerate(_groups(parts)):
         kinds, numbers = _kinds(parts, names)
@@ -288,8 +293,9 @@ def _part(parts: CheckpointContents, options: FormatOptions, rank: int) -> dict[
 
 
 def _kinds(parts: CheckpointContents, names: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """(states of a parameter's shape, states that the group has one of). Raises StateError for a
-    parameter that is not at the same step as the others, or has states of another shape."""
+    """(states with a parameter's shape, {state: its value} of states that a group has once). Raises
+    StateError for a parameter whose states are from another step than the others' or have another
+    shape."""
     held = parts.named_states
     first = held.get(names[0], {})
     flat, one = [], {}
@@ -319,7 +325,7 @@ def _master(parts: CheckpointContents, name: str) -> torch.Tensor:
 def _part_of_rank(
     tensors: Sequence[torch.Tensor], ranks: int, rank: int
 ) -> tuple[torch.Tensor, int]:
-    """(one rank's part of the tensors back to back, zeros at its end)."""
+    """(one rank's part of the tensors laid back to back, number of zeros at its end)."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     padding = -flat.numel() % (ALIGN * ranks)
     each = (flat.numel() + padding) // ranks

@@ -1,7 +1,8 @@
-"""The checkpoint formats: all that the rest of the program knows of one is a field of its row.
+"""The table of checkpoint formats. The rest of the program knows a format only by its row here.
 
-A further format is a module in this folder, a row in the table below, and one in the README of the
-vault. Pure data, no torch: a format's module is loaded when something is written or read with it.
+To add a format, add a module in this folder, a row in the table below, and a row in the README of
+the vault. This module is pure data and does not import torch: a format's module is loaded when
+something is written or read in the format.
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ if TYPE_CHECKING:  # torch stays out
     from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 
 PARTS = ("model", "optimizer", "scheduler", "scaler", "averages", "masters", "step")
-"""What a checkpoint is made of; each format has a place for some."""
+"""The parts of a checkpoint. Each format has a place for some of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """What a format is asked for beside its name; `CheckpointFormat.options` tells who takes it.
-    flag, unit: how a user gives it."""
+    """The options of all formats. `CheckpointFormat.options` names the ones that a format takes.
+    flag, unit: the command-line option, and its unit."""
 
     keys: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "--keys"})
-    """Part to its key, nested by dots; "" leaves the part out."""
+    """{part: its key in the written dictionary}; dots nest keys, and "" leaves the part out."""
     like: Path | None = None
-    """An earlier checkpoint of the job, or a model's folder: what is passed through from there."""
+    """An earlier checkpoint of the job, or a model's folder, from which names, buffers and other
+    files are copied."""
     shard_bytes: int = field(
         default=5_000_000_000, metadata={"flag": "--shard-mb", "unit": 1_000_000}
     )
-    """Least whole number of files of at most so many bytes."""
+    """Most bytes of tensors per file; a single larger tensor has a file of its own."""
     ranks: int = field(default=1, metadata={"flag": "--ranks"})
-    """Data-parallel ranks that will load it."""
+    """Number of data-parallel ranks that will load the checkpoint."""
     stage: int = field(default=0, metadata={"flag": "--zero"})
-    """ZeRO's, 0 for none."""
+    """ZeRO stage of the trainer that will load the checkpoint; 0: no ZeRO."""
 
 
 NO_OPTIONS = FormatOptions()
@@ -49,27 +51,27 @@ NO_OPTIONS = FormatOptions()
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFormat:
-    """One way to keep a step."""
+    """A checkpoint format."""
 
     name: str
     module: str
-    """It has `write` and `read`, and `recognizes` where the format shows in its files; `.NAME`: a
-    module of this folder."""
+    """Module with the functions `write` and `read`, and `recognizes` if the format can be
+    recognised by its files. `.NAME`: a module of this folder."""
     folder: bool
-    """An output is a folder, else one file."""
+    """True: an output is a folder. False: it is one file."""
     what: str
-    """For users, a phrase."""
+    """Description for users, a phrase."""
     options: tuple[str, ...] = ()
-    """Those of `FormatOptions` that it takes, beside `like`, which all take."""
+    """Fields of `FormatOptions` that the format takes. All formats also take `like`."""
     needs_like: Finding | None = None
-    """What `like` must be; None: a step is written without it as well."""
+    """Why the format needs `like`; None: it does not need `like`."""
     keeps_groups_of_like: bool = False
-    """A trainer goes on with the optimizer's groups of `like`: they must be those that the job file
-    states."""
+    """True: a trainer continues with the parameter groups of `like`, so that they must agree with
+    the job file."""
     like_may_be_configuration: bool = False
-    """`like` may be a model's folder with a config.json and no checkpoint."""
+    """True: `like` may be a model's folder with a config.json and no checkpoint."""
     reader_verifies: bool = False
-    """`read` holds what it reads against the manifest."""
+    """True: `read` verifies the files against the manifest itself."""
 
     def write(
         self,
@@ -78,15 +80,16 @@ class CheckpointFormat:
         options: FormatOptions,
         sums: ChecksummedWriter,
     ) -> tuple[Finding, ...]:
-        """Writes into an empty folder or a new file and syncs it; why it is no full resume."""
+        """Writes a step into an empty folder or a new file. Returns why a trainer that resumes from
+        it does not continue exactly as before; (): it does."""
         return tuple(self._loaded.write(contents, place, options, sums))
 
     def read(self, path: Path) -> Any:
-        """What is there as one nested dictionary, as torch.load would give it."""
+        """A checkpoint as one nested dictionary, in the form that torch.load returns."""
         return self._loaded.read(path)
 
     def recognizes(self, path: Path) -> bool:
-        """Whether a file, or folder, that somebody else wrote is of this format."""
+        """Whether a file or folder without a manifest of FlowCheck is in this format."""
         told = getattr(self._loaded, "recognizes", None)
         return told is not None and bool(told(path))
 
@@ -96,7 +99,7 @@ class CheckpointFormat:
 
 
 NATIVE_FORMAT = "flowcheck"
-"""The format of steps that are kept and served, and of a [persist] that names none."""
+"""The format of checkpoints that FlowCheck writes where no other format is stated."""
 _ROWS = (
     CheckpointFormat(
         NATIVE_FORMAT,
@@ -133,24 +136,25 @@ _ROWS = (
     ),
 )
 FORMATS = {one.name: one for one in _ROWS}
-"""By name. What somebody else wrote is of the first whose `recognizes` says so."""
+"""{name: format}. A foreign checkpoint has the first format whose `recognizes` is true."""
 
 
 def format_named(name: str, key: str = "--format") -> CheckpointFormat:
-    """key: the setting or option that names it. Raises ConfigError for an unknown format."""
+    """The format of this name. key: the setting or option that states the name, for errors. Raises
+    ConfigError for an unknown format."""
     if name not in FORMATS:
         raise ConfigError(key, name, findings.ONE_OF(tuple(FORMATS)))
     return FORMATS[name]
 
 
 def formats_taking(option: str) -> str:
-    """The formats that take an option of `FormatOptions`."""
+    """The names of the formats that take an option of `FormatOptions`, joined by "and"."""
     return " and ".join(one.name for one in FORMATS.values() if option in one.options)
 
 
 def check_options(options: FormatOptions, form: str | None) -> None:
-    """Raises ConfigError for an option that the format does not take, as it would do nothing.
-    form: None where a template is filled."""
+    """Raises ConfigError for an option that the format does not take and that would do nothing.
+    form: the format's name; None: the output is made from a template."""
     taken = FORMATS[form].options if form in FORMATS else ()
     for own in fields(FormatOptions):
         given = getattr(options, own.name)
@@ -166,7 +170,7 @@ def check_options(options: FormatOptions, form: str | None) -> None:
 
 
 def keys_in(stated: str) -> dict[str, str]:
-    """`model=state_dict,optimizer=app.optim` as a mapping. Raises ConfigError."""
+    """Parses `model=state_dict,optimizer=app.optim` to {part: key}. Raises ConfigError."""
     found: dict[str, str] = {}
     for one in filter(None, (part.strip() for part in stated.split(","))):
         part, equals, key = one.partition("=")

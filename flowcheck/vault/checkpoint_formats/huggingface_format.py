@@ -1,9 +1,9 @@
-"""A model folder as transformers' save_pretrained leaves it and from_pretrained takes it.
+"""A model folder as transformers' save_pretrained writes it and from_pretrained reads it.
 
-model.safetensors, or model-00001-of-00002.safetensors ... with model.safetensors.index.json:
+It has model.safetensors, or model-00001-of-00002.safetensors ... with model.safetensors.index.json:
 {"metadata": {"total_size"}, "weight_map": {tensor: file}} (huggingface_hub/serialization,
-split_torch_state_dict_into_shards). Tied weights are in it once, as the model ties them again when
-it is loaded. Configuration and tokenizer are those of the folder that is given.
+split_torch_state_dict_into_shards). A tied weight is in it once, since the model ties its weights
+again when it is loaded. Configuration and tokenizer are copied from the folder `--like`.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf")
-"""Ends of names that are weights, or a trainer's state, of another step."""
+"""Suffixes of files with weights, or a trainer's state, of another step; they are not copied."""
 PASSED_MAX_BYTES = 256 << 20
-"""Bytes. A choice: a vocabulary may be large; nothing that is passed through is larger, and it is
-read into memory."""
+"""Most bytes of a copied file, which is read into memory. A choice: a vocabulary may be large."""
 STATE = "trainer_state.json"
-"""transformers' Trainer, beside optimizer.pt and scheduler.pt."""
+"""File of transformers' Trainer with its step; it stands beside optimizer.pt and scheduler.pt."""
 
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """Writes and syncs the folder. Raises ConfigError where `like` is no folder with a
-    config.json."""
+    """Writes the folder; see `CheckpointFormat.write`. Raises ConfigError if `like` is a folder
+    without a config.json."""
     like = options.like if options.like is not None and options.like.is_dir() else None
     if like is not None and not (like / "config.json").is_file():
         raise ConfigError("--like", str(like), checkpoint_options.LIKE_WITHOUT_CONFIG())
@@ -73,8 +72,8 @@ def write(
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """{"model"} of all shards; of a folder of transformers' Trainer its optimizer, scheduler and
-    step as well."""
+    """{"model"} from all files with weights; from a folder of transformers' Trainer also
+    "optimizer", "scheduler" and "step"."""
     model: dict[str, torch.Tensor] = {}
     files = _files(folder)
     for name in files:
@@ -94,15 +93,16 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def recognizes(folder: Path) -> bool:
-    """Weights and nothing that tells of another format; a step of ours is none, also where its
-    manifest is missing."""
+    """Whether the folder has files with weights, and is not a step in FlowCheck's own format
+    without its manifest."""
     weights = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
     found = any(any(folder.glob(pattern)) for pattern in weights)
     return found and not holds_native_files(folder)
 
 
 def _in_its_words(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Without what wrappers put before every name (DistributedDataParallel, torch.compile)."""
+    """The tensors without the prefixes that DistributedDataParallel and torch.compile put before
+    every name."""
     for prefix in ("module.", "_orig_mod."):
         if tensors and all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
@@ -112,7 +112,7 @@ def _in_its_words(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _shards(
     tensors: dict[str, torch.Tensor], shard_bytes: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """In order, each of at most so many bytes, or of one tensor."""
+    """The tensors in order, in shards of at most `shard_bytes` or of a single tensor."""
     shard: dict[str, torch.Tensor] = {}
     held = 0
     for name, tensor in tensors.items():
@@ -129,7 +129,8 @@ def _shard(number: int, count: int) -> str:
 
 
 def _passed(like: Path) -> Iterator[Path]:
-    """What of a model's folder is no weights: configuration, tokenizer, licence, code."""
+    """The files of a model's folder that are not weights: configuration, tokenizer, licence,
+    code."""
     for file in sorted(like.iterdir()):
         of_weights = file.name.endswith((*WEIGHTS, ".index.json", ".manifest.json"))
         known = file.name in (STATE, "manifest.json") or file.name.startswith(".")
@@ -143,7 +144,8 @@ def _passed(like: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> list[str]:
-    """The names of the files with weights. Raises StateError where an index names others."""
+    """The names of the files with weights. Raises StateError if there are none or an index is
+    invalid."""
     for index, one in ((INDEX, ONE), (OLD_INDEX, OLD)):
         if (folder / index).is_file():
             try:
@@ -163,7 +165,8 @@ def _files(folder: Path) -> list[str]:
 
 
 def _step(folder: Path, files: list[str]) -> int | None:
-    """Optimizer steps applied, where the trainer's state or a file's metadata tell."""
+    """The step by the Trainer's state or the metadata of the first file; None: neither states
+    it."""
     if (folder / STATE).is_file():
         try:
             return int(json.loads(text_of(folder / STATE))["global_step"])

@@ -1,5 +1,5 @@
 """Megatron-LM folders of one model-parallel rank (--ckpt-format torch): read, and written by
-filling an earlier one.
+filling in an earlier checkpoint of the run.
 
 Sources, of Megatron-LM: core/optimizer/optimizer.py (FP32Optimizer.state_dict and
 Float16OptimizerWithFloat16Params.state_dict: the inner optimizer below "optimizer",
@@ -11,8 +11,8 @@ latest_checkpointed_iteration.txt              the iteration, or "release"
 iter_0000100/mp_rank_00/model_optim_rng.pt     {"args", "iteration", "model", "optimizer", ...}
 
 Source: Megatron-LM's megatron/training/checkpointing.py (get_checkpoint_name, generate_state_dict,
-load_checkpoint). What of a file no step of a replica tells comes from an earlier one of the run.
-Its newer torch_dist folders are those of torch.distributed.checkpoint.
+load_checkpoint). Megatron-LM's newer torch_dist folders are folders of
+torch.distributed.checkpoint (dcp_format.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from flowcheck.vault.safe_torch_load import (
 
 MASTERS = "fp32_from_fp16_params"
 SCHEDULERS = ("opt_param_scheduler", "lr_scheduler")
-"""load_checkpoint takes the second where there is one."""
+"""Keys of the scheduler's state. load_checkpoint prefers the second one."""
 KEPT = {
     "rng_state": "random states",
     "rerun_state_machine": "the rerun state machine",
@@ -60,8 +60,9 @@ KEPT = {
 
 @structure_errors_as_state_errors("--like")
 def fill_megatron_tree(tree: Any, parts: CheckpointContents, what: str) -> list[Finding]:
-    """Puts the step into `tree`, which `what` names; returns what stays of the earlier step.
-    Raises StateError where it is of another model or optimizer."""
+    """Puts the step into `tree`, the earlier checkpoint. what: its name in errors. Returns findings
+    about parts that stay from the earlier step. Raises StateError if `tree` is of another model or
+    optimizer."""
     if not isinstance(tree, dict) or not isinstance(tree.get("iteration"), int):
         raise StateError(findings.NO_ITERATION(what))
     if not isinstance(tree.get("model"), dict):
@@ -83,7 +84,7 @@ def fill_megatron_tree(tree: Any, parts: CheckpointContents, what: str) -> list[
 
 
 def _model_in(node: dict[str, Any], parts: CheckpointContents, what: str) -> dict[str, Any]:
-    """The dictionary with the parameters' names; older versions have it within others."""
+    """The dictionary with the parameters; older versions of Megatron-LM nest it in others."""
     for found in _dicts(node):
         if found.keys() >= parts.trainer_state.model.keys():
             return found
@@ -144,7 +145,7 @@ def _kinds(
 def _fill_masters(
     own: dict[str, Any], numbers: Mapping[int, int], parts: CheckpointContents, what: str
 ) -> None:
-    """In the order of groups, of parameters of two bytes alone."""
+    """Fills in the master weights, which only two-byte parameters have, in the order of groups."""
     given = parts.trainer_state
     assert given.optimizer is not None, "asked before"
     masters = given.masters or {}
@@ -171,7 +172,8 @@ def _fill_scale(own: dict[str, Any], parts: CheckpointContents, before: int) -> 
 
 
 def _fill_counts(tree: dict[str, Any], moved: int, before: int) -> list[Finding]:
-    """Samples, which both the schedule and the data loader count."""
+    """Moves the numbers of samples, which both the schedule and the data loader count, by `moved`
+    steps."""
     args = tree.get("args")
     each = getattr(args, "global_batch_size", None)
     if args is None or not isinstance(each, int) or getattr(args, "rampup_batch_size", None):
@@ -185,17 +187,19 @@ def _fill_counts(tree: dict[str, Any], moved: int, before: int) -> list[Finding]
 
 
 MEGATRON_LATEST = "latest_checkpointed_iteration.txt"
-"""megatron/training/checkpointing.py, get_checkpoint_tracker_filename."""
+"""File with the newest iteration (megatron/training/checkpointing.py,
+get_checkpoint_tracker_filename)."""
 RANK_FILE = "mp_rank_00/model_optim_rng.pt"
 OWN = ("megatron.", "transformer_engine.", "signal.", "enum.")
-"""Modules of what a run keeps beside its tensors (args, the rerun state machine)."""
+"""Prefixes of modules whose objects a run saves beside its tensors (args, the rerun state
+machine)."""
 
 
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """Writes the folder. Raises StateError where the earlier checkpoint is of another model or
-    optimizer."""
+    """Writes the folder; see `CheckpointFormat.write`. Raises StateError if the earlier checkpoint
+    is of another model or optimizer."""
     assert options.like is not None, "the table of formats says that it is needed"
     tree = _loaded(_file_of(options.like))
     told = fill_megatron_tree(tree, parts, str(options.like))
@@ -208,12 +212,12 @@ def write(
 
 
 def read(folder: Path) -> Any:
-    """What rank 0 saved. Raises StateError for several model-parallel ranks."""
+    """The tree that rank 0 saved. Raises StateError for several model-parallel ranks."""
     return _loaded(_file_of(folder))
 
 
 def recognizes(folder: Path) -> bool:
-    """The file that names the newest iteration, or the shards of one."""
+    """Whether the folder has the file with the newest iteration, or the files of an iteration."""
     shards = folder.glob("mp_rank_*/model_optim_rng.pt")
     return (folder / MEGATRON_LATEST).is_file() or any(shards)
 
@@ -229,7 +233,7 @@ def _file_of(folder: Path) -> Path:
 
 
 def _loaded(path: Path) -> Any:
-    """The tree; objects of classes of Megatron's own stand in it as they lie there."""
+    """The tree in a file, with stand-ins for objects of Megatron-LM's classes."""
     refuse_special_file(path)
     try:
         with only_allowed(()):

@@ -1,5 +1,5 @@
-"""FlowCheck's own checkpoint format: safetensors and a JSON manifest. Steps are saved in it below
-this room as well (replica/checkpoint/checkpoint_save.py)."""
+"""FlowCheck's own checkpoint format: safetensors and a JSON manifest. The replica writes it too
+(replica/checkpoint/checkpoint_save.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 def write(
     parts: CheckpointContents, folder: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """The step's own files; what an earlier checkpoint alone tells has no place in them."""
+    """Writes the folder; see `CheckpointFormat.write`. Parts that are known only from an earlier
+    checkpoint have no place in this format."""
     sums.format_fields.update(
         checkpoint_save.write_files(parts.trainer_state, folder, parts.layout, sums)
     )
@@ -33,7 +34,8 @@ def write(
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """As torch.load of {"model", "optimizer", "scheduler", "scaler", "averages", "step"}."""
+    """{"model", "optimizer", "scheduler", "scaler", "averages", "masters", "step"}, without the
+    parts that the step does not have."""
     kept = checkpoint_save.load(folder)
     found: dict[str, Any] = {"model": kept.model}
     if kept.manifest.kind is FULL:
@@ -50,5 +52,5 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def holds_native_files(folder: Path) -> bool:
-    """Those of a step; no other program writes these two beside each other."""
+    """Whether the folder has the two files of a step, which no other program writes together."""
     return all((folder / name).is_file() for name in (MODEL, OPTIMIZER))

@@ -1,5 +1,6 @@
-"""Stand-ins for pickled objects whose classes are not installed, or that no file may make, in a
-file that is read to be written again: kept as they lie there, and none of their code is run."""
+"""Stand-ins for pickled objects whose classes are not installed or not trusted, in a file that is
+read to be written again. The objects are kept as they are in the file; none of their code is
+run."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ NUMPY = (
     "numpy.ndarray",
     "numpy.dtype",
 )
-"""What numpy's arrays are pickled with, under the names old and new. numpy's own take sizes, flags
-and pointers of elements from a file as they come."""
+"""Names in the pickles of numpy's arrays, old and new. numpy's own functions would trust sizes,
+flags and element pointers from a file."""
 NUMBERS = np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
+"""Type codes of the dtypes that are restored: whole numbers, floating-point numbers, booleans."""
 DEPTH_MAX = 900
-"""Dictionaries and lists within each other: Python's own recursion ends at 1,000."""
+"""Most levels of nested dictionaries and lists: Python's recursion limit is 1,000."""
 
 
 class _InvalidArrayError(ValueError):
@@ -35,7 +37,7 @@ class _InvalidArrayError(ValueError):
 
 
 class PickleStandIn:
-    """What a pickle says of an object: what it was made with, and its state."""
+    """The arguments and the state of a pickled object."""
 
     def __new__(cls, *made_with: Any) -> PickleStandIn:
         self = super().__new__(cls)
@@ -43,7 +45,7 @@ class PickleStandIn:
         return self
 
     def __init__(self, *made_with: Any) -> None:
-        """All is done in `__new__`, which a pickle may call alone."""
+        """Does nothing: a pickle may call `__new__` only, so that it does everything."""
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__["state"] = state
@@ -54,20 +56,21 @@ class PickleStandIn:
 
 
 def stand_in(name: str) -> tuple[type[PickleStandIn], str]:
-    """A class in place of the one that a pickle calls `name`, as torch's safe_globals takes it."""
+    """A class that stands for the one with this name in a pickle, in the form that torch's
+    safe_globals takes."""
     module, _, own = name.rpartition(".")
     kind = type(own, (PickleStandIn,), {"__module__": module, "__qualname__": own})
     return kind, name
 
 
 def restore_numpy_arrays(tree: Any, where: str) -> Any:
-    """The tree with numpy's arrays of numbers in place of what their pickles say. Raises StateError
-    for any other array."""
+    """The tree with numpy's arrays of numbers in place of their stand-ins. where: the file's name
+    in errors. Raises StateError for any other array."""
     return _Reviving(where).of(tree)
 
 
 class _Reviving:
-    """Each part once, wherever it is met again."""
+    """Restores the arrays in a tree; a part that is met again is restored once."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -106,7 +109,8 @@ def _name(kind: type) -> str:
 
 
 def _array(node: PickleStandIn) -> np.ndarray:
-    """numpy's `ndarray.__reduce__`: an empty one, and (1, shape, dtype, Fortran's order, bytes)."""
+    """An array from its stand-in. numpy's `ndarray.__reduce__` gives an empty array and the state
+    (1, shape, dtype, whether in Fortran order, bytes)."""
     made_of, shape, _ = node.__dict__["made_with"]
     if _name(made_of) != "numpy.ndarray" or shape != (0,):
         kind, size = f"{made_of!r:.60}", f"{shape!r:.60}"
@@ -119,7 +123,8 @@ def _array(node: PickleStandIn) -> np.ndarray:
 
 
 def _dtype(node: Any) -> np.dtype[Any]:
-    """numpy's `dtype.__reduce__`: its code, then (version, order of bytes, ...)."""
+    """A dtype from its stand-in. numpy's `dtype.__reduce__` gives the type code and the state
+    (version, byte order, ...)."""
     if not isinstance(node, PickleStandIn) or _name(type(node)) != "numpy.dtype":
         raise _InvalidArrayError(findings.NOT_A_DTYPE(type(node).__name__))
     code, state = node.__dict__["made_with"][0], node.__dict__.get("state")
@@ -130,9 +135,11 @@ def _dtype(node: Any) -> np.dtype[Any]:
 
 
 class _Naming(pickle._Pickler):
-    """Writes a class that stands in under the name of the one it stands for, which need not be
-    there: nothing is imported, or put into a module, by a name out of a file. The one written in
-    Python: that in C looks every class up."""
+    """A pickler that writes a stand-in under the name of the class it stands for. This class need
+    not be installed, and nothing is imported by a name from a file.
+
+    It is derived from the pickler written in Python: the one in C looks up every class.
+    """
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
         if not (isinstance(obj, type) and issubclass(obj, PickleStandIn)):
@@ -143,9 +150,9 @@ class _Naming(pickle._Pickler):
 
 
 PICKLING: Any = SimpleNamespace(Pickler=_Naming, __name__="pickle", dumps=pickle.dumps)
-"""torch.save's pickle_module for trees with such objects."""
+"""torch.save's pickle_module for trees with stand-ins."""
 
 
 def stand_ins_for(names: Sequence[str]) -> list[tuple[type[PickleStandIn], str]]:
-    """Of torch's safe_globals: a stand-in for each of these names, and for numpy's."""
+    """Stand-ins for these names and for numpy's, in the form that torch's safe_globals takes."""
     return [stand_in(name) for name in dict.fromkeys((*names, *NUMPY))]

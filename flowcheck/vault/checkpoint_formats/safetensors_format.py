@@ -1,4 +1,4 @@
-"""Parameters alone, as one safetensors file; what else there is to know is in its manifest."""
+"""Model parameters only, in one safetensors file; the manifest beside it has the rest."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 
 ZIP_MAGIC = b"PK\x03\x04"
-"""Of torch.save's archives."""
+"""First bytes of the zip archives that torch.save writes."""
 
 
 def write(
     parts: CheckpointContents, path: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """Writes the file; why it is no full resume. A tied weight is in it once, under its first
-    name. Its metadata tell the "step", and as "older" what is of another one, {name: step} as
-    JSON."""
+    """Writes the file; see `CheckpointFormat.write`. A tied weight is in it once, under its first
+    name. The file's metadata have the "step", and as "older" the tensors from another step, {name:
+    step} in JSON."""
     told = {**FOR_TORCH, "step": str(parts.trainer_state.step)}
     if parts.older:  # whoever has this file alone is told as well
         told["older"] = json.dumps(parts.older)
@@ -40,14 +40,15 @@ def write(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """{"model"} and, where the file's metadata tell it, {"step"}."""
+    """{"model"}, and "step" if the file's metadata state it."""
     found: dict[str, Any] = {"model": read_tensors(path)}
     step = step_in(path)
     return found if step is None else {**found, "step": step}
 
 
 def step_in(path: Path) -> int | None:
-    """The step that a file's metadata tell. Raises StateError for an incomplete file."""
+    """The step in a file's metadata; None: there is none. Raises StateError for an incomplete
+    file."""
     refuse_special_file(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -58,7 +59,8 @@ def step_in(path: Path) -> int | None:
 
 
 def recognizes(path: Path) -> bool:
-    """By its name, or where JSON stands behind the eight bytes of its length. Raises OSError."""
+    """Whether a file is in this format, by its suffix or by JSON after the eight bytes of its
+    length. Raises OSError."""
     with path.open("rb") as file:
         begin = file.read(9)
     return (begin[:4] != ZIP_MAGIC and begin[8:] == b"{") or path.suffix == ".safetensors"

@@ -1,5 +1,5 @@
-"""Tensors that share flat memory as tensors that own their storage, without a copy: torch.save
-writes whole storages."""
+"""Gives tensors that share flat memory a storage of their own, without a copy. torch.save writes
+whole storages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 
 def with_own_storage(node: Any, made: dict[int, torch.Tensor] | None = None) -> Any:
-    """The same tree; each of its tensors over a storage of exactly its bytes. What was one tensor
-    is one again."""
+    """The tree with each tensor over a storage of exactly its bytes. A tensor that stands in
+    several places stays a single tensor."""
     made = {} if made is None else made
     if isinstance(node, torch.Tensor):
         if id(node) not in made:
@@ -40,23 +40,24 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def raw_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a dense tensor as they lie in memory."""
+    """The bytes of a dense tensor in the order of memory, as a view."""
     flat = torch.as_strided(tensor.detach(), (tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
 
 
 def address_of(raw: memoryview) -> tuple[int, int]:
-    """(first byte's address, bytes)."""
+    """(address of the first byte, number of bytes)."""
     return int(np.frombuffer(raw, np.uint8).ctypes.data), raw.nbytes
 
 
 def by_address(tensors: Mapping[str, torch.Tensor]) -> dict[tuple[int, int], str]:
-    """Labels by `address_of` each tensor that has any bytes."""
+    """{`address_of` a tensor: its label}, for tensors that have bytes."""
     return {address_of(raw_of(t)): label for label, t in tensors.items() if t.numel()}
 
 
 def labelled_tensors(tree: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """(path, tensor) of every tensor, in order; one met again is told once, by its first path."""
+    """(path, tensor) of every tensor, in order. A tensor that stands in several places comes once,
+    with its first path."""
     seen: set[int] = set()
     for label, tensor in _met(tree, ()):
         own = tensor.untyped_storage()._cdata

@@ -1,13 +1,14 @@
-"""The zip archives of torch.save as pieces of memory, with checksums filled in while they are
-written.
+"""The zip archives of torch.save as pieces of memory, with crc-32 checksums filled in while they
+are written.
 
-torch.save hands over a tensor's own memory, so that what comes is known by its address. Its archive
-is told to leave check sums out, which it makes by itself at half the rate of a disk; they are put
-in here. Of an entry the archive has its sum twice (PKWARE's APPNOTE.TXT): in the descriptor that
-comes behind its bytes (4.3.9), and in the central directory, in the same order (4.3.12).
+torch.save writes from a tensor's own memory, so that this module recognises the tensor by its
+address. torch computes checksums at half the rate of a disk; so it is told to leave them out, and
+they are filled in here. An archive has the checksum of an entry twice (PKWARE's APPNOTE.TXT): in
+the descriptor after the entry's bytes (4.3.9), and in the central directory, in the same order
+(4.3.12).
 
-Those of one dtype and shape differ in the tensor's bytes and in the sum of these alone: torch makes
-one of each, and the others are put together from it.
+Archives of tensors with the same dtype and shape differ only in the tensor's bytes and their
+checksum. torch makes one archive of each kind, and the others are derived from it.
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ from flowcheck.vault.checkpoint_formats.tensor_storage import address_of, raw_of
 
 DESCRIPTOR, DIRECTORY = b"PK\x07\x08", b"PK\x01\x02"
 DESCRIPTORS = {16: "<4sIII", 24: "<4sIQQ"}
-"""Bytes of one to its fields: signature, crc-32, compressed and uncompressed size."""
+"""{bytes of a descriptor: its fields}: signature, crc-32, compressed and uncompressed size."""
 ENTRY = struct.Struct("<4s6H3I3H")
-"""Of the directory up to the lengths of name, extra field and comment."""
+"""An entry of the directory, up to the lengths of name, extra field and comment."""
 ENTRY_BYTES, ENTRY_CRC = 46, 16
 DESCRIPTOR_CRC = 4
 LARGE_BYTES = 1 << 16
-"""Bytes. What is smaller is summed, and put together with its neighbours, before it is written. A
-choice: smaller costs calls."""
+"""Bytes of the smallest piece that is written by itself. Smaller ones are summed and joined with
+their neighbours first. A choice: smaller costs calls."""
 
 
 class PieceRecorder(io.RawIOBase):
-    """A file to write to. tensors: (address, bytes) of memory that stays as it is as long as the
-    pieces are used, to a label; one that is met has its label once, whoever else records."""
+    """A file object that records what is written to it as pieces.
+
+    tensors: {(address, bytes): label} of memory that must not change while the pieces are used.
+    met: labels already given to a piece by any recorder, each of which is given once.
+    """
 
     def __init__(self, tensors: Mapping[tuple[int, int], str], met: set[str]) -> None:
         super().__init__()
@@ -57,14 +61,15 @@ class PieceRecorder(io.RawIOBase):
         return self._at
 
     def aligned(self) -> int:
-        """Where a whole block of the file begins: an archive there has its tensor's blocks there
-        as well (torch aligns within an archive), and the sums of both have the same to do."""
+        """Adds zeros up to the next whole sha256 block, and returns the position. torch aligns
+        tensors within an archive, so that blocks of the file and of the tensor begin at the same
+        bytes, and their checksums share work (sha256.py)."""
         if self._at % BLOCK_BYTES:
             self.add(FilePiece(bytes(-self._at % BLOCK_BYTES)))
         return self._at
 
     def add(self, piece: FilePiece) -> None:
-        """Some bytes as they are to be written."""
+        """Adds a piece at the end."""
         self.pieces.append(piece)
         self._at += piece.nbytes
 
@@ -85,8 +90,8 @@ class PieceRecorder(io.RawIOBase):
 
 
 def record_torch_save(save: Callable[[], PieceRecorder]) -> list[FilePiece]:
-    """What `save` has torch.save write to a recorder. If that are other archives than are known
-    here, torch makes their sums itself."""
+    """The pieces that `save` makes torch.save write to a recorder, with checksums. If torch writes
+    archives of an unknown form, torch computes their checksums itself."""
     with gc_paused():
         with crc_disabled() as without:
             pieces = save().pieces
@@ -97,8 +102,8 @@ def record_torch_save(save: Callable[[], PieceRecorder]) -> list[FilePiece]:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Without a search of all objects there are for such as are out of use: what is made per tensor
-    here sets off several, and each takes as long as 100 MB take on their way to a disk."""
+    """Pauses Python's garbage collection. The objects made per tensor here would start it several
+    times, and each run takes as long as writing 100 MB to a disk."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -109,8 +114,8 @@ def gc_paused() -> Iterator[None]:
 
 
 def fill_crcs(pieces: list[FilePiece]) -> bool:
-    """Puts the sums into the archives in `pieces`, large ones' as they are made while these are
-    written, and makes one piece of small ones; False: they are none that is known here."""
+    """Puts checksums into the archives in `pieces`, and joins small pieces. The checksums of large
+    pieces are filled in while these are written. False: the archives have an unknown form."""
     entries: list[Crc] = []
     late = False
     for number, piece in enumerate(pieces):
@@ -145,7 +150,7 @@ def fill_crcs(pieces: list[FilePiece]) -> bool:
 
 
 def merge_small_pieces(pieces: Iterable[FilePiece]) -> Iterator[FilePiece]:
-    """The same bytes in fewer pieces."""
+    """The same bytes in fewer pieces: neighbouring small ones are joined."""
     small: list[FilePiece] = []
     for piece in pieces:
         if not piece.label and piece.deferred_bytes is None and piece.nbytes < LARGE_BYTES:
@@ -170,7 +175,8 @@ def _directory(piece: FilePiece, entries: list[Crc]) -> bytes:
 
 
 def directory_with_crcs(directory: FilePiece, entries: list[int]) -> bytes | None:
-    """The directory with the sums of its entries; None where there are not as many."""
+    """The directory with these checksums of its entries; None if it has another number of entries
+    or an unknown form."""
     raw = bytearray(directory.raw)
     places = crcs_in(raw)
     if places is None or len(places) != len(entries):
@@ -181,7 +187,8 @@ def directory_with_crcs(directory: FilePiece, entries: list[int]) -> bytes | Non
 
 
 def crcs_in(directory: bytes | bytearray) -> list[int] | None:
-    """Where the sum of each entry lies; None where it is no directory of bare archives."""
+    """The offset of each entry's checksum; None if this is no directory of an archive without
+    checksums."""
     places: list[int] = []
     at = 0
     while at + ENTRY_BYTES <= len(directory):
@@ -194,15 +201,16 @@ def crcs_in(directory: bytes | bytearray) -> list[int] | None:
 
 
 def crc_of(piece: FilePiece) -> int:
-    """crc-32 of its bytes."""
+    """The crc-32 of a piece's bytes."""
     own = ffi.from_buffer("uint8_t[]", piece.raw)
     return int(lib.fc_crc32(0, own, len(own)))
 
 
 @contextmanager
 def crc_disabled() -> Iterator[bool]:
-    """False where torch has no such setting. It is of the thread in newer versions of torch, of the
-    process in older ones: what another one of `record_torch_save` has set stays set."""
+    """Within the `with`, torch.save computes no crc-32. Yields False if torch has no such setting.
+    The setting belongs to the thread in newer versions of torch, to the process in older ones; if
+    another call of `record_torch_save` has changed it already, it stays changed."""
     serialization: Any = torch.serialization
     if not hasattr(serialization, "set_crc32_options"):
         yield False
@@ -220,12 +228,12 @@ def crc_disabled() -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TensorArchive:
-    """What stands around the bytes of a tensor."""
+    """The archive of a tensor without the tensor's bytes."""
 
     before: bytes
     behind: bytes
     places: tuple[int, ...]
-    """Of the sum of the bytes, in `behind`: of their descriptor, and of the directory."""
+    """Offsets of the tensor's checksum in `behind`: in the descriptor and in the directory."""
 
     def put(self, tensor: torch.Tensor, recorder: PieceRecorder) -> None:
         """Writes the archive of a tensor of the same kind."""
@@ -240,7 +248,7 @@ class TensorArchive:
         recorder.add(FilePiece(self.behind, deferred_bytes=partial(self.summed, own)))
 
     def summed(self, own: Crc) -> bytes:
-        """What stands behind bytes of this sum."""
+        """The bytes after the tensor, with its checksum."""
         raw = bytearray(self.behind)
         for place in self.places:
             struct.pack_into("<I", raw, place, own.value)
@@ -248,14 +256,14 @@ class TensorArchive:
 
 
 class TensorArchives:
-    """Of every kind of tensor that was met."""
+    """The archives of all kinds of tensors, by dtype, shape and stride."""
 
     def __init__(self) -> None:
         self._known: dict[object, TensorArchive | None] = {}
 
     def put(self, tensor: torch.Tensor, recorder: PieceRecorder) -> None:
-        """Writes the archive of a dense tensor that owns its storage. If torch writes others than
-        are known here, it writes this one as well."""
+        """Writes the archive of a dense tensor that owns its storage. If torch's archives have an
+        unknown form, torch writes it."""
         kind = (tensor.dtype, tensor.shape, tensor.stride())
         if kind not in self._known:
             self._known[kind] = archive_of(tensor)
@@ -267,7 +275,8 @@ class TensorArchives:
 
 
 def archive_of(tensor: torch.Tensor) -> TensorArchive | None:
-    """Of such a tensor; None where there are no bytes in it, or it is none that is known here."""
+    """The archive of a tensor without its bytes; None for a tensor without bytes or an archive of
+    an unknown form."""
     recorder = PieceRecorder({address_of(raw_of(tensor)): "own"} if tensor.numel() else {}, set())
     with crc_disabled() as bare:
         torch.save(tensor, recorder)  # type: ignore[arg-type]

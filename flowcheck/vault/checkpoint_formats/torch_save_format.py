@@ -25,13 +25,13 @@ from flowcheck.vault.safe_torch_load import safe_torch_load
 def write(
     parts: CheckpointContents, path: Path, options: FormatOptions, sums: ChecksummedWriter
 ) -> tuple[Finding, ...]:
-    """Writes the file; why it is no full resume."""
+    """Writes the file; see `CheckpointFormat.write`."""
     write_tree(with_own_storage(tree_of(parts, options.keys, named=False)), path, path.name, sums)
     return parts.resume_caveats
 
 
 def read(path: Path) -> Any:
-    """What torch.save put there, of tensors and plain values."""
+    """The tensors and plain values in the file."""
     return safe_torch_load(path)
 
 
@@ -44,8 +44,9 @@ def write_tree(
     part: str = "",
     pickling: Any = pickle,
 ) -> None:
-    """torch.save of `tree`, whose tensors have storages of their own. name: the file's in the
-    manifest; part: before each tensor's there; pickling: torch's pickle_module."""
+    """Writes `tree` with torch.save. Its tensors must own their storages (tensor_storage.py). name:
+    the file's name in the manifest. part: prefix of each tensor's label there. pickling: torch's
+    pickle_module."""
     held = {part + label: tensor for label, tensor in labelled_tensors(tree)}
     at = by_address(held)
 

@@ -1,4 +1,4 @@
-"""Downloads a step into a checkpoint folder: in parallel, resumed where it was cut, verified."""
+"""Downloads a step into a checkpoint folder: in parallel, resumable, and verified."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from flowcheck.vault.download.retry_backoff import ReportRetry, RetryPolicy
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 
 AT_ONCE = 4
-"""Chunks fetched at once. A choice: more uses more connections of the server's and memory."""
+"""Chunks fetched at a time. A choice: more uses more of the server's connections and memory."""
 ProgressCallback = Callable[[int, int], None]
-"""(bytes that are there, bytes there are)."""
+"""Called with (bytes downloaded so far, bytes of the checkpoint)."""
 
 
 def download_step(
@@ -45,15 +45,16 @@ def download_step(
     moved: ProgressCallback = lambda *_: None,
     said: ReportRetry = lambda _: None,
 ) -> Path:
-    """`into`/step-N, whole, on disk and verified: every file by its sha256, every tensor by that of
-    the manifest. What a call that was killed or cut off had is not fetched again; a folder that is
-    there already is verified alone.
+    """Downloads a step to `into`/step-N and returns this folder, complete, on disk and verified by
+    the sha256 of every file and every tensor. Chunks that an interrupted call downloaded are not
+    fetched again. A folder that already exists is only verified.
 
-    said: is told at once what is tried again, for how long at most, and when it goes on.
-    url: of `flowcheck serve`, or of a [persist] target with `options` for fsspec; authority: a
-    file of PEM that vouches for https, None: this machine's; step: a number or
-    "latest". Raises ConfigError for a URL that nothing here can open, StateError where there is no
-    such step, asking fails too often (retry_backoff.py), or what came is not what was told.
+    url: of `flowcheck serve`, or of a [persist] target. step: a number or "latest". options:
+    arguments of fsspec's file system for a [persist] target. authority: CA bundle (PEM) for https;
+    None: the CAs that this machine trusts. said: called with a message when a request is tried
+    again and when requests succeed again. Raises ConfigError for a URL that cannot be opened;
+    StateError if there is no such step, requests fail too often (retry_backoff.py), or the
+    downloaded bytes do not match their checksums.
     """
     origin = open_source(url, token, options, timeout_s, authority)
     try:
@@ -96,7 +97,7 @@ def _whole(origin: DownloadSource, step: Step | str, into: Path, how: _How) -> P
 
 
 def _fetch(origin: DownloadSource, offer: AvailableStep, part: PartialDownload, how: _How) -> None:
-    """Every chunk that is missing. Raises the first error there is."""
+    """Fetches every missing chunk. Raises the first error."""
     stop, total = Event(), offer.listing.size_bytes
 
     def one(chunk: Chunk) -> None:
@@ -125,7 +126,7 @@ def _fetch(origin: DownloadSource, offer: AvailableStep, part: PartialDownload, 
 
 
 def _damaged(part: PartialDownload) -> list[str]:
-    """Files that do not have their sha256; they are to come again."""
+    """Names of the downloaded files with a wrong sha256. Their chunks count as missing again."""
     wrong = []
     for file in part.listing.files:
         if sha256_file(part.folder / file.name) != file.sha256:

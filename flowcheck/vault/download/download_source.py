@@ -1,6 +1,6 @@
-"""Where a step is downloaded from: a FlowCheck server over HTTP, or a store that fsspec opens.
+"""The source of a download: a FlowCheck server over HTTP, or a store that fsspec opens.
 
-Several threads fetch pieces of files, each piece by itself.
+Several threads fetch parts of files, with one request for each part.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ from flowcheck.vault.persist.storage_target import open_file_system
 from flowcheck.vault.persist.store_errors import refusal_of
 
 WRITING_S = 600.0
-"""Seconds that a server may write a step out of its memory. A choice: longer delays the error,
-shorter fails for large models."""
+"""Most seconds that a server may take to write a step from memory to files. A choice: longer delays
+the error, shorter fails for large models."""
 WAIT_MIN_S, WAIT_MAX_S = 0.1, 5.0
-"""Seconds between two looks whether it has, at least and at most, whatever the server asks for. A
-choice: shorter loads the server, longer begins later."""
+"""Shortest and longest wait in seconds before the client asks again whether the step is written,
+whatever the server's Retry-After says. A choice: shorter loads the server, longer begins later."""
 LISTING_BYTES_MAX = 32 << 20
-"""Bytes of a server's answer that lists the files of a step: some 150 each (FILES_MAX), 10 MB;
-three times as many for long names."""
+"""Most bytes of the answer that lists the files of a step. FILES_MAX files with about 150 bytes
+each take 10 MB; this is three times as much, for long names."""
 REFUSAL_BYTES_MAX = 64 << 10
-"""Bytes of an answer that refuses: a sentence in JSON. A choice that bounds memory."""
+"""Most bytes of an answer with an error: a sentence in JSON. A choice that bounds memory."""
 SHOWN_MAX = 500
-"""Characters of a server's sentence that are shown. A choice of layout."""
+"""Most characters of a server's sentence that are shown. A choice of layout."""
 HEAD_S = 60.0
-"""Seconds for all of an answer's head; a step that is still in memory takes a server a while. A
-choice: longer delays the error."""
+"""Seconds for the whole head of an answer; a server may need a while for it. A choice: longer
+delays the error."""
 LEAST_BYTES_S = 16 << 10
-"""Bytes a second. A server that gives less, over all of an answer, is let go. A choice: a gigabyte
-would take 18 hours."""
+"""Bytes per second. A server that sends a whole answer more slowly is given up. A choice: a
+gigabyte would take 18 hours."""
 READ_BYTES = 1 << 20
-"""Bytes read at once. A choice: smaller costs calls."""
+"""Bytes of one read. A choice: smaller costs calls."""
 Told = TypeVar("Told")
 
 
@@ -92,7 +92,7 @@ class _File(msgspec.Struct):
 
 
 class _Step(msgspec.Struct):
-    """What `GET /steps/N` answers."""
+    """The answer to `GET /steps/N`."""
 
     step: Step
     digest: str
@@ -100,52 +100,53 @@ class _Step(msgspec.Struct):
 
 
 class _Writing(msgspec.Struct):
-    """What it answers while the step is written."""
+    """The answer to `GET /steps/N` while the server writes the step to files."""
 
     step: Step
 
 
 class _Refusal(msgspec.Struct):
-    """What `flowcheck serve` says of a request that it refuses."""
+    """An error answer of `flowcheck serve`."""
 
     finding: Finding | None = None
 
 
 class _RefusalText(msgspec.Struct):
-    """The same of other servers, and of earlier releases."""
+    """An error answer of another server, or of an earlier release of FlowCheck."""
 
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableStep:
-    """A step that is there."""
+    """A step that can be downloaded."""
 
     name: str
-    """Of its folder."""
+    """Name of the step's folder."""
     listing: CheckpointListing
 
 
 class DownloadSource(Protocol):
-    """What is not there, or not allowed, is a StateError; what may pass is Transient."""
+    """A source of steps. Methods raise StateError for what is missing or denied, and TransientError
+    for failures that a retry may solve."""
 
     url: str
 
     def find(self, step: Step | str) -> AvailableStep:
-        """step: a number or "latest"."""
+        """Looks for a step. step: a number or "latest"."""
 
     def read(self, offer: AvailableStep, file: ListedFile, begin: int, size: int) -> bytes:
-        """Exactly these bytes."""
+        """Exactly `size` bytes of a file from the offset `begin`."""
 
     def close(self) -> None:
-        """Nothing more is asked for."""
+        """Closes all connections."""
 
 
 def open_source(
     url: str, token: str | None, options: dict[str, Any] | None, timeout_s: float, ca: str | None
 ) -> DownloadSource:
-    """By the URL's scheme. ca: see `client_tls_context`. Raises ConfigError for one
-    nothing here can open."""
+    """The source for a URL: an HTTP server or an object store, by the URL's scheme. ca: CA bundle
+    (`client_tls_context`). Raises ConfigError for a URL that cannot be opened."""
     tls = client_tls_context(url, ca)
     if urlsplit(url).scheme in ("http", "https"):
         return HttpSource(url, token, timeout_s, tls)
@@ -153,7 +154,7 @@ def open_source(
 
 
 class HttpSource:
-    """`flowcheck serve`, or whatever answers as it does."""
+    """A server with the interface of `flowcheck serve`."""
 
     def __init__(
         self, url: str, token: str | None, timeout_s: float, tls: ssl.SSLContext | None = None
@@ -221,7 +222,8 @@ class HttpSource:
             raise StateError(downloads.UNEXPECTED_REPLY(self.url)) from error
 
     def _refuse(self, status: int, body: bytes | None) -> None:
-        """Raises for a status that is an error, with what the answer says."""
+        """Raises the error for an HTTP status, with the answer's text; returns if the status is
+        none."""
         said = _said(body)
         if status in (401, 403):
             denied = said or f"HTTP {status}"
@@ -236,9 +238,11 @@ class HttpSource:
     def _get(
         self, path: str, more: dict[str, str], most_bytes: int
     ) -> tuple[int, http.client.HTTPMessage, bytes | None]:
-        """One request over this thread's connection, which is made anew where it was closed. No
-        more than `most_bytes` of an answer are read, and of one that refuses REFUSAL_BYTES_MAX;
-        a body that is longer is None."""
+        """Sends one request over this thread's connection, which is opened again if it was closed.
+
+        Returns (status, headers, body). body: None if it is longer than `most_bytes`, or in an
+        error answer longer than REFUSAL_BYTES_MAX.
+        """
         connection = getattr(self._own, "connection", None)
         for last in (False, True) if connection is not None else (True,):
             if connection is None:
@@ -280,8 +284,8 @@ class HttpSource:
 
 
 def _said(body: bytes | None) -> Finding | str:
-    """The finding of an answer where this release has its sentence, else the text; "" of neither.
-    Whoever answered may have written anything."""
+    """The finding in an error answer if this release knows its code, else the answer's text; "" if
+    there is neither. The server is not trusted: the text is escaped and cut."""
     text, found = "", None
     with suppress(*DECODE_ERRORS):
         text = msgspec.json.decode(body or b"", type=_RefusalText).error
@@ -299,7 +303,7 @@ def _answered(status: int, said: Finding | str) -> Finding:
 
 
 class _Answer(http.client.HTTPResponse):
-    """An answer whose head comes within one time, however slowly it drips: HEAD_S."""
+    """An HTTP answer whose whole head must arrive within HEAD_S."""
 
     def __init__(self, sock: socket.socket, *more: Any, **named: Any) -> None:
         super().__init__(sock, *more, **named)
@@ -309,8 +313,8 @@ class _Answer(http.client.HTTPResponse):
 
 
 def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -> bytes | None:
-    """An answer's body; None of one that is longer. Raises TimeoutError where it comes more slowly
-    than LEAST_BYTES_S."""
+    """The body of an answer; None if it is longer than `most_bytes`. Raises TimeoutError if it
+    arrives more slowly than LEAST_BYTES_S."""
     length = answer.length
     if length is not None and length > most_bytes:
         return None
@@ -326,8 +330,8 @@ def _read(answer: http.client.HTTPResponse, most_bytes: int, timeout_s: float) -
 
 
 def wait_s(stated: str) -> float:
-    """How long a server asks to be left alone, by a Retry-After: seconds or a date (RFC 9110,
-    10.2.3). At least WAIT_MIN_S, at most WAIT_MAX_S, which is also what nothing known asks for."""
+    """Seconds to wait by a Retry-After header, which states seconds or a date (RFC 9110, 10.2.3).
+    At least WAIT_MIN_S, at most WAIT_MAX_S; WAIT_MAX_S also for an unreadable header."""
     try:
         asked = float(stated)
     except ValueError:
@@ -339,7 +343,7 @@ def wait_s(stated: str) -> float:
 
 
 class ObjectStoreSource:
-    """A target of [persist], from anywhere."""
+    """The target of a [persist] table in an object store."""
 
     def __init__(self, url: str, fs: Any) -> None:
         self.url, self._fs = url.rstrip("/"), fs
@@ -387,7 +391,7 @@ class ObjectStoreSource:
         return data
 
     def close(self) -> None:
-        """Its connections are the library's."""
+        """Does nothing: fsspec's library owns the connections."""
 
     def _cat(self, path: str, most_bytes: int = SMALL_BYTES_MAX) -> bytes | None:
         try:

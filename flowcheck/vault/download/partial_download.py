@@ -1,4 +1,4 @@
-"""A checkpoint that is being downloaded: its files so far, and which chunks are there."""
+"""A checkpoint that is being downloaded: its files, and a note of the chunks that are there."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, Listed
 
 WHAT, DONE = FETCH_LISTING, FETCH_DONE
 NOTES_BYTES_MAX = 64 << 20
-"""Bytes of either: a line of a few bytes for each CHUNK_BYTES. A choice that bounds memory: lines
-for terabytes fit."""
+"""Most bytes of either note that are read. A line of a few bytes stands for each chunk. A choice
+that bounds memory: lines for terabytes fit."""
 CHUNK_BYTES = 8 << 20
-"""Bytes. A choice: larger ones fetch more again after a break, smaller ones cost requests."""
+"""Bytes of a chunk. A choice: larger fetches more again after an interruption, smaller costs
+requests."""
 
 Chunk = tuple[int, int]
-"""Number of the file, number of the chunk in it."""
+"""(number of the file, number of the chunk in the file)."""
 
 
 class _ChunkedListing(msgspec.Struct, frozen=True):
-    """Chunks are of this and no other content."""
+    """The content that the noted chunks belong to."""
 
     chunk_bytes: int
     files: tuple[tuple[str, int, str], ...]
 
 
 class PartialDownload:
-    """Chunks are written to their place, then noted; those a killed process noted are there."""
+    """The files of a download. A chunk is written first and noted then, so that every chunk that a
+    killed process noted is there."""
 
     def __init__(self, folder: Path, listing: CheckpointListing, held: int) -> None:
-        """held: a descriptor of `folder`; no file is reached but through it. Use
-        `open_partial_download`."""
+        """held: a descriptor of `folder`, through which all files are opened. Use
+        `open_partial_download` instead."""
         self.folder, self.listing = folder, listing
         self._held, self._lock = held, Lock()
         what = _ChunkedListing(
@@ -60,7 +62,7 @@ class PartialDownload:
         self._note = self._noting()
 
     def missing(self) -> list[Chunk]:
-        """Makes every file in its size; what of them is still to come."""
+        """Makes every file with its full size. Returns the chunks that are not there yet."""
         for file in self.listing.files:
             with self._opened(file) as descriptor:
                 os.ftruncate(descriptor, file.size_bytes)
@@ -72,7 +74,7 @@ class PartialDownload:
         ]
 
     def refuse_full(self) -> None:
-        """Raises StateError where what is to come has no room on this disk."""
+        """Raises StateError if the disk has no room for the missing chunks."""
         lacking = 0
         for file in self.listing.files:
             with self._opened(file) as descriptor:
@@ -89,7 +91,7 @@ class PartialDownload:
         return min(CHUNK_BYTES, file.size_bytes - chunk[1] * CHUNK_BYTES)
 
     def write(self, chunk: Chunk, data: bytes) -> None:
-        """Raises OSError where there is no room."""
+        """Writes and notes a chunk. Raises OSError if there is no room."""
         number, at = chunk
         left, offset = memoryview(data), at * CHUNK_BYTES
         with self._opened(self.listing.files[number]) as descriptor:
@@ -102,7 +104,7 @@ class PartialDownload:
             self._note.write(f"{number} {at}\n".encode())
 
     def forget(self, file: ListedFile) -> None:
-        """Its chunks are to come again."""
+        """Makes all chunks of a file missing again."""
         number = self.listing.files.index(file)
         self._done = {chunk for chunk in self._done if chunk[0] != number}
         self.done_bytes = sum(self.size(chunk) for chunk in self._done)
@@ -112,7 +114,7 @@ class PartialDownload:
         self._note = self._noting()
 
     def finish(self, final: Path) -> None:
-        """Gives it its name, on disk; what was noted goes last."""
+        """Syncs the files, renames the folder to `final` and deletes the notes."""
         for file in self.listing.files:
             with self._opened(file) as descriptor:
                 os.fsync(descriptor)
@@ -132,7 +134,8 @@ class PartialDownload:
             return False
 
     def _noted(self) -> set[Chunk]:
-        """Whole lines of the note; of files that are there with all their bytes."""
+        """The chunks that the note lists, without an incomplete last line and without files that
+        are gone."""
         try:
             lines = self._kept(DONE).decode().split("\n")[:-1]
             pairs = [line.split() for line in lines]
@@ -167,7 +170,7 @@ class PartialDownload:
 
 
 def forget_notes(final: Path) -> None:
-    """Takes away what was noted of a checkpoint that is whole: a kill may have come before that."""
+    """Deletes the notes in a complete checkpoint; a killed process may have left them there."""
     noted = [final / name for name in (DONE, WHAT) if (final / name).exists()]
     for path in noted:
         path.unlink()
@@ -179,8 +182,8 @@ def forget_notes(final: Path) -> None:
 def open_partial_download(
     into: Path, name: str, listing: CheckpointListing
 ) -> Iterator[PartialDownload]:
-    """The part of `into`/`name` that is there. Raises StateError where another process fetches it
-    just now, or somebody else may write to the folder."""
+    """The download of the checkpoint `into`/`name`, new or interrupted before. Raises StateError if
+    another process downloads it now, or if other users may write to the folder."""
     folder = into / f".{checked_checkpoint_name(name, str(into))}.part"
     os.close(open_private_folder(into))
     held = open_private_folder(folder)

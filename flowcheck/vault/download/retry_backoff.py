@@ -1,4 +1,4 @@
-"""Retries with backoff for downloads, with a limit and a message at once."""
+"""Retries with backoff for downloads, with a limit, and a message at the first failure."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from flowcheck.findings.finding import Finding
 from flowcheck.vault.download.download_source import ServerBusy, TransientError
 
 TRIES = 8
-"""Tries of one chunk, or of the first question, before it is given up. A choice: more delays the
-error of a server that is down."""
+"""Most tries of one request. A choice: more delays the error of a server that is down."""
 WAIT_FIRST_S, WAIT_MAX_S = 0.2, 10.0
-"""Seconds before the first retry and at most; doubled with each. A choice: shorter loads a server
-that is down, longer resumes later."""
+"""Seconds before the first retry, doubled with each further one, and the longest such wait. A
+choice: shorter loads a server that is down, longer resumes later."""
 BUSY_S = 600.0
-"""Seconds for which a server that too many ask may say so. A choice: longer delays the error."""
+"""Seconds for which a server may refuse a request because it is busy. A choice: longer delays the
+error."""
 Told = TypeVar("Told")
 ReportRetry = Callable[[str], None]
 
 
 class RetryPolicy:
-    """Of all threads that ask one place."""
+    """The retries of all threads that download from one source."""
 
     def __init__(self, url: str, said: ReportRetry) -> None:
         self._url, self._said, self._lock = url, said, Lock()
         self._told: Finding | None = None
 
     def retry(self, question: Callable[[], Told], stop: Event | None = None) -> Told:
-        """The answer. Raises StateError when it does not come in time, or `stop` is set."""
+        """Calls `question` until it succeeds, and returns its answer. Raises StateError after too
+        many failures, or when `stop` is set."""
         waiting = stop or Event()
         until_s, failed = time.monotonic() + BUSY_S, 0
         while True:
@@ -63,7 +64,8 @@ class RetryPolicy:
                 raise StateError(downloads.GIVEN_UP(url=self._url, error=last)) from last
 
     def _report(self, why: TransientError | None, then: str) -> None:
-        """Once for each reason; that it is over only where there was one."""
+        """Reports a new reason for retries once, and once that requests succeed again. why: None if
+        a request succeeded."""
         told = None if why is None else why.finding
         with self._lock:
             if told == self._told:

@@ -1,1 +1,1 @@
-"""HTTP parts that servers and clients share: connection limit, TLS, ranges, deadlines, the"""
+"""HTTP parts that servers and clients share: connection limit, TLS, ranges, deadlines."""

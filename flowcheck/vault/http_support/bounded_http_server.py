@@ -1,7 +1,7 @@
-"""An HTTP server with a limit on connections, each in a thread; more are answered 503. And which
-user is at the other end of a connection.
+"""An HTTP server with a limit on connections, and the user at the other end of a connection.
 
-The standard library's: checkpoints are served by sendfile(2), for which its threads hardly wake.
+Each connection has a thread; further connections are answered with status 503. The server is based
+on the standard library's: checkpoints are sent with sendfile(2), for which its threads hardly wake.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ HANDSHAKE_S = 10.0
 """Seconds that a client may take to agree on TLS. A choice: longer lets silent clients hold
 connections, shorter cuts off bad links."""
 REFUSE_S = 1.0
-"""Seconds to tell one client too many that it is. A choice: shorter cuts off slow ones without a
-reason."""
+"""Seconds to send status 503 to a client beyond the limit. A choice: shorter cuts off slow clients
+without a reason."""
 REFUSED_AT_ONCE = 16
-"""Clients that are told so over TLS, which takes them a while; more are cut off. A choice that
-bounds threads."""
+"""Clients that are sent status 503 over TLS at a time, since a handshake takes a while; further
+ones are cut off. A choice that bounds threads."""
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
 TCP_TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
 ESTABLISHED = "01"
-"""include/net/tcp_states.h. In every other state the owner may be gone: it is told as 0 then."""
+"""State of a connection whose owner is known (include/net/tcp_states.h). In other states the owner
+may be gone, and the kernel reports user 0."""
 
 Address = tuple[str, int]
 
 
 class BoundedHttpServer(ThreadingHTTPServer):
-    """Listens once it is made; serves between `start` and `stop`."""
+    """Listens from its construction on and serves between `start` and `stop`."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -52,7 +53,8 @@ class BoundedHttpServer(ThreadingHTTPServer):
         handler: type[BaseHTTPRequestHandler],
         tls: ServerTls | None = None,
     ) -> None:
-        """connections: at once. tls: of https. Raises OSError where it cannot listen there."""
+        """connections: most connections at a time. tls: if given, the server speaks https. Raises
+        OSError if it cannot listen on this address."""
         self._free = threading.BoundedSemaphore(connections)
         self._refusing = threading.BoundedSemaphore(REFUSED_AT_ONCE)
         self._tls = tls
@@ -69,19 +71,19 @@ class BoundedHttpServer(ThreadingHTTPServer):
         return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
     def start(self) -> None:
-        """Serves in a thread."""
+        """Starts to serve, in a thread of its own."""
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """No new connections; those there are end with the process."""
+        """Accepts no new connections. Open connections end with the process."""
         if self._thread is not None:
             self.shutdown()
             self._thread.join()
         self.server_close()
 
     def refused(self) -> None:
-        """A client was told to come back."""
+        """Called when a client is refused because the server is full."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
@@ -104,7 +106,8 @@ class BoundedHttpServer(ThreadingHTTPServer):
             self._free.release()
 
     def _refuse(self, request: Any) -> None:
-        """Over TLS in a thread of its own: others wait to be accepted."""
+        """Answers with status 503. Over TLS this takes a thread of its own, so that other clients
+        are accepted meanwhile."""
         if self._tls is None:
             _tell_full(request)
         elif self._refusing.acquire(blocking=False):
@@ -124,7 +127,7 @@ class BoundedHttpServer(ThreadingHTTPServer):
             self._refusing.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is its client's business."""
+        """Ignores a broken connection: its client notices."""
 
 
 def _tell_full(request: Any) -> None:
@@ -134,8 +137,9 @@ def _tell_full(request: Any) -> None:
 
 
 def owner_of_peer(peer: Address, own: Address) -> int | None:
-    """The user who holds the socket `peer`, which is connected to `own`, both on this machine; None
-    where the kernel does not tell. Costs a reading of the machine's TCP connections (proc(5))."""
+    """The number of the user who owns the socket `peer`, which is connected to `own`, both on this
+    machine. None: the kernel does not report it. Reads the table of all TCP connections of the
+    machine (proc(5))."""
     wanted = _written(peer), _written(own)
     version = ipaddress.ip_address(peer[0]).version
     try:
@@ -150,12 +154,13 @@ def owner_of_peer(peer: Address, own: Address) -> int | None:
 
 
 def is_own_user(peer: Address, own: Address) -> bool:
-    """Whether the other end is of this process's own user, or of root."""
+    """Whether the other end belongs to this process's user or to root."""
     return owner_of_peer(peer, own) in {0, os.geteuid()}
 
 
 def _written(address: Address) -> str:
-    """As the tables have it: words of 32 bits in the machine's order, then the port, in hex."""
+    """An address as /proc/net/tcp writes it: 32-bit words in the machine's byte order, then the
+    port, in hexadecimal."""
     packed = ipaddress.ip_address(address[0]).packed
     words = (packed[at : at + 4] for at in range(0, len(packed), 4))
     order = sys.byteorder

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 
 RANGES_MAX = 16
-"""Ranges of one request. A header that asks for more is answered with the whole file, as the RFC
-allows (14.2). A choice: restores ask for one."""
+"""Most ranges of one request. A request for more is answered with the whole file, as the RFC allows
+(14.2). A choice: restores ask for one."""
 _ONE = re.compile(r"(\d{0,40})-(\d{0,40})", re.ASCII)
-"""Numbers with more digits than any file has bytes are not well formed, and Python's own int()
-refuses thousands."""
+"""One range. Up to 40 digits: no file is longer, and Python's int() refuses numbers of thousands of
+digits."""
 
 Span = tuple[int, int]
-"""First byte, and the one behind the last."""
+"""(first byte, byte after the last)."""
 
 
 def requested_ranges(header: str, size_bytes: int) -> list[Span] | None:
-    """What of a file is asked for, in the order it is; [] where nothing of that is in the file;
-    None where the header is to be ignored: of another unit, not well formed, of too many ranges."""
+    """The requested spans of a file, in the order of the request. []: none of them is within the
+    file. None: the header is to be ignored, since it has another unit, is malformed or has too many
+    ranges."""
     unit, equals, ranges = header.partition("=")
     if unit.strip().lower() != "bytes" or not equals:
         return None
@@ -43,24 +44,24 @@ def requested_ranges(header: str, size_bytes: int) -> list[Span] | None:
 
 
 def if_range_matches(header: str, tag: str) -> bool:
-    """If-Range (13.1.5) against a strong tag without its quotes: only the very same one does; a
-    date never does, for none is told."""
+    """Whether an If-Range header (13.1.5) matches the file. tag: the file's strong ETag without
+    quotes. A date never matches, since the server states none."""
     return header.strip() == f'"{tag}"'
 
 
 def if_none_match(header: str, tag: str) -> bool:
-    """If-None-Match (13.1.2): whether the client has this content already."""
+    """Whether an If-None-Match header (13.1.2) shows that the client has this content already."""
     asked = [one.strip().removeprefix("W/") for one in header.split(",")]
     return header.strip() == "*" or f'"{tag}"' in asked
 
 
 def content_range(span: Span, size_bytes: int) -> str:
-    """A Content-Range."""
+    """The value of a Content-Range header."""
     return f"bytes {span[0]}-{span[1] - 1}/{size_bytes}"
 
 
 def part_heads(parts: list[Span], size_bytes: int, boundary: str) -> tuple[list[bytes], bytes]:
-    """(what comes before each part of multipart/byteranges, what comes behind the last)."""
+    """(bytes before each part of a multipart/byteranges body, bytes after the last part)."""
     heads = [
         f"\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\n"
         f"Content-Range: {content_range(part, size_bytes)}\r\n\r\n".encode()

@@ -1,5 +1,4 @@
-"""One deadline for all bytes of an HTTP head, however slowly they drip. (Shared by server,
-client and status page.)"""
+"""One deadline for all bytes of an HTTP head, for server, client and status page."""
 
 from __future__ import annotations
 
@@ -10,17 +9,18 @@ from typing import Any
 
 
 class DeadlineReader(io.RawIOBase):
-    """A socket's bytes, all of a request's head within one time: however slowly it drips."""
+    """Reads a socket with one deadline for all reads, so that a peer that sends byte by byte gains
+    no time."""
 
     def __init__(
         self, connection: socket.socket, limit_s: float, raw: io.RawIOBase | None = None
     ) -> None:
-        """raw: what is closed with this, and keeps the connection open until then."""
+        """limit_s: seconds from now. raw: keeps the connection open, and is closed with this."""
         self._connection, self._limit_s, self._raw = connection, limit_s, raw
         self._until_s = time.monotonic() + limit_s
 
     def restart(self, limit_s: float | None = None) -> None:
-        """What comes next may take as long, or so long."""
+        """Starts a new deadline: `limit_s` seconds from now, by default as long as the first."""
         self._until_s = time.monotonic() + (self._limit_s if limit_s is None else limit_s)
 
     def close(self) -> None:

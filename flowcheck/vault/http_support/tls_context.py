@@ -1,4 +1,4 @@
-"""TLS contexts: a server's certificate, read again when it is renewed, and the authority a
+"""TLS contexts: a server's certificate, which is read again when it changes, and the CA that a
 client trusts."""
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_downloads as findings
 
 FileStamps = tuple[tuple[int, int, int], ...]
-"""Of each file: what changes when it is written anew."""
+"""(inode, modification time, size) of each file: at least one changes when the file is written."""
 
 
 class ServerTls:
-    """What connections are wrapped in."""
+    """A server's TLS context, made anew when its certificate changes."""
 
     def __init__(
         self, certificate: str, key: str | None, table: str, say: Callable[[str], None]
     ) -> None:
-        """certificate: a PEM file, the server's own certificate first, then those between it and
-        the authority; key: the file of its private key, None where it is in the same one; table: of
-        the job file, that states them.
+        """certificate: PEM file with the server's certificate first, then the intermediate ones.
+        key: PEM file with the private key; None: `certificate` contains it. table: table of the job
+        file that states them, for errors.
 
-        Raises ConfigError where they cannot be read, or do not belong together.
+        Raises ConfigError if the files cannot be read or do not belong together.
         """
         self._certificate, self._key, self._say = certificate, key, say
         self._names = (f"{table}.tls_certificate", f"{table}.tls_key")
@@ -37,13 +37,13 @@ class ServerTls:
         self._context = self._read()
 
     def wrapped(self, connection: socket.socket, limit_s: float) -> ssl.SSLSocket:
-        """The connection, after the TLS handshake. Raises OSError where the client does not finish
-        it within `limit_s` seconds."""
+        """The connection after the TLS handshake. Raises OSError if the handshake fails or takes
+        longer than `limit_s` seconds."""
         connection.settimeout(limit_s)
         return self._fresh().wrap_socket(connection, server_side=True)
 
     def _fresh(self) -> ssl.SSLContext:
-        """A certificate that was renewed serves those who come after."""
+        """The context for a new connection, with the certificate read again if its file changed."""
         with self._lock:
             try:
                 stamp = self._stamped()
@@ -79,7 +79,7 @@ class ServerTls:
 
 
 def _none() -> str:
-    """A server has nobody to ask."""
+    """Passphrase for an encrypted key: there is nobody to ask for it."""
     return ""
 
 
@@ -95,17 +95,19 @@ class TlsSettings(Protocol):
 def server_tls(
     config: TlsSettings, table: str, say: Callable[[str], None] = lambda _: None
 ) -> ServerTls | None:
-    """What a table of the job file states; None: connections in clear. Raises ConfigError as
-    `Tls`."""
+    """The TLS context that a table of the job file states; None: connections are not encrypted.
+    Raises ConfigError as `ServerTls` does."""
     if config.tls_certificate is None:
         return None
     return ServerTls(config.tls_certificate, config.tls_key, table, say)
 
 
 def client_tls_context(url: str, authority: str | None) -> ssl.SSLContext | None:
-    """A client's context: trusts certificates of `authority`, a PEM file; None: of the authorities
-    that this machine trusts. Returns None for a URL that is not https. Raises ConfigError where the
-    file is not PEM, or the URL is not https and a file is given."""
+    """A client's TLS context for a URL; None for a URL that is not https.
+
+    authority: CA bundle (PEM) to trust; None: the CAs that this machine trusts. Raises ConfigError
+    if the file is not PEM, or if it is given and the URL is not https.
+    """
     if urlsplit(url).scheme != "https":
         if authority is not None:
             raise ConfigError("--ca", authority, findings.CA_WITHOUT_TLS(url))

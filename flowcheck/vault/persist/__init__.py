@@ -1,1 +1,1 @@
-"""Checkpoints written while the replica goes on: when, where to, which of them stay."""
+"""Saves checkpoints while the replica goes on: when, to which target, and which ones stay."""

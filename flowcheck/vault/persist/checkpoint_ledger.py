@@ -1,9 +1,14 @@
-"""What lies at a target: a file there of our own, so that nothing else is ever taken away.
+"""The ledger of a target: a file at the target that lists FlowCheck's checkpoints there. FlowCheck
+deletes nothing that the ledger does not list.
 
-A store has no folders that appear whole and no rename. So the ledger says before the first byte
-which checkpoint is being written, after the last one that it is durable, once `latest` names it
-that all is done, and before the first deletion which go. Killed anywhere, the next process sees how
-far it was.
+An object store has no atomic folders and no rename. So the ledger is written at four times:
+
+- before the first byte of a checkpoint: its name is in `writing`;
+- after its last byte: it is a durable entry;
+- once `latest` names it: its name leaves `writing`;
+- before checkpoints are deleted: their names are in `leaving`.
+
+After a kill at any time, the next process sees in the ledger how far the killed one was.
 """
 
 from __future__ import annotations
@@ -24,32 +29,33 @@ LEDGER = "checkpoints.json"
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is durable and was verified."""
+    """A checkpoint that is durable and verified."""
 
     name: str
     step: Step
     digest: str
-    """Of the replica's state at this step."""
+    """Digest of the replica's state at this step."""
     bytes: int
     saved: float
-    """When, in seconds since 1970."""
+    """Time of the save, in seconds since 1970."""
     run: str
-    """Whose it is: nobody else takes it away."""
+    """Name of the run that saved the checkpoint. Only this run deletes it."""
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one target."""
+    """The checkpoints at one target."""
 
     format: int = 1
     entries: tuple[LedgerEntry, ...] = ()
-    """In the order they were saved."""
+    """Durable checkpoints, in the order they were saved."""
     writing: tuple[str, ...] = ()
-    """Names that may be there in part; of an entry's, that `latest` may not name it yet."""
+    """Names of checkpoints that may be incomplete. If the name has an entry, the checkpoint is
+    complete, but `latest` may not name it yet."""
     leaving: tuple[str, ...] = ()
-    """Names that may be gone in part."""
+    """Names of checkpoints that are being deleted and may be partly gone."""
 
     def of(self, run: str) -> tuple[LedgerEntry, ...]:
-        """Those of one run."""
+        """The entries of one run."""
         return tuple(entry for entry in self.entries if entry.run == run)
 
     def with_writing(self, name: str) -> Ledger:
@@ -60,7 +66,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, writing=left)
 
     def with_entry(self, entry: LedgerEntry) -> Ledger:
-        """The newest, until `without_writing` one that `latest` does not name yet."""
+        """Adds `entry` as the newest. Its name stays in `writing` until `latest` names it."""
         others = tuple(one for one in self.entries if one.name != entry.name)
         added = msgspec.structs.replace(self, entries=(*others, entry))
         return added.without_writing(entry.name).with_writing(entry.name)
@@ -69,12 +75,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.entries if one.name == name), None)
 
     def with_leaving(self, names: tuple[str, ...]) -> Ledger:
-        """No entries any more, before they go."""
+        """Moves names from the entries to `leaving`, before their files are deleted."""
         left = tuple(entry for entry in self.entries if entry.name not in names)
         return msgspec.structs.replace(self, entries=left, leaving=(*self.leaving, *names))
 
     def without_leaving(self) -> Ledger:
-        """They are gone."""
+        """Clears `leaving`, after the files are deleted."""
         return msgspec.structs.replace(self, leaving=())
 
 
@@ -83,7 +89,8 @@ def encode(ledger: Ledger) -> bytes:
 
 
 def decode(text: bytes | None, where: str) -> Ledger:
-    """An empty one where there is none. Raises StateError for what `encode` did not write."""
+    """The ledger in `text`; an empty one if `text` is None. where: its name in errors. Raises
+    StateError for a text that `encode` did not write."""
     if text is None:
         return Ledger()
     try:
@@ -100,8 +107,8 @@ def decode(text: bytes | None, where: str) -> Ledger:
 
 
 def _check_names(ledger: Ledger, where: str) -> None:
-    """Nothing but a checkpoint is ever taken away, whatever the ledger says, and each entry's name
-    is of its own step."""
+    """Checks that every name is a checkpoint's, so that a changed ledger cannot make FlowCheck
+    delete anything else, and that each entry's name has its step and digest. Raises StateError."""
     for name in (*ledger.writing, *ledger.leaving):
         checked_checkpoint_name(name, where)
     for entry in ledger.entries:

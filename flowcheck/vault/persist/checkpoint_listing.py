@@ -20,17 +20,18 @@ from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import refuse_unlike_files, step_number
 
 FILES_MAX = 65_536
-"""Files of one checkpoint: a shard for each rank of the largest jobs, and as many again. A choice
-that bounds memory."""
+"""Most files of one checkpoint: twice as many as the ranks of the largest jobs have shards. A
+choice that bounds memory."""
 BYTES_MAX = 1 << 50
-"""Bytes of one checkpoint, and of each file: a pebibyte. A choice: what tells of more is refused
-before anything is made for it."""
+"""Most bytes of one checkpoint, and of each file: a pebibyte. A choice: a listing with more is
+refused before any room is reserved for it."""
 _SUM = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file; `name` is relative to the checkpoint's folder, with / between folders."""
+    """A file of a checkpoint. Its name is relative to the checkpoint's folder, with / between
+    folders."""
 
     name: str
     size_bytes: int
@@ -39,12 +40,12 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointListing:
-    """What a checkpoint consists of."""
+    """The step and the files of a checkpoint."""
 
     step: Step
     digest: str
     files: tuple[ListedFile, ...]
-    """The manifest last."""
+    """All files; the manifest is the last one."""
 
     @property
     def size_bytes(self) -> int:
@@ -52,21 +53,23 @@ class CheckpointListing:
 
 
 def read_listing(folder: Path) -> CheckpointListing:
-    """Of a folder on this machine. Raises StateError where it holds no whole checkpoint."""
+    """The listing of a local checkpoint folder, from its manifest. Raises StateError if there is no
+    valid manifest."""
     return listing_of_manifest(manifest_text(folder), str(folder), folder)
 
 
 def listing_of_manifest(
     manifest: bytes, where: str, folder: Path | None = None
 ) -> CheckpointListing:
-    """Of a manifest's text. folder: where sizes are, of manifests that do not tell them. Raises
-    StateError for what is no manifest, or names files outside its folder."""
+    """The listing that a manifest's text states. where: the checkpoint's name in errors. folder:
+    the files, whose sizes are read there where an old manifest does not state them. Raises
+    StateError for a text that is no manifest or names files outside its folder."""
     return _listed(decode_manifest(manifest, f"{where}/{MANIFEST}"), manifest, where, folder)
 
 
 def verify_checkpoint(folder: Path) -> CheckpointListing:
-    """The listing of a folder, after its files and tensors were read and their checksums compared.
-    Raises StateError with the first that differs."""
+    """Reads all files of a checkpoint folder, verifies the checksums of files and tensors, and
+    returns the listing. Raises StateError with the first difference."""
     text = manifest_text(folder)
     manifest = decode_manifest(text, f"{folder}/{MANIFEST}")
     found = _listed(manifest, text, str(folder), folder)
@@ -78,8 +81,9 @@ def verify_checkpoint(folder: Path) -> CheckpointListing:
 def checked_listing(
     step: Step, digest: str, files: tuple[ListedFile, ...], where: str
 ) -> CheckpointListing:
-    """A listing from a manifest or a server. Raises StateError, which names `where`, for names that
-    are not files below the checkpoint's folder, and for impossible sizes and checksums."""
+    """A listing whose parts come from a manifest or a server, after checks. Raises StateError that
+    names `where` for names that are not files below the checkpoint's folder, and for impossible
+    sizes and checksums."""
     step_number(step, where)
     if len(files) > FILES_MAX:
         many = findings.TOO_MANY_FILES(where=where, files=len(files), limit=FILES_MAX)

@@ -1,4 +1,4 @@
-"""A local folder as storage target: checkpoints appear whole by a rename."""
+"""A local folder as storage target. A checkpoint appears complete, by a rename."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, verify
 from flowcheck.vault.persist.rate_limit import TransferPace
 
 LEFTOVERS = ".step-*.tmp"
-"""What a killed process left: the step that comes next is another one."""
+"""Folders that a killed process left incomplete. They are deleted, since the next save is of
+another step."""
 COPY_BYTES = 4 << 20
-"""Bytes copied at once. A choice: smaller costs calls."""
+"""Bytes of one read and write. A choice: smaller costs calls."""
 
 
 class LocalFolder:
-    """See `Place`."""
+    """A local folder as `StorageTarget`, which describes the methods."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.url = root, str(root)

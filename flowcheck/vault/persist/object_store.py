@@ -20,17 +20,17 @@ from flowcheck.vault.persist.store_errors import refusal_of
 from flowcheck.vault.persist.upload_journal import SENT, SentFile, UploadJournal
 
 BLOCK_BYTES = 16 << 20
-"""Bytes of a part that is uploaded; a smaller file is one request. S3 asks for 5 MiB or more. A
-choice: larger takes memory, smaller costs requests."""
+"""Bytes of an uploaded part; a smaller file is one request. S3 requires 5 MiB or more. A choice:
+larger takes memory, smaller costs requests."""
 SMALL_BYTES_MAX = MANIFEST_MAX_BYTES
-"""Of an object that is read whole: a manifest is the longest."""
+"""Most bytes of an object that is read at once. A manifest is the longest such object."""
 
 
 class ObjectStore:
-    """See `Place`."""
+    """An object store as `StorageTarget`, which describes the methods."""
 
     def __init__(self, url: str, fs: Any, journal: Path) -> None:
-        """journal: a folder on this machine, where it is noted what was sent."""
+        """fs: fsspec's file system. journal: a local folder for the upload journals."""
         self.url = url.rstrip("/")
         self._fs, self._journal = fs, journal
         self._base = str(fs._strip_protocol(self.url)).rstrip("/")
@@ -94,7 +94,8 @@ class ObjectStore:
         return UploadJournal.of(self._journal / f"{name}{SENT}", f"{self.url}/{name}")
 
     def _there(self, path: str, file: ListedFile, sent: SentFile | None) -> bool:
-        """It is what was sent before, as far as the store tells without giving it back."""
+        """Whether the object at `path` is the file that was sent before, by the size and the tag
+        that the store reports."""
         if sent is None:
             return False
         try:
@@ -123,7 +124,7 @@ class ObjectStore:
         return SentFile(sha256=file.sha256, tag=tag, proved=tag == wanted)
 
     def _stream(self, where: str, source: Path, pace: TransferPace) -> str:
-        """Sends a file in one piece; the md5 that many stores tell of it."""
+        """Uploads a file as one stream. Returns its md5, which many stores report as the tag."""
         md5 = hashlib.md5(usedforsecurity=False)
         if source.stat().st_size <= BLOCK_BYTES:
             data = source.read_bytes()
@@ -156,7 +157,7 @@ class ObjectStore:
 
     @contextmanager
     def _telling(self, path: str) -> Iterator[None]:
-        """Whatever a library raises is a StateError that names the target."""
+        """Turns any error of fsspec and its libraries into StateError that names the target."""
         try:
             yield
         except FlowCheckError:
@@ -167,8 +168,8 @@ class ObjectStore:
 
 
 def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
-    """All of an object, no more of which is asked for than may be there. Raises StateError where it
-    is longer than `most_bytes`, FileNotFoundError where there is none, or what `fs` raises."""
+    """The bytes of an object of at most `most_bytes`. Never requests more. Raises StateError if the
+    object is longer, FileNotFoundError if there is none, or any error of `fs`."""
     info = fs.info(path)
     size = info.get("size")
     if info.get("type") == "directory":
@@ -185,7 +186,8 @@ def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
 
 
 def _tag(info: dict[str, Any]) -> str:
-    """A file's content as its store tells it: S3's ETag, md5 of GCS and of Azure, in hex."""
+    """The tag by which a store describes an object's content: the ETag of S3, or the md5 of GCS and
+    Azure in hexadecimal; "" without one."""
     if tag := info.get("ETag"):
         return str(tag).strip('"')
     encoded = info.get("md5Hash") or (info.get("content_settings") or {}).get("content_md5")
@@ -195,7 +197,7 @@ def _tag(info: dict[str, Any]) -> str:
 
 
 def _discard(writer: Any) -> None:
-    """Ends an object that is not to appear."""
-    with suppress(Exception):  # whatever it lacks: what made it end is told
+    """Cancels an unfinished upload, so that no object appears."""
+    with suppress(Exception):  # the error that ended the upload is reported instead
         writer.discard()
     writer.closed = True

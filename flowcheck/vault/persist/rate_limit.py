@@ -11,14 +11,15 @@ from flowcheck.findings.catalog.checkpoint_stores import STOPPED
 
 
 class Stopped(StateError):
-    """The process was told to end; the next save does not send again what was sent so far."""
+    """The transfer was stopped, since the process is ending. The next save does not send again what
+    is already at the target."""
 
     def __init__(self) -> None:
         super().__init__(STOPPED())
 
 
 class TransferPace:
-    """Bytes of one save, in whichever threads they move."""
+    """Rate limit, progress and stop signal of one save. All methods may be called in any thread."""
 
     def __init__(self, limit_bytes_s: int | None = None) -> None:
         self._limit, self._next_s = limit_bytes_s, 0.0
@@ -26,12 +27,12 @@ class TransferPace:
         self.on_moved: Callable[[int], None] = lambda _: None
         self.moved_bytes = 0
         self.skipped_bytes = 0
-        """Were there already."""
+        """Bytes that were at the target already."""
         self.moved_s = time.monotonic()
-        """When something last did."""
+        """Time of the last progress (time.monotonic())."""
 
     def wait_to_send(self, count: int) -> None:
-        """Waits until so many bytes may go. Raises Stopped where none may any more."""
+        """Waits until the rate limit allows `count` more bytes. Raises Stopped after `stop`."""
         if self._stop.is_set():
             raise Stopped
         if self._limit is None:
@@ -46,27 +47,27 @@ class TransferPace:
                 raise Stopped
 
     def moved(self, count: int) -> None:
-        """So many went."""
+        """Notes that `count` bytes were transferred."""
         with self._lock:
             self.moved_bytes += count
             self.moved_s = time.monotonic()
         self.on_moved(count)
 
     def skipped(self, count: int) -> None:
-        """So many need not go."""
+        """Notes that `count` bytes are at the target already."""
         with self._lock:
             self.skipped_bytes += count
             self.moved_s = time.monotonic()
         self.on_moved(count)
 
     def heartbeat(self) -> None:
-        """Something else happened. Raises Stopped where nothing should."""
+        """Notes progress other than transferred bytes. Raises Stopped after `stop`."""
         self.moved_s = time.monotonic()
         if self._stop.is_set():
             raise Stopped
 
     def stop(self) -> None:
-        """From any thread: nothing goes any more."""
+        """Stops the transfer: `wait_to_send` and `heartbeat` raise Stopped from now on."""
         self._stop.set()
 
     @property

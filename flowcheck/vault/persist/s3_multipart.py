@@ -1,8 +1,9 @@
-"""A large file to S3 in parts, several at once; those that are there already are not sent again.
+"""Uploads a large file to S3 in parts, several at a time. Parts that are there already are not sent
+again.
 
-Of a part S3 tells the md5 of its content as ETag, of the whole object the md5 of all parts' md5s,
-with their count behind it (Amazon S3 User Guide, "Checking object integrity"). Stores that encrypt
-with keys of their own tell something else: the whole object is read back then.
+S3 reports a part's md5 as its ETag. The ETag of the whole object is the md5 of all parts' md5s,
+followed by the number of parts (Amazon S3 User Guide, "Checking object integrity"). Stores that
+encrypt with keys of their own report other ETags; then the whole object is read back.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ from flowcheck.vault.persist.store_errors import NO_SUCH_UPLOAD, store_codes
 from flowcheck.vault.persist.upload_journal import Upload, UploadJournal
 
 PART_BYTES = 32 << 20
-"""Bytes of a part; S3 asks for 5 MiB or more. A choice: larger sends more again after a fault,
+"""Bytes of a part. S3 requires 5 MiB or more. A choice: larger sends more again after a fault,
 smaller costs requests."""
 PARTS_MAX = 10_000
-"""Of an object (Amazon S3 User Guide, "Multipart upload limits")."""
+"""Most parts of an object (Amazon S3 User Guide, "Multipart upload limits")."""
 AT_ONCE = 4
-"""Parts sent at once. A choice: more uses more connections and memory (PART_BYTES each)."""
+"""Parts sent at a time. A choice: more uses more connections and memory (PART_BYTES each)."""
 
 
 def send(
     fs: Any, where: str, source: Path, file: ListedFile, journal: UploadJournal, pace: TransferPace
 ) -> str:
-    """Sends `source` to `where`, bucket/key; the ETag the object has where tags are md5s."""
+    """Uploads `source` to `where`, a bucket/key. Returns the ETag that the object has if the
+    store's ETags are md5s."""
     bucket, key, _ = fs.split_path(where)
     place = {"Bucket": bucket, "Key": key}
     upload = journal.upload(file)
@@ -52,7 +54,7 @@ def send(
 
 
 def give_up(fs: Any, where: str, upload: Upload) -> None:
-    """Parts of an object that is not wanted any more go."""
+    """Deletes the parts of an unfinished upload."""
     bucket, key, _ = fs.split_path(where)
     with suppress(FileNotFoundError):  # ended or given up before
         fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
@@ -68,7 +70,7 @@ def _send_parts(
     journal: UploadJournal,
     pace: TransferPace,
 ) -> dict[int, bytes]:
-    """md5 of each part, by its number from 1."""
+    """Sends the parts that are missing. Returns {number of the part, from 1: md5} of all parts."""
 
     def one(number: int, begin: int, size: int) -> bytes:
         data = os.pread(descriptor, size, begin)
@@ -108,7 +110,7 @@ def _part_ranges(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _parts(fs: Any, place: dict[str, str], upload: Upload) -> dict[int, str] | None:
-    """{number: ETag} of the parts that are there; None where the store knows nothing of it."""
+    """{number: ETag} of the parts at the store; None if the store does not know the upload."""
     found: dict[int, str] = {}
     marker = 0
     while True:

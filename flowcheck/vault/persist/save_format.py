@@ -26,9 +26,9 @@ def check_save_format(config: PersistConfig) -> None:
 def write_step(
     step: TrainerState, layout: Layout, folder: Path, form: str, options: dict[str, Any]
 ) -> None:
-    """Into an empty folder, each file on disk, manifest.json last.
+    """Writes a step into an empty folder, each file synced, manifest.json last.
 
-    Raises StateError where the format cannot hold the step, OSError where there is no room.
+    Raises StateError if the format cannot hold the step, OSError if there is no room.
     """
     chosen = _options(options)
     try:

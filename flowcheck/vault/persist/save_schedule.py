@@ -1,4 +1,5 @@
-"""Which step is to be saved, and which saved checkpoints may be deleted (retention). Pure."""
+"""Decides which step is saved next, and which saved checkpoints may be deleted (retention).
+Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +11,17 @@ from flowcheck.step_numbers import Step
 
 @dataclass(frozen=True, slots=True)
 class SaveSchedule:
-    """When a checkpoint is due; by whichever of both comes first."""
+    """When the next checkpoint is due: after a number of steps or minutes, whichever is first."""
 
     every_steps: int | None
     every_minutes: float | None
 
     def due(self, held: Sequence[Step], last: int, since_s: float) -> Step | None:
-        """The step to save now, of those in memory; None: none is.
+        """The step to save now; None: no checkpoint is due.
 
-        held: whole steps, ascending; last: saved before, 0 for none; since_s: from the begin of
-        that save until now. A replica that went back behind `last` begins anew.
+        held: complete steps in memory, ascending. last: the last saved step, 0: none. since_s:
+        seconds since the last save began. If the replica went back to a step before `last`, the
+        schedule starts again.
         """
         if not held or held[-1] == 0:
             return None
@@ -35,10 +37,11 @@ class SaveSchedule:
 
 
 def expired(steps: Sequence[int], keep_last: int, keep_every: int | None) -> list[int]:
-    """Indices of checkpoints that need not stay. steps: of each, in the order they were saved.
+    """Indices of the checkpoints that may be deleted. steps: the checkpoints' steps, in the order
+    they were saved.
 
-    The last `keep_last` stay, and of each `keep_every` steps from the first multiple on the first
-    that was saved.
+    The last `keep_last` checkpoints stay. From each multiple of `keep_every` to the next one, the
+    checkpoint that was saved first stays too.
     """
     stay = set(range(max(0, len(steps) - keep_last), len(steps)))
     if keep_every is not None:

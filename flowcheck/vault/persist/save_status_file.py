@@ -16,36 +16,40 @@ from flowcheck.step_numbers import Step
 
 
 class SaveStatus(msgspec.Struct, kw_only=True):
-    """Times are seconds since 1970."""
+    """The state of a run's saves. Points in time are in seconds since 1970."""
 
     target: str
     durable_step: int | None = None
+    """Step of the newest durable checkpoint."""
     durable_name: str = ""
     durable_s: float = 0.0
-    """When it became durable."""
+    """Time at which the newest checkpoint became durable."""
     durable_bytes: int = 0
     took_s: float = 0.0
+    """Seconds that the last save took."""
     count: int = 0
-    """Saved by this chain."""
+    """Number of checkpoints that this chain saved."""
     phase: str = ""
-    """writing, sending, verifying; empty: nothing is under way."""
+    """What the save in progress does: writing, sending or verifying. Empty: no save is in
+    progress."""
     step: Step | None = None
-    """Of the save that is under way."""
+    """Step of the save in progress."""
     began_s: float = 0.0
+    """Time at which the save in progress began."""
     done_bytes: int = 0
     total_bytes: int = 0
-    """0: not known yet."""
+    """Bytes of the checkpoint; 0: not known yet."""
     skipped_bytes: int = 0
-    """Of `done_bytes`: were at the target already."""
+    """The part of `done_bytes` that was at the target already."""
     error: Finding | None = None
     """Why the last attempt failed; None: it did not fail."""
     attempts: int = 0
-    """How many failed since the last one that succeeded."""
+    """Number of failed attempts since the last successful one."""
     next_try_s: float = 0.0
 
 
 class _SentencesStatus(msgspec.Struct):
-    """What an earlier version wrote as text, "" where nothing had failed."""
+    """The field `error` as earlier releases wrote it too: a text, "" if nothing had failed."""
 
     error: Finding | str | None = None
 
@@ -55,7 +59,7 @@ def write_save_status(path: Path, told: SaveStatus) -> None:
 
 
 def read_save_status(path: Path) -> SaveStatus | None:
-    """None without a file that can be read."""
+    """The status in the file; None if there is no readable file."""
     with suppress(OSError, *DECODE_ERRORS):
         raw = path.read_bytes()
         told = msgspec.json.decode(raw, type=_SentencesStatus).error

@@ -1,8 +1,14 @@
-"""One save, from a step in memory to a `latest` that names it, and on from wherever a kill came.
+"""Saves a step from memory to a target, up to the file `latest` that names it. After a kill the
+next process continues where the killed one was.
 
-The order: the ledger names what is being written; files, the manifest last; all is verified; the
-ledger has it; `latest` names it; it is no longer being written, and what need not stay leaves the
-ledger, then goes.
+The order of a save:
+
+1. the ledger names the checkpoint as being written;
+2. its files are written, the manifest last, and verified;
+3. the ledger lists it as durable;
+4. `latest` names it;
+5. the ledger no longer names it as being written, and names the checkpoints to delete;
+6. these are deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ from flowcheck.vault.persist.upload_journal import SENT
 
 
 class StepToSave(Protocol):
-    """A step that holds still."""
+    """A step that does not change while it is held."""
 
     @property
     def step(self) -> Step: ...
@@ -46,21 +52,22 @@ class StepToSave(Protocol):
     def digest(self) -> str: ...
 
     def write(self, folder: Path) -> None:
-        """Its files into an empty folder, each on disk, the manifest last."""
+        """Writes the step's files into an empty folder, each synced, the manifest last."""
 
 
 class SaveSource(Protocol):
-    """Where steps come from."""
+    """A source of steps to save."""
 
     name: str
-    """Whose they are, in the ledger."""
+    """Name of the run in the ledger."""
 
     def hold(self, step: Step) -> AbstractContextManager[StepToSave]:
-        """Raises StateError where it is not held, or did not hold still."""
+        """Holds a step while it is written. Raises StateError if memory does not hold the step, or
+        if it changed meanwhile."""
 
 
 class Saver:
-    """What one process does at a time with one target."""
+    """Saves checkpoints to one target, one at a time."""
 
     def __init__(
         self, config: PersistConfig, place: StorageTarget, staging: Path, source: SaveSource
@@ -70,32 +77,35 @@ class Saver:
         self._direct = isinstance(place, LocalFolder) and config.rate_limit_bytes_s is None
         self.pace = TransferPace(config.rate_limit_bytes_s)
         self.on_phase: Callable[[str, Step, int], None] = lambda *_: None
-        """Told what begins, of which step, and how many bytes that is (0: not known)."""
+        """Called at the start of each phase with (phase, step, bytes; 0: not known)."""
         self._far = False
-        """What is under way waits for the target."""
+        """Whether the save in progress waits for a remote target."""
 
     def stands_still(self, limit_s: float) -> bool:
-        """Nothing moved at the target for so long; writing and reading here take what they take."""
+        """Whether a transfer to a remote target made no progress for `limit_s` seconds. Local
+        writing and reading have no limit."""
         return self._far and time.monotonic() - self.pace.moved_s > limit_s
 
     def durable(self) -> LedgerEntry | None:
-        """The newest checkpoint of this run at the target."""
+        """The newest durable checkpoint of this run at the target; None: there is none."""
         own = self._ledger().of(self._source.name)
         return own[-1] if own else None
 
     def durable_after_cleanup(self) -> LedgerEntry | None:
-        """The same, once what a killed process left there is finished or gone, and `latest`."""
+        """Finishes or deletes what a killed process left at the target, then returns the newest
+        durable checkpoint of this run; None: there is none."""
         self._cleaned(self._ledger())
         return self.durable()
 
     def unfinished(self) -> bool:
-        """A part of a checkpoint was sent: `save` goes on with that one, whatever it is told."""
+        """Whether a checkpoint was partly sent. `save` then sends the rest of this checkpoint,
+        whichever step it is called with."""
         return any((self._staging / f"{name}{SENT}").exists() for name in self._staged_names())
 
     def save(self, step: Step) -> LedgerEntry:
-        """Makes `step`, or what is unfinished, durable; it is `latest` behind this.
+        """Makes `step`, or else the unfinished checkpoint, durable; `latest` names it afterwards.
 
-        Raises StateError or OSError; the step, and all that was durable, are as they were then.
+        Raises StateError or OSError; earlier durable checkpoints are then unchanged.
         """
         ledger = self._cleaned(self._ledger())
         if self._direct:
@@ -127,7 +137,7 @@ class Saver:
         return self._finish(ledger, name, found)
 
     def _stage(self, ledger: Ledger, step: Step) -> str:
-        """A whole checkpoint below the staging folder; its name."""
+        """Writes a complete checkpoint into the staging folder. Returns its name."""
         with self._source.hold(step) as held:
             name = self._name(ledger, held)
             self.on_phase("writing", held.step, 0)
@@ -158,7 +168,7 @@ class Saver:
         return entry
 
     def _finish(self, ledger: Ledger, name: str, found: CheckpointListing) -> LedgerEntry:
-        """It is durable and verified: the ledger, `latest`, and what leaves for it."""
+        """Steps 3 to 6 of a save, for a checkpoint that is written and verified."""
         self.pace.heartbeat()
         entry = LedgerEntry(
             name=name,
@@ -172,7 +182,7 @@ class Saver:
         return entry
 
     def _name_latest(self, ledger: Ledger, entry: LedgerEntry) -> Ledger:
-        """The newest of the ledger; what need not stay beside it goes."""
+        """Writes `latest` for the ledger's newest entry, and deletes expired checkpoints."""
         self._place.write(LATEST, f"{entry.name}\n".encode())
         own = ledger.of(self._source.name)
         steps = [one.step for one in own]
@@ -188,7 +198,7 @@ class Saver:
         return ledger
 
     def _cleaned(self, ledger: Ledger) -> Ledger:
-        """What a killed process left at the target is whole, or goes."""
+        """Finishes or deletes each checkpoint that a killed process left at the target."""
         if ledger.leaving:
             ledger = self._remove_leaving(ledger)
         for name in ledger.writing:
@@ -204,8 +214,13 @@ class Saver:
         return ledger
 
     def _named(self, ledger: Ledger, name: str) -> Ledger:
-        """What was durable before the kill, and perhaps not `latest` yet, is that; another one has
-        become it since, or its files were taken away and not all written again: then it is left."""
+        """Handles a name in `writing` that has an entry: a checkpoint that was durable before a
+        kill and that `latest` may not name yet.
+
+        If it is the newest entry, `latest` names it. If its manifest is gone, since its files were
+        deleted and not all written again, the rest is deleted. Otherwise only the name leaves
+        `writing`.
+        """
         entry = ledger.entry(name)
         if entry is None:
             return ledger
@@ -224,8 +239,8 @@ class Saver:
             return None
 
     def _name(self, ledger: Ledger, held: StepToSave) -> str:
-        """step-N; where another past of the job, or somebody else, has left a step of this number
-        there, with the digest behind it."""
+        """The checkpoint's name: step-N. If the target already has a step of this number with
+        another digest, or something that FlowCheck did not save, the digest is appended."""
         name, own = f"step-{held.step}", held.digest
         known = {entry.name: entry.digest for entry in ledger.entries}
         if name in ledger.leaving or known.get(name, held.digest) != held.digest:

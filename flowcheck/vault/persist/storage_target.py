@@ -1,5 +1,5 @@
-"""Storage targets for checkpoints: what each kind must do, and which kind a URL names (folder
-or fsspec)."""
+"""Storage targets for checkpoints: the protocol of all kinds, and the choice of a kind by URL
+(local folder or fsspec)."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ PACKAGES = {
     "abfss": "adlfs",
     "az": "adlfs",
 }
-"""What `pip install` is given, by the URL's scheme."""
+"""{scheme of a URL: the package that `pip install` needs}."""
 CONNECT_S = 10.0
-"""Seconds to connect to a store. A choice: longer delays the error of one that is down."""
+"""Seconds to connect to a store. A choice: longer delays the error of a store that is down."""
 
 
 class StorageTarget(Protocol):
-    """A target. Paths are relative to it, with / between folders. What fails is a StateError or an
-    OSError with a sentence for the operator."""
+    """A storage target. Paths are relative to it, with / between folders. Methods raise StateError
+    or OSError with a message for the operator."""
 
     url: str
 
     def read(self, path: str, most_bytes: int = ...) -> bytes | None:
-        """A small file; None where there is none. Raises StateError where it is longer than
-        `most_bytes`, by default what a manifest may have."""
+        """The bytes of a small file; None if there is none. Raises StateError if it is longer than
+        `most_bytes`, by default the limit of a manifest."""
 
     def write(self, path: str, data: bytes) -> None:
-        """A small file: the old content or the new one at every instant, durable behind this."""
+        """Writes a small file atomically: it has the old or the new content at every instant. The
+        file is durable when this returns."""
 
     def holds(self, name: str) -> bool:
-        """Something of that name is there, whoever put it there."""
+        """Whether anything of this name is there, from FlowCheck or not."""
 
     def send(self, folder: Path, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
-        """Makes `name` of the files in `folder`, the manifest last; what a call before this one
-        sent of the same files is not sent again."""
+        """Transfers the files in `folder` to the checkpoint `name`, the manifest last. Files that
+        an earlier call transferred are not sent again."""
 
     def verify(self, name: str, listing: CheckpointListing, pace: TransferPace) -> None:
-        """Raises StateError where a file of `name` is not there with its size and its sum."""
+        """Raises StateError if a file of `name` is missing or has a wrong size or checksum."""
 
     def remove(self, name: str) -> bool:
-        """All of a checkpoint, whole or not, its manifest first. False: somebody reads it just now
-        and it stays."""
+        """Deletes a complete or incomplete checkpoint, its manifest first. Returns False if a
+        client reads it at the moment; then it stays."""
 
 
 def open_target(config: PersistConfig, journal: Path) -> StorageTarget:
-    """The target of a setting; nothing is asked of it yet. journal: a folder on this machine for
-    what was sent. Raises ConfigError for a URL that nothing here can open."""
+    """The target that [persist] names. Sends no request yet. journal: a local folder for the upload
+    journals. Raises ConfigError for a URL that no installed package can open."""
     if config.is_local:
         from flowcheck.vault.persist.local_folder import LocalFolder
 
@@ -69,19 +70,20 @@ def open_target(config: PersistConfig, journal: Path) -> StorageTarget:
 
 
 def local_path(target: str) -> Path:
-    """Of a folder, named as it is or as file://..."""
+    """The path of a folder that is stated as a path or as a file:// URL."""
     parts = urlsplit(target)
     return Path(target if not parts.scheme else parts.netloc + parts.path)
 
 
 def check_target(config: PersistConfig) -> None:
-    """Raises ConfigError where the URL's scheme is unknown or its package is missing here."""
+    """Raises ConfigError if the URL's scheme is unknown or its package is not installed."""
     if not config.is_local:
         file_system_class(config.target, "persist.target")
 
 
 def file_system_class(url: str, key: str) -> Any:
-    """fsspec's class for a URL. Raises ConfigError, naming what to install."""
+    """fsspec's class for a URL. key: the setting's name in errors. Raises ConfigError that says
+    what to install."""
     try:
         import fsspec
     except ImportError as error:
@@ -98,12 +100,13 @@ def file_system_class(url: str, key: str) -> Any:
 
 
 def file_system(config: PersistConfig) -> Any:
-    """fsspec's file system of the target, with a limit to every wait where it takes one."""
+    """fsspec's file system of the target, with `timeout_s` as limit where it takes one."""
     return open_file_system(config.target, config.options, config.timeout_s, "persist")
 
 
 def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: str) -> Any:
-    """fsspec's file system of a URL. key: the table of settings, for what is wrong with them."""
+    """fsspec's file system of a URL. key: the table of the settings, for errors. Raises
+    ConfigError."""
     kind = file_system_class(url, f"{key}.target")
     scheme = urlsplit(url).scheme
     if scheme in ("gs", "gcs") and "endpoint_url" in options:
@@ -123,7 +126,7 @@ def open_file_system(url: str, options: dict[str, Any], timeout_s: float, key: s
 
 
 def _limits(scheme: str, timeout_s: float) -> dict[str, Any]:
-    """How long a request may take, in each library's own options."""
+    """The limits for a request, in the options of each library."""
     connect_s = min(timeout_s, CONNECT_S)
     if scheme in ("s3", "s3a"):
         return {"config_kwargs": {"connect_timeout": connect_s, "read_timeout": timeout_s}}

@@ -1,7 +1,6 @@
-"""What an object store, or the library on the way to it, means by an error: by its code, its HTTP
-status and its class.
+"""Classifies errors of object stores and their libraries by code, HTTP status and class.
 
-The libraries are not imported here: whichever is installed made the error.
+The libraries are not imported here; the error comes from whichever is installed.
 """
 
 from __future__ import annotations
@@ -14,13 +13,14 @@ from flowcheck.findings.finding import Finding
 from flowcheck.foreign_messages import GCSFS_FORBIDDEN
 
 CHAIN_MOST = 8
-"""Errors behind an error that are looked at. A choice: more than any library makes."""
+"""Most errors in the chain of causes of an error that are examined. A choice: more than any library
+makes."""
 TOLD_MOST = 300
-"""Characters of an error that are shown. A choice of layout."""
+"""Most characters of an error that are shown. A choice of layout."""
 NO_SUCH_UPLOAD = "NoSuchUpload"
-"""S3's code for a multipart upload that it does not know (any more)."""
+"""S3's code for an unknown or finished multipart upload."""
 NO_BUCKET_CODES = {"NoSuchBucket", "ContainerNotFound"}
-"""S3's and Azure's."""
+"""Codes of S3 and of Azure for a bucket or container that does not exist."""
 DENIED_CODES = {
     "AccessDenied",
     "AccountProblem",
@@ -39,7 +39,8 @@ DENIED_CODES = {
     "InvalidAuthenticationInfo",
     "NoAuthenticationInformation",
 }
-"""S3's (API reference, error responses), then Azure's (Blob service error codes)."""
+"""Codes for denied access: first S3's (API reference, error responses), then Azure's (Blob service
+error codes)."""
 AWAY_CODES = {"RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationTimedOut", "ServerBusy"}
 DENIED_STATUS = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 AWAY_STATUS = {
@@ -60,8 +61,8 @@ AWAY_CLASSES = {
     ("requests", "ConnectionError"),
     ("requests", "Timeout"),
 }
-"""(package, class) of errors of a network that does not answer; of botocore, google and azure none
-is one of Python's own."""
+"""(package, class) of errors of a network that does not answer. Those of botocore, google and azure
+are not derived from Python's own classes for this."""
 DENIED_CLASSES = {
     ("azure", "ClientAuthenticationError"),
     ("botocore", "CredentialRetrievalError"),
@@ -71,11 +72,11 @@ DENIED_CLASSES = {
     ("botocore", "TokenRetrievalError"),
     ("google", "GoogleAuthError"),
 }
-"""Of credentials that are missing or wrong."""
+"""(package, class) of errors for missing or wrong credentials."""
 
 
 def refusal_of(error: BaseException) -> Finding:
-    """Why a store, or the library on the way to it, fails, and what to do."""
+    """A finding that says why a store or its library failed, and what to do."""
     told = " ".join(f"{type(error).__name__}: {error}".split())[:TOLD_MOST]
     chain = list(_chain(error))
     codes = {code for one in chain for code in _codes(one)}
@@ -100,12 +101,12 @@ def refusal_of(error: BaseException) -> Finding:
 
 
 def store_codes(error: BaseException) -> set[str]:
-    """The codes by which the store itself, or its library, says what is wrong: "NoSuchUpload"."""
+    """The error codes of the store or its library in an error: "NoSuchUpload"."""
     return {code for one in _chain(error) for code in _codes(one)}
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was made of: fsspec's libraries translate those of others."""
+    """The error and its chain of causes. fsspec's libraries translate errors of other libraries."""
     at: BaseException | None = error
     for _ in range(CHAIN_MOST):
         if at is None:
@@ -125,7 +126,7 @@ def _codes(error: BaseException) -> Iterator[str]:
 
 
 def _statuses(error: BaseException) -> Iterator[int]:
-    """Of the HTTP answer."""
+    """The HTTP status of the answer, where the error has one."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         answer = response.get("ResponseMetadata")
@@ -138,7 +139,7 @@ def _statuses(error: BaseException) -> Iterator[int]:
 
 
 def _classes(error: BaseException) -> Iterator[tuple[str, str]]:
-    """(package, name) of its class and of all that this is derived of."""
+    """(package, name) of the error's class and of all its base classes."""
     for one in type(error).__mro__:
         yield one.__module__.partition(".")[0], one.__name__
 

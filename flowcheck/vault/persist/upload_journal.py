@@ -15,27 +15,27 @@ from flowcheck.private_files import make_folder
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 
 SENT = ".sent.json"
-"""Behind the checkpoint's name."""
+"""Suffix of a journal's name, after the checkpoint's name."""
 
 
 class SentFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole file."""
+    """A file that was uploaded completely."""
 
     sha256: str
     tag: str
-    """What the store told of it when it was there."""
+    """The tag that the store reported after the upload (ETag or md5)."""
     proved: bool
-    """The tag is a sum of the content, and the right one."""
+    """Whether the tag is a checksum of the content and is right."""
 
 
 class Upload(msgspec.Struct, kw_only=True):
-    """A file of which parts are there."""
+    """A file that is uploaded in parts and not complete."""
 
     id: str
     sha256: str
     part_bytes: int
     tags: dict[int, str] = {}
-    """By the part's number, as the store told them."""
+    """{number of the part: ETag that the store reported}."""
 
 
 class _Noted(msgspec.Struct, kw_only=True):
@@ -45,14 +45,16 @@ class _Noted(msgspec.Struct, kw_only=True):
 
 
 class UploadJournal:
-    """Of one checkpoint to one place; what is noted elsewhere is forgotten."""
+    """The journal of the upload of one checkpoint to one target."""
 
     def __init__(self, path: Path, noted: _Noted) -> None:
-        """Use `of`."""
+        """Use `UploadJournal.of` instead."""
         self._path, self._noted, self._lock = path, noted, Lock()
 
     @classmethod
     def of(cls, path: Path, to: str) -> UploadJournal:
+        """The journal in the file `path` for the target `to`; an empty one if the file is missing,
+        damaged or for another target."""
         noted = _Noted(to=to)
         with suppress(OSError, *DECODE_ERRORS):
             found = msgspec.json.decode(path.read_bytes(), type=_Noted)
@@ -64,7 +66,7 @@ class UploadJournal:
         return self._noted.uploads
 
     def sent(self, file: ListedFile) -> SentFile | None:
-        """What was noted of a file with this content."""
+        """The entry of a file with this content; None if it was not uploaded completely."""
         found = self._noted.files.get(file.name)
         return found if found is not None and found.sha256 == file.sha256 else None
 
@@ -78,7 +80,7 @@ class UploadJournal:
         self._write()
 
     def upload(self, file: ListedFile) -> Upload | None:
-        """The parts that were begun of a file with this content."""
+        """The unfinished upload of a file with this content; None if there is none."""
         found = self._noted.uploads.get(file.name)
         return found if found is not None and found.sha256 == file.sha256 else None
 

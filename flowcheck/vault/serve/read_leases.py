@@ -11,13 +11,13 @@ from pathlib import Path
 from threading import Lock
 
 LEASE_S = 60.0
-"""Seconds. A client that asks for nothing for so long is gone. A choice: longer keeps old steps on
-disk, shorter takes a step from a slow client."""
+"""Seconds without a request after which a client counts as gone. A choice: longer keeps old steps
+on disk, shorter deletes a step under a slow client."""
 
 
 class ReadLeases:
-    """A shared lock on each folder that was read of late: whoever takes folders away asks for the
-    whole lock first (vault/persist/local_folder.py)."""
+    """Shared locks on the folders that clients read or read lately. A process that deletes a folder
+    takes an exclusive lock first (vault/persist/local_folder.py)."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -26,7 +26,8 @@ class ReadLeases:
 
     @contextmanager
     def reading(self, folder: Path) -> Iterator[None]:
-        """Raises OSError where the folder is gone."""
+        """Locks a folder while it is read, and for LEASE_S afterwards. Raises OSError if the folder
+        is gone."""
         with self._lock:
             if folder not in self._held:
                 self._held[folder] = (_locked(folder), time.monotonic())
@@ -39,12 +40,12 @@ class ReadLeases:
                 self._held[folder] = (self._held[folder][0], time.monotonic())
 
     def busy(self, folder: Path) -> bool:
-        """It is read, or was within LEASE_S."""
+        """Whether the folder is being read or was read within the last LEASE_S seconds."""
         with self._lock:
             return folder in self._held and not self._over(folder)
 
     def release(self, *, all_of_them: bool = False) -> None:
-        """Lets go of what nobody reads any more."""
+        """Unlocks the folders that are no longer read. all_of_them: unlocks all folders."""
         with self._lock:
             for folder in list(self._held):
                 if all_of_them or self._over(folder):

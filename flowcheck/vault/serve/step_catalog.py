@@ -1,8 +1,8 @@
 """The steps that can be downloaded: checkpoints in folders, and steps of a replica in memory,
 written to files on demand.
 
-A step in memory becomes files once somebody asks for it: from then on it is read from those, and
-the replica's memory is held no longer than it takes to write them.
+A step in memory is written to files at the first request for it. Clients read these files, so that
+the replica's memory is held only while the files are written.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ LEFTOVERS = ".step-*.tmp"
 
 
 class MemorySteps(Protocol):
-    """A replica that goes on."""
+    """The steps in the memory of a running replica."""
 
     def versions(self) -> tuple[Step, ...]:
-        """Whole steps, ascending."""
+        """Complete steps in memory, ascending."""
 
     def hold(self, step: Step) -> AbstractContextManager[StepToSave]:
-        """Raises StateError where it is not held."""
+        """Holds a step while it is written. Raises StateError if memory does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableStep:
-    """A step that can be read."""
+    """A step whose files can be read."""
 
     folder: Path
     listing: CheckpointListing
@@ -50,13 +50,13 @@ class ReadableStep:
 
 @dataclass(frozen=True, slots=True)
 class StepBeingWritten:
-    """A step that is being written: ask again."""
+    """A step that is being written to files; the client must ask again."""
 
     step: Step
 
 
 class StepCatalog:
-    """What there is, looked at anew with each request."""
+    """The steps that clients can download, found again for each request."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class StepCatalog:
         staging: Path | None = None,
         staged: int = 2,
     ) -> None:
-        """folders: with checkpoints in them; staging: an empty folder of its own, or what a server
-        before this one left there; staged: steps of the memory that lie there at most."""
+        """folders: contain checkpoints. memory: steps of a replica, if any. staging: folder for
+        files of steps in memory; its content is deleted. staged: most steps in `staging`."""
         self._folders, self._memory = folders, memory
         self._staging, self._most = staging, staged
         self.leases = ReadLeases()
@@ -79,7 +79,7 @@ class StepCatalog:
             make_folder(staging, new=True)
 
     def durable(self) -> dict[Step, ReadableStep]:
-        """Checkpoints on disk by step; of two of one step the one that was written last."""
+        """{step: checkpoint on disk}, ascending. Of two checkpoints of a step, the newer one."""
         found: dict[Step, tuple[int, ReadableStep]] = {}
         for path in [path for folder in self._folders for path in folder.glob("step-*")]:
             read = self._read(path)
@@ -91,7 +91,7 @@ class StepCatalog:
         return tuple(step for step in self._memory.versions() if step) if self._memory else ()
 
     def newest(self) -> Step | None:
-        """The step that `latest` means."""
+        """The step that a request for `latest` gets; None: there is no step."""
         with self._lock:
             if self._writing is not None:
                 return self._writing
@@ -101,8 +101,9 @@ class StepCatalog:
         return max([*self.durable(), *memory, *staged], default=None)
 
     def find(self, step: Step) -> ReadableStep | StepBeingWritten | None:
-        """A step, to be read under `leases`; None where there is none. Raises StateError where it
-        cannot be written just now."""
+        """Looks for a step and starts to write it to files if it is only in memory. The caller
+        reads the files under `leases`. None: there is no such step. Raises StateError if the step
+        cannot be written now."""
         there = self.durable().get(step) or self._staged().get(step)
         if there is not None:
             return there
@@ -127,7 +128,8 @@ class StepCatalog:
         return {told.step: ReadableStep(path, told) for path, told in found}
 
     def _make_room(self) -> None:
-        """Takes the oldest staged steps away that nobody reads."""
+        """Deletes the oldest staged steps that no client reads. Raises StateError if there is still
+        no room for another one."""
         self.leases.release()
         staged = sorted(self._staged().items())
         for _, one in staged:
@@ -154,7 +156,8 @@ class StepCatalog:
                 self._writing = None
 
     def _read(self, path: Path) -> tuple[int, CheckpointListing] | None:
-        """(when its manifest was written, in ns, what that tells); None where it is not whole."""
+        """(time in ns at which the checkpoint's manifest was written, its listing); None if there
+        is no valid manifest."""
         try:
             written = (path / MANIFEST).stat().st_mtime_ns
             known = self._known.get(path)

@@ -1,10 +1,11 @@
-"""Answers HTTP requests for steps: GET /steps, /steps/N, /steps/N/files/NAME with ranges; of
-several jobs below /jobs/K.
+"""Answers HTTP requests for steps.
 
 GET /steps                 every step: {"latest", "steps": [{"step", "durable", "in_memory"}]}
 GET /steps/N               {"step", "digest", "files": [{"name", "bytes", "sha256"}]}; N or latest
 GET /steps/N/files/NAME    the file; Range, If-Range, If-None-Match, ETag = its sha256
-GET /jobs                  of several jobs their names; all else lies below /jobs/K then
+GET /jobs                  the names of the jobs, if the server has several
+
+With several jobs, the first three paths are below /jobs/K for job K.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
 
 ALONE = ""
-"""In place of a job's name where there is but one, which needs no path of its own."""
+"""Stands for the job's name if the server has only one job, whose paths are not below /jobs."""
 NUMBER_MAX = 999
 """Highest job number in a URL. A choice: the ring has readers for 64 jobs
 (config/multi_job_config.py, JOBS_MAX)."""
@@ -53,8 +54,8 @@ NUMBER_MAX = 999
 def job_of(
     words: list[str], jobs: Mapping[str, StepCatalog]
 ) -> tuple[StepCatalog, list[str]] | Finding | None:
-    """(the job's steps, the rest of the path); None: the names of the jobs are requested; a
-    Finding: why the path belongs to no job."""
+    """The job that a path belongs to: (its steps, the rest of the path). None: the path asks for
+    the names of the jobs. A Finding: why the path belongs to no job."""
     if ALONE in jobs:
         return jobs[ALONE], words
     names = list(jobs)
@@ -74,27 +75,27 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 """Bytes of one sendfile(2). A choice: larger sees a stop later, smaller costs calls."""
 LEAST_BYTES_S = 16 << 10
-"""Bytes a second. A client that takes less, over all of an answer, is let go. A choice: a gigabyte
-would take 18 hours."""
+"""Bytes per second. A client that reads a whole answer more slowly is disconnected. A choice: a
+gigabyte would take 18 hours."""
 IDLE_S = 5.0
-"""Seconds between two requests of a connection, and for all of the next one's head. A choice:
-longer lets idle clients hold connections."""
+"""Seconds from the end of a request to the end of the next request's head, on one connection. A
+choice: longer lets idle clients hold connections."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-"""What a program of this machine names it; another name may be a page of somebody else's that was
-made to point here."""
+"""Host names by which programs on this machine reach a server on loopback. Another name may be a
+foreign web site whose name was made to point to this machine (DNS rebinding)."""
 BOUNDARY = "flowcheck-8d1f6c0e2b7a"
-"""Between the parts of an answer of several ranges: each carries its length."""
+"""Boundary of a multipart answer. Each part states its length, so that the bytes may contain it."""
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
 
 class StepRequestHandler(BaseHTTPRequestHandler):
-    """Requests of one connection, one after the other."""
+    """Answers the requests of one connection, one after the other."""
 
     protocol_version = "HTTP/1.1"
     server: StepServer
     _catalogue: StepCatalog
-    """Of the job that is asked for."""
+    """The steps of the requested job."""
     server_version = "flowcheck"
     sys_version = ""
 
@@ -110,7 +111,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answers, whatever happens on the way."""
+        """Answers a GET request. An error becomes an answer or ends the connection."""
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # its body is not read, and is no next request
         try:
@@ -121,7 +122,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def do_HEAD(self) -> None:
-        """As GET, without the bytes."""
+        """Answers a HEAD request: the head of GET's answer without a body."""
         self.do_GET()
 
     def _answer(self) -> None:
@@ -256,7 +257,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
     def _several(
         self, number: int, parts: list[Span], file: ListedFile, told: dict[str, str]
     ) -> None:
-        """multipart/byteranges (RFC 9110, section 14.6)."""
+        """Sends several ranges as multipart/byteranges (RFC 9110, section 14.6)."""
         heads, end = part_heads(parts, file.size_bytes, BOUNDARY)
         size = sum(map(len, heads)) + sum(stop - begin for begin, stop in parts) + len(end)
         kind = f"multipart/byteranges; boundary={BOUNDARY}"
@@ -268,7 +269,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(end)
 
     def _send(self, descriptor: int, span: Span) -> None:
-        """Out of the page cache into the socket: no copy of it here."""
+        """Sends a span of a file with sendfile(2), without a copy in this process. Raises
+        TimeoutError if the client reads more slowly than LEAST_BYTES_S."""
         if self.command == "HEAD":
             return
         at, end = span
@@ -294,7 +296,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def _refuse(self, status: HTTPStatus, why: Finding, more: dict[str, str] | None = None) -> None:
-        """error: for people, and for clients of releases before findings."""
+        """Answers with an error: `finding` for programs; `error`, its sentence, for people and for
+        clients of earlier releases."""
         self._json(status, {"error": str(why), "finding": msgspec.to_builtins(why)}, more)
 
     def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
@@ -306,7 +309,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """One line each, in which nothing that a client sent is obeyed."""
+        """Writes one line to the log, with control characters from the client escaped."""
         self.server.say(printable(f"{self.client_address[0]} {format % args}"))
 
     def address_string(self) -> str:
@@ -314,7 +317,7 @@ class StepRequestHandler(BaseHTTPRequestHandler):
 
 
 def is_local(host: str) -> bool:
-    """Whether a Host header names this machine as its own programs do."""
+    """Whether a Host header has a name by which programs on this machine reach it (LOCAL)."""
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name.lower() in LOCAL
 

@@ -17,14 +17,15 @@ from flowcheck.vault.serve.step_catalog import StepCatalog
 from flowcheck.vault.serve.step_request_handler import ALONE, StepRequestHandler
 
 TOKEN_BYTES_MIN = 16
-"""Bytes of a token: 128 bits where it is random. Shorter ones can be guessed."""
+"""Fewest bytes of a token: 128 bits if it is random. A shorter token can be guessed."""
 PRESSED_S = 5.0
-"""Seconds after a refusal in which nobody keeps a connection beyond an answer: others wait for one.
-A choice: longer costs clients more connections."""
+"""Seconds after a refused client in which the server closes each connection after its answer, since
+other clients wait for one. A choice: longer costs clients more connections."""
 
 
 class StepServer(BoundedHttpServer):
-    """Listens once it is made; serves between `start` and `stop`."""
+    """The server of steps. It listens from its construction on and serves between `start` and
+    `stop`."""
 
     request_queue_size = 128
 
@@ -34,8 +35,9 @@ class StepServer(BoundedHttpServer):
         config: ServeConfig,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """catalogue: of several jobs by their names. Raises ConfigError where it cannot listen
-        there, or has no word it needs."""
+        """catalogue: the steps of one job, or {name: steps} of several jobs. say: writes a line to
+        the log. Raises ConfigError if the server cannot listen, or if the token or TLS files cannot
+        be used."""
         self.jobs = {ALONE: catalogue} if isinstance(catalogue, StepCatalog) else dict(catalogue)
         self.timeout_s, self.say = config.timeout_s, say
         tls = server_tls(config, "serve", say)
@@ -53,26 +55,26 @@ class StepServer(BoundedHttpServer):
         self.end_leases(all_of_them=True)
 
     def end_leases(self, *, all_of_them: bool = False) -> None:
-        """Lets go of what nobody reads any more."""
+        """Unlocks the folders that are no longer read. all_of_them: unlocks all folders."""
         for catalogue in self.jobs.values():
             catalogue.leases.release(all_of_them=all_of_them)
 
     @property
     def is_overloaded(self) -> bool:
-        """Others wait for a connection: nobody keeps one beyond an answer."""
+        """Whether clients were refused lately. Connections then end after each answer."""
         return time.monotonic() - self._refused_s < PRESSED_S
 
     def refused(self) -> None:
         self._refused_s = time.monotonic()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is its client's business."""
+        """Notes a broken connection in the log; its client notices by itself."""
         self.say(f"{client_address[0]} went away")
 
 
 def read_token(path: str) -> bytes:
-    """The bearer token in a file. Raises ConfigError for a file without one, or with one
-    that could be guessed."""
+    """The bearer token in a file. Raises ConfigError if the file cannot be read, or if its content
+    is not one line of ASCII with at least TOKEN_BYTES_MIN bytes."""
     try:
         token = Path(path).read_bytes().strip()
     except OSError as error:

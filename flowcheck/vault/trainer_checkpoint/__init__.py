@@ -1,1 +1,2 @@
-"""The trainer's own checkpoint: what is where in it, read into flat state and filled with a"""
+"""The trainer's own checkpoints: finds their parts, converts them to the replica's flat state, and
+fills them with a newer step."""

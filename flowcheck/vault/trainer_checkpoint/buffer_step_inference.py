@@ -1,8 +1,8 @@
-"""Buffers and frozen tensors of a trainer's checkpoint: of which step each is, judged by the
-stream and by other files.
+"""Finds out from which step each buffer and frozen tensor of a trainer's checkpoint is.
 
-Where no model is stated, a tensor that is the same in files of two steps is taken not to change.
-Where both the file and the stream have a tensor, the newer one is used.
+Evidence are the job's packets and other files of the trainer. Where no model is stated, a tensor
+that is equal in files of two steps is assumed constant. Where both the file and the packets have a
+tensor, the newer one is used.
 """
 
 from __future__ import annotations
@@ -23,36 +23,38 @@ from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
 CHANGING = frozenset(("running_mean", "running_var", "num_batches_tracked"))
-"""torch/nn/modules/batchnorm.py, _NormBase: what every forward of a module in training changes."""
+"""Names of buffers that every forward pass in training changes (torch/nn/modules/batchnorm.py,
+_NormBase)."""
 SHOWN = 3
-"""Names that a sentence lists. A choice of layout."""
+"""Most names that a sentence lists. A choice of layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedFile:
-    """A file of the trainer's."""
+    """A file of the trainer that FlowCheck has seen."""
 
     step: Step
     non_parameter_digests: Mapping[str, str]
-    """Digests, by name, of tensors that are no parameters."""
+    """{name: digest} of the tensors that are not parameters."""
 
 
 @dataclass(slots=True)
 class BufferVerdicts:
-    """Tensors that are a file's own, by what other files show of them."""
+    """Names of a file's buffers, by what other files show about them."""
 
     same: list[str] = field(default_factory=list)
-    """Taken to stay as they are."""
+    """Buffers that are assumed constant."""
     stale: list[str] = field(default_factory=list)
-    """Another in a file of another step, or such that every forward changes it."""
+    """Buffers that differ in a file of another step, or that every forward pass changes."""
     unknown: list[str] = field(default_factory=list)
+    """Buffers without evidence."""
     assumed: list[Finding] = field(default_factory=list)
-    """Of those that are taken to stay and of the unknown ones."""
+    """Assumptions about the buffers in `same` and `unknown`."""
 
 
 @structure_errors_as_state_errors("the file")
 def buffer_digests(template: CheckpointTemplate, names: Iterable[str]) -> dict[str, str]:
-    """{name without "module.": digest of its bytes in index order}."""
+    """{name without "module.": digest of the tensor's bytes in index order}."""
     own = {name.removeprefix("module."): template.model[name] for name in names}
     raw = [t.detach().contiguous().reshape(-1).view(torch.uint8).numpy() for t in own.values()]
     return {n: digest.hex() for n, digest in zip(own, tensor_digests(raw), strict=True)}
@@ -61,7 +63,8 @@ def buffer_digests(template: CheckpointTemplate, names: Iterable[str]) -> dict[s
 def judge_buffers(
     template: CheckpointTemplate, names: Sequence[str], observed: Sequence[ObservedFile]
 ) -> BufferVerdicts:
-    """names: of the template's model, of which nothing but files tells."""
+    """Judges buffers by other files of the trainer. names: tensors of the template's model that are
+    not known from the job's packets."""
     own = buffer_digests(template, names)
     found, same = BufferVerdicts(), defaultdict[tuple[int, ...], list[str]](list)
     for name in names:
@@ -92,7 +95,7 @@ def judge_buffers(
 
 
 def first_names(names: Sequence[str]) -> Finding:
-    """A few of them, and how many more there are."""
+    """A finding with the first SHOWN names and the number of further ones."""
     shown, more = names[:SHOWN], len(names) - SHOWN
     return gaps.NAMES(shown) if more <= 0 else gaps.NAMES_AND_MORE(names=shown, more=more)
 
@@ -100,8 +103,11 @@ def first_names(names: Sequence[str]) -> Finding:
 def newest_tensor(
     auxiliary: FrozenAndBuffers, name: str, held: torch.Tensor, *, of: int, now: int
 ) -> tuple[torch.Tensor, int]:
-    """(the tensor, the step it is of): `held`, of step `of`, which a file has under this name, or
-    what the stream told of it by step `now`. What no step changes is of `now`."""
+    """The newest known version of a tensor and its step.
+
+    held: the tensor in a file of step `of`, under `name`. auxiliary: what the job's packets showed up
+    to step `now`. A frozen parameter or constant buffer counts as from step `now`.
+    """
     plain = name.removeprefix("module.")
     own = dict(auxiliary.keys).get(plain, plain)
     known = auxiliary.tensors.get(own)
@@ -114,7 +120,7 @@ def newest_tensor(
 
 
 def buffers_of_other_steps(older: Mapping[str, int]) -> tuple[Finding, ...]:
-    """Of buffers that are of other steps, one for each of these steps."""
+    """A finding for each step from which buffers are. older: {buffer: its step}."""
     steps = Counter(older.values())
     return tuple(
         gaps.BUFFERS_OF_STEP(buffers=count, step=step) for step, count in sorted(steps.items())
@@ -123,26 +129,25 @@ def buffers_of_other_steps(older: Mapping[str, int]) -> tuple[Finding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FilledBuffers:
-    """Of a template's model, after they were filled."""
+    """The buffers of a template after `fill_buffers`."""
 
     now: int
-    """How many are of the snapshot's step; frozen parameters are none of them."""
+    """Number of buffers that are from the snapshot's step, without frozen parameters."""
     older: Mapping[str, int]
-    """{buffer: the step it is of}, where that is another one."""
+    """{buffer: its step}, for buffers from another step."""
     unknown_step: tuple[str, ...]
-    """Of these the template's own, of which the stream told nothing newer."""
+    """Buffers in `older` that stay as the template has them, since nothing newer is known."""
     lacks: tuple[Finding, ...]
-    """The same as findings; of those alone that are known to be of another step, or that a stated
-    model changes."""
+    """Findings about the buffers in `older` that are known to change."""
     assumed: tuple[Finding, ...] = ()
-    """Of the others."""
+    """Assumptions about the other buffers."""
 
 
 def fill_buffers(
     template: CheckpointTemplate, snapshot: Snapshot, observed: Sequence[ObservedFile] = ()
 ) -> FilledBuffers:
-    """Makes each as new as it is known; frozen parameters are the same at every step. observed:
-    other files of the trainer's."""
+    """Puts the newest known version of each buffer into the template. observed: other files of the
+    trainer, as evidence."""
     auxiliary, step = snapshot.frozen_and_buffers, snapshot.step
     frozen = {key for key, name in auxiliary.keys if name in auxiliary.frozen}
     of, untold = {}, []

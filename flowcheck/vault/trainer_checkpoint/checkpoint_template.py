@@ -1,8 +1,8 @@
-"""A trainer's checkpoint read as a template: where in it model, optimizer state, schedule and
-step counters are.
+"""Reads a trainer's checkpoint as a template: finds the model, optimizer state, schedules and step
+counters in it.
 
-Any checkpoint of the job will do. Tensors are found by order and shape, never by guess: a model
-that fits in two ways is refused.
+Any checkpoint of the job serves as template. Tensors are found by order and shape; a model that
+fits in two ways is refused.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from flowcheck.vault.trainer_checkpoint.step_counters import (
 
 KeyPath = tuple[str, ...]
 AVERAGED = "n_averaged"
-"""A key of torch.optim.swa_utils.AveragedModel's state_dict, whose model is no model of its own."""
+"""A key of the state_dict of torch.optim.swa_utils.AveragedModel. The averaged model in it is not
+taken for the job's model."""
 _Kind = tuple[torch.dtype, tuple[int, ...]]
-"""Of a tensor: dtype and shape."""
+"""(dtype, shape) of a tensor."""
 
 
 @dataclass(slots=True)
@@ -47,35 +48,35 @@ class CheckpointTemplate:
     """The parts of a trainer's checkpoint that change from step to step."""
 
     tree: Any
-    """Everything, as torch loaded it."""
+    """The whole checkpoint as torch loaded it."""
     model: dict[str, Any]
-    """Of it the module's state_dict."""
+    """The part of `tree` that is the module's state_dict."""
     names: tuple[str, ...]
-    """The trainer's names of the parameters, registration order."""
+    """The trainer's names of the parameters, in registration order."""
     parameters: tuple[torch.Tensor, ...]
-    """Registration order; tied names share one."""
+    """The parameters in registration order; a tied weight comes once."""
     non_parameters: tuple[str, ...]
-    """Tensors of the model that are no parameters: buffers."""
+    """Names of the tensors of `model` that are not trainable parameters: buffers, frozen ones."""
     optimizer: dict[str, Any] | None
-    """A state_dict of torch.optim.Optimizer, or None; several are joined into one."""
+    """The state_dict of torch.optim.Optimizer; several are joined into one. None: there is none."""
     order: tuple[OptimizerNumber, ...]
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
     step: Step
-    """Optimizer steps applied when it was written."""
+    """Number of optimizer steps before the checkpoint was written."""
     tells_step: bool = field(default=True, kw_only=True)
-    """False: nothing in it does; the step is the one that was stated, else 0."""
+    """False: nothing in the checkpoint shows its step. `step` is then the stated one, or 0."""
     optimizer_nodes: tuple[dict[str, Any], ...] = ()
-    """Of the tree what holds optimizers' states."""
+    """The parts of `tree` that hold optimizers' states."""
     schedulers: list[dict[str, Any]] = field(default_factory=list)
     """state_dicts of learning-rate schedulers."""
     counters: list[tuple[dict[str, Any], str, KeyPath]] = field(default_factory=list)
-    """(where, key, path) of integers that count steps."""
+    """(dictionary, key, path in `tree`) of integers that count steps."""
     untouched: tuple[str, ...] = ()
-    """Entries of the whole that hold nothing of the step, as far as can be told."""
+    """Top-level keys of `tree` that hold nothing that a restore fills in."""
 
     @property
     def skipped(self) -> int:
-        """Steps that a loss scale skipped: the optimizer counts none of them."""
+        """Number of steps that the loss scaler skipped, which the optimizer does not count."""
         taken = step_of(self.optimizer)
         return max(self.step - taken, 0) if taken >= 0 and _scaled(self.tree) else 0
 
@@ -88,7 +89,7 @@ class CheckpointTemplate:
 
 
 def stated_names(layout: Layout) -> tuple[str, ...]:
-    """The trainer's parameter names, registration order; empty where nobody stated them."""
+    """The trainer's parameter names in registration order; empty if they are not stated."""
     own = tuple(p.name for p in layout.parameters)
     return own if own != tuple(f"param.{i}" for i in range(len(own))) else ()
 
@@ -101,13 +102,13 @@ def read_template(
     step: Step | None = None,
     order: Sequence[ParameterNumber] | None = None,
 ) -> CheckpointTemplate:
-    """A checkpoint's tree as a pattern for a replica of this layout.
+    """Reads a checkpoint's tree as a template for a replica of this layout.
 
-    names: the trainer's parameter names in registration order, where order and shapes alone fit
-    in more than one way. what: names the tree in errors. step: where nothing in it tells at which
-    it was written. order: [parameter] the optimizer's number of it (param_groups.py), which several
-    parameter groups leave open. Raises StateError where it has no model of this layout, or fits
-    ambiguously.
+    names: the trainer's parameter names in registration order, needed where order and shapes fit in
+    several ways. what: the tree's name in errors. step: the checkpoint's step, for a tree that does
+    not show it. order: [parameter] the optimizer's number (param_groups.py), needed with several
+    parameter groups. Raises StateError if the tree has no model of this layout, or if one fits in
+    several ways.
     """
     with structure_errors_as_state_errors(what):
         return _read(tree, layout, names, what, step, order)
@@ -175,10 +176,8 @@ def _read(
 
 
 def type_or_shape_differs(name: str, theirs: torch.Tensor, own: torch.Tensor) -> Finding:
-    """What differs between a tensor of a trainer's checkpoint and the replica's.
-
-    theirs: the checkpoint's; own: the replica's.
-    """
+    """The finding that a tensor's dtype or shape differs. theirs: the tensor in the trainer's
+    checkpoint; own: the replica's tensor."""
     return findings.OTHER_TYPE_OR_SHAPE(
         tensor=name,
         dtype=str(theirs.dtype),
@@ -196,12 +195,12 @@ def _of_types(chosen: Sequence[tuple[str, torch.Tensor]], layout: Layout) -> boo
 
 
 def _scaled(tree: Any) -> bool:
-    """A loss scale is kept in the file."""
+    """Whether the tree holds the state of a loss scaler."""
     return any("_growth_tracker" in node for _, node in _dicts(tree))
 
 
 def _dicts(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
-    """Every dictionary of the tree that has text for keys."""
+    """(path, dictionary) of every dictionary in the tree whose keys are texts."""
     if isinstance(node, dict) and node and all(isinstance(key, str) for key in node):
         yield path, node
     for key, value in children(node):
@@ -211,8 +210,8 @@ def _dicts(node: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, dict[str, A
 def _parameters_in(
     node: dict[str, Any], layout: Layout, names: Sequence[str]
 ) -> tuple[dict[str, Any], list[tuple[str, torch.Tensor]]] | None:
-    """(the dictionary, (name, tensor) of every parameter in registration order), if it is the
-    model's; None for anything else. Raises StateError where it fits in several ways."""
+    """(the dictionary, (name, tensor) of every parameter in registration order) if the dictionary
+    is the model's; else None. Raises StateError if it fits in several ways."""
     wanted = [p.shape for p in layout.parameters]
     tensors: list[tuple[str, torch.Tensor]] = []
     held: set[int] = set()
@@ -240,7 +239,7 @@ def _parameters_in(
 
 
 def _embeddings(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[list[int]]:
-    """Up to two ways to find `wanted` in `have` in order."""
+    """Up to two ways to find `wanted` as a subsequence of `have`, as indices."""
     if len(have) < len(wanted):
         return []
     first, last = _greedy(have, wanted), _greedy(have[::-1], wanted[::-1])
@@ -251,7 +250,8 @@ def _embeddings(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[list[int
 
 
 def _greedy(have: Sequence[_Kind], wanted: Sequence[_Kind]) -> list[int] | None:
-    """The earliest way; the latest, of both reversed, is another one if there are several."""
+    """The earliest way to find `wanted` in `have`; None: there is none. With both reversed this
+    gives the latest way, which differs if there are several."""
     found: list[int] = []
     at = 0
     for kind in wanted:

@@ -1,4 +1,4 @@
-"""A trainer's checkpoint as the replica's flat arrays in registration order."""
+"""Converts a trainer's checkpoint to the replica's flat arrays in registration order."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def flat_state(
     *,
     leaves_out: bool = False,
 ) -> dict[str, np.ndarray]:
-    """{section: flat array} as `Replica.sections` has them; leaves_out: see `Replica.create`.
+    """{section: flat array} in the form of `Replica.sections`. leaves_out: see `Replica.create`.
 
-    Raises StateError where a tensor is missing, or of another shape or dtype.
+    Raises StateError if a tensor is missing or has another shape or dtype.
     """
     description = Description(layout, tuple(describe_sections(layout, optimizer, leaves_out)))
     flat = flat_sections(template, description)
@@ -53,7 +53,8 @@ def flat_state(
 
 
 def flat_sections(template: CheckpointTemplate, description: Description) -> dict[str, np.ndarray]:
-    """As `flat_state`, of a description that is at hand."""
+    """The flat arrays of parameters and optimizer states for the sections in `description`. Raises
+    as `flat_state` does."""
     layout = description.layout
     flat = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
     flat[state_section_names.PARAMETERS] = layout.assembled(
@@ -81,8 +82,8 @@ def _put_beside(
     config: OptimizerConfig,
     flat: dict[str, np.ndarray],
 ) -> None:
-    """Masters, averages and the loss scale, as the file has them. Raises StateError where it lacks
-    them: nothing else tells of them once steps were applied."""
+    """Fills in master weights, averages and loss scale. Raises StateError if the file has none of
+    these although steps were taken, since they are known from nothing else."""
     begun = template.step == 0
     inner = stepped_layout(config, description.layout)
     masters = tensors_of_section(description, flat, state_section_names.MASTER)
@@ -103,7 +104,8 @@ def _put_beside(
 
 
 def _first(template: CheckpointTemplate, begun: bool, missing: Entry) -> Sequence[torch.Tensor]:
-    """Before any step they are the parameters."""
+    """The parameters, which masters and averages equal before the first step. Raises StateError
+    `missing` after it."""
     if not begun:
         raise StateError(missing())
     return template.parameters
@@ -117,7 +119,8 @@ def _fill(own: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
 def state_of(
     template: CheckpointTemplate, index: int, kind: str, states: dict[str, StoredState]
 ) -> torch.Tensor | float | None:
-    """One optimizer state of one parameter; None before its first step. Raises StateError."""
+    """An optimizer state of a parameter; None before the parameter's first step. Raises StateError
+    if the file does not hold it although the parameter was stepped."""
     own = template.optimizer_state(index)
     value: Any = own.get(kind)
     if value is not None:
@@ -132,13 +135,15 @@ def state_of(
 
 
 def _kept(template: CheckpointTemplate, kind: str) -> bool:
-    """Some parameter has such a state, or none has any: what the optimizer never stepped."""
+    """Whether any parameter in the file has a state of this kind. Then a parameter without states
+    was never stepped."""
     own = [template.optimizer_state(index) for index in range(len(template.names))]
     return any(states.get(kind) is not None for states in own)
 
 
 def put_state(name: str, held: StoredState, value: torch.Tensor | float) -> None:
-    """Raises StateError for another shape or type, which would be rounded without a word."""
+    """Copies a value into the flat array. Raises StateError for another shape or type, which would
+    be rounded silently."""
     given = value if isinstance(value, torch.Tensor) else None
     if held.number or given is None:
         if given is not None and given.dim():
@@ -152,7 +157,7 @@ def put_state(name: str, held: StoredState, value: torch.Tensor | float) -> None
 
 
 def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) -> np.ndarray:
-    """[elements] of one tensor as the replica keeps them; its bytes where parameters are of several
+    """[elements] of a tensor in the replica's memory order; bytes if the parameters have several
     dtypes. Raises StateError for another shape or dtype."""
     if tuple(tensor.shape) != tuple(parameter.shape):
         shapes = {"shape": tensor.shape, "own_shape": parameter.shape}

@@ -1,4 +1,4 @@
-"""The state of a trainer's learning-rate scheduler, moved to another step."""
+"""Moves the state of a trainer's learning-rate scheduler to another step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
 LearningRateAt = Callable[[int], float]
-"""Learning rate of the step after so many were taken."""
+"""The learning rate of the next step after the given number of steps."""
 
 
 def fill_scheduler(
@@ -26,8 +26,9 @@ def fill_scheduler(
     rate: LearningRateAt,
     settings: ParamGroupSettings | None,
 ) -> None:
-    """Moves a scheduler's state in the template to the snapshot's step: as the stated schedule has
-    it, else as LambdaLR does. Raises StateError where the new state cannot be computed."""
+    """Moves a scheduler's state in the template to the snapshot's step: by the schedule that the
+    job file states, else as LambdaLR would. Raises StateError if the new state cannot be
+    computed."""
     if not _fill_stated(scheduler, template, snapshot, settings):
         _move(scheduler, snapshot.step - template.step, template, rate, snapshot.step)
 
@@ -38,8 +39,8 @@ def _fill_stated(
     snapshot: Snapshot,
     settings: ParamGroupSettings | None,
 ) -> bool:
-    """Fills in the state of the schedule that the job file states; False: it states no schedule
-    with such a state."""
+    """Fills in the state of the schedule that the job file states. False: the job file states no
+    schedule with these keys."""
     config = snapshot.optimizer
     which = (
         None if settings is None else optimizer_of_scheduler(scheduler, template, config, settings)
@@ -63,9 +64,9 @@ def optimizer_of_scheduler(
     config: OptimizerConfig,
     settings: ParamGroupSettings,
 ) -> int | None:
-    """Which of the stated optimizers it belongs to: the one whose schedule has this state at the
-    template's step; None: no stated schedule has these keys. Raises StateError where no schedule
-    has the state, or several have that differ otherwise."""
+    """The number of the stated optimizer that a scheduler's state belongs to: the optimizer whose
+    schedule has this state at the template's step. None: no stated schedule has these keys. Raises
+    StateError if no schedule has this state, or if several different ones have it."""
     stated = settings.schedulers(0)
     alike = [
         n for n, own in enumerate(stated) if own is not None and own.keys() == scheduler.keys()
@@ -96,8 +97,8 @@ def _move(
     rate: LearningRateAt,
     step: Step,
 ) -> None:
-    """LRScheduler.state_dict: last_epoch and _step_count count its steps (torch/optim/
-    lr_scheduler.py)."""
+    """Moves a scheduler's state by `moved` steps. last_epoch and _step_count of
+    LRScheduler.state_dict count its steps (torch/optim/lr_scheduler.py)."""
     if "_schedulers" in scheduler:
         raise StateError(findings.SEQUENTIAL_SCHEDULE())
     if scheduler["last_epoch"] != template.step:
@@ -110,5 +111,5 @@ def _move(
 
 
 def as_stored(own: Any, value: float) -> Any:
-    """The value as the file keeps it: a number, or a tensor."""
+    """`value` in the type of `own`, the file's value: a number or a tensor."""
     return torch.full_like(own, value) if isinstance(own, torch.Tensor) else value

@@ -1,7 +1,6 @@
-"""Master weights, weight averages and loss scale in a trainer's checkpoint: found, read and
-filled.
+"""Finds, reads and fills master weights, weight averages and loss scale in a trainer's checkpoint.
 
-None of it has one name everywhere; each is told by what it looks like.
+Trainers give them different keys, so that each is found by its form.
 """
 
 from __future__ import annotations
@@ -22,19 +21,20 @@ from flowcheck.vault.trainer_checkpoint.checkpoint_template import AVERAGED, Che
 from flowcheck.vault.trainer_checkpoint.step_counters import children
 
 SCALER_KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
-"""torch.amp.GradScaler.state_dict."""
+"""Keys of torch.amp.GradScaler.state_dict."""
 
 
 def scaler_in(tree: Any) -> dict[str, Any] | None:
-    """The loss scale's state; None without one. Raises StateError for several."""
+    """The loss scaler's state in the tree; None without one. Raises StateError for several."""
     found = [n for n in _nodes(tree) if isinstance(n, dict) and n.keys() >= SCALER_KEYS]
     scaler: dict[str, Any] | None = _one(found, findings.SEVERAL_LOSS_SCALES)
     return scaler
 
 
 def masters_in(template: CheckpointTemplate, layout: Layout) -> list[torch.Tensor] | None:
-    """[parameter] tensors of the parameters' shapes in the masters' type, a list or a dictionary of
-    them in their order; None without. layout: of the masters."""
+    """[parameter] master weights: a list or dictionary of tensors with the parameters' shapes, in
+    their order and in the dtype of `layout`. None without. layout: layout of the master weights.
+    Raises StateError for several."""
     wanted = [(p.shape, getattr(torch, layout.dtype_of(p))) for p in layout.parameters]
     found = []
     for node in _nodes(template.tree):
@@ -49,8 +49,8 @@ def masters_in(template: CheckpointTemplate, layout: Layout) -> list[torch.Tenso
 
 
 def averages_in(template: CheckpointTemplate) -> tuple[list[torch.Tensor], int] | None:
-    """([parameter] averages, how often they were updated), as AveragedModel.state_dict has them;
-    None without."""
+    """([parameter] averages, number of updates) from AveragedModel.state_dict; None without. Raises
+    StateError if there are several, or if a parameter has no average."""
     found = [n for n in _nodes(template.tree) if isinstance(n, dict) and AVERAGED in n]
     node = _one(found, findings.SEVERAL_AVERAGES)
     if node is None:
@@ -64,8 +64,8 @@ def averages_in(template: CheckpointTemplate) -> tuple[list[torch.Tensor], int] 
 
 
 def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tuple[Finding, Any]]:
-    """Puts the snapshot's into the template's own, as far as that has any; what is of the new step
-    now: (what, its node of the tree) each."""
+    """Puts master weights, averages and loss scale of the snapshot into the template, where the
+    template has them. Returns (finding, node of the tree) for each filled part."""
     more = snapshot.optional_state
     replaced: list[tuple[Finding, Any]] = []
     scaler = scaler_in(template.tree) if more.scaler else None
@@ -87,7 +87,7 @@ def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tup
 
 
 def _count(template: CheckpointTemplate, averaged: int) -> dict[str, Any]:
-    """Sets how often they were updated; the node they are in, which `averages_in` found."""
+    """Sets the number of updates of the averages. Returns the node of the tree that holds them."""
     held = (n for n in _nodes(template.tree) if isinstance(n, dict) and AVERAGED in n)
     node: dict[str, Any] = next(held)
     own = node[AVERAGED]

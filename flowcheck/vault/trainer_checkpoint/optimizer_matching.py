@@ -1,4 +1,5 @@
-"""Several optimizers in a trainer's file as one: which of them is which of the job's."""
+"""Joins several optimizers in a trainer's file into one, in the order in which the job states
+them."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber, group_numbers
 
 OPTIMIZERS_MAX = 5
-"""Optimizers whose order is looked for: 5! = 120 orders. A choice that bounds time."""
+"""Most optimizers whose order is searched: 5! = 120 orders. A choice that bounds time."""
 
 
 class JoinedStates(MutableMapping[OptimizerNumber, Any]):
-    """The states of several by (which of them, its number), in place."""
+    """A view of the states of several optimizers: {(optimizer, its number of the parameter):
+    state}. Writing changes the optimizers' own states."""
 
     def __init__(self, parts: Sequence[dict[str, Any]]) -> None:
         self._parts = [part["state"] for part in parts]
@@ -53,10 +55,11 @@ def join_optimizers(
     fits: Callable[[dict[str, Any]], object],
     what: str,
 ) -> dict[str, Any]:
-    """Their state_dict()s as one of all, in the job's order, whose states are those of the file.
+    """Joins optimizers' state_dicts into one in the job's order, as a view of the file's states.
 
-    order: as Built.places; fits: raises StateError for one that is not of these parameters. Raises
-    StateError where the file has others than the job, or several orders fit.
+    order: as Built.places. fits: raises StateError for a joined optimizer that does not fit the
+    parameters. what: the file's name in errors. Raises StateError if the file has other optimizers
+    than the job, or if several orders fit.
     """
     wanted = Counter(place[0] for place in order or () if isinstance(place, tuple))
     if not wanted:

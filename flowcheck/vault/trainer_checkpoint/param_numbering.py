@@ -13,13 +13,13 @@ from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.param_layout import Layout
 
 OptimizerNumber = int | str | tuple[int, int]
-"""torch's; torch.distributed.checkpoint has names in their place; of several optimizers (which of
-them, number)."""
+"""The key of a parameter in an optimizer's state: torch's number; a name in
+torch.distributed.checkpoint; (optimizer, number) with several optimizers."""
 
 
 def group_numbers(optimizer: dict[str, Any]) -> list[OptimizerNumber]:
-    """The numbers of its parameters, group by group; of several optimizers that were joined
-    (optimizer_matching.py), one optimizer after the other."""
+    """The keys of an optimizer's parameters, group by group. If several optimizers were joined
+    (optimizer_matching.py): one optimizer after the other."""
     parts = optimizer.get("parts")
     if parts is None:
         return [number for group in optimizer["param_groups"] for number in group["params"]]
@@ -33,8 +33,14 @@ def numbers_of_parameters(
     what: str,
     order: Sequence[ParameterNumber] | None,
 ) -> tuple[OptimizerNumber, ...]:
-    """The optimizer numbers parameters in the order it was given them, group by group;
-    torch.distributed.checkpoint has names in place of numbers."""
+    """[parameter] its key in the optimizer's state, in registration order; -1: the optimizer does
+    not have the parameter.
+
+    An optimizer numbers its parameters in the order in which it was given them, group by group.
+    torch.distributed.checkpoint uses names in place of numbers. names: the trainer's parameter
+    names. what: the file's name in errors. order: [parameter] the stated number, needed with
+    several groups. Raises StateError if the file does not fit.
+    """
     every = group_numbers(optimizer)
     own: Sequence[ParameterNumber] = range(len(layout.parameters)) if order is None else order
     if order is None and len(optimizer["param_groups"]) == 1 and len(every) > len(own):

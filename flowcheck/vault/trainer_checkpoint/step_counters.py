@@ -1,4 +1,5 @@
-"""Where in a trainer's checkpoint steps are counted: schedulers, and integers of its own."""
+"""Finds the numbers that count steps in a trainer's checkpoint: in schedulers, and under keys of
+the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ Path_ = tuple[str, ...]
 
 
 class CountsSteps(Protocol):
-    """What of a Template this file looks at and fills."""
+    """The fields of a CheckpointTemplate that this module reads and fills."""
 
     tree: Any
     optimizer_nodes: tuple[dict[str, Any], ...]
@@ -39,7 +40,7 @@ class CountsSteps(Protocol):
 
 
 def children(node: Any) -> Iterator[tuple[Any, Any]]:
-    """(key or place, value) of what a dictionary, list or tuple holds."""
+    """(key or position, value) of each part of a dictionary, list or tuple."""
     if isinstance(node, dict):
         yield from node.items()
     elif isinstance(node, list | tuple):
@@ -47,7 +48,9 @@ def children(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def find_counters(template: CountsSteps, node: Any, path: Path_, skipped: set[int]) -> None:
-    """Schedulers and step counters, wherever the trainer keeps them."""
+    """Adds all schedulers and step counters below `node` to the template. path: of the node in the
+    tree. skipped: ids of nodes that are not searched. Raises StateError for an unknown
+    scheduler."""
     if id(node) in skipped:
         return
     if not isinstance(node, dict):
@@ -68,7 +71,7 @@ def find_counters(template: CountsSteps, node: Any, path: Path_, skipped: set[in
 
 
 def untouched_entries(template: CountsSteps, model: dict[str, Any]) -> tuple[str, ...]:
-    """Top-level entries without a part that a restore fills."""
+    """Top-level keys of the tree below which a restore fills in nothing."""
     if not isinstance(template.tree, dict) or template.tree is model:
         return ()
     filled = {id(model), *map(id, template.optimizer_nodes), *map(id, template.schedulers)}
@@ -84,7 +87,8 @@ def untouched_entries(template: CountsSteps, model: dict[str, Any]) -> tuple[str
 
 
 def step_by_counters(template: CountsSteps, what: str) -> int:
-    """The step, where the optimizer counts none."""
+    """The step by counters and schedulers. what: the file's name in errors. Raises StateError if
+    there are none, or if they differ."""
     told = {int(node[key]) for node, key, _ in template.counters}
     told |= {int(scheduler["last_epoch"]) for scheduler in template.schedulers}
     if not told:
@@ -95,14 +99,15 @@ def step_by_counters(template: CountsSteps, what: str) -> int:
 
 
 def step_of(optimizer: dict[str, Any] | None) -> int:
-    """Steps taken, by the optimizer's own counters; -1 where it keeps none."""
+    """The number of steps by the optimizer's own counters; -1 if it has no counters."""
     if optimizer is None or keeps_nothing(optimizer):
         return -1
     return max(_counts(optimizer), default=-1) if optimizer["state"] else 0
 
 
 def keeps_nothing(optimizer: dict[str, Any]) -> bool:
-    """Its state is empty after any step as before the first, by the settings of its groups."""
+    """Whether the optimizer's state is empty, and stays so after steps by the settings of its
+    groups."""
     return not optimizer["state"] and all(map(keeps_no_state, optimizer["param_groups"]))
 
 
@@ -112,5 +117,6 @@ def _counts(optimizer: dict[str, Any] | None) -> set[int]:
 
 
 def counts_differ(optimizer: dict[str, Any] | None) -> bool:
-    """Some parameters took no part in some steps: the most is no more than likely all."""
+    """Whether parameters have different counts, since some took no part in some steps. The largest
+    count is then only probably the number of all steps."""
     return len(_counts(optimizer)) > 1

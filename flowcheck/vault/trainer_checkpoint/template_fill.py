@@ -47,17 +47,18 @@ class FillReport:
     step: Step
     template_step: int
     replaced: tuple[Finding, ...]
-    """Parts that hold the replica's step now."""
+    """Parts that were filled with the replica's step."""
     unchanged: tuple[Finding, ...]
-    """Parts that stay as they were in the template: what the wire does not tell."""
+    """Parts that stay as in the template, since FlowCheck does not know them."""
     assumed: tuple[Finding, ...] = ()
-    """What the template could not have contradicted."""
+    """Assumptions that the template could not have disproved."""
     resume_caveats: tuple[Finding, ...] = ()
-    """Why a trainer does not go on from it as if nothing had happened; (): it does."""
+    """Why a trainer that resumes from the file does not continue exactly as before. Empty: it
+    does."""
     older: Mapping[str, int] = field(default_factory=dict)
-    """Parameters and buffers that are of another step, and which."""
+    """{parameter or buffer: its step}, for tensors from another step."""
     untold: tuple[str, ...] = ()
-    """Of these the buffers that are the template's own, as nothing newer was told of them."""
+    """Buffers in `older` that stay as in the template, since nothing newer is known."""
 
 
 @structure_errors_as_state_errors("the template")
@@ -68,12 +69,11 @@ def fill_template(
     settings: ParamGroupSettings | None = None,
     seen: Sequence[ObservedFile] = (),
 ) -> FillReport:
-    """Puts the snapshot's step into the template's own tensors and counters. settings: of the
-    trainer's groups and schedule, where they are stated; else all groups have one rate. seen: other
-    files of the trainer's.
+    """Puts the snapshot's step into the template's tensors and counters.
 
-    Raises StateError where a shape, a type or a counter does not fit; the template must not be
-    used then.
+    rate: the learning rate for all groups if `settings` is None. settings: stated parameter groups
+    and schedule. seen: other files of the trainer, as evidence about buffers. Raises StateError if
+    a shape, a type or a counter does not fit; the template must not be used then.
     """
     if snapshot.parameters_only:
         return _fill_parameters(template, snapshot, seen)
@@ -123,7 +123,8 @@ def fill_template(
 def _fill_parameters(
     template: CheckpointTemplate, snapshot: Snapshot, seen: Sequence[ObservedFile]
 ) -> FillReport:
-    """Of sharded training nothing but parameters is known: all else stays of the template's age."""
+    """Fills in parameters and buffers only, for sharded training, where FlowCheck knows no
+    optimizer state. All other parts stay at the template's step."""
     rounded = 0
     for name, own, new in zip(
         template.names, template.parameters, snapshot.parameters.values(), strict=True
@@ -162,13 +163,13 @@ def _fill_parameters(
 
 
 def write_torch_file(tree: Any, target: OutputTarget) -> None:
-    """torch.save, whole or not at all. Raises as `new_output`."""
+    """Writes `tree` with torch.save, atomically. Raises as `new_output` does."""
     with new_output(target) as (place, _), place.open("wb") as file:
         save_into(tree, file)
 
 
 def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
-    """torch.save that raises OSError where there is no room."""
+    """Writes `tree` with torch.save. Raises OSError if there is no room."""
     try:
         torch.save(tree, file)  # type: ignore[arg-type]
     except RuntimeError as error:
@@ -213,7 +214,7 @@ def _fill_groups(
     rate: LearningRateAt,
     settings: ParamGroupSettings | None,
 ) -> None:
-    """The rate, and whatever else a schedule changes."""
+    """Sets the learning rates, and other settings that the schedule changes."""
     config, skipped = snapshot.optimizer, snapshot.optional_state.skipped
     if settings is None:
         for group in groups:

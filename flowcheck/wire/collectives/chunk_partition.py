@@ -38,6 +38,7 @@ _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
 _BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
 _GRAIN_BYTES = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
 _WARP = 32
+"""Threads of a warp (src/include/device.h, WARP_SIZE)."""
 _ELEMENT_ERAS = (NcclEra.V2_19, NcclEra.V2_20)
 """The eras before cells: chunks are not cut to grains, threads matter."""
 

@@ -41,6 +41,7 @@ MOST_ELEMENTS = 100_000
 RING_GRAPH = 0
 """The id of its ring graph (src/init.cc, initTransportsRank)."""
 ALTERNATE = 2
+"""Value of a graph's crossnic with which a ring's channels alternate between two NICs."""
 LOCAL_BITS = 56
 """Of a device's number; above them stands the system's (src/graph/topo.h, NCCL_TOPO_ID)."""
 

@@ -195,9 +195,10 @@ def _mirror(row: dict[str, Any]) -> OvsMirror:
 
 
 COOKIE = 0x666C6F77636B
+"""Cookie of the OpenFlow flow that marks FlowCheck's work: the letters "flowck" in ASCII."""
 NOWHERE = 65279
-"""No port has this number, and ours is the lowest priority: the flow decides on nothing. It is one
-below the largest of OpenFlow 1.0 (ofp10_port, OFPP_MAX is 0xff00)."""
+"""Port number of that flow. No port has this number, and the flow has the lowest priority, so that
+it matches no frame. It is one below OFPP_MAX of OpenFlow 1.0 (ofp10_port, 0xff00)."""
 VERSIONS = ",".join(f"OpenFlow1{minor}" for minor in range(6))
 
 
