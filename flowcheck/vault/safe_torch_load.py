@@ -104,7 +104,7 @@ def _loaded(
     return tree
 
 
-def text_of(path: Path) -> bytes:
+def small_file_text(path: Path) -> bytes:
     """Of a small file of a checkpoint. Raises OSError, StateError where it is too long for one."""
     refuse_special_file(path)
     with path.open("rb") as file:

@@ -49,7 +49,7 @@ from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.replica_update.update_stage import UpdateService
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import decode_job
-from flowcheck.wire.training_job.training_spec import decode_spec, encode_spec, spec_of
+from flowcheck.wire.training_job.training_spec import decode_spec, encode_spec, without_connections
 
 SETTINGS = {
     "source": [{"file": "0"}],
@@ -85,7 +85,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     shutil.copy(chain.run.gradients, folder / "log-0")
     shutil.copy(chain.run.weights, folder / "weights.bin")
     job = decode_job(chain.run.learned_job.read_bytes())
-    (folder / "spec.json").write_bytes(encode_spec(spec_of(job)))
+    (folder / "spec.json").write_bytes(encode_spec(without_connections(job)))
     both.close()
     logs = [folder / "log-1", folder / "log-0"]  # whatever their order
     return Recorded(folder, logs, folder / "spec.json", folder / "weights.bin", gradients)

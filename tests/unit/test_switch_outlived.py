@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from flowcheck.ops.switch.apply import command_runner, apply_journal
 with apply_journal.apply_lock(Path(sys.argv[1])):
-    command_runner.run(["sh", "-c", "echo $$ > $0/pid; exec sleep 30", sys.argv[1]])
+    command_runner.run_switch_command(["sh", "-c", "echo $$ > $0/pid; exec sleep 30", sys.argv[1]])
 """
 
 

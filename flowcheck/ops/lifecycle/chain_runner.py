@@ -91,7 +91,7 @@ def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -
     return config
 
 
-def memory_need(config: JobConfig) -> int:
+def shared_memory_need(config: JobConfig) -> int:
     """Bytes of shared memory before the model is known: rings, flow tables, staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
     pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
@@ -115,7 +115,7 @@ def create(
     for each in own:
         check_clip_scope(each.optimizer, len(own), config.job)
     known = prior_jobs(own, root, expected)
-    need = memory_need(config)
+    need = shared_memory_need(config)
     place = choose_memory_folder(need)
     if place.huge_pages:
         try:

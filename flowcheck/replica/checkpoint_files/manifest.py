@@ -149,7 +149,7 @@ UNSEALED = "0" * 64
 _SEALED = re.compile(rb'"seal": "([0-9a-f]{64})"\n}\n\Z')
 
 
-def path_of(output: Path) -> Path:
+def manifest_path(output: Path) -> Path:
     """Where the manifest of an output lies."""
     return output / MANIFEST if output.is_dir() else manifest_beside(output)
 
@@ -162,14 +162,14 @@ def manifest_beside(file: Path) -> Path:
 def load_manifest(output: Path) -> Manifest:
     """The manifest of a folder or a file. Raises StateError where there is none or it is not
     FlowCheck's."""
-    path = path_of(output)
+    path = manifest_path(output)
     manifest = decode_manifest(manifest_text(output), str(path))
     return manifest if output.is_dir() else _renamed_with_file(manifest, output)
 
 
 def manifest_text(output: Path) -> bytes:
     """What lies there, as it is. Raises StateError where nothing does, or no file of this kind."""
-    return text_at(path_of(output), output)
+    return text_at(manifest_path(output), output)
 
 
 def text_at(path: Path, output: Path) -> bytes:
@@ -215,7 +215,9 @@ def _renamed_with_file(manifest: Manifest, output: Path) -> Manifest:
         return manifest
     if len(manifest.files) != 1:
         count = len(manifest.files)
-        raise StateError(SEVERAL_FILES(manifest=path_of(output), files=count, file=output.name))
+        raise StateError(
+            SEVERAL_FILES(manifest=manifest_path(output), files=count, file=output.name)
+        )
     (own,) = manifest.files.values()
     tensors = {
         label: msgspec.structs.replace(

@@ -82,7 +82,7 @@ class BuiltOptimizers:
         return tuple(at[number] if number >= 0 else -1 for number in self.order)
 
 
-def build(
+def build_optimizer(
     config: OptimizerConfig, layout: Layout, tensors: Sequence[torch.Tensor]
 ) -> BuiltOptimizers:
     """The optimizers over `tensors`, one for each parameter of the layout, in registration order.

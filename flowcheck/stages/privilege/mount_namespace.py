@@ -105,7 +105,7 @@ def _granted(path: Path, use: PathUse) -> bool:
     return os.access(path, wanted.get(use, os.R_OK | os.X_OK), effective_ids=True)
 
 
-def show(account: Account, needs: Sequence[PathNeed]) -> None:
+def expose(account: Account, needs: Sequence[PathNeed]) -> None:
     """Makes the account reach all of `needs`, in a mount namespace that this process and
     its children have from now on. Raises StateError, and leaves all as it was, where that is not
     possible."""
