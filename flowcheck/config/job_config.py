@@ -40,6 +40,7 @@ from flowcheck.findings.catalog.refused_settings import (
     VERSION,
 )
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
+from flowcheck.step_numbers import Step
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -74,7 +75,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     `nccl`."""
     ring_orders: tuple[RingOrder, ...] = ()
     """What was read in that log."""
-    last_step: int | None = None
+    last_step: Step | None = None
     """Of the trainer's, where it is known: once the replica took it the job is over, and nothing of
     it need arrive any more."""
     checkpoint: str | None = None

@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.refused_settings import (
     JOBS_AND_TABLES,
     LAST_STEP,
 )
+from flowcheck.step_numbers import Step
 
 JOBS_MAX = 64
 """Readers that a ring has room for (fc_ring.h, FC_READERS_MAX)."""
@@ -44,7 +45,7 @@ class JobTableConfig(ConfigSection, frozen=True, kw_only=True):
     """Addresses it uses, as `flowcheck analyze` prints them, all of which no other job uses."""
     optimizer: OptimizerConfig | None = None
     model: ModelConfig | None = None
-    last_step: int | None = None
+    last_step: Step | None = None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "hosts", addresses("job.hosts", self.hosts))

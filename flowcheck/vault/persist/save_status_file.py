@@ -19,7 +19,7 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     """Times are seconds since 1970."""
 
     target: str
-    durable_step: int | None = None
+    durable_step: Step | None = None
     durable_name: str = ""
     durable_s: float = 0.0
     """When it became durable."""

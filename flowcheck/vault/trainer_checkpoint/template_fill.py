@@ -42,7 +42,7 @@ class FillReport:
     """What `fill_template` did to a template."""
 
     step: Step
-    template_step: int
+    template_step: Step
     replaced: tuple[str, ...]
     """Parts that hold the replica's step now, one phrase each."""
     unchanged: tuple[str, ...]
