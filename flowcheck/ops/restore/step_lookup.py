@@ -242,8 +242,8 @@ def from_checkpoint(
 ) -> FoundStep:
     """The step of a checkpoint folder, or of a folder of them the one that `latest` names; step:
     that one instead; where: what it is called to the user; lazily: its tensors are checked by whom
-    writes them (`Found.expected`); by: who states its code. Raises StateError where there is none,
-    or it is not whole."""
+    writes them (`FoundStep.expected`); by: who states its code. Raises StateError where there is
+    none, or it is not whole."""
     if step is not None and (folder / f"step-{step}").is_dir():
         folder /= f"step-{step}"
     folder = newest_output(folder)

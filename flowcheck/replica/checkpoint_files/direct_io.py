@@ -162,7 +162,7 @@ class DirectWrite:
         expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS,
         reads_back: bool = False,
     ) -> None:
-        """disk: its threads write blocks; ahead: see `Ahead`. spare: whole blocks' memory that
+        """disk: its threads write blocks; ahead: see `ReadAhead`. spare: whole blocks' memory that
         other files left, and this one leaves. expected: what some tensors' sums are to be.
         reads_back: a page of every block is read again when it is written."""
         self._path, self._pieces, self._given_up, self._disk = path, pieces, given_up, disk

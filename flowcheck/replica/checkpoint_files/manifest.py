@@ -87,7 +87,7 @@ class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     format: int = FORMAT
     form: str = "flowcheck"
-    """Which of vault.formats.FORMATS."""
+    """Name of the checkpoint format (vault/checkpoint_formats/format_registry.py)."""
     step: Step
     digest: str
     """`Replica.digest` of this step, see state_digest.py; empty where no replica gave it."""

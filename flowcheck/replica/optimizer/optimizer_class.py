@@ -78,7 +78,7 @@ def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
 
 
 def group_arguments(config: OptimizerConfig, group: GroupConfig) -> dict[str, Any]:
-    """What one of torch's groups says of itself. Raises ConfigError as `arguments_of`."""
+    """What one of torch's groups says of itself. Raises ConfigError as `constructor_arguments`."""
     return _stated(group, _takes(config), "optimizer.groups")
 
 

@@ -50,7 +50,7 @@ class ReadingOutcome:
     job: LearnedJob | None = None
     weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """As of `Weights.beside`."""
+    """[bytes] frozen parameters and buffers that were broadcast; None: there are none."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
     why_not: tuple[Finding, ...] = ()
     others: tuple[FlowKey, ...] = ()

@@ -96,7 +96,7 @@ def server_tls(
     config: TlsSettings, table: str, say: Callable[[str], None] = lambda _: None
 ) -> ServerTls | None:
     """What a table of the job file states; None: connections in clear. Raises ConfigError as
-    `Tls`."""
+    `ServerTls` does."""
     if config.tls_certificate is None:
         return None
     return ServerTls(config.tls_certificate, config.tls_key, table, say)

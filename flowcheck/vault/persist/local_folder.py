@@ -22,7 +22,7 @@ COPY_BYTES = 4 << 20
 
 
 class LocalFolder:
-    """See `Place`."""
+    """A `StorageTarget` on a file system of this machine."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.url = root, str(root)

@@ -30,7 +30,7 @@ AWAY = ("connect", "timed out", "timeout", "unreachable", "resolve", "503", "slo
 
 
 class ObjectStore:
-    """See `Place`."""
+    """A `StorageTarget` in an object store or on a remote file system, by fsspec."""
 
     def __init__(self, url: str, fs: Any, journal: Path) -> None:
         """journal: a folder on this machine, where it is noted what was sent."""

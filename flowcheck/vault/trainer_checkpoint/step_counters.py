@@ -29,7 +29,7 @@ Path_ = tuple[str, ...]
 
 
 class CountsSteps(Protocol):
-    """What of a Template this file looks at and fills."""
+    """What this file reads and fills of a `CheckpointTemplate`."""
 
     tree: Any
     optimizer_nodes: tuple[dict[str, Any], ...]

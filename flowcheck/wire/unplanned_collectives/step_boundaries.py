@@ -55,7 +55,7 @@ class ConnectionLane:
     flows: tuple[FlowKey, ...]
     """In the order of their turns: those of several queue pairs share one plan."""
     edge: int
-    """Into `Job.edges`."""
+    """Into `LearnedJob.edges`."""
     channel: int
 
 
@@ -66,7 +66,7 @@ class BucketPosition:
     iteration: Iteration
     """Of the job, from 1."""
     op: int
-    """Into `Reader.buckets`."""
+    """Into `StepReader.buckets`."""
     at: LanePositions
 
 
