@@ -204,7 +204,7 @@ def check(
     request = mirror_session_options.parse_session(
         platform, source, monitor=monitor, erspan=erspan, session=session, bridge=bridge
     )
-    figures = held.figures(measured_gbps, gradient_bytes, members, step_s, protocol)
+    figures = held.job_figures(measured_gbps, gradient_bytes, members, step_s, protocol)
     if ports_json is not None:
         if figures is not None:
             raise ConfigError("--ports-json", str(ports_json), ONE_SOURCE_OF_RATES())

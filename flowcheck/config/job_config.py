@@ -49,6 +49,7 @@ from flowcheck.findings.catalog.refused_settings import (
     VERSION,
 )
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
+from flowcheck.step_numbers import Step
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -86,7 +87,7 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     sizes leave the order open. NCCL's version in the file takes the place of `nccl`."""
     ring_orders: tuple[RingOrder, ...] = ()
     """Ring orders that FlowCheck read from the file `nccl_log`."""
-    last_step: int | None = None
+    last_step: Step | None = None
     """Number of the trainer's last step, where it is known. When the replica has applied it, the
     job is over; FlowCheck then waits for no further packets of the job."""
     checkpoint: str | None = None

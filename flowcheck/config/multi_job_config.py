@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.refused_settings import (
     JOBS_AND_TABLES,
     LAST_STEP,
 )
+from flowcheck.step_numbers import Step
 
 JOBS_MAX = 64
 """Most jobs of a file: each is a reader of the ring, and a ring has room for so many readers
@@ -47,7 +48,7 @@ class JobTableConfig(ConfigSection, frozen=True, kw_only=True):
     all of them."""
     optimizer: OptimizerConfig | None = None
     model: ModelConfig | None = None
-    last_step: int | None = None
+    last_step: Step | None = None
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "hosts", addresses("job.hosts", self.hosts))

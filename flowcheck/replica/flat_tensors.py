@@ -10,7 +10,7 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.parameter_layouts import BYTE_COUNT, GRADIENT_BYTES
-from flowcheck.replica.param_layout import SEVERAL, Layout, Parameter
+from flowcheck.replica.param_layout import SEVERAL, FlatParameter, Layout
 
 FlatValues = np.ndarray | bytes | bytearray | memoryview
 """Raw bytes of a flat tensor, or an array of its elements: registration order, memory order."""
@@ -53,7 +53,7 @@ def flat_tensor(array: np.ndarray, layout: Layout) -> torch.Tensor:
     return raw if layout.dtype == SEVERAL else raw.view(getattr(torch, layout.dtype))
 
 
-def _typed(flat: torch.Tensor, layout: Layout) -> list[tuple[Parameter, torch.Tensor]]:
+def _typed(flat: torch.Tensor, layout: Layout) -> list[tuple[FlatParameter, torch.Tensor]]:
     """Every parameter's part of `flat`, [elements of the parameter], in its own dtype."""
     return [
         (p, flat[p.start : p.stop].view(getattr(torch, layout.dtype_of(p))))

@@ -44,7 +44,7 @@ Decomposition = Iterable[tuple[Sequence[int], Sequence[int]]]
 """(sizes, strides) per parameter, in elements, as DDP verifies them at start-up."""
 
 
-class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FlatParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One parameter: sizes and strides in elements, and its first element in the flat state; its
     first byte, and its dtype, where parameters are of several."""
 
@@ -72,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     """All parameters. `dtype` is torch's word: float32, float64, float16, bfloat16; or SEVERAL."""
 
     dtype: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FlatParameter, ...]
     gradient_dtype: str | None = None
     """Of the gradients that are handed in; None: each has its parameter's."""
 
@@ -109,7 +109,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         parameters = []
         for name, (shape, stride), own, start in zip(names, listed, dtypes, starts, strict=True):
             _check_dense(name, shape, stride)
-            parameters.append(Parameter(name, shape, stride, start, own if several else None))
+            parameters.append(FlatParameter(name, shape, stride, start, own if several else None))
         if gradient_dtype is not None and set(dtypes) == {gradient_dtype}:
             gradient_dtype = None
         return cls(SEVERAL if several else dtypes[0], tuple(parameters), gradient_dtype)
@@ -155,7 +155,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         """numpy's dtype of one element of the flat state; bfloat16 appears as its 16 bits."""
         return "|u1" if self.dtype == SEVERAL else _STORED_AS[self.dtype]
 
-    def dtype_of(self, parameter: Parameter) -> str:
+    def dtype_of(self, parameter: FlatParameter) -> str:
         """torch's word."""
         return parameter.dtype or self.dtype
 
@@ -208,7 +208,7 @@ def size_of(dtype: str) -> int:
     return np.dtype(_STORED_AS[dtype]).itemsize
 
 
-def numbers(raw: np.ndarray, dtype: str) -> np.ndarray:
+def as_float64(raw: np.ndarray, dtype: str) -> np.ndarray:
     """The bytes of elements of torch's dtype as float64, [elements]."""
     stored = raw.view(_STORED_AS[dtype])
     if dtype == "bfloat16":

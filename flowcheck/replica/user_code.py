@@ -40,7 +40,7 @@ _REFUSED: ContextVar[Finding | None] = ContextVar("refused", default=None)
 
 
 @contextmanager
-def forbid_user_code(why: Finding | None) -> Iterator[None]:
+def user_code_forbidden(why: Finding | None) -> Iterator[None]:
     """Code of the user's is refused while this runs, in this thread. why: what the error says of
     it; None: it is not refused."""
     token = _REFUSED.set(why)

@@ -106,7 +106,7 @@ def _loaded(
     return tree
 
 
-def text_of(path: Path) -> bytes:
+def small_file_text(path: Path) -> bytes:
     """The bytes of a small text file of a checkpoint. Raises OSError; StateError if it is longer
     than TEXT_BYTES_MAX or is no regular file."""
     refuse_special_file(path)

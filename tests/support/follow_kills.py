@@ -301,7 +301,7 @@ def _lost() -> None:
         generations = ShardGenerations(own.shard)
         with own.extractors() as [x]:
             generations.open_free()
-            short = generations.incomplete_step()
+            short = generations.incomplete_iteration()
             lost = short is not None and short.lost
             if not lost:
                 install(x, one)
@@ -310,7 +310,7 @@ def _lost() -> None:
                 x.extract(min(7, until - x.ring.tail))
                 settle(own, [x], generations)
             if not lost:
-                short = generations.incomplete_step()
+                short = generations.incomplete_iteration()
                 assert short is not None and short.iteration == 2
                 own.shard.mark_lost(short.generation)
             if again:

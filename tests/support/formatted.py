@@ -8,7 +8,7 @@ from support.steps import given_of, layout_of, made, trained
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
-from flowcheck.ops.restore.single_step_restore import fill_template
+from flowcheck.ops.restore.single_step_restore import write_filled_template
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
 from flowcheck.vault.overwrite_guard import OutputTarget
@@ -29,7 +29,7 @@ def step_before() -> CheckpointContents:
 
 def fill(found: FoundStep, template: Path, out: Path) -> FillReport:
     """The step in the form of a trainer's file, over whatever of ours is there."""
-    return fill_template(found, template, OutputTarget(path=out, folder=False, force=True))
+    return write_filled_template(found, template, OutputTarget(path=out, folder=False, force=True))
 
 
 def run(*words: object) -> tuple[int, str]:

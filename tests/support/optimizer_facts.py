@@ -37,7 +37,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.checkpoint.trainer_state import TrainerState
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.optimizer.state_sections import describe_sections
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.torch_step import InPlaceTorchOptimizers, writes_gradient
@@ -247,7 +247,7 @@ class Facts:
         leaves = [
             torch.ones(s, dtype=getattr(torch, self.dtype), requires_grad=True) for s in MATRICES
         ]
-        return build(self.config, self.layout, leaves)
+        return build_optimizer(self.config, self.layout, leaves)
 
     def _of_torchs_objects(self, built: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"in place": self._in_place()}

@@ -21,11 +21,7 @@ from flowcheck.errors import StateError
 from flowcheck.findings.catalog.lost_steps import STEP_WAS_LOST
 from flowcheck.ops.lifecycle import shutdown_checkpoint
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.stages.supervisor.checkpoint_helper import (
-    CheckpointHelper,
-    CheckpointRequest,
-    HelperGone,
-)
+from flowcheck.stages.supervisor.checkpoint_helper import CheckpointHelper, HelperGone, SaveRequest
 from flowcheck.stages.supervisor.stage_process import StageProcess
 
 WRITER = """
@@ -147,7 +143,7 @@ def test_one_whose_supervisor_was_killed_ends_without_a_word(asked: bool) -> Non
         helper = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.PIPE, text=True)
     with own:
         if asked:
-            own.sendall(msgspec.json.encode(CheckpointRequest("run", "folder", 7)) + b"\n")
+            own.sendall(msgspec.json.encode(SaveRequest("run", "folder", 7)) + b"\n")
     with helper:
         _, said = helper.communicate(timeout=60)
     assert (helper.returncode, said) == (0, "")

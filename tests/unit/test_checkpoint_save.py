@@ -17,7 +17,7 @@ from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.param_layout import Layout
 
 CONFIGS = [
@@ -69,7 +69,7 @@ def trained(tmp_path):
 def built(config: OptimizerConfig, tensors) -> torch.optim.Optimizer:
     layout = Layout.of([(tuple(t.shape), t.stride()) for t in tensors])
     leaves = [torch.nn.Parameter(t) for t in tensors]
-    optimizer = build(config, layout, leaves).optimizers[0]
+    optimizer = build_optimizer(config, layout, leaves).optimizers[0]
     for group in optimizer.param_groups:  # the very tensors, whose gradients are set here
         group["params"] = list(tensors)
     return optimizer

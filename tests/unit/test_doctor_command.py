@@ -107,18 +107,18 @@ def test_a_missing_capture_module_says_why_and_what_to_do() -> None:
     def missing() -> str:
         raise ImportError("librte_eal.so.23: cannot open shared object file")
 
-    found = doctor_command.check_dpdk(missing)
+    found = doctor_command.dpdk_build(missing)
     assert found.level == "warn"
     assert "librte_eal.so.23" in str(found.found) and "libdpdk-dev" in str(found.advice)
 
 
 def test_run_folders_too_deep_or_far_away_are_told(healthy: Path, tmp_path: Path) -> None:
     put(healthy / "proc/mounts", "x / ext4 rw 0 0\nx /mnt nfs4 rw 0 0\nx /mnt/near tmpfs rw 0 0\n")
-    assert machine_checks.run_folder(healthy, Path("/x" * 60)).level == "fail"
-    assert machine_checks.file_system(healthy, Path("/mnt/a")) == "nfs4"
-    assert machine_checks.file_system(healthy, Path("/mnt/near/a")) == "tmpfs"
-    assert machine_checks.file_system(healthy, Path("/mnt2")) == "ext4"
-    assert machine_checks.run_folder(healthy, Path("/tmp/fc-run")).level == "ok"
+    assert machine_checks.run_folder_check(healthy, Path("/x" * 60)).level == "fail"
+    assert machine_checks.file_system_of(healthy, Path("/mnt/a")) == "nfs4"
+    assert machine_checks.file_system_of(healthy, Path("/mnt/near/a")) == "tmpfs"
+    assert machine_checks.file_system_of(healthy, Path("/mnt2")) == "ext4"
+    assert machine_checks.run_folder_check(healthy, Path("/tmp/fc-run")).level == "ok"
 
 
 def test_torn_and_foreign_files_among_the_drivers_are_passed_over(healthy: Path) -> None:

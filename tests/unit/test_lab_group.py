@@ -46,7 +46,7 @@ def run(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(communicator.EmulatedNic, "get", lambda settings: own.node)
 
     def on_all(ranks: int, body: Body, **more: str) -> None:
-        settings = settings_module.read(INTERFACE | more)
+        settings = settings_module.read_settings(INTERFACE | more)
         store, errors = dist.HashStore(), []
 
         def one(rank: int) -> None:
@@ -221,27 +221,27 @@ def test_operations_after_shutdown_are_refused(run: Run) -> None:
 )
 def test_a_value_that_is_not_understood_is_named(name: str, value: str) -> None:
     with pytest.raises(SystemExit, match=f"^flowcheck lab: {name}={value} is not understood"):
-        settings_module.read({**INTERFACE, name: value})
+        settings_module.read_settings({**INTERFACE, name: value})
 
 
 def test_settings_follow_nccls_names_and_defaults(tmp_path: Path) -> None:
-    plain = settings_module.read(INTERFACE)
+    plain = settings_module.read_settings(INTERFACE)
     assert (plain.nccl_version, plain.protocol, plain.channels, plain.split_data) == (
         22900,
         settings_module.ANY_PROTOCOL,
         2,
         0,
     )
-    old = settings_module.read(
+    old = settings_module.read_settings(
         {**INTERFACE, "FLOWCHECK_LAB_NCCL": "2.19.3", "NCCL_PROTO": "simple", "NCCL_IB_TC": "106"}
     )
     assert (old.nccl_version, old.protocol, old.split_data, old.traffic_class) == (21903, 2, 1, 106)
     for least, most, channels in (("", "1", 1), ("4", "", 4), ("8", "3", 3)):
         limits = {"NCCL_MIN_NCHANNELS": least, "NCCL_MAX_NCHANNELS": most}
-        assert settings_module.read({**INTERFACE, **limits}).channels == channels
+        assert settings_module.read_settings({**INTERFACE, **limits}).channels == channels
     for mtu, largest in ((1500, 1024), (4200, 4096), (9000, 4096), (4159, 2048)):
         (tmp_path / "x0").mkdir(exist_ok=True)
         (tmp_path / "x0" / "mtu").write_text(f"{mtu}\n")
-        assert settings_module.path_mtu("x0", tmp_path) == largest
+        assert settings_module.largest_path_mtu("x0", tmp_path) == largest
     with pytest.raises(SystemExit, match="no such network interface"):
-        settings_module.path_mtu("x1", tmp_path)
+        settings_module.largest_path_mtu("x1", tmp_path)

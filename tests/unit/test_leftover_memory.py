@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     LEFT_WITH_REPLICA,
 )
 from flowcheck.ops.lifecycle import leftover_memory
-from flowcheck.ops.lifecycle.status_command import print_state, read
+from flowcheck.ops.lifecycle.status_command import print_state, read_chain
 from flowcheck.ops.watch.state.chain_state import StageState
 from flowcheck.stages.run_directory.process_liveness import (
     process_identity,
@@ -176,7 +176,7 @@ def test_what_another_user_put_there_ends_no_verb_and_is_obeyed_by_no_terminal(
 def test_status_says_names_as_they_are_and_no_terminal_obeys_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = read(RunDir(tmp_path / "[red]run"))
+    state = read_chain(RunDir(tmp_path / "[red]run"))
     gone = StageState(name="supervisor", job=1, pid=None, started=True, restarts=0, gone_s=1.0)
     state = msgspec.structs.replace(state, stages=(gone,))
     print_state(

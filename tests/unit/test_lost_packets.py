@@ -13,7 +13,7 @@ from msgspec import structs
 from flowcheck._core import ffi, lib
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_config
 from flowcheck.config.watch_log_config import WatchConfig
-from flowcheck.lab.job_run.run_display import figures
+from flowcheck.lab.job_run.run_display import run_figures
 from flowcheck.ops.lifecycle import status_command
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -101,17 +101,17 @@ def test_a_full_table_of_flows_is_told_by_status_and_events(
 
 
 def test_the_labs_display_adds_the_losses_of_all_rings(run: RunDir) -> None:
-    assert figures({"step": 7}, status_command.read(run))["lost in capture"] == "0"
+    assert run_figures({"step": 7}, status_command.read_chain(run))["lost in capture"] == "0"
     count(run, 0, interface_missed_frames=1234, nic_no_mbuf_frames=1)
     count(run, 1, ring_full_frames=10_000)
-    shown = figures({"step": 7, "loss": 0.5}, status_command.read(run))
+    shown = run_figures({"step": 7, "loss": 0.5}, status_command.read_chain(run))
     assert shown["lost in capture"] == "11,235"
     assert (shown["trainer's step"], shown["replica's step"]) == ("7", "0 (7 behind)")
-    assert "lost in capture" not in figures({"step": 7}, None)
+    assert "lost in capture" not in run_figures({"step": 7}, None)
 
 
 def test_where_a_chain_is_watched_is_told(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status_command.read(run).watched is None
+    assert status_command.read_chain(run).watched is None
     status_command.run(run.root, as_json=False)
     assert "watched at" not in capsys.readouterr().out
     listening = structs.replace(CONFIG, watch=WatchConfig(listen="127.0.0.1:9470"))

@@ -30,7 +30,7 @@ from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.lab import __main__ as lab
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.param_layout import Layout
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -165,11 +165,11 @@ def test_the_readme_s_job_files_are_such() -> None:
     ruled = job_from(source | rule).optimizer
     assert ruled is not None and ruled.scaler is not None and ruled.average is not None
     layout = Layout.of_shapes([(4, 3), (3,)], names=["fc.weight", "fc.bias"])
-    built = build(ruled, layout, [torch.zeros(4, 3), torch.zeros(3)])
+    built = build_optimizer(ruled, layout, [torch.zeros(4, 3), torch.zeros(3)])
     assert [group["weight_decay"] for group in built.optimizers[0].param_groups] == [0.0, 0.1]
     two = job_from(source | each).optimizer
     assert two is not None
-    optimizers = build(two, layout, [torch.zeros(4, 3), torch.zeros(3)]).optimizers
+    optimizers = build_optimizer(two, layout, [torch.zeros(4, 3), torch.zeros(3)]).optimizers
     assert [type(one).__name__ for one in optimizers] == ["Muon", "AdamW"]
     job = job_from(source | rule | kept)
     assert job.persist is not None and job.serve is not None

@@ -11,7 +11,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.replica.model_replica import Replica
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.param_layout import Layout
 
 STEPS = 20
@@ -202,4 +202,4 @@ def test_other_dtypes_equal_torch_too(dtype, name, tmp_path):
 def test_settings_that_torch_refuses_are_said_in_a_sentence():
     config = OptimizerConfig(name="sgd", learning_rate=0.1, nesterov=True)
     with pytest.raises(ConfigError, match="Nesterov"):
-        build(config, Layout.of_shapes([(1,)]), [torch.zeros(1)])
+        build_optimizer(config, Layout.of_shapes([(1,)]), [torch.zeros(1)])

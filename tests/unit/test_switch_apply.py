@@ -150,13 +150,13 @@ def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:
 
 def test_programs_are_stopped_at_their_limits() -> None:
     with pytest.raises(StateError, match="did not end within"):
-        command_runner.run(["sleep", "20"], limit_s=0.2)
+        command_runner.run_switch_command(["sleep", "20"], limit_s=0.2)
     with pytest.raises(StateError, match="printed over 16 MiB"):
-        command_runner.run(["sh", "-c", "cat /dev/zero"], limit_s=20)
+        command_runner.run_switch_command(["sh", "-c", "cat /dev/zero"], limit_s=20)
     with pytest.raises(StateError, match="ended with 3: no such thing"):
-        command_runner.run(["sh", "-c", "echo no such thing >&2; exit 3"])
+        command_runner.run_switch_command(["sh", "-c", "echo no such thing >&2; exit 3"])
     with pytest.raises(StateError, match="check that it is installed"):
-        command_runner.run(["no-such-program-of-ours"])
+        command_runner.run_switch_command(["no-such-program-of-ours"])
 
 
 def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(

@@ -212,13 +212,13 @@ def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
 ) -> None:
     def gave_up(command: list[str], **_: float) -> str:
         if command[0] == "ovs-vsctl":
-            return command_runner.run(["sh", "-c", "kill -ALRM $$; sleep 5"])
+            return command_runner.run_switch_command(["sh", "-c", "kill -ALRM $$; sleep 5"])
         if answers:
             return "ovs-vswitchd (Open vSwitch) 3.1.0"
         raise StateError("cannot read pidfile")
 
-    monkeypatch.setattr(ovs_mirror, "run", gave_up)
-    monkeypatch.setattr(ovs_state, "run", gave_up)
+    monkeypatch.setattr(ovs_mirror, "run_switch_command", gave_up)
+    monkeypatch.setattr(ovs_state, "run_switch_command", gave_up)
     with pytest.raises(StateError, match=sentence):
         step = CommandStep(what=ADD_CLSACT("eth1"), command=("ovs-vsctl", "set", "x"))
         ovs_mirror.OpenVSwitch("flowcheck", None).run(step, back=False)

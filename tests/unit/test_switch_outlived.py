@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 from flowcheck.ops.switch.apply import command_runner, apply_journal
 with apply_journal.apply_lock(Path(sys.argv[1])):
-    command_runner.run(["sh", "-c", "echo $$ > $0/pid; exec sleep 30", sys.argv[1]])
+    command_runner.run_switch_command(["sh", "-c", "echo $$ > $0/pid; exec sleep 30", sys.argv[1]])
 """
 
 
@@ -70,7 +70,7 @@ def test_a_device_that_has_gone_holds_nothing_and_one_that_is_there_is_told_of(
         raise StateError("tc ended with 1: Cannot find device")
 
     monkeypatch.setattr(tc_state, "run_json", fails)
-    monkeypatch.setattr("flowcheck.ops.switch.apply.tc_mirror.run", fails)
+    monkeypatch.setattr("flowcheck.ops.switch.apply.tc_mirror.run_switch_command", fails)
     assert tc_state.read_hook("gone-before", "ingress") == []
     assert tc_state.read_chains("gone-before", "ingress") == set()
     with pytest.raises(StateError, match="Cannot find"):
@@ -115,7 +115,7 @@ def test_a_mirror_that_came_between_look_and_act_is_told_as_that(
             "ovs-vsctl had no answer as long as its --timeout is"
         )
 
-    monkeypatch.setattr("flowcheck.ops.switch.apply.ovs_mirror.run", waits)
+    monkeypatch.setattr("flowcheck.ops.switch.apply.ovs_mirror.run_switch_command", waits)
     monkeypatch.setattr(ovs.daemon, "answers", lambda: True)
     monkeypatch.setattr(ovs, "observe", lambda: _bridge("p", "q", mirrors=mirrors))
     with pytest.raises(StateError, match=sentence):

@@ -289,7 +289,7 @@ def test_status_tells_where_a_trainers_file_took_a_steps_place(
         taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
         refused = {**taken, "step": 9, "refused": "step 9 was not applied yet"}
         run.anchors.write_text(f'{json.dumps(taken)}\n{json.dumps(refused)}\n{{"step":')
-        assert [one.step for one in status_command.read(run).jobs[0].anchors] == [3]
+        assert [one.step for one in status_command.read_chain(run).jobs[0].anchors] == [3]
         status_command.run(run.root, as_json=False)
         assert capsys.readouterr().out.count("is the trainer's [/b].pt") == 1
     finally:
@@ -301,14 +301,14 @@ def test_status_tells_why_no_job_is_learned_until_one_is(
 ) -> None:
     run, _ = create(load_job(job), tmp_path / "run")
     try:
-        assert status_command.read(run).jobs[0].why_not == ()
+        assert status_command.read_chain(run).jobs[0].why_not == ()
         reasons = (earlier_finding("the weights [0, 9) were not seen"), NO_WRITES())
         LearningStatus(run, print).keep(reasons)
-        assert status_command.read(run).jobs[0].why_not == reasons
+        assert status_command.read_chain(run).jobs[0].why_not == reasons
         status_command.run(run.root, as_json=False)
         shown = capsys.readouterr().out
         assert f"not learned yet\n  the weights [0, 9) were not seen\n  {NO_WRITES()}\n" in shown
         run.learned_job.write_bytes(encode_job(SMALL))
-        assert status_command.read(run).jobs[0].why_not == ()
+        assert status_command.read_chain(run).jobs[0].why_not == ()
     finally:
         run.remove()

@@ -16,7 +16,7 @@ from flowcheck.replica.user_code import (
     MODULE,
     callable_at,
     file_module,
-    forbid_user_code,
+    user_code_forbidden,
 )
 from flowcheck.stages.privilege import drop_privileges
 
@@ -102,7 +102,7 @@ def test_code_is_refused_with_the_finding_that_a_process_or_a_caller_left(
 ) -> None:
     (tmp_path / "train.py").write_text("def make(): pass\n")
     where, why = f"{tmp_path / 'train.py'}:make", USER_CODE_REFUSED(READS_ONLY())
-    with forbid_user_code(why), pytest.raises(ConfigError) as refused:
+    with user_code_forbidden(why), pytest.raises(ConfigError) as refused:
         callable_at("model.factory", where)
     assert refused.value.right == why
     assert callable_at("model.factory", where)() is None

@@ -23,13 +23,13 @@ from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.state.chain_state import ChainState
-from flowcheck.ops.watch.top_command import FittedFrame, frame
+from flowcheck.ops.watch.top_command import FittedFrame, screen
 from flowcheck.stages.chain_events.heartbeat import write_beat
 
 
 def shown(state: ChainState, width: int = 140) -> str:
     out = StringIO()
-    Console(file=out, width=width, highlight=False).print(frame(state))
+    Console(file=out, width=width, highlight=False).print(screen(state))
     return out.getvalue()
 
 

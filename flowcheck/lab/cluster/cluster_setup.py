@@ -42,7 +42,7 @@ def up(cluster: Cluster) -> Cluster:
     require_root()
     if cluster.switch == "ovs":
         open_vswitch_daemon.require()
-    with cluster_state_file.locked():
+    with cluster_state_file.one_at_a_time():
         taken = cluster_state_file.load(cluster.name)
         if taken is not None or network_namespaces.existing(prefix(cluster.name)):
             is_up = taken is not None and taken.whole
@@ -59,7 +59,7 @@ def down(name: str) -> Removed:
     """Removes cluster `name`, also one that a crash left, and every process in it."""
     require_root()
     check_name(name)
-    with cluster_state_file.locked():
+    with cluster_state_file.one_at_a_time():
         return _remove(name)
 
 

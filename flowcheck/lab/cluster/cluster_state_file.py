@@ -39,7 +39,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """What was changed on the machine outside the namespaces."""
 
 
-def path_of(name: str) -> Path:
+def state_file_path(name: str) -> Path:
     return FOLDER / f"{name}.json"
 
 
@@ -49,17 +49,19 @@ def folder_of(name: str) -> Path:
 
 
 def save(state: ClusterState) -> None:
-    write_atomically(path_of(state.cluster.name), msgspec.json.encode(state), durable=False)
+    write_atomically(state_file_path(state.cluster.name), msgspec.json.encode(state), durable=False)
 
 
 def load(name: str) -> ClusterState | None:
     """None if there is no such cluster. Raises FlowCheckError for a file that is not ours."""
     try:
-        return msgspec.json.decode(path_of(name).read_bytes(), type=ClusterState)
+        return msgspec.json.decode(state_file_path(name).read_bytes(), type=ClusterState)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise FlowCheckError(NOT_A_CLUSTER_STATE(path=path_of(name), error=error)) from error
+        raise FlowCheckError(
+            NOT_A_CLUSTER_STATE(path=state_file_path(name), error=error)
+        ) from error
 
 
 def names() -> list[str]:
@@ -69,7 +71,7 @@ def names() -> list[str]:
 
 def forget(name: str) -> bool:
     """Removes every file of cluster `name`; True if there was one."""
-    there = [path_of(name), temporary_path(path_of(name)), folder_of(name)]
+    there = [state_file_path(name), temporary_path(state_file_path(name)), folder_of(name)]
     found = any(path.exists() for path in there)
     shutil.rmtree(folder_of(name), ignore_errors=True)
     for path in there[:2]:
@@ -78,7 +80,7 @@ def forget(name: str) -> bool:
 
 
 @contextmanager
-def locked() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """One `up` or `down` at a time on this machine; the folder is the lock and leaves no file.
 
     A child forked by a killed `up` holds the lock until it executes its program, so whoever gets

@@ -54,13 +54,13 @@ class Display:
             self._live.update(self._table(what, trained, chain), refresh=True)
         elif time.monotonic() - self._said_s > PLAIN_EVERY_S:
             self._said_s = time.monotonic()
-            shown = figures(trained, chain)
+            shown = run_figures(trained, chain)
             told = ", ".join(f"{key} {value}" for key, value in shown.items())
             self._console.print(f"    {what}: {told}", soft_wrap=True)
 
     def _table(self, what: str, trained: dict[str, Any], chain: ChainState | None) -> Table:
         table = Table(title=f"{what}, {self._steps} steps in all", show_header=False)
-        for key, value in figures(trained, chain).items():
+        for key, value in run_figures(trained, chain).items():
             table.add_row(key, value)
         return table
 
@@ -73,7 +73,7 @@ def as_typed() -> str:
     return quote(str(own))
 
 
-def figures(trained: dict[str, Any], chain: ChainState | None) -> dict[str, str]:
+def run_figures(trained: dict[str, Any], chain: ChainState | None) -> dict[str, str]:
     """What to show, in words."""
     step = int(trained.get("step", 0))
     # Without a line of its own the trainer is still starting: a resumed one is at no step 0.

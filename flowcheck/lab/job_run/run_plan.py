@@ -169,7 +169,7 @@ def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
     """Raises ConfigError for what would end each trainer, after everything else was started."""
     try:
         # With a path MTU stated, no interface is looked at.
-        trainer_environment.read(
+        trainer_environment.read_settings(
             {trainer_environment.INTERFACE: UPLINK, "FLOWCHECK_LAB_PMTU": "4096", variable: told}
         )
     except SystemExit as error:

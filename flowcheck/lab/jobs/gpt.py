@@ -72,7 +72,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return told
 
 
-def text_of(out: Path) -> torch.Tensor:
+def training_text(out: Path) -> torch.Tensor:
     """Bytes to train on, [2**20]: made once, the same for all."""
     words = [f"{a}{b}{c}" for a in "btkmn" for b in "aeiou" for c in "rslpd"]
     choice = torch.Generator().manual_seed(7)
@@ -123,7 +123,7 @@ class Trainer:
             self._load(args.resume)
         buckets = {} if args.bucket_mb is None else {"bucket_cap_mb": args.bucket_mb}
         self.wrapped = DistributedDataParallel(self.model, **buckets)
-        self.text = text_of(args.out)
+        self.text = training_text(args.out)
         self.saving: Any = None
         self.gloo: dist.ProcessGroup | None = None
 

@@ -240,8 +240,8 @@ def choose_kill(steps: int, seed: int | None) -> int:
 
 
 def run_drill(plan: LabPlan, *, quiet: bool) -> DrillOutcome:
-    """See Run.whole."""
-    from flowcheck.lab.restore_drill.late_join_drill import LateJoinDrill  # it is a Run itself
+    """Runs the drill that `plan` asks for, from the cluster's start to its removal."""
+    from flowcheck.lab.restore_drill.late_join_drill import LateJoinDrill  # derived from ours
     from flowcheck.lab.restore_drill.multi_job_drill import MultiJobDrill
 
     kind = (

@@ -15,9 +15,10 @@ def register() -> None:
     """Make "roce" a backend of torch.distributed, and the default for CPU tensors."""
     if not os.environ.get("FLOWCHECK_LAB_INTERFACE"):
         return
-    from flowcheck.lab.roce_backend.trainer_environment import read
+    from flowcheck.lab.roce_backend.trainer_environment import read_settings
 
-    settings = read()  # a setting that is not understood ends the process here, not at a collective
+    # A setting that is not understood ends the process here, not at a collective.
+    settings = read_settings()
 
     import torch.distributed as dist
 

@@ -27,7 +27,7 @@ from flowcheck.lab.roce_backend.roce_communicator import (
     OperationResult,
     RoceCommunicator,
 )
-from flowcheck.lab.roce_backend.tensor_memory import TYPES, as_bytes, numbers, reduction_of
+from flowcheck.lab.roce_backend.tensor_memory import TYPES, as_bytes, as_numbers, reduction_of
 from flowcheck.lab.roce_backend.trainer_environment import BackendSettings
 
 ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV = range(6)
@@ -184,7 +184,7 @@ class RoceGroup(Base):  # type: ignore[misc]
         """One all-reduce after the other."""
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         work = RoceWork(tensors, len(tensors))
-        ready = [(numbers(tensor), reduction_of(op, tensor.dtype)) for tensor in tensors]
+        ready = [(as_numbers(tensor), reduction_of(op, tensor.dtype)) for tensor in tensors]
         for flat, reduction in ready:
             self._run(ALL_REDUCE, flat, flat, work, reduction=reduction)
         return work
@@ -233,7 +233,7 @@ def only(tensors: list[Any]) -> Any:
     return tensors[0]
 
 
-def fits(what: str, have: int, due: int) -> None:
+def check_size(what: str, have: int, due: int) -> None:
     """Raises ValueError unless `have` is what is `due`."""
     if have != due:
         raise ValueError(f"{what}: {have} where {due} are due")
@@ -259,7 +259,7 @@ class BlockGroup(RoceGroup):
             (as_bytes(made), as_bytes(taken)) for made, taken in zip(outputs, inputs, strict=True)
         ]
         for made, taken in pairs:
-            fits("all_gather", made.numel(), self._size * taken.numel())
+            check_size("all_gather", made.numel(), self._size * taken.numel())
             self._run(ALL_GATHER, taken, made, work)
         return work
 
@@ -268,11 +268,11 @@ class BlockGroup(RoceGroup):
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> RoceWork:
         """Every rank's tensor into a tensor of its own; uneven ones by broadcasts, as NCCL's."""
         made, taken = only(outputs), as_bytes(only(inputs))
-        fits("all_gather", len(made), self._size)
+        check_size("all_gather", len(made), self._size)
         parts = [as_bytes(tensor) for tensor in made]
         if any(part.numel() != taken.numel() for part in parts):
             work = RoceWork(made, len(parts))
-            fits("all_gather", parts[self._rank].numel(), taken.numel())
+            check_size("all_gather", parts[self._rank].numel(), taken.numel())
             parts[self._rank].copy_(taken)
             for root, part in enumerate(parts):
                 self._run(BROADCAST, part, part, work, peer=root)
@@ -300,10 +300,11 @@ class BlockGroup(RoceGroup):
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         work = RoceWork(outputs, len(outputs))
         pairs = [
-            (numbers(made), numbers(taken)) for made, taken in zip(outputs, inputs, strict=True)
+            (as_numbers(made), as_numbers(taken))
+            for made, taken in zip(outputs, inputs, strict=True)
         ]
         for (made, taken), tensor in zip(pairs, outputs, strict=True):
-            fits("reduce_scatter", taken.numel(), self._size * made.numel())
+            check_size("reduce_scatter", taken.numel(), self._size * made.numel())
             reduction = reduction_of(op, tensor.dtype)
             self._run(REDUCE_SCATTER, taken, made, work, count=made.numel(), reduction=reduction)
         return work
@@ -314,9 +315,11 @@ class BlockGroup(RoceGroup):
         """The same with a tensor per rank, all of one size."""
         made, blocks = only(outputs), only(inputs)
         for block in blocks:
-            fits("reduce_scatter", block.numel(), made.numel())
-        whole = torch.cat([numbers(block) for block in blocks])
-        return self.reduce_scatter_single(numbers(made), whole.view(numbers(made).dtype), opts)
+            check_size("reduce_scatter", block.numel(), made.numel())
+        whole = torch.cat([as_numbers(block) for block in blocks])
+        return self.reduce_scatter_single(
+            as_numbers(made), whole.view(as_numbers(made).dtype), opts
+        )
 
 
 _groups: weakref.WeakSet[RoceGroup] = weakref.WeakSet()

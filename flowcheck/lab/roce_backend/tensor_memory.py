@@ -63,7 +63,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return dense(tensor).view(torch.uint8)
 
 
-def numbers(tensor: torch.Tensor) -> torch.Tensor:
+def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
     """Its memory as numbers the library reduces: bool as bytes, complex as pairs.
 
     Raises ValueError for types NCCL does not reduce.

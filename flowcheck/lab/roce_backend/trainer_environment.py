@@ -108,7 +108,7 @@ def _algorithm(name: str, text: str) -> int:
     return ALGORITHMS[text.upper()]
 
 
-def path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
+def largest_path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
     """Largest path MTU whose frames fit the interface's MTU."""
     try:
         room = int((sysfs / interface / "mtu").read_text())
@@ -122,7 +122,7 @@ def path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
     return fitting[0]
 
 
-def read(environment: Mapping[str, str] = os.environ) -> BackendSettings:
+def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSettings:
     """Settings of this process. Raises SystemExit with one sentence."""
 
     def value(name: str, parse: Callable[[str, str], Number], default: Number) -> Number:
@@ -143,7 +143,7 @@ def read(environment: Mapping[str, str] = os.environ) -> BackendSettings:
     return BackendSettings(
         interface=interface,
         nccl_version=version,
-        pmtu_bytes=pmtu or path_mtu(interface),
+        pmtu_bytes=pmtu or largest_path_mtu(interface),
         protocol=value("NCCL_PROTO", _protocol, ANY_PROTOCOL),
         # One ring is found on such a machine, and the first duplication is always done.
         channels=max(1, min(max(2, least), most)),

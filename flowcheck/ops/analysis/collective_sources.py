@@ -15,7 +15,7 @@ from flowcheck.wire.learn.cuts.p2p import SOURCE
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 
-class SourceKind(StrEnum):
+class CollectiveSourceKind(StrEnum):
     CONNECTION = "connection"
     """A mirrored connection of the collective's communicator."""
     POINT_TO_POINT = "point_to_point"
@@ -25,7 +25,7 @@ class SourceKind(StrEnum):
 class CollectiveSource(msgspec.Struct, frozen=True, kw_only=True):
     """One source. A connection is named as in `flows`; of point-to-point sends all is null."""
 
-    kind: SourceKind
+    kind: CollectiveSourceKind
     src: str | None = None
     dst: str | None = None
     dest_qp: int | None = None
@@ -39,7 +39,7 @@ def sources_of(collective: Collective) -> tuple[CollectiveSource, ...]:
         return ()
     found = [
         CollectiveSource(
-            kind=SourceKind.CONNECTION,
+            kind=CollectiveSourceKind.CONNECTION,
             src=flow.source,
             dst=flow.destination,
             dest_qp=flow.dest_qp,
@@ -49,7 +49,7 @@ def sources_of(collective: Collective) -> tuple[CollectiveSource, ...]:
         for flow in dict.fromkeys(_carriers(collective))
     ]
     if SOURCE in collective.sources:
-        found.append(CollectiveSource(kind=SourceKind.POINT_TO_POINT))
+        found.append(CollectiveSource(kind=CollectiveSourceKind.POINT_TO_POINT))
     return tuple(found)
 
 

@@ -54,7 +54,7 @@ Learned = tuple[bytes, bytes, bytes | None]
 """A job that was learned before, its weights, and what was broadcast beside them."""
 
 
-def memory_need(config: JobConfig) -> int:
+def shared_memory_need(config: JobConfig) -> int:
     """Bytes of shared memory before the model is known: rings, flow tables, staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
     pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
@@ -78,7 +78,7 @@ def create(
     for each in own:
         check_clip_scope(each.optimizer, len(own), config.job)
     known = prior_jobs(own, root, expected)
-    need = memory_need(config)
+    need = shared_memory_need(config)
     place = choose_memory_folder(need) if config.source else MemoryFolder(SHM, False, NO_RINGS(SHM))
     if place.huge_pages:
         try:

@@ -23,7 +23,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.ops.job_setup.runnable_job import job_to_run
-from flowcheck.ops.lifecycle.chain_runner import memory_need, ordinary_bytes_free
+from flowcheck.ops.lifecycle.chain_runner import ordinary_bytes_free, shared_memory_need
 from flowcheck.ops.planning.memory_estimate import (
     MemoryEstimate,
     MemoryItem,
@@ -122,7 +122,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
         staging += 2 * held.gradient_bytes  # the weights that are broadcast, and one iteration
     rings = RINGS_OF_QUEUES(slots=config.ring.slots, queues=len(config.rings))
     both = MemoryPart.RINGS_AND_STAGING
-    parts.append(MemoryItem(part=both, bytes=memory_need(config), why=rings))
+    parts.append(MemoryItem(part=both, bytes=shared_memory_need(config), why=rings))
     return MemoryEstimate(
         parts=tuple(parts), staging_bytes=staging, parameters=numbers, step_bytes=step_bytes
     )

@@ -13,8 +13,8 @@ from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.checkpoint_helper import (
     CheckpointHelper,
-    CheckpointRequest,
     HelperGone,
+    SaveRequest,
     serve_checkpoints,
 )
 from flowcheck.step_numbers import Step
@@ -68,7 +68,7 @@ def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
 def run_checkpoint_helper(descriptor: int) -> None:
     """This process, whose stage has ended."""
 
-    def save(wanted: CheckpointRequest) -> Path | None:
+    def save(wanted: SaveRequest) -> Path | None:
         run = RunDir(Path(wanted.run))
         return save_checkpoint(run.settings(), run, Path(wanted.directory), wanted.step)
 

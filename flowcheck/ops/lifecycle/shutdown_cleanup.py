@@ -31,7 +31,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     STAGES_STILL_RUN,
 )
 from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
-from flowcheck.findings.finding import Finding, text_of
+from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.leftover_memory import by_chain, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import print_message
@@ -118,7 +118,7 @@ def save_replica(
 def _finding_of(error: FlowCheckError | OSError) -> Finding:
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind="system", text=text_of(error))
+    return ERROR_TEXT(kind="system", text=plain_error_text(error))
 
 
 def _persisted(

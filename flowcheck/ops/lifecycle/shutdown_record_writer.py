@@ -34,6 +34,7 @@ from flowcheck.private_files import write_private
 from flowcheck.stages.chain_events.heartbeat import read_beat
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import START, Step
 
 SIGNALLED: dict[int, Entry] = {
     signal.SIGINT: SIGNAL_INT,
@@ -116,10 +117,10 @@ def _came_to(run: RunDir, folders: Sequence[Path | str | None]) -> list[JobEnd]:
     ]
 
 
-def _step(run: RunDir) -> int:
+def _step(run: RunDir) -> Step:
     with suppress(*READ_FAILURES):
-        return int(str((last_step(run) or {}).get("step", 0)))
-    return 0
+        return Step(int(str((last_step(run) or {}).get("step", 0))))
+    return START
 
 
 def _rings(run: RunDir, *, aged_now: bool) -> list[RingState]:

@@ -46,7 +46,10 @@ def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json:
         raise
     if svg is not None:
         _draw(where, svg)
-    state, left = read(where), [one for one in leftover_memory.find() if one.run != root.resolve()]
+    state, left = (
+        read_chain(where),
+        [one for one in leftover_memory.find() if one.run != root.resolve()],
+    )
     if as_json:
         own = [one.finding for one in leftover_memory.by_chain(left) if one.mine]
         print(_json(msgspec.structs.asdict(state) | {"leftovers": own}, indent=1))
@@ -80,7 +83,7 @@ def list_leftovers(*, as_json: bool) -> int:
     return 0
 
 
-def read(where: RunDir) -> ChainState:
+def read_chain(where: RunDir) -> ChainState:
     """The chain's state just now."""
     return StateReader(where.root).state()
 

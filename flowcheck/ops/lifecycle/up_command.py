@@ -19,7 +19,7 @@ from flowcheck.findings.catalog.starting_a_chain import (
     STARTING,
     STARTS_ANEW,
 )
-from flowcheck.findings.finding import Finding, text_of
+from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
 from flowcheck.ops.job_setup.runnable_job import job_to_run
@@ -184,7 +184,7 @@ def _kept(
 def _finding_of(error: BaseException) -> Finding:
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind=type(error).__name__, text=text_of(error))
+    return ERROR_TEXT(kind=type(error).__name__, text=plain_error_text(error))
 
 
 def _summary(config: JobConfig, run: RunDir, ended: RunOutcome, saved: Path | str | None) -> str:

@@ -10,7 +10,7 @@ from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import (
     MonitorPort,
     MonitorPorts,
-    sources_of,
+    mirror_sources,
 )
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
 from flowcheck.ops.switch.switch_platforms import platform_named
@@ -38,7 +38,7 @@ def command_lines(choice: PortChoice, monitors: MonitorPorts) -> tuple[SwitchCom
             continue
         platform = platform_named(spot.os)
         words = ["--os", spot.os]
-        for source in sources_of(platform, pairs):
+        for source in mirror_sources(platform, pairs):
             words += ["--source", str(source)]
         if spot.monitor.port is not None:
             words += ["--monitor", platform.canonical_port(spot.monitor.port, monitor=True)]

@@ -35,12 +35,12 @@ def checks(
     devices = installed_dpdk_drivers.pci_devices(root / "sys")
     uses = {device.address: nic_usage.use_of(root, device.address) for device in devices}
     return [
-        check_dpdk(),
+        dpdk_build(),
         *check_drivers(drivers),
         *check_devices(drivers, devices, uses),
         check_iommu(root, drivers, [d for d in devices if not uses[d.address].would_lose]),
         machine_checks.hugepages(root, need_bytes),
-        machine_checks.mount(root),
+        machine_checks.mount_of(root),
         machine_checks.shm(root, need_bytes),
         machine_checks.shm_pages(root, need_bytes),
         machine_checks.memory(root, need_bytes),
@@ -48,7 +48,7 @@ def checks(
         machine_checks.cores(root),
         machine_checks.rights(root),
         machine_checks.real_time(root),
-        *([machine_checks.run_folder(root, run_folder)] if run_folder is not None else []),
+        *([machine_checks.run_folder_check(root, run_folder)] if run_folder is not None else []),
     ]
 
 
@@ -80,7 +80,7 @@ def built_in_drivers() -> list[installed_dpdk_drivers.DpdkDriver]:
     ]
 
 
-def check_dpdk(version: Callable[[], str] | None = None) -> MachineCheck:
+def dpdk_build(version: Callable[[], str] | None = None) -> MachineCheck:
     """version: says DPDK's version or raises ImportError; for tests."""
     try:
         return MachineCheck(CheckKind.DPDK, "ok", told.DPDK_THERE((version or dpdk_version)()))

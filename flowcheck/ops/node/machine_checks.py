@@ -93,7 +93,7 @@ def number(path: Path) -> int:
         return 0
 
 
-def text_of(path: Path) -> str:
+def kernel_file_text(path: Path) -> str:
     """A file of /sys or /proc; empty where it is missing."""
     try:
         return path.read_text()
@@ -112,7 +112,7 @@ def hugepages(root: Path, need_bytes: int) -> MachineCheck:
     return MachineCheck(CheckKind.HUGE_PAGES, "warn", found, advice)
 
 
-def mount(root: Path) -> MachineCheck:
+def mount_of(root: Path) -> MachineCheck:
     mounts = hugetlbfs_mounts(root / "proc/mounts") if (root / "proc/mounts").exists() else []
     if mounts:
         return MachineCheck(CheckKind.HUGETLBFS, "ok", told.HUGETLBFS_MOUNTED(mounts))
@@ -125,7 +125,7 @@ def shm_pages(root: Path, need_bytes: int) -> MachineCheck:
     mounts = root / "proc/mounts"
     if mounts.exists() and shm_has_hugepages(mounts):
         return MachineCheck(CheckKind.DEV_SHM_PAGES, "ok", told.SHM_PAGES_LARGE())
-    if hugepages(root, need_bytes).level == "ok" and mount(root).level == "ok":
+    if hugepages(root, need_bytes).level == "ok" and mount_of(root).level == "ok":
         return MachineCheck(CheckKind.DEV_SHM_PAGES, "ok", told.SHM_PAGES_BESIDE_HUGETLBFS())
     advice = told.ENLARGE_SHM_PAGES(SHM_HUGE)
     return MachineCheck(CheckKind.DEV_SHM_PAGES, "warn", told.SHM_PAGES_SMALL(), advice)
@@ -153,7 +153,9 @@ def memory(root: Path, need_bytes: int) -> MachineCheck:
 
 
 def cpu(root: Path) -> MachineCheck:
-    matched = re.search(r"^flags\s*:\s*(.*)$", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    matched = re.search(
+        r"^flags\s*:\s*(.*)$", kernel_file_text(root / "proc/cpuinfo"), re.MULTILINE
+    )
     have = set(matched[1].split()) if matched else set()
     found = told.CPU_FLAGS(
         [
@@ -183,7 +185,7 @@ def rights(root: Path) -> MachineCheck:
 
 def real_time(root: Path) -> MachineCheck:
     """Whether a capture loop can run before other work (stages/packet_capture/capture_stage.py)."""
-    limits = text_of(root / "proc/self/limits")
+    limits = kernel_file_text(root / "proc/self/limits")
     limit = re.search(r"^Max realtime priority\s+(\w+)", limits, re.MULTILINE)
     if _may(root, CAP_SYS_NICE) or (limit and limit[1] != "0"):
         return MachineCheck(CheckKind.PRIORITY, "ok", told.MAY_RUN_FIRST())
@@ -194,17 +196,17 @@ def real_time(root: Path) -> MachineCheck:
 
 def _may(root: Path, capability: int) -> bool:
     """Whether this process has the capability, by its number."""
-    status = text_of(root / "proc/self/status")
+    status = kernel_file_text(root / "proc/self/status")
     matched = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
     return matched is not None and bool(int(matched[1], 16) >> capability & 1)
 
 
-def run_folder(root: Path, folder: Path) -> MachineCheck:
+def run_folder_check(root: Path, folder: Path) -> MachineCheck:
     """root: where proc/mounts is read; folder: the run directory, there or not yet."""
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
-    kind = file_system(root, there)
+    kind = file_system_of(root, there)
     found = (
         told.RUN_FOLDER_ON(folder=folder, file_system=kind)
         if kind
@@ -221,10 +223,10 @@ def run_folder(root: Path, folder: Path) -> MachineCheck:
     return MachineCheck(CheckKind.RUN_FOLDER, "ok", found)
 
 
-def file_system(root: Path, path: Path) -> str:
+def file_system_of(root: Path, path: Path) -> str:
     """The kind of file system `path` lies on, by the longest mount point above it."""
     best, kind = "", ""
-    for line in text_of(root / "proc/mounts").splitlines():
+    for line in kernel_file_text(root / "proc/mounts").splitlines():
         _, where, what, *_ = line.split()
         if path.resolve().is_relative_to(where) and len(where) >= len(best):
             best, kind = where, what

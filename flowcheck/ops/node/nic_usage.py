@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowcheck.findings.catalog.machine_settings import CARRIES, DEFAULT_ROUTE, HAS_ADDRESS, PORT_OF
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.node.machine_checks import text_of
+from flowcheck.ops.node.machine_checks import kernel_file_text
 
 IFF_UP = 0x1
 """net/if.h"""
@@ -48,7 +48,7 @@ def interfaces_of(root: Path, address: str) -> list[str]:
 
 def _flags(root: Path, interface: str) -> int:
     try:
-        return int(text_of(root / "sys/class/net" / interface / "flags"), 16)
+        return int(kernel_file_text(root / "sys/class/net" / interface / "flags"), 16)
     except ValueError:
         return 0
 
@@ -74,11 +74,11 @@ def _roles(root: Path, interface: str) -> list[Finding]:
 def _routes(root: Path, interface: str) -> set[str]:
     """ "default" and "other" routes of the main tables; an IPv4 address has one to its network."""
     found = set()
-    for line in text_of(root / "proc/net/route").splitlines()[1:]:
+    for line in kernel_file_text(root / "proc/net/route").splitlines()[1:]:
         name, destination, _, _, _, _, _, mask, *_ = line.split()
         if name == interface:
             found.add("default" if int(destination, 16) == int(mask, 16) == 0 else "other")
-    for line in text_of(root / "proc/net/ipv6_route").splitlines():
+    for line in kernel_file_text(root / "proc/net/ipv6_route").splitlines():
         destination, length, *_, name = line.split()
         if name == interface and destination == IPV6_ANY and length == "00":
             found.add("default")
@@ -86,5 +86,5 @@ def _routes(root: Path, interface: str) -> set[str]:
 
 
 def _has_ipv6_address(root: Path, interface: str) -> bool:
-    lines = map(str.split, text_of(root / "proc/net/if_inet6").splitlines())
+    lines = map(str.split, kernel_file_text(root / "proc/net/if_inet6").splitlines())
     return any(name == interface and scope != LINK_LOCAL for _, _, _, scope, _, name in lines)

@@ -16,7 +16,7 @@ from flowcheck.ops.restore.remote_checkpoint import checkpoint_of, is_url
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.ops.restore.step_lookup import newest_step
 from flowcheck.private_files import user_name
-from flowcheck.replica.user_code import forbid_user_code
+from flowcheck.replica.user_code import user_code_forbidden
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import tree_of
@@ -39,7 +39,7 @@ def load(
     run = RunDir(Path(where))
     if not run.config.is_file():
         return _read(run.root, step, form)
-    with forbid_user_code(_strangers(run.root)):
+    with user_code_forbidden(_strangers(run.root)):
         found = newest_step(run, settle=False, step=step)
         return tree_of(found.contents(), {}, named=False)
 

@@ -30,7 +30,7 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
-from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_template
+from flowcheck.ops.restore.single_step_restore import RestoredStep, write_filled_template
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
@@ -71,7 +71,7 @@ def restore_all_jobs(
                 RestoredStep(
                     out=target.path / name,
                     source=found[number].where,
-                    written=fill_template(found[number], template, file),
+                    written=write_filled_template(found[number], template, file),
                     template=template,
                     job=number + 1,
                 )

@@ -55,7 +55,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
     with found_step(source, in_place=template is None) as here:
         found = here.with_files(request.also)
         if template is not None:
-            written = fill_template(found, template, target)
+            written = write_filled_template(found, template, target)
         else:
             assert form is not None, "asked before"
             contents = found.contents(form, request.options)
@@ -76,7 +76,7 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
     )
 
 
-def fill_template(found: FoundStep, template: Path, target: OutputTarget) -> FillReport:
+def write_filled_template(found: FoundStep, template: Path, target: OutputTarget) -> FillReport:
     """Writes a step in the form of the trainer's checkpoint `template`. Raises StateError if the
     template does not fit or has other optimizer settings than the job file, ConfigError if the
     target may not be replaced."""

@@ -31,7 +31,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
     MANIFEST_SUFFIX,
     Manifest,
     load_manifest,
-    path_of,
+    manifest_path,
 )
 
 DAMAGED = 1
@@ -43,7 +43,7 @@ def run(path: Path, *, as_json: bool) -> int:
     """Verifies an output and prints the differences from its manifest. Returns the exit code, 0 if
     there are none. Raises StateError if the output has no manifest."""
     output = output_at(path)
-    if not path_of(output).is_file() and (told := interrupted_output_reason(output)):
+    if not manifest_path(output).is_file() and (told := interrupted_output_reason(output)):
         raise StateError(told)
     manifest = load_manifest(output)
     faults = verify_files(output if output.is_dir() else output.parent, manifest)
@@ -66,7 +66,7 @@ def output_at(path: Path) -> Path:
         return path.parent
     if path.name.endswith(MANIFEST_SUFFIX) and path.is_file():
         return path.with_name(path.name.removesuffix(MANIFEST_SUFFIX))
-    if path_of(path).is_file() or path.is_file():
+    if manifest_path(path).is_file() or path.is_file():
         return path
     newest = latest_checkpoint(path)
     if newest is None and (gone := why_latest_is_missing(path)):

@@ -98,7 +98,7 @@ def sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
     return MtuSizes(roce_mtu=roce_mtu, path_bytes=path_bytes)
 
 
-def figures(
+def job_figures(
     measured_gbps: float | None,
     gradient_bytes: int | None,
     members: int | None,

@@ -33,7 +33,7 @@ layout."""
 
 
 def jobs_table(state: ChainState) -> Table:
-    """One row per job; `notes` tells where its checkpoints lie, and why one failed."""
+    """One row per job; `notes_below` tells where its checkpoints lie, and why one failed."""
     table = _table(
         "job", "health", "step", "steps/s", "behind", "update", "lost", "taint", "durable"
     )
@@ -56,7 +56,7 @@ def jobs_table(state: ChainState) -> Table:
     return table
 
 
-def notes(job: JobState) -> Sequence[str]:
+def notes_below(job: JobState) -> Sequence[str]:
     """Sentences below the tables, for what does not fit in a row."""
     own = job.durable
     said = []

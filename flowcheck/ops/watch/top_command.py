@@ -22,7 +22,7 @@ from flowcheck.ops.watch.terminal_tables import (
     STYLES,
     events_table,
     jobs_table,
-    notes,
+    notes_below,
     rings_table,
     span,
     stages_table,
@@ -69,7 +69,7 @@ def piped(state: ChainState) -> str:
     """A frame as lines without trailing blanks."""
     console = Console(highlight=False, width=PIPED_CELLS, color_system=None)
     with console.capture() as kept:
-        console.print(frame(state))
+        console.print(screen(state))
     return "\n".join(line.rstrip() for line in kept.get().rstrip().splitlines())
 
 
@@ -110,7 +110,7 @@ class FittedFrame:
                 yield Segment.line()
 
 
-def frame(state: ChainState) -> RenderableType:
+def screen(state: ChainState) -> RenderableType:
     """All parts of the frame, the most important first."""
     return Group(*_standing(state), *_steps(state, LAST_STEPS), *_events(state, LAST_EVENTS))
 
@@ -136,7 +136,7 @@ def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableTyp
         yield Text(f"{len(state.stages) - len(stages)} stages are up")
     if state.rings:
         yield rings_table(state)
-    for one in (sentence for job in state.jobs for sentence in notes(job)):
+    for one in (sentence for job in state.jobs for sentence in notes_below(job)):
         yield Text(printable(one))
     for problem in state.problems:
         yield Text(printable(str(problem)), style="yellow")

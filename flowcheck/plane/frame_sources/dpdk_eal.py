@@ -138,14 +138,14 @@ class EalArguments:
     """Why it runs slower than it could; None: it does not."""
 
 
-def memory_need(mbufs: int) -> int:
+def dpdk_memory_need(mbufs: int) -> int:
     """Bytes DPDK needs for `mbufs` packet buffers and itself."""
     return mbufs * (MBUF_ROOM_BYTES + MBUF_OVERHEAD_BYTES) + EAL_BYTES
 
 
 def eal_arguments(devices: Sequence[Device], mbufs: int, extra: Sequence[str] = ()) -> EalArguments:
     """The EAL's arguments: only the named devices, nothing left behind in the file system."""
-    need = memory_need(mbufs)
+    need = dpdk_memory_need(mbufs)
     huge = huge_bytes_free() >= need
     cpus = ",".join(str(cpu) for cpu in sorted(os.sched_getaffinity(0)))
     # One lcore floating over our CPUs: the loops run on threads of ours, and a

@@ -53,9 +53,9 @@ from flowcheck.replica.checkpoint_files.non_tensor_state import (
     decode_non_tensor_state,
 )
 from flowcheck.replica.checkpoint_files.safetensors_file import read_tensors
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.optimizer.user_code_trust import names_untrusted_code
-from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.param_layout import FlatParameter, Layout
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -96,7 +96,9 @@ class Checkpoint:
         groups = self.plain.param_groups
         if groups is None:  # of format 1
             assert manifest.layout is not None
-            built = build(manifest.optimizer, manifest.layout, list(self.parameters.values()))
+            built = build_optimizer(
+                manifest.optimizer, manifest.layout, list(self.parameters.values())
+            )
             groups = built.optimizers[0].state_dict()["param_groups"]
         found = {"state": self.numbered_states, "param_groups": groups}
         return (
@@ -222,7 +224,7 @@ def snapshot_in(folder: Path, kept: Checkpoint) -> Snapshot:
     )
 
 
-def _laid(folder: Path, layout: Layout) -> dict[str, Parameter]:
+def _laid(folder: Path, layout: Layout) -> dict[str, FlatParameter]:
     """Parameters by name. Raises StateError for a layout that none of ours is."""
     try:
         layout.check()

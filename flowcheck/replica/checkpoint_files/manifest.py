@@ -171,7 +171,7 @@ UNSEALED = "0" * 64
 _SEALED = re.compile(rb'"seal": "([0-9a-f]{64})"\n}\n\Z')
 
 
-def path_of(output: Path) -> Path:
+def manifest_path(output: Path) -> Path:
     """Path of the manifest of an existing output, a folder or a file."""
     return output / MANIFEST if output.is_dir() else manifest_beside(output)
 
@@ -184,7 +184,7 @@ def manifest_beside(file: Path) -> Path:
 def load_manifest(output: Path) -> Manifest:
     """The manifest of a folder or a file. Raises StateError where there is none or it is not
     FlowCheck's."""
-    path = path_of(output)
+    path = manifest_path(output)
     manifest = decode_manifest(manifest_text(output), str(path))
     return manifest if output.is_dir() else _renamed_with_file(manifest, output)
 
@@ -192,7 +192,7 @@ def load_manifest(output: Path) -> Manifest:
 def manifest_text(output: Path) -> bytes:
     """The bytes of an output's manifest, unchecked. Raises StateError if there is none, or if it is
     not a regular file of at most MANIFEST_MAX_BYTES."""
-    return text_at(path_of(output), output)
+    return text_at(manifest_path(output), output)
 
 
 def text_at(path: Path, output: Path) -> bytes:
@@ -243,7 +243,9 @@ def _renamed_with_file(manifest: Manifest, output: Path) -> Manifest:
         return manifest
     if len(manifest.files) != 1:
         count = len(manifest.files)
-        raise StateError(SEVERAL_FILES(manifest=path_of(output), files=count, file=output.name))
+        raise StateError(
+            SEVERAL_FILES(manifest=manifest_path(output), files=count, file=output.name)
+        )
     (own,) = manifest.files.values()
     tensors = {
         label: msgspec.structs.replace(

@@ -82,7 +82,7 @@ class BuiltOptimizers:
         return tuple(at[number] if number >= 0 else -1 for number in self.order)
 
 
-def build(
+def build_optimizer(
     config: OptimizerConfig, layout: Layout, tensors: Sequence[torch.Tensor]
 ) -> BuiltOptimizers:
     """The optimizers over `tensors`, one for each parameter of the layout, in registration order.
@@ -162,8 +162,8 @@ def _places(
     layout: Layout,
     leaves: Sequence[torch.nn.Parameter],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(order, group_of) as `Built` has them: Optimizer.state_dict numbers parameters group by
-    group (torch/optim/optimizer.py)."""
+    """(order, group_of) as `BuiltOptimizers` has them: Optimizer.state_dict numbers parameters
+    group by group (torch/optim/optimizer.py)."""
     at: dict[int, tuple[int, int]] = {}
     number = 0
     for own in optimizers:

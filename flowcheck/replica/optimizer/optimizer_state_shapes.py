@@ -19,8 +19,8 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import STATE_TYPE, TORCH_REFUSES
 from flowcheck.optimizer_rules.torch_optimizers import rule_named
-from flowcheck.replica.optimizer.optimizer_builder import build
-from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
+from flowcheck.replica.param_layout import FlatParameter, Layout
 from flowcheck.replica.torch_without_compiler import step_without_compiler
 from flowcheck.replica.user_code import error_text
 
@@ -76,10 +76,10 @@ def _states_of(keyed: _Keyed) -> OptimizerStateShapes:
         return OptimizerStateShapes(tuple({} for _ in layout.parameters), False)
     tensors = [_like(p, layout, torch.empty, "meta") for p in layout.parameters]
     try:
-        built = build(config, layout, tensors)
+        built = build_optimizer(config, layout, tensors)
     except ConfigError:  # fused kernels know no meta device
         tensors = [_flat(p, layout) for p in layout.parameters]
-        built = build(config, layout, tensors)
+        built = build_optimizer(config, layout, tensors)
     leaves, of = built.leaves, built.of_parameters
     eager = any(own.state for own in built.optimizers)
     groups = built.groups
@@ -105,7 +105,10 @@ values. A choice: a real step of more costs time and memory."""
 
 
 def _stepped(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    parameter: FlatParameter,
+    layout: Layout,
 ) -> dict[str, StateShape]:
     """The states of one parameter after a step of its group alone."""
     large = parameter.elements > SMALL_ELEMENTS
@@ -126,7 +129,7 @@ def _stepped(
 def _after_step(
     optimizer: torch.optim.Optimizer,
     group: dict[str, Any],
-    parameter: Parameter,
+    parameter: FlatParameter,
     layout: Layout,
     make: Callable[..., torch.Tensor],
     device: str,
@@ -147,7 +150,10 @@ special to torch, and none of 1 is made larger."""
 
 
 def _by_small_one(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Parameter, layout: Layout
+    optimizer: torch.optim.Optimizer,
+    group: dict[str, Any],
+    parameter: FlatParameter,
+    layout: Layout,
 ) -> dict[str, StateShape] | None:
     """By the states of a small parameter of the same number of dimensions, which lie in memory in
     the same order: of a class of torch.optim that steps each element by itself its states are as
@@ -176,7 +182,7 @@ def _by_small_one(
     return told
 
 
-def _made(state: dict[str, Any], parameter: Parameter) -> dict[str, StateShape]:
+def _made(state: dict[str, Any], parameter: FlatParameter) -> dict[str, StateShape]:
     """Of one that was made with the optimizer: it lies as the parameter does."""
     own = _kinds(state)
     return {
@@ -201,14 +207,14 @@ def _kinds(state: dict[str, Any]) -> dict[str, StateShape]:
 
 
 def _like(
-    parameter: Parameter, layout: Layout, make: Callable[..., torch.Tensor], device: str
+    parameter: FlatParameter, layout: Layout, make: Callable[..., torch.Tensor], device: str
 ) -> torch.Tensor:
     dtype = getattr(torch, layout.dtype_of(parameter))
     flat = make(parameter.elements, dtype=dtype, device=device)
     return torch.as_strided(flat, parameter.shape, parameter.stride)
 
 
-def _flat(parameter: Parameter, layout: Layout) -> torch.Tensor:
+def _flat(parameter: FlatParameter, layout: Layout) -> torch.Tensor:
     """In the parameter's shape, without its memory."""
     one = torch.zeros(1, dtype=getattr(torch, layout.dtype_of(parameter)))
     return one.expand(parameter.shape) if parameter.shape else one[0].clone()

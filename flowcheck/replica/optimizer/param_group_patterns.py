@@ -16,7 +16,7 @@ from flowcheck.findings.catalog.refused_optimizers import (
     NAMES_NO_PARAMETER,
     NO_PARAMETER_LEFT,
 )
-from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.param_layout import FlatParameter, Layout
 
 KEY = "optimizer.groups.parameters"
 EACH_KEY = "optimizer.each.parameters"
@@ -91,7 +91,7 @@ def _owners(
     return owner
 
 
-def _fits(pattern: str, index: int, parameter: Parameter) -> bool:
+def _fits(pattern: str, index: int, parameter: FlatParameter) -> bool:
     if places := _PLACES.fullmatch(pattern):
         return int(places[1]) <= index <= int(places[2] or places[1])
     if ndim := _NDIM.fullmatch(pattern):

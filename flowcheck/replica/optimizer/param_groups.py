@@ -36,7 +36,7 @@ from flowcheck.replica.optimizer.optimizer_builder import (
     FACTORY,
     BuiltOptimizers,
     ParameterNumber,
-    build,
+    build_optimizer,
 )
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.user_code import callable_at, error_text
@@ -150,7 +150,7 @@ def _stand_ins(config: OptimizerConfig, layout: Layout) -> BuiltOptimizers:
         one = torch.zeros(1, dtype=getattr(torch, layout.dtype_of(p)))
         shape = p.shape if config.factory is not None else (1,) * len(p.shape)
         tensors.append(one.expand(shape) if shape else one[0].clone())
-    built = build(config, layout, tensors)
+    built = build_optimizer(config, layout, tensors)
     for own in built.optimizers:
         own.state.clear()  # Adagrad makes its own at once, in the shapes above
     return built

@@ -6,7 +6,7 @@ import numpy as np
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.replica.optimizer.master_weights import stepped_layout
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.optimizer.optimizer_state_shapes import optimizer_state_shapes
 from flowcheck.replica.optimizer.state_section_names import (
     AVERAGE,
@@ -52,7 +52,7 @@ def _fill_eager(
         description, arrays, PARAMETERS
     )
     assert tensors is not None
-    built = build(config, inner, tensors)
+    built = build_optimizer(config, inner, tensors)
     own = stored_states(description, arrays)
     leaves = built.leaves
     for index, (number, optimizer) in enumerate(zip(built.order, built.of_parameters, strict=True)):

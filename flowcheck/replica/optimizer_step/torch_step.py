@@ -20,7 +20,7 @@ from flowcheck.replica.flat_tensors import parameter_views
 from flowcheck.replica.optimizer.grad_scaler import scaled_step
 from flowcheck.replica.optimizer.gradient_clipping import clip_gradients, has_clipping
 from flowcheck.replica.optimizer.master_weights import Rounding, stepped_layout
-from flowcheck.replica.optimizer.optimizer_builder import build
+from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.optimizer.state_section_names import (
     AVERAGE,
     AVERAGED,
@@ -63,7 +63,7 @@ class InPlaceTorchOptimizers:
         stepped = own if self._masters is None else self._masters
         self._leaves = [torch.nn.Parameter(tensor) for tensor in stepped]
         self.states = stored_states(description, arrays)
-        built = build(config, self._inner, self._leaves)
+        built = build_optimizer(config, self._inner, self._leaves)
         self.optimizers, self._order = built.optimizers, built.order
         self._of = built.of_parameters
         for own_optimizer in self.optimizers:

@@ -17,7 +17,7 @@ import torch
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_user_code import HIDDEN_STATE, UNSEEDED_STEP
-from flowcheck.replica.optimizer.optimizer_builder import FACTORY, BuiltOptimizers, build
+from flowcheck.replica.optimizer.optimizer_builder import FACTORY, BuiltOptimizers, build_optimizer
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 
@@ -33,7 +33,7 @@ State = list[tuple[torch.Tensor, dict[str, Any]]]
 
 def check_determinism(config: OptimizerConfig, layout: Layout) -> None:
     """layout: of what is stepped. Raises ConfigError for a factory's optimizer that cannot be
-    followed, and as `build`."""
+    followed, and as `build_optimizer`."""
     if config.factory is None:
         return
     with torch.random.fork_rng(devices=()):
@@ -58,7 +58,9 @@ def _check(config: OptimizerConfig, layout: Layout) -> None:
 
 def _chosen(config: OptimizerConfig, layout: Layout) -> list[int]:
     """A parameter of each group."""
-    built = build(config, layout, [_stand_in(layout, i) for i in range(len(layout.parameters))])
+    built = build_optimizer(
+        config, layout, [_stand_in(layout, i) for i in range(len(layout.parameters))]
+    )
     members: dict[int, list[int]] = {}
     for index, group in enumerate(built.group_of):
         if group >= 0 and layout.parameters[index].elements:
@@ -85,7 +87,7 @@ def _begun(
     otherwise from."""
     values = {i: _numbers(layout, i, Step(0)) for i in chosen}
     tensors = [values.get(i, _stand_in(layout, i)) for i in range(len(layout.parameters))]
-    built = build(config, layout, tensors)
+    built = build_optimizer(config, layout, tensors)
     for group in built.groups:
         if not float(group["lr"]):
             group["lr"] = RATE

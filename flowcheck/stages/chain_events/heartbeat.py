@@ -17,6 +17,7 @@ from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import DECODE_ERRORS
 from flowcheck.findings.catalog.earlier_files import finding_of
 from flowcheck.findings.finding import Finding
+from flowcheck.step_numbers import START, Step
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     (silence_detector.py)."""
     step_s: float = 0.0
     """Median time of the job's steps, in seconds; 0: unknown."""
-    newest_step: int | None = None
+    newest_step: Step | None = None
     """The newest incomplete step that a packet arrived for; only set while packets are missing."""
     unplaced_s: float = 0.0
     """Seconds for which only packets without a plan arrived, since the last one with a plan."""
@@ -60,7 +61,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of step and event records that found no room."""
     full: tuple[Finding, ...] = ()
     """A finding for each record file that has no room at present."""
-    applied: int = msgspec.field(default=0, name="taken")
+    applied: Step = msgspec.field(default=START, name="taken")
     """The last step the replica applied; 0: none."""
     digest: str = ""
     """Digest of the replica at that step."""

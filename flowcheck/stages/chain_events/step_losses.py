@@ -22,7 +22,7 @@ from flowcheck.stages.chain_events.event_log import PACKETS, STEP, Event, EventK
 from flowcheck.stages.chain_events.lost_packets import LostPackets, open_lost_packets
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.step_numbers import Iteration, Step
+from flowcheck.step_numbers import START, Iteration, Step
 
 
 class StepLosses:
@@ -31,17 +31,17 @@ class StepLosses:
     def __init__(self, run: RunDir, each: int, write: Callable[[Event], None]) -> None:
         """each: all-reduced backward passes per step."""
         self._run, self._each, self._write = run, each, write
-        self.newest: int | None = None
+        self.newest: Step | None = None
         """Step that a packet came of, told while packets are missing, or a step is lost."""
         self.late = 0
         """Packets that were missing at a look, and came after all."""
-        self._lost: int | None = None
+        self._lost: Step | None = None
         """A step that the replica waits before."""
-        self._short: int | None = None
+        self._short: Step | None = None
         """The last step that is applied without all of its bytes."""
-        self.applied = 0
+        self.applied = START
         """The last step that the replica applied."""
-        self._missing: Counter[int] = Counter()
+        self._missing: Counter[Step] = Counter()
         """{step: packets} that were told missing, and did not come."""
         self._files = ExitStack()
         self._losses: LostPackets | None = None
@@ -72,7 +72,7 @@ class StepLosses:
     def handed_over(self, step: Step | None) -> None:
         """A later incarnation of the job is followed. step: the step it continues from; None:
         unknown."""
-        self.applied, self._missing, self.newest = step or 0, Counter(), None
+        self.applied, self._missing, self.newest = step or START, Counter(), None
 
     def check(self, rings: int) -> None:
         """Reports packets that are missing at two looks in a row; what arrived in between was only

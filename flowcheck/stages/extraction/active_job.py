@@ -33,7 +33,7 @@ from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, Gr
 from flowcheck.stages.extraction.gradient_checks import GradientCheck
 from flowcheck.stages.extraction.installed_flow_plans import InstalledPlans
 from flowcheck.stages.extraction.job_restart import JobRestart
-from flowcheck.stages.extraction.shard_generations import IncompleteStep, ShardGenerations
+from flowcheck.stages.extraction.shard_generations import IncompleteIteration, ShardGenerations
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -96,7 +96,7 @@ class ActiveJob:
 
     @property
     def lost(self) -> bool:
-        short = self.generations.incomplete_step()
+        short = self.generations.incomplete_iteration()
         return self._stopped or (short is not None and short.lost)
 
     @property
@@ -125,7 +125,7 @@ class ActiveJob:
         if generations.open_free() or idle or held_packets_crowded(self._extractors) or looks:
             done += self.assign_staged()
         self._hand_on()
-        short = generations.incomplete_step()
+        short = generations.incomplete_iteration()
         if short is None or self.lost or done:
             return done
         if looks and (done := self._skip_unplanned(short, ended=rings_drained(self._extractors))):
@@ -161,11 +161,11 @@ class ActiveJob:
         finished = self.generations.finished()
         if finished and self.planned.unproven_pauses():
             add_assumption(self._run, PAUSES_UNBROKEN())
-        for step, generation in finished:
-            self._links.send("update", ShardReady(iteration=step, generation=generation))
-            self._links.report(StepArrived(step=self._name(step), time_ns=time.time_ns()))
+        for iteration, generation in finished:
+            self._links.send("update", ShardReady(iteration=iteration, generation=generation))
+            self._links.report(StepArrived(step=self._name(iteration), time_ns=time.time_ns()))
 
-    def abandon_step(self, short: IncompleteStep, why: Finding) -> int:
+    def abandon_step(self, short: IncompleteIteration, why: Finding) -> int:
         """Nothing more arrives for this step: declares it lost. What waits behind the loss may
         still complete it."""
         if short.iteration in self.generations.refused:
@@ -180,7 +180,7 @@ class ActiveJob:
             self._note(found)
         return len(passed) + self.assign_staged() if passed else 0
 
-    def _skip_unplanned(self, short: IncompleteStep, *, ended: bool) -> int:
+    def _skip_unplanned(self, short: IncompleteIteration, *, ended: bool) -> int:
         """Reads flows that left their plan again: messages between the steps are identified and
         skipped."""
         self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
@@ -189,7 +189,7 @@ class ActiveJob:
         outcome = self.planned.deviations.look(
             self._extractors,
             self._reassembly.numbers,
-            open_step=short.iteration + GENERATIONS - 1,
+            open_iteration=Iteration(short.iteration + GENERATIONS - 1),
             at_once=self._read_out,
         )
         self._broken = outcome.broken
@@ -203,7 +203,7 @@ class ActiveJob:
         self.planned.install(lost=self.lost)
         done = generations.open_free() + self.assign_staged()
         self._hand_on()
-        short = generations.incomplete_step()
+        short = generations.incomplete_iteration()
         if short is not None and not short.lost:
             done = done or self._skip_unplanned(short, ended=True)
             if not done and self.planned.explain(self._reassembly.numbers):
@@ -234,7 +234,7 @@ class ActiveJob:
         add_assumption(self._run, found)
         self._note(found)
 
-    def _lose(self, short: IncompleteStep, why: Finding) -> int:
+    def _lose(self, short: IncompleteIteration, why: Finding) -> int:
         """Declares a step lost: the replica stops before it, while capture and counting continue.
         In sharded training a loss costs only the lost parameters."""
         shard, in_flight = self.generations.shard, why.of(CAPTURE_ENDED)
@@ -270,7 +270,7 @@ class ActiveJob:
         complete step once nothing more can be done)."""
         held = staged_message_count(self._extractors)
         self.generations.look_back()
-        short = self.generations.incomplete_step()
+        short = self.generations.incomplete_iteration()
         if short is None or self.generations.undecided:
             return 0, None
         if self._alone and (self._stopped or not self.generations.waiting) and self._read_out:
@@ -284,7 +284,7 @@ class ActiveJob:
             self.why = STEP_WAS_LOST(self._name(short.iteration))
         return 0, short.iteration - 1
 
-    def _end_alone(self, short: IncompleteStep) -> tuple[int, int | None]:
+    def _end_alone(self, short: IncompleteIteration) -> tuple[int, int | None]:
         """Ends sharded training: the parameters that the last step made are never gathered; an
         incomplete step before it is applied as far as it came."""
         if self._stopped or not (short.covered_bytes or short.conflict_bytes):

@@ -11,6 +11,7 @@ from flowcheck._core import lib
 from flowcheck.plane.extraction.flow_plan_install import number_in_plan
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import NUMBER_UNKNOWN
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import NOT_ARRIVED, FlowKey
 from flowcheck.wire.training_job.connection_messages import SendKind
 from flowcheck.wire.training_job.flow_plan import FlowPlan
@@ -107,20 +108,20 @@ class CommunicatorMessages:
         numbers = [int(i.plan["deviating_number"]) for i in self._own[lane]]
         return min((n for n in numbers if n != NUMBER_UNKNOWN), default=None)
 
-    def deviation(self) -> tuple[int, bool]:
-        """The first step in which a message deviates; and whether every such message comes after
-        all buckets of its step, so that only the next step's begin must be found."""
+    def deviation(self) -> tuple[Iteration, bool]:
+        """The first iteration in which a message deviates; and whether every such message comes
+        after all buckets of its iteration, so that only the next one's begin must be found."""
         found = [
             (self._place(lane, number), lane)
             for lane in range(len(self._own))
             if (number := self.deviating(lane)) is not None
         ]
-        steps = [(self._step(lane, nth), nth, lane) for nth, lane in found if nth is not None]
-        first = min((step for step, _, _ in steps), default=1)
-        return first, all(self._trailing(lane, nth) for step, nth, lane in steps if step == first)
+        places = [(self._iteration(lane, nth), nth, lane) for nth, lane in found if nth is not None]
+        first = min((iteration for iteration, _, _ in places), default=Iteration(1))
+        return first, all(self._trailing(lane, nth) for own, nth, lane in places if own == first)
 
     def _trailing(self, lane: int, nth: int) -> bool:
-        """Whether the place lies after the last bucket of its step."""
+        """Whether the place lies after the last bucket of its iteration."""
         if nth < self._first(lane):
             return nth >= self._reader.first_end[lane]
         return self._within(lane, nth) >= self._last_end(lane)
@@ -135,16 +136,16 @@ class CommunicatorMessages:
         return len(self._plans[lane].each.sends)
 
     @property
-    def first_steps(self) -> int:
-        """How many steps the plan's `first` part covers."""
+    def first_iterations(self) -> int:
+        """How many iterations the plan's `first` part covers."""
         return max((plan.first_steps for plan in self._plans), default=1)
 
-    def _step(self, lane: int, nth: int) -> int:
+    def _iteration(self, lane: int, nth: int) -> Iteration:
         beyond = nth - self._first(lane)
         if beyond < 0:
             second = self._plans[lane].second_at
-            return 1 if second is None or nth < second else 2
-        return self.first_steps + 1 + beyond // max(1, self._period(lane))
+            return Iteration(1 if second is None or nth < second else 2)
+        return Iteration(self.first_iterations + 1 + beyond // max(1, self._period(lane)))
 
     def _within(self, lane: int, nth: int) -> int:
         return (nth - self._first(lane)) % max(1, self._period(lane))
@@ -176,12 +177,12 @@ class CommunicatorMessages:
                 return number
         return base
 
-    def after_step(self, step: int) -> LanePositions:
-        """[lane] message number after the last bucket of `step`; for steps of the `first` part,
-        after all of it."""
+    def after_iteration(self, iteration: Iteration) -> LanePositions:
+        """[lane] message number after the last bucket of `iteration`; for those of the
+        `first` part, after all of it."""
         ends = [self._first(lane) for lane in range(len(self._own))]
-        if step > self.first_steps:
-            laps = step - self.first_steps - 1
+        if iteration > self.first_iterations:
+            laps = iteration - self.first_iterations - 1
             ends = [
                 end + laps * self._period(lane) + self._last_end(lane)
                 for lane, end in enumerate(ends)
@@ -201,15 +202,15 @@ class CommunicatorMessages:
             for lane, nth in enumerate(ends)
         )
 
-    def due(self, lane: int, step: int, bucket: int) -> int:
+    def due(self, lane: int, iteration: Iteration, bucket: int) -> int:
         """Place in the plan of the first message of a bucket."""
         offset = self._offsets[lane][self._reader.buckets[bucket]]
-        laps = step - self.first_steps - 1
+        laps = iteration - self.first_iterations - 1
         return self._first(lane) + laps * self._period(lane) + offset
 
-    def number_of_due(self, lane: int, step: int, bucket: int) -> int:
+    def number_of_due(self, lane: int, iteration: Iteration, bucket: int) -> int:
         """The number that this message would have without any skip."""
-        return self._plans[lane].first_number + self.due(lane, step, bucket)
+        return self._plans[lane].first_number + self.due(lane, iteration, bucket)
 
     def messages_of(self, lane: int, bucket: int) -> int:
         return len(self._reader.each[self._reader.buckets[bucket]][lane])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from flowcheck.errors import RingError, StateError
 from flowcheck.findings.catalog.lost_steps import MODEL_AVERAGING, UNIT_CHANGED
 from flowcheck.findings.finding import Finding
-from flowcheck.replica.param_layout import Layout, numbers, size_of
+from flowcheck.replica.param_layout import Layout, as_float64, size_of
 from flowcheck.replica.state_file.concurrent_reader import newest_parameters
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
@@ -83,7 +83,7 @@ def _parameters(layout: Layout, flat: NDArray[np.uint8]) -> NDArray[np.float64]:
         dtype = layout.dtype_of(parameter)
         start = parameter.start * (1 if parameter.dtype else layout.element_bytes)
         looked_at = min(parameter.elements, AVERAGING_VALUES_COMPARED)
-        parts.append(numbers(flat[start : start + looked_at * size_of(dtype)], dtype))
+        parts.append(as_float64(flat[start : start + looked_at * size_of(dtype)], dtype))
         if sum(map(len, parts)) >= AVERAGING_VALUES_COMPARED:
             break
     return np.concatenate(parts)[:AVERAGING_VALUES_COMPARED]
@@ -101,7 +101,7 @@ def _reduced(
     for index in order:
         looked_at = min(sizes[index], AVERAGING_VALUES_COMPARED * size_of(types[index]))
         own = gradient[starts[index] : starts[index] + looked_at]
-        parts.append(numbers(own, types[index]))
+        parts.append(as_float64(own, types[index]))
         if sum(map(len, parts)) >= AVERAGING_VALUES_COMPARED:
             break
     return np.concatenate(parts)[:AVERAGING_VALUES_COMPARED]
@@ -150,7 +150,7 @@ class GatheredUnitCheck:
         for part, dtype in self._units:
             each = whole[part].reshape(-1, size_of(dtype))
             taken = each[:: max(1, len(each) // UNIT_VALUES_SAMPLED)]
-            yield numbers(np.ascontiguousarray(taken).reshape(-1), dtype)
+            yield as_float64(np.ascontiguousarray(taken).reshape(-1), dtype)
 
 
 class GradientCheck:

@@ -53,9 +53,9 @@ class SkipDecision(msgspec.Struct, frozen=True):
     """One decision: which messages are skipped, and where the stream continues as planned."""
 
     communicator: int
-    step: int
+    iteration: Iteration = msgspec.field(name="step")
     at: tuple[int, ...]
-    """[lane] number of the message after the last bucket of `step`."""
+    """[lane] number of the message after the last bucket of `iteration`."""
     skips: tuple[tuple[Skip, ...], ...] = msgspec.field(name="cuts")
     """[lane]"""
     assumed: Finding | None = None
@@ -65,7 +65,7 @@ class _EarlierDecision(msgspec.Struct):
     """A decision that an earlier version wrote: `assumed` is a sentence, or empty."""
 
     communicator: int
-    step: int
+    iteration: Iteration = msgspec.field(name="step")
     at: tuple[int, ...]
     skips: tuple[tuple[Skip, ...], ...] = msgspec.field(name="cuts")
     sentence_assumed: str = msgspec.field(default="", name="assumed")
@@ -81,7 +81,7 @@ def read_decisions(file: Path) -> list[SkipDecision]:
     return [
         SkipDecision(
             one.communicator,
-            one.step,
+            one.iteration,
             one.at,
             one.skips,
             earlier_finding(one.sentence_assumed) if one.sentence_assumed else None,
@@ -97,7 +97,7 @@ class DeviationOutcome:
     done: int = 0
     notes: list[Finding] = field(default_factory=list)
     broken: tuple[Iteration, Finding] | None = None
-    """The step whose boundaries cannot be found, and why."""
+    """The iteration whose boundaries cannot be found, and why."""
 
 
 class DeviationResolver:
@@ -145,10 +145,10 @@ class DeviationResolver:
         extractors: Sequence[Extractor],
         numbers: Mapping[tuple[FlowKey, int], int],
         *,
-        open_step: int,
+        open_iteration: Iteration,
         at_once: bool,
     ) -> DeviationOutcome:
-        """Reads communicators again that have a flow suspended at `open_step` or before.
+        """Reads communicators again that have a flow suspended at `open_iteration` or before.
 
         at_once: nothing more arrives, or there is no room for it.
         """
@@ -159,33 +159,33 @@ class DeviationResolver:
                 self._waited[number] = 0
                 continue
             view = CommunicatorMessages(reader, self._plans, instances, numbers)
-            step, trailing = view.deviation()
+            iteration, trailing = view.deviation()
             waiting = view.waiting
             due = max(self._waited[number] + 1, int(self._waited[number] * GROWTH))
-            if not at_once and (step > open_step - self._base or waiting < due):
+            if not at_once and (iteration > open_iteration - self._base or waiting < due):
                 continue
             self._waited[number] = waiting
-            self._read(number, view, step + trailing, outcome, at_once=at_once)
+            self._read(number, view, Iteration(iteration + trailing), outcome, at_once=at_once)
         return outcome
 
     def _read(
         self,
         number: int,
         view: CommunicatorMessages,
-        last: int,
+        last: Iteration,
         outcome: DeviationOutcome,
         *,
         at_once: bool,
     ) -> None:
         reader = self._readers[number]
-        step, trailing = view.deviation()
-        start = self._start(number, view, step, trailing=trailing)
+        iteration, trailing = view.deviation()
+        start = self._start(number, view, iteration, trailing=trailing)
         if start is None:
-            named = Iteration(step + self._base)
+            named = Iteration(iteration + self._base)
             outcome.broken = named, NEW_MESSAGES(self._name(named))
             return
         stream = view.stream()
-        steps = max(1, last - start.step + 1)
+        steps = max(1, last - start.iteration + 1)
         must = at_once or view.longest_wait > MESSAGES_MAX
         rings = {instance.extractor.ring.path for instance in view.instances}
         # One queue pair of a connection may be ahead of another.
@@ -200,38 +200,41 @@ class DeviationResolver:
         if reading is NoReading.WAIT:
             return
         if isinstance(reading, StepReading) and reading.refused:
-            named = Iteration(step + self._base)
+            named = Iteration(iteration + self._base)
             refused = STEP_REFUSED(step=self._name(named), reason=reading.refused)
             outcome.broken = named, refused
             return
         skips = self._skips(view, start, reading) if isinstance(reading, StepReading) else None
         if skips is None or not isinstance(reading, StepReading):
-            named = Iteration(step + self._base)
+            named = Iteration(iteration + self._base)
             outcome.broken = named, STEP_UNEXPLAINED(self._name(named))
             return
         decision = SkipDecision(
-            number, reading.buckets[-1].step, reading.end, skips, reading.assumed
+            number, reading.buckets[-1].iteration, reading.end, skips, reading.assumed
         )
         self._keep(decision)
         self._waited[number] = 0  # what still waits was not read with these skips
         outcome.done += self._apply(view, decision)
         if reading.assumed is not None:
             add_assumption(self._run, PLACE_OF_STEP(reading.assumed))
-            named_step = self._name(Iteration(step + self._base))
+            named_step = self._name(Iteration(iteration + self._base))
             outcome.notes.append(PLACE_OF_STEP_ASSUMED(step=named_step, reason=reading.assumed))
 
     def _start(
-        self, number: int, view: CommunicatorMessages, step: int, *, trailing: bool
+        self, number: int, view: CommunicatorMessages, iteration: Iteration, *, trailing: bool
     ) -> BucketPosition | None:
-        """Where to begin reading: after the last bucket before `step`; None within iteration 0, of
-        which only the plan is known. trailing: all buckets of `step` came as planned."""
+        """Where to begin reading: after the last bucket before `iteration`; None within
+        iteration 0, of which only the plan is known. trailing: all buckets of `iteration` came as
+        planned."""
         made = [decision for decision in self._made if decision.communicator == number]
-        if made and made[-1].step >= step - 1:
-            return BucketPosition(made[-1].step + 1, 0, made[-1].at)
-        if step <= view.first_steps:
-            start = BucketPosition(view.first_steps + 1, 0, view.after_first_buckets())
+        if made and made[-1].iteration >= iteration - 1:
+            return BucketPosition(Iteration(made[-1].iteration + 1), 0, made[-1].at)
+        if iteration <= view.first_iterations:
+            start = BucketPosition(
+                Iteration(view.first_iterations + 1), 0, view.after_first_buckets()
+            )
             return start if trailing else None
-        return BucketPosition(step, 0, view.after_step(step - 1))
+        return BucketPosition(iteration, 0, view.after_iteration(Iteration(iteration - 1)))
 
     def _skips(
         self, view: CommunicatorMessages, start: BucketPosition, found: StepReading
@@ -247,7 +250,7 @@ class DeviationResolver:
                 if not count:
                     continue
                 at = bucket.at[lane]
-                now = (at - view.number_of_due(lane, bucket.step, bucket.op)) % MODULUS
+                now = (at - view.number_of_due(lane, bucket.iteration, bucket.op)) % MODULUS
                 # What is left out may be as many messages as the plan has there of no bucket.
                 if now != skipped or (stuck is not None and before <= stuck < at):
                     skips.append((before, at, now))

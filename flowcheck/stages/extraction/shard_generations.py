@@ -26,7 +26,7 @@ def _none(_: NDArray[np.uint8]) -> Finding | None:
 
 
 @dataclass(frozen=True, slots=True)
-class IncompleteStep:
+class IncompleteIteration:
     """The first iteration that is not complete."""
 
     iteration: Iteration
@@ -157,7 +157,7 @@ class ShardGenerations:
         generation = self.shard.generation_of(Iteration(self.shard.applied_iteration + 1))
         return generation is not None and self._over(generation)
 
-    def incomplete_step(self) -> IncompleteStep | None:
+    def incomplete_iteration(self) -> IncompleteIteration | None:
         """The first iteration after the complete ones, if a generation is open for it."""
         iteration = Iteration(self.shard.applied_iteration + 1)
         while (generation := self.shard.generation_of(iteration)) is not None:
@@ -166,7 +166,7 @@ class ShardGenerations:
                 covered = self.shard.covered_bytes(generation)
                 conflict_bytes = self.shard.conflict_bytes(generation)
                 doubted = self.shard.is_conflicting(generation)
-                return IncompleteStep(
+                return IncompleteIteration(
                     iteration,
                     generation,
                     covered,
@@ -178,7 +178,7 @@ class ShardGenerations:
         return None
 
     def missing(
-        self, short: IncompleteStep, why: Finding
+        self, short: IncompleteIteration, why: Finding
     ) -> tuple[tuple[tuple[int, int], ...], Finding]:
         """Its missing byte ranges, as many as a message names; and the reason, which says if there
         are more."""

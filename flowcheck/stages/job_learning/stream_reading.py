@@ -53,7 +53,7 @@ class ReadingOutcome:
     weights: NDArray[np.uint8] | Path | None = field(default=None, repr=False)
     """Of all parameters; a path: of the file that the reading wrote them to."""
     auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
-    """As of `Weights.beside`."""
+    """[bytes] frozen parameters and buffers that were broadcast; None: there are none."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
     why_not: tuple[Finding, ...] = ()
     others: tuple[FlowKey, ...] = ()

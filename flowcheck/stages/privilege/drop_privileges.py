@@ -43,7 +43,7 @@ from flowcheck.stages.privilege import (
 from flowcheck.stages.privilege.capture_capabilities import capture_rights
 from flowcheck.stages.privilege.capture_starter import CHANNEL, PYTHON_COMMAND, SOURCES, STAGE
 from flowcheck.stages.privilege.capture_starter_client import inherit
-from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, inaccessible, show
+from flowcheck.stages.privilege.mount_namespace import PathNeed, PathUse, expose, inaccessible
 from flowcheck.stages.privilege.output_delivery import OutputDelivery, fork_writer, is_picture
 from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_special_files
 from flowcheck.stages.run_directory.service_account import KEY, ROOT, Account, account, account_of
@@ -352,7 +352,7 @@ def _descend(
             folder_ownership.private_folders(who)
             made = prepared(who)
             everything += made.needs
-            show(who, everything)
+            expose(who, everything)
             if outbox is not None:
                 privilege_syscalls.own_mounts()
                 outbox.take_place()

@@ -106,7 +106,7 @@ def _granted(path: Path, use: PathUse) -> bool:
     return os.access(path, wanted.get(use, os.R_OK | os.X_OK), effective_ids=True)
 
 
-def show(account: Account, needs: Sequence[PathNeed]) -> None:
+def expose(account: Account, needs: Sequence[PathNeed]) -> None:
     """Makes all `needs` accessible to the account, in a mount namespace of this process and its
     children. Raises StateError, and leaves the namespace as before, if that is not possible."""
     missing, here = inaccessible(account, needs), Path.cwd()

@@ -45,7 +45,7 @@ smaller costs calls, larger leaves more for the end of the step."""
 
 
 @dataclass(frozen=True, slots=True)
-class _StepInProgress:
+class _EarlyProgress:
     """A step that is being made, and from which bytes."""
 
     started: PendingStep
@@ -77,7 +77,7 @@ class EarlyStep:
         size = replica.layout.element_bytes
         self._bounds = np.array([(p.start, p.stop) for p in replica.layout.parameters]) * size
         self._least_bytes = least_bytes
-        self._begun: _StepInProgress | None = None
+        self._begun: _EarlyProgress | None = None
         self._seen: tuple[int, np.ndarray] | None = None
         """What `settled` was behind the look that found parameters covered, and which."""
 
@@ -98,15 +98,15 @@ class EarlyStep:
             b = self._begin(coverage, step, opening)
         return self._take(coverage, b)
 
-    def _begin(self, coverage: PartialCoverage, step: Step, opening: Opening) -> _StepInProgress:
+    def _begin(self, coverage: PartialCoverage, step: Step, opening: Opening) -> _EarlyProgress:
         self._give_up()
         gradient = coverage.gradient(opening)
         started = self._replica.begin(step, gradient)
         left = np.ones(len(self._bounds), np.bool_)
-        self._begun = _StepInProgress(started, step, opening, gradient, left)
+        self._begun = _EarlyProgress(started, step, opening, gradient, left)
         return self._begun
 
-    def _take(self, coverage: PartialCoverage, b: _StepInProgress) -> int:
+    def _take(self, coverage: PartialCoverage, b: _EarlyProgress) -> int:
         if self._seen is None:
             ready = b.left & self._covered(coverage.missing(b.opening))
             sizes = self._bounds[:, 1] - self._bounds[:, 0]

@@ -18,7 +18,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.state_section_names import SCALER
 from flowcheck.replica.optimizer_step.loss_scale_evidence import ScaleObserver, read_scale_evidence
-from flowcheck.replica.param_layout import Layout, numbers, size_of
+from flowcheck.replica.param_layout import Layout, as_float64, size_of
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -89,7 +89,7 @@ def size_log2(gradient: np.ndarray, spans: Sequence[Span]) -> float | None:
     raw = np.ascontiguousarray(gradient).reshape(-1).view(np.uint8)
     logs = []
     for start, stop, dtype in spans:
-        values = numbers(raw[start:stop], dtype).astype(np.float64)
+        values = as_float64(raw[start:stop], dtype).astype(np.float64)
         square = float(np.mean(values * values)) if values.size else 0.0
         if square > 0 and math.isfinite(square):
             logs.append(0.5 * math.log2(square))

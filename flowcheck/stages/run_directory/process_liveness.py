@@ -32,7 +32,7 @@ def stale_memory(mounts: Iterable[Path]) -> list[Path]:
         if not (pid.isdecimal() and start.isdecimal()) or live_pid(f"{pid} {start}") is not None:
             continue
         with suppress(OSError):  # another user's, a link, or gone meanwhile
-            os.close(locked(folder))  # held by an owner whose number is another container's
+            os.close(lock_folder(folder))  # held by an owner whose number is another container's
             found.append(folder)
     return sorted(found)
 
@@ -59,7 +59,7 @@ def lead_to(run: Path, memory: Path) -> None:
         (memory / name).touch(mode=PRIVATE_FILE_MODE)
 
 
-def locked(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """A descriptor that holds the folder's exclusive lock. Raises OSError if another process holds
     the lock."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -32,7 +32,7 @@ from flowcheck.stages.run_directory.process_liveness import (
     MEMORY_PREFIX,
     lead_to,
     live_pid,
-    locked,
+    lock_folder,
     process_identity,
 )
 from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign_folder
@@ -241,7 +241,7 @@ class RunDir(LearnedFiles, RecordFiles):
                 make_folder(folder)
             root.chmod(modes_in(root)[1])
             make_folder(memory, new=True)
-            _LOCKS[memory.resolve()] = locked(memory)
+            _LOCKS[memory.resolve()] = lock_folder(memory)
             lead_to(root, memory)
             (root / "memory").symlink_to(memory)
             run.note_pid(SUPERVISOR.name, os.getpid())

@@ -31,7 +31,7 @@ END_LIMIT_S = 5.0
 longer delays the end."""
 
 
-class CheckpointRequest(msgspec.Struct, frozen=True):
+class SaveRequest(msgspec.Struct, frozen=True):
     """A replica's step as a checkpoint: of a run directory, in a folder."""
 
     run: str
@@ -40,7 +40,7 @@ class CheckpointRequest(msgspec.Struct, frozen=True):
     """None: the last one."""
 
 
-class CheckpointReply(msgspec.Struct, frozen=True):
+class SaveReply(msgspec.Struct, frozen=True):
     """What was written, or why nothing was."""
 
     folder: str | None = None
@@ -73,10 +73,10 @@ class CheckpointHelper:
     def save(self, run: Path, directory: Path, step: Step | None) -> Path | None:
         """The folder of the checkpoint; None where there is no replica. Raises StateError and
         OSError as the helper reports them, HelperGone where it has ended or stands still."""
-        wanted = CheckpointRequest(str(run.resolve()), str(directory.resolve()), step)
+        wanted = SaveRequest(str(run.resolve()), str(directory.resolve()), step)
         try:
             self._channel.sendall(msgspec.json.encode(wanted) + b"\n")
-            answer = msgspec.json.decode(self._answer(), type=CheckpointReply)
+            answer = msgspec.json.decode(self._answer(), type=SaveReply)
         except (HelperGone, OSError, *DECODE_ERRORS) as error:
             self._end()
             raise HelperGone from error
@@ -111,7 +111,7 @@ class CheckpointHelper:
             self.process.wait()
 
 
-def serve_checkpoints(descriptor: int, save: Callable[[CheckpointRequest], Path | None]) -> None:
+def serve_checkpoints(descriptor: int, save: Callable[[SaveRequest], Path | None]) -> None:
     """The helper's end, until the supervisor closes the socket. Errors of `save` other than
     StateError and OSError end it, and stand in its log. Signals do not end it as long as the
     supervisor lives, also those for a whole group of processes: a supervisor without a helper loads
@@ -127,12 +127,12 @@ def serve_checkpoints(descriptor: int, save: Callable[[CheckpointRequest], Path 
         channel.sendall(b"\n")
         for line in lines:
             try:
-                saved = save(msgspec.json.decode(line, type=CheckpointRequest))
-                answer = CheckpointReply(folder=str(saved) if saved is not None else None)
+                saved = save(msgspec.json.decode(line, type=SaveRequest))
+                answer = SaveReply(folder=str(saved) if saved is not None else None)
             except StateError as error:
-                answer = CheckpointReply(refused=error.finding)
+                answer = SaveReply(refused=error.finding)
             except OSError as error:
                 name = error.filename
                 path = None if name is None else str(name)
-                answer = CheckpointReply(failed=(error.errno, error.strerror or str(error), path))
+                answer = SaveReply(failed=(error.errno, error.strerror or str(error), path))
             channel.sendall(msgspec.json.encode(answer) + b"\n")

@@ -17,7 +17,7 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer import state_section_names
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.state_sections import describe_sections, named_tensors
-from flowcheck.replica.param_layout import Layout, Parameter
+from flowcheck.replica.param_layout import FlatParameter, Layout
 from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
@@ -201,7 +201,7 @@ def _audit(
 
 
 def _as_sent(
-    own: torch.Tensor, parameter: Parameter, layout: Layout, config: OptimizerConfig
+    own: torch.Tensor, parameter: FlatParameter, layout: Layout, config: OptimizerConfig
 ) -> torch.Tensor:
     """The trainer's parameter in the type of the replica's. Where FlowCheck computes no steps, the
     replica has parameters as they are gathered; the trainer's are rounded to that type as torch

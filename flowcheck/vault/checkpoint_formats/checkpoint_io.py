@@ -28,7 +28,7 @@ from flowcheck.replica.checkpoint_files.manifest import (
     Manifest,
     encode_manifest,
     load_manifest,
-    path_of,
+    manifest_path,
     write_manifest,
 )
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
@@ -175,7 +175,7 @@ def read(path: Path, form: str | None = None) -> Any:
     or if it holds other objects than tensors and plain values.
     """
     chosen = format_named(form or detect_format(path))
-    manifest = load_manifest(path) if path_of(path).is_file() else None
+    manifest = load_manifest(path) if manifest_path(path).is_file() else None
     place = path
     if manifest is not None and not chosen.reader_verifies:
         faults = verify_files(path if path.is_dir() else path.parent, manifest, whole_files=False)
@@ -212,7 +212,7 @@ def template_for(
 def detect_format(path: Path) -> str:
     """The name of a checkpoint's format. Raises StateError if its files show no known format."""
     refuse_special_file(path)
-    if path_of(path).is_file():
+    if manifest_path(path).is_file():
         return load_manifest(path).form
     is_folder = path.is_dir()
     try:
@@ -231,7 +231,7 @@ def detect_format(path: Path) -> str:
 def newest_output(path: Path) -> Path:
     """The checkpoint that `path`/latest names, or `path` itself if there is no such file. Raises
     StateError if the named checkpoint is missing or incomplete."""
-    if path.is_dir() and not path_of(path).is_file():
+    if path.is_dir() and not manifest_path(path).is_file():
         newest = latest_checkpoint(path)
         if newest is None and (gone := why_latest_is_missing(path)):
             raise StateError(gone)

@@ -39,7 +39,7 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import (
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.tensor_storage import with_own_storage
 from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
-from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
+from flowcheck.vault.safe_torch_load import safe_torch_load, small_file_text
 
 LATEST = "latest"
 MODEL_STATES = "mp_rank_00_model_states.pt"
@@ -89,7 +89,7 @@ def _place(folder: Path) -> Path:
     if (folder / MODEL_STATES).is_file():
         return folder
     try:
-        tag = text_of(folder / LATEST).decode().strip()
+        tag = small_file_text(folder / LATEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         no_tag = findings.NO_TAG(folder=folder, file=MODEL_STATES, latest=LATEST)
         raise StateError(no_tag) from error

@@ -32,7 +32,7 @@ from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointCon
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
 from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
 from flowcheck.vault.checkpoint_formats.safetensors_format import step_in
-from flowcheck.vault.safe_torch_load import safe_torch_load, text_of
+from flowcheck.vault.safe_torch_load import safe_torch_load, small_file_text
 
 ONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -149,7 +149,7 @@ def _files(folder: Path) -> list[str]:
     for index, one in ((INDEX, ONE), (OLD_INDEX, OLD)):
         if (folder / index).is_file():
             try:
-                named = json.loads(text_of(folder / index))["weight_map"]
+                named = json.loads(small_file_text(folder / index))["weight_map"]
                 files = sorted({str(name) for name in named.values()})
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 invalid = unreadable.INVALID_INDEX(index=folder / index, error=error)
@@ -169,7 +169,7 @@ def _step(folder: Path, files: list[str]) -> int | None:
     it."""
     if (folder / STATE).is_file():
         try:
-            return int(json.loads(text_of(folder / STATE))["global_step"])
+            return int(json.loads(small_file_text(folder / STATE))["global_step"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             no_step = unreadable.NO_GLOBAL_STEP(file=folder / STATE, error=error)
             raise StateError(no_step) from error

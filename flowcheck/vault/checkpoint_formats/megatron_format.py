@@ -44,8 +44,8 @@ from flowcheck.vault.checkpoint_formats.torch_save_format import write_tree
 from flowcheck.vault.safe_torch_load import (
     only_allowed,
     safe_torch_load,
+    small_file_text,
     structure_errors_as_state_errors,
-    text_of,
 )
 
 MASTERS = "fp32_from_fp16_params"
@@ -248,7 +248,7 @@ def _place(folder: Path) -> Path:
     if (folder / RANK_FILE).is_file():
         return folder
     try:
-        told = text_of(folder / MEGATRON_LATEST).decode().strip()
+        told = small_file_text(folder / MEGATRON_LATEST).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         no_file = findings.NO_RANK_FILE(folder=folder, file=RANK_FILE, latest=MEGATRON_LATEST)
         raise StateError(no_file) from error

@@ -19,7 +19,7 @@ class SaveStatus(msgspec.Struct, kw_only=True):
     """The state of a run's saves. Points in time are in seconds since 1970."""
 
     target: str
-    durable_step: int | None = None
+    durable_step: Step | None = None
     """Step of the newest durable checkpoint."""
     durable_name: str = ""
     durable_s: float = 0.0

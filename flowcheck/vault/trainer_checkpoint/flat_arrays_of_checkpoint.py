@@ -20,7 +20,7 @@ from flowcheck.replica.optimizer.state_sections import (
     stored_states,
     tensors_of_section,
 )
-from flowcheck.replica.param_layout import Layout, Parameter, size_of
+from flowcheck.replica.param_layout import FlatParameter, Layout, size_of
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
@@ -156,7 +156,7 @@ def put_state(name: str, held: StoredState, value: torch.Tensor | float) -> None
     own.copy_(given.detach())
 
 
-def in_memory_order(tensor: torch.Tensor, parameter: Parameter, layout: Layout) -> np.ndarray:
+def in_memory_order(tensor: torch.Tensor, parameter: FlatParameter, layout: Layout) -> np.ndarray:
     """[elements] of a tensor in the replica's memory order; bytes if the parameters have several
     dtypes. Raises StateError for another shape or dtype."""
     if tuple(tensor.shape) != tuple(parameter.shape):

@@ -45,7 +45,7 @@ class FillReport:
     """What `fill_template` did to a template."""
 
     step: Step
-    template_step: int
+    template_step: Step
     replaced: tuple[Finding, ...]
     """Parts that were filled with the replica's step."""
     unchanged: tuple[Finding, ...]

@@ -65,7 +65,7 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[FlowKey | None, ...]
     """[channel]; None where no mirror saw it."""
     first_numbers: tuple[int, ...]
-    """[channel]: message number in its flow of the first message of `Job.first`."""
+    """[channel]: message number in its flow of the first message of `LearnedJob.first`."""
     flags_count: bool = True
     """No send was Simple, which is two steps long: a line's flag is its number plus one."""
     queue_pairs: tuple[tuple[FlowKey, ...], ...] = ()

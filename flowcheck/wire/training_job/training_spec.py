@@ -46,7 +46,7 @@ TrainingFacts = LearnedJob | TrainingSpec
 """Either tells the updater all that it must know."""
 
 
-def spec_of(job: LearnedJob) -> TrainingSpec:
+def without_connections(job: LearnedJob) -> TrainingSpec:
     """What is left of a learned job without its connections."""
     return TrainingSpec(
         kind=job.kind,

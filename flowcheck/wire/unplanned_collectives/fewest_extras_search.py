@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import NOT_ARRIVED
 from flowcheck.wire.unplanned_collectives.extra_collectives import (
     ExtraCollectives,
@@ -30,8 +31,8 @@ class KnownStream:
     size: MessageSizeAt
     pinned: Callable[[int, int], int | None]
     """Which message of the plan it was placed as, where its bytes are in the shard."""
-    due: Callable[[int, int, int], int]
-    """(lane, step, bucket op) -> which message of the plan that op begins with."""
+    due: Callable[[int, Iteration, int], int]
+    """(lane, iteration, bucket op) -> which message of the plan that op begins with."""
 
 
 class StreamMatch(IntEnum):
@@ -64,13 +65,14 @@ class FewestExtrasSearch:
         buckets: Sequence[LaneSizes],
         extras: ExtraCollectives,
         stream: KnownStream,
-        step: int,
+        iteration: Iteration,
         *,
         pins: bool,
     ) -> None:
-        """buckets: of one step, in order; step: of the first one; pins: what was placed stays."""
+        """buckets: of one iteration, in order; iteration: of the
+        first one; pins: what was placed stays."""
         self._buckets, self._extras, self._stream = buckets, extras, stream
-        self._step, self._pins = step, pins
+        self._iteration, self._pins = iteration, pins
         self._seen: set[tuple[int, LanePositions]] = set()
         self._expanded = 0
         self.blocked = False
@@ -116,7 +118,7 @@ class FewestExtrasSearch:
         if fit is StreamMatch.NO:
             return None
         for lane, at in enumerate(state.at):
-            due = self._stream.due(lane, self._step + lap, nth)
+            due = self._stream.due(lane, Iteration(self._iteration + lap), nth)
             for ahead in range(len(sizes[lane])):
                 pin = self._stream.pinned(lane, at + ahead) if self._pins else None
                 if pin is not None and pin != due + ahead:

@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.unplanned_collectives import (
     UNIT_LEFT_OUT,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.step_numbers import Iteration
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.connection_messages import op_sizes
@@ -54,7 +55,7 @@ class ConnectionLane:
     flows: tuple[FlowKey, ...]
     """In the order of their turns: those of several queue pairs share one plan."""
     edge: int
-    """Into `Job.edges`."""
+    """Into `LearnedJob.edges`."""
     channel: int
 
 
@@ -62,9 +63,10 @@ class ConnectionLane:
 class BucketPosition:
     """A bucket's all-reduce (or sends), found in the stream."""
 
-    step: int
+    iteration: Iteration
+    """Of the job, from 1."""
     op: int
-    """Into `Reader.buckets`."""
+    """Into `StepReader.buckets`."""
     at: LanePositions
 
 
@@ -133,7 +135,7 @@ class StepReader:
     def read(
         self, stream: KnownStream, start: BucketPosition, steps: int, *, at_once: bool
     ) -> StepReading | NoReading:
-        """`steps` whole steps' ends, from before bucket `start.op` of `start.step` on.
+        """`steps` whole steps' ends, from before bucket `start.op` of `start.iteration` on.
 
         at_once: nothing more comes; what has come must do.
         """
@@ -142,7 +144,7 @@ class StepReader:
         target = steps * len(sizes)
 
         def search(*, pins: bool) -> tuple[SearchState | None, bool]:
-            one = FewestExtrasSearch(sizes, self._extras, stream, start.step, pins=pins)
+            one = FewestExtrasSearch(sizes, self._extras, stream, start.iteration, pins=pins)
             return one.run(SearchState(start.op, start.at), target), one.blocked
 
         goal, blocked = search(pins=True)
@@ -150,15 +152,15 @@ class StepReader:
             return NoReading.WAIT
         if goal is None:
             return NoReading.NONE
-        found = self._found(goal, start.step, stream)
+        found = self._found(goal, start.iteration, stream)
         if blocked:
             other, _ = search(pins=False)
-            rival = self._found(other, start.step, stream) if other else found
+            rival = self._found(other, start.iteration, stream) if other else found
             if rival.assumed or rival.buckets != found.buckets:
                 return replace(found, assumed=BUCKET_BY_ORDER())
         return found
 
-    def _found(self, goal: SearchState, step: int, stream: KnownStream) -> StepReading:
+    def _found(self, goal: SearchState, first: Iteration, stream: KnownStream) -> StepReading:
         buckets: list[BucketPosition] = []
         refused: Finding | None = None
         doubtful = goal.ambiguous
@@ -167,7 +169,7 @@ class StepReader:
             doubtful |= state.before.ambiguous
             if state.bucket:
                 lap, nth = divmod(state.before.index, len(self.buckets))
-                buckets.append(BucketPosition(step + lap, nth, state.before.at))
+                buckets.append(BucketPosition(Iteration(first + lap), nth, state.before.at))
             elif self._is_one_of(self._maps, stream, state.before.at, state.at):
                 refused = MAP_LEFT_OUT()
             elif self._is_one_of(self._units, stream, state.before.at, state.at):
@@ -210,7 +212,7 @@ class StepReader:
         buckets: list[BucketPosition] = []
         at_now: LanePositions = tuple(begins)
         for nth in range(start.op, len(self.buckets)):
-            buckets.append(BucketPosition(start.step, nth, at_now))
+            buckets.append(BucketPosition(start.iteration, nth, at_now))
             at_now = after(at_now, self.each[self.buckets[nth]])
         left_out = sum(b - a for a, b in zip(start.at, begins, strict=True))
         return StepReading(

@@ -192,10 +192,12 @@ def session_of(
         session=spot.session,
         bridge=spot.bridge,
     )
-    return msgspec.structs.replace(request, sources=sources_of(platform, pairs))
+    return msgspec.structs.replace(request, sources=mirror_sources(platform, pairs))
 
 
-def sources_of(platform: Platform, pairs: Sequence[MirroredDirection]) -> tuple[MirrorSource, ...]:
+def mirror_sources(
+    platform: Platform, pairs: Sequence[MirroredDirection]
+) -> tuple[MirrorSource, ...]:
     """A source for each port: both directions of one are `both`."""
     ways: dict[str, set[MirrorDirection]] = {}
     for pair in pairs:

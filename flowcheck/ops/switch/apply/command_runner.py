@@ -46,7 +46,7 @@ class OutcomeUnknownError(StateError):
     what it began elsewhere may go on."""
 
 
-def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
+def run_switch_command(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
     """Standard output.
 
     The program inherits the lock (apply_journal.py), and keeps it where it outlives this process.
@@ -102,7 +102,7 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
 
 def run_json(command: Sequence[str]) -> Any:
     """Standard output as JSON; None where there is none. Raises StateError."""
-    out = run(command)
+    out = run_switch_command(command)
     try:
         # A device's name may have control characters, which ip and tc print as they are.
         return json.loads(out, strict=False) if out.strip() else None
@@ -148,4 +148,4 @@ class SshShell:
 
     def run(self, *commands: Sequence[str]) -> str:
         """Standard output of all. Raises StateError with what ssh or the switch said."""
-        return run(self.command(*commands), limit_s=SSH_LIMIT_S)
+        return run_switch_command(self.command(*commands), limit_s=SSH_LIMIT_S)

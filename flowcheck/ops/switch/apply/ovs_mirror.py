@@ -52,7 +52,7 @@ from flowcheck.findings.catalog.switch_steps import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_state
-from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run
+from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run_switch_command
 from flowcheck.ops.switch.apply.ovs_state import (
     TIMEOUT_S,
     OvsBridge,
@@ -138,7 +138,9 @@ class OpenVSwitch:
         """Undoing does not wait for a daemon that may be the reason for it."""
         head, *rest = step.command
         try:
-            run([head, *(["--no-wait"] if back else []), *rest], limit_s=2 * TIMEOUT_S)
+            run_switch_command(
+                [head, *(["--no-wait"] if back else []), *rest], limit_s=2 * TIMEOUT_S
+            )
         except ProgramTimeoutError as error:
             if self.daemon.answers():
                 self._check_others()

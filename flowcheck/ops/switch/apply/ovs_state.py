@@ -11,7 +11,7 @@ import msgspec
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.switch_changes import OVS_NO_SOCKET, OVSDB_UNEXPECTED
-from flowcheck.ops.switch.apply.command_runner import run, run_json
+from flowcheck.ops.switch.apply.command_runner import run_json, run_switch_command
 
 TIMEOUT_S = 10
 """Seconds an Open vSwitch command may take: it would wait for ever where nobody answers. A choice:
@@ -213,7 +213,9 @@ class OvsDaemon:
     def learned(self, bridge: str) -> str:
         """Which addresses are behind which port. Raises StateError where it does not answer."""
         target = [f"--target={self._control()}"] if self._folder else []
-        return run(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "fdb/show", bridge])
+        return run_switch_command(
+            ["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "fdb/show", bridge]
+        )
 
     def answers(self) -> bool:
         """It runs; True as well where it is on another machine and cannot be asked."""
@@ -221,7 +223,7 @@ class OvsDaemon:
             return True
         try:
             target = [f"--target={self._control()}"] if self._folder else []
-            run(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "version"])
+            run_switch_command(["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "version"])
         except StateError:
             return False
         return True
@@ -236,8 +238,8 @@ class OvsDaemon:
         where = f"unix:{self._folder}/{bridge}.mgmt" if self._folder else bridge
         words = ("ovs-ofctl", f"--timeout={TIMEOUT_S}", "-O", VERSIONS)
         flow = f"cookie={COOKIE:#x},priority=0,in_port={NOWHERE},actions=drop"
-        run([*words, "add-flow", where, flow])
-        run([*words, "del-flows", where, f"cookie={COOKIE:#x}/-1"])
+        run_switch_command([*words, "add-flow", where, flow])
+        run_switch_command([*words, "del-flows", where, f"cookie={COOKIE:#x}/-1"])
 
     def _control(self) -> Path:
         """The daemon's socket: ovs-appctl(8) names it by the process."""

@@ -20,7 +20,7 @@ from flowcheck.findings.catalog.switch_changes import (
     STILL_TO_DO,
     UNDO_FAILED,
 )
-from flowcheck.findings.finding import Finding, text_of
+from flowcheck.findings.finding import Finding, plain_error_text
 
 State = TypeVar("State")
 Goal = TypeVar("Goal")
@@ -139,7 +139,7 @@ def _reason(error: BaseException) -> Finding:
         return INTERRUPTED()
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind="os", text=text_of(error))
+    return ERROR_TEXT(kind="os", text=plain_error_text(error))
 
 
 def _undone(

@@ -36,7 +36,7 @@ from flowcheck.ops.switch.apply.command_runner import (
     SSH_LIMIT_S,
     OutcomeUnknownError,
     SshShell,
-    run,
+    run_switch_command,
 )
 from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.apply.sonic_state import SessionRow, SonicState, normalized_row, ports_of
@@ -92,7 +92,7 @@ class SonicSwitch:
     def run(self, step: CommandStep, *, back: bool) -> None:
         """What the switch was told and did not answer, it may do later: that stays noted."""
         try:
-            run(step.command, limit_s=SSH_LIMIT_S)
+            run_switch_command(step.command, limit_s=SSH_LIMIT_S)
         except OutcomeUnknownError as error:
             self._unheard = True
             raise StateError(SONIC_UNHEARD(why=error.finding, host=self._shell.host)) from error

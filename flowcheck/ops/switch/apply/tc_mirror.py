@@ -36,7 +36,7 @@ from flowcheck.findings.catalog.switch_changes import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import tc_commands, tc_state
-from flowcheck.ops.switch.apply.command_runner import run
+from flowcheck.ops.switch.apply.command_runner import run_switch_command
 from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.apply.tc_commands import MirrorFilter, mirror_filter_of
 from flowcheck.ops.switch.apply.tc_state import NetDevice, TcFilter, TcJournal, TcState
@@ -96,7 +96,7 @@ class TcMirrors:
 
     def run(self, step: CommandStep, *, back: bool) -> None:
         try:
-            run(step.command)
+            run_switch_command(step.command)
         except StateError:
             if not tc_commands.gone_with_device(step):
                 raise

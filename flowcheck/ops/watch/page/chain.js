@@ -8,7 +8,7 @@ const LOSSES = {
   nic_error_frames: "damaged on the way (NIC errors)",
   interface_missed_frames: "the kernel had no room (dropped at the interface)",
 };
-// The span of the watcher's rates (rates.py).
+// The span of the watcher's rates (stage_processes.py).
 const RATE_S = 5;
 const HIGH = 0.5,
   FULL = 0.9;

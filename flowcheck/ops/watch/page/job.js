@@ -1,6 +1,6 @@
 // One job in figures, all jobs to choose from, and what a job rests on.
 
-// Of so many steps the watcher tells the rate (history.py).
+// Of so many steps the watcher tells the rate (step_history.py).
 const RATE_STEPS = 10;
 
 function jobsCard(view) {

@@ -14,6 +14,7 @@ import msgspec
 
 from flowcheck.findings.finding import Finding
 from flowcheck.stages.chain_events.event_log import Event
+from flowcheck.step_numbers import Step
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 
 
@@ -41,7 +42,7 @@ class Health(StateStruct, frozen=True, kw_only=True):
 class StepState(StateStruct, frozen=True, kw_only=True):
     """What became of one step; the marks of a timeline."""
 
-    step: int
+    step: Step
     arrived_ns: int | None = None
     """When its last byte was placed."""
     applied_ns: int | None = None
@@ -174,7 +175,7 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
     """Checkpoints that are written while the chain runs."""
 
     target: str
-    step: int | None
+    step: Step | None
     """Step of the newest complete checkpoint there."""
     name: str
     time_ns: int | None
@@ -183,7 +184,7 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
     """Number of checkpoints saved since the chain began."""
     phase: str
     """writing, sending, verifying; empty: no save is under way."""
-    phase_step: int | None
+    phase_step: Step | None
     done_share: float | None
     """Share of the current phase that is done, 0 to 1; None: unknown."""
     error: Finding | None
@@ -205,7 +206,7 @@ class EndKind(StrEnum):
 class JobEnd(StateStruct, frozen=True, kw_only=True):
     """The result of one job's replica, when the chain ended."""
 
-    step: int
+    step: Step
     """The last applied step; 0: none was."""
     why: Finding | None = None
     """Why it did not follow to the end; None: it did."""
@@ -251,7 +252,7 @@ class TrafficArrival(StateStruct, frozen=True, kw_only=True):
     """Seconds after which the job counts as silent: ten of its median steps, at least 30 s."""
     step_s: float | None
     """Median step time in seconds; None: fewer than two steps were complete."""
-    newest_step: int | None
+    newest_step: Step | None
     """The newest step that a packet arrived for; only set while packets of an unapplied step are
     missing."""
     unplaced_s: float
@@ -265,7 +266,7 @@ class TrafficArrival(StateStruct, frozen=True, kw_only=True):
 class AnchorFile(StateStruct, frozen=True, kw_only=True):
     """A trainer checkpoint that replaced a step of the replica."""
 
-    step: int
+    step: Step
     file: str
     at: int
     """The replica's step when it was taken."""
@@ -285,14 +286,14 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """gradients or parameters; None: not learned."""
     life: int
     """Number of the job's incarnation, from 1."""
-    step: int | None
+    step: Step | None
     """The last step that the replica applied."""
-    last_step: int | None
+    last_step: Step | None
     """The job's last step, where it is stated: after it no traffic is expected."""
     digest: str
     step_ns: int | None
     """When that step was applied."""
-    arrived_step: int | None
+    arrived_step: Step | None
     """The last complete step; while steps are `logged`, counted as they are."""
     lag_steps: int
     """Complete steps that the replica has not applied yet, logged ones included."""
@@ -309,7 +310,7 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     gradient_bytes: int | None
     under_way: float | None
     """Share of the next step's bytes that is placed, 0 to 1."""
-    lost_step: int | None
+    lost_step: Step | None
     """The step the replica waits before, as it cannot be rebuilt; None: it waits for none."""
     lost_why: Finding | None
     steps_lost: int
@@ -325,7 +326,7 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """Assumptions that it rests on: facts that no observation could have contradicted."""
     addresses: tuple[str, ...]
     """Addresses of its connections' ends."""
-    audited_step: int | None
+    audited_step: Step | None
     audit_passed: bool | None
     """Result of the last audit; None: it was never audited."""
     audit_differs: str

@@ -34,6 +34,7 @@ from flowcheck.stages.job_state.training_facts import known_training, training_f
 from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line, last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import START, Step
 from flowcheck.wire.training_job.learned_job import LearnedJob
 from flowcheck.wire.training_job.training_spec import TrainingFacts
 
@@ -51,7 +52,7 @@ class Learned:
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of the last line of steps.jsonl."""
 
-    step: int
+    step: Step
     digest: str = ""
     seconds: float = 0.0
     time_ns: int = 0
@@ -96,7 +97,7 @@ class JobReader:
             step_ns=(line.time_ns or None) if line is not None else None,
             arrived_step=self.history.arrived,
             lag_steps=lag,
-            lag_ms=self._lag_ms(step or 0, timeline, waits=lag > 0),
+            lag_ms=self._lag_ms(step or START, timeline, waits=lag > 0),
             arrival=None,
             step_rate=self.history.step_rate(time.time_ns()),
             update_seconds=line.seconds if line is not None else None,
@@ -137,7 +138,7 @@ class JobReader:
         found = last_complete_line(self.run.steps)
         return None if found is None else msgspec.json.decode(found, type=StepLine)
 
-    def _lag_ms(self, step: int, timeline: tuple[StepState, ...], *, waits: bool) -> float:
+    def _lag_ms(self, step: Step, timeline: tuple[StepState, ...], *, waits: bool) -> float:
         """Milliseconds that the first complete or logged step after the replica's has waited, if
         `waits`; else the time from complete to applied, for the last applied step. step: the
         replica's."""

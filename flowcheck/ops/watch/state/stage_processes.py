@@ -13,6 +13,7 @@ from flowcheck.ops.watch.state.ring_reader import CAPTURE_BYTES, CAPTURE_FRAMES
 from flowcheck.stages.chain_events.heartbeat import read_beat
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR, Position, stage_named, stage_names
+from flowcheck.step_numbers import Step
 
 FRAMES, STEPS = "frames", "steps"
 
@@ -30,7 +31,7 @@ class StageProcesses:
         run: RunDir,
         rings: Sequence[RingState],
         captured: Sequence[Mapping[str, int]],
-        step: int,
+        step: Step,
     ) -> list[StageState]:
         """The processes of one job. captured: [ring] capture counters, empty where a ring could not
         be read; step: the replica's."""
@@ -78,7 +79,7 @@ class StageWork:
     """The rings that could be read."""
     captured: Sequence[Mapping[str, int]]
     """[ring] capture counters, empty where a ring could not be read."""
-    step: int
+    step: Step
     """The replica's step."""
 
     def done(self, stage: str) -> tuple[int, str] | None:

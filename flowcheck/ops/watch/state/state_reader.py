@@ -44,6 +44,7 @@ from flowcheck.stages.chain_events.heartbeat import Heartbeat, read_beat
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_names
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import stage_named
+from flowcheck.step_numbers import START
 
 CACHED_S = 0.25
 """Seconds for which a state is given again. A choice: longer shows older facts, shorter reads more
@@ -150,7 +151,7 @@ class StateReader:
         jobs = [job for job in map(self._job, self._readers()) if job is not None]
         stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
         if self._only is not None:
-            read_first = partial(self._processes.read, self._run, rings, captured, 0)
+            read_first = partial(self._processes.read, self._run, rings, captured, START)
             first = self._try(StatePart.PORT_PROCESSES, read_first) or []
             stages = [*(stage for stage in first if stage_named(stage.name).spec.shared), *stages]
         ended = bool(captured) and all(one.get("ended") for one in captured)
@@ -243,7 +244,7 @@ class StateReader:
         self, job: JobState, rings: Sequence[RingState], captured: Sequence[Mapping[str, int]]
     ) -> list[StageState]:
         run = RunDir(Path(job.run))
-        read = partial(self._processes.read, run, rings, captured, job.step or 0)
+        read = partial(self._processes.read, run, rings, captured, job.step or START)
         return self._try(StatePart.JOB_PROCESSES, read, job.name) or []
 
     def _try(self, part: StatePart, read: Callable[[], Read], name: str = "") -> Read | None:

@@ -18,6 +18,7 @@ from flowcheck.stages.chain_events.event_log import (
     EventKind,
     read_event,
 )
+from flowcheck.step_numbers import START, Step
 
 OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
 RATE_STEPS = 10
@@ -39,13 +40,13 @@ class StepHistory:
 
     def __init__(self, events: Path) -> None:
         self._tail = JsonLinesTail(events)
-        self._steps: dict[int, StepState] = {}
-        self._taken = 0
+        self._steps: dict[Step, StepState] = {}
+        self._applied_step = START
         """Step that was taken last."""
         self.recent: deque[Event] = deque(maxlen=EVENTS_MAX)
         self.lost: Event | None = None
         """The loss of a step that the replica waits before."""
-        self.arrived: int | None = None
+        self.arrived: Step | None = None
 
     def update(self) -> None:
         for line in self._tail.read_new_lines():
@@ -53,7 +54,7 @@ class StepHistory:
             if event is not None:
                 self._take(event)
 
-    def taint(self, step: int) -> None:
+    def taint(self, step: Step) -> None:
         """The step was applied without all of its bytes."""
         if step in self._steps:
             self._change(step, tainted=True)
@@ -71,7 +72,7 @@ class StepHistory:
         gone = (now_ns - times[-1]) / 1e9 > max(RATE_S, RATE_GAPS * each_s)
         return 0.0 if gone else 1 / each_s
 
-    def waits_since_ns(self, step: int) -> int | None:
+    def waits_since_ns(self, step: Step) -> int | None:
         """When the first complete step after `step` became complete; None: there is none."""
         waiting = [o.arrived_ns for o in self._steps.values() if o.step > step and o.arrived_ns]
         return min(waiting, default=None)
@@ -85,7 +86,7 @@ class StepHistory:
             self.arrived = None
             if event.step is not None:  # else the replica waits as it did, for a base now
                 self.lost = None
-            self._forget_behind(event.step or 0)
+            self._forget_behind(event.step or START)
         step = event.step
         match event.kind:
             case EventKind.ARRIVED if step is not None:
@@ -93,7 +94,7 @@ class StepHistory:
             case EventKind.APPLIED if step is not None:
                 self._applied(step, event)
             case EventKind.LOSS if event.what == STEP and step is not None:
-                self.lost = event if self._taken or self.lost is None else self.lost
+                self.lost = event if self._applied_step or self.lost is None else self.lost
                 self._change(step, lost=event.why or CAUSE_UNKNOWN())
             case EventKind.LOSS if event.what == BYTES and step is not None:
                 self._change(step, tainted=True)
@@ -106,24 +107,24 @@ class StepHistory:
             case EventKind.ANCHOR if step in self._steps and step is not None and event.passed:
                 self._change(step, anchored=True)
 
-    def _arrived(self, step: int, time_ns: int) -> None:
+    def _arrived(self, step: Step, time_ns: int) -> None:
         known = self._steps.get(step)
         if known is not None and known.applied_ns is not None:
             overtaken = known.arrived_ns is None and time_ns - known.applied_ns < OVERTAKEN_NS
             if not overtaken:  # of an earlier life of the job: this is another step
-                self._forget_behind(step - 1)
+                self._forget_behind(Step(step - 1))
         self._change(step, arrived_ns=time_ns)
         self.arrived = step
 
-    def _applied(self, step: int, event: Event) -> None:
-        if not self._taken:  # the first of a life
+    def _applied(self, step: Step, event: Event) -> None:
+        if not self._applied_step:  # the first of a life
             if step not in self._steps:  # a base was given: those before were counted otherwise
                 self._steps = {n: one for n, one in self._steps.items() if one.applied_ns}
             self.lost = None
         elif self.lost is not None and step >= (self.lost.step or 0):
             self.lost = None
         self._change(step, applied_ns=event.time_ns, seconds=event.seconds)
-        self._taken = step
+        self._applied_step = step
 
     def _count(self, event: Event) -> None:
         """Counts packets for the step that they belong to, where that is known. Frames that found
@@ -141,16 +142,16 @@ class StepHistory:
         elif step in self._steps:
             self._change(step, healed=min(have.missing, have.healed + event.count))
 
-    def _forget_behind(self, step: int) -> None:
+    def _forget_behind(self, step: Step) -> None:
         self._steps = {known: marks for known, marks in self._steps.items() if known <= step}
-        self._taken = min(self._taken, step)
+        self._applied_step = min(self._applied_step, step)
 
-    def _change(self, step: int, **marks: object) -> None:
+    def _change(self, step: Step, **marks: object) -> None:
         have = self._steps.get(step, StepState(step=step))
         self._steps[step] = msgspec.structs.replace(have, **marks)
         while len(self._steps) > TIMELINE_STEPS:
             del self._steps[min(self._steps)]
 
     def _forget(self) -> None:
-        self._forget_behind(0)
+        self._forget_behind(START)
         self.lost = self.arrived = None

@@ -26,6 +26,7 @@ from flowcheck.ops.watch.state.chain_state import (
     TrafficArrival,
 )
 from flowcheck.stages.chain_events.heartbeat import Heartbeat
+from flowcheck.step_numbers import Step
 
 QUIET_S, QUIET_STEPS = 5.0, 4
 """Seconds, and median steps, without traffic after which a job is called quiet, before it is called
@@ -118,7 +119,7 @@ def health_with_silence(health: Health, job: JobState) -> Health:
     return health
 
 
-def _packets_missing(job: JobState, missing: Mapping[int, int]) -> Finding:
+def _packets_missing(job: JobState, missing: Mapping[Step, int]) -> Finding:
     """The finding for missing packets. missing: {step: packets} of steps that the replica has not
     applied."""
     known = {"packets": sum(missing.values()), "replica_step": job.step or 0, "lag": job.lag_steps}
