@@ -45,6 +45,13 @@ ONE_ITERATION = Entry(
     "0's gradients is told",
     remedy="Capture one more step (two under static_graph), or the whole of it.",
 )
+ELEMENT_BYTES_OPEN = Entry(
+    "job.element_bytes_open",
+    "neither the initial weights nor a gradient bucket was seen whose size tells how many bytes an "
+    "element has",
+    remedy=f"Mirror from before the job's start on, whole frames, or state the model: "
+    f"{STATE_MODEL}.",
+)
 UNKNOWN_ITERATION_0 = Entry(
     "job.unknown_iteration_0",
     "iteration 0 reduced buckets that this release of FlowCheck does not know",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from flowcheck.findings.catalog import job_learning as learning
 from flowcheck.findings.catalog.connections import MIXED
@@ -44,7 +45,7 @@ from flowcheck.wire.learn.search.parted import apart_from
 from flowcheck.wire.learn.search.scalars import with_scalars_placed
 from flowcheck.wire.learn.search.several import find_communicators
 from flowcheck.wire.learn.verdict import formats, lines
-from flowcheck.wire.learn.verdict.collect import collect, parcels_left
+from flowcheck.wire.learn.verdict.collect import Found, collect, parcels_left
 from flowcheck.wire.learn.verdict.mixed import may_be_mixed
 from flowcheck.wire.learn.verdict.others import others
 from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
@@ -146,7 +147,7 @@ def _read(
         )
         for number, c in enumerate(communicators)
     ]
-    everything = [c for f in found for c in f.collectives]
+    everything = [c for f in found for i, c in enumerate(f.collectives) if i not in f.untold]
     everything += parcels_left(p2p_streams, len(communicators))
     everything.sort(key=lambda c: c.first_ns)
     numbered = tuple(replace(c, index=i) for i, c in enumerate(everything))
@@ -194,7 +195,7 @@ def _read(
         collectives=in_doubt(communicators, ring_streams, parts, numbered),
         weights=first.weights,
         job=first.job,
-        why_not=(*why_not, *(one for c in communicators for one in _unread(c))),
+        why_not=(*why_not, *chain.from_iterable(map(_unread, communicators, found))),
         formats=formats.told(sorted_flows),
         others=others(communicators, p2p_streams, query.before),
         gathered=None if sharded is None else sharded.base,
@@ -224,7 +225,7 @@ def _parameters(
     return replace(learned, why_not=(SHARDED(), *learned.why_not))
 
 
-def _unread(communicator: Communicator) -> list[Finding]:
-    left, early = communicator.cuts.unread, communicator.cuts.skipped
+def _unread(communicator: Communicator, found: Found) -> list[Finding]:
+    left, early = communicator.cuts.unread + found.untold_sends, communicator.cuts.skipped
     told = [learning.SENDS_UNREAD(left)] if left else []
     return told + ([learning.BEGINS_AMID_COLLECTIVE(early)] if early else [])

@@ -34,6 +34,8 @@ class Canvas:
     disputed: NDArray[np.bool_] = field(init=False)
     """Bytes of which two final copies differ."""
     conflicts: int = 0
+    compared: int = 0
+    """Bytes of which two copies were seen."""
     torn: int = 0
     """Bytes of one message that mirror points or repeats gave differently; none is believed."""
 
@@ -51,8 +53,10 @@ class Canvas:
             result[:] = data
             there[:] = True
             return 0
-        differ = there & seen & (result != data)
+        both = there & seen
+        differ = both & (result != data)
         differs = int(differ.sum())
+        self.compared += int(both.sum())
         if differs:  # else its pages stay untouched, and take no memory
             self.disputed[start:stop] |= differ
         fresh = seen & ~there

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from flowcheck.findings.catalog.job_learning import (
     ADDED_STEP_OPEN,
+    ELEMENT_BYTES_OPEN,
     NO_ALL_REDUCE,
     NO_BUCKET_PLAN,
     NO_COMPLETION,
@@ -41,6 +42,7 @@ NOT_YET = (
     NO_BUCKET_PLAN,
     NO_WHOLE_ITERATION,
     ONE_ITERATION,
+    ELEMENT_BYTES_OPEN,
     UNKNOWN_ITERATION_0,
 )
 """More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""

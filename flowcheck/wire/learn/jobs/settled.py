@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flowcheck.findings.catalog.job_learning import (
     COPIES_DIFFER,
+    ELEMENT_BYTES_OPEN,
     FIRST_ITERATIONS_OPEN,
     RELEASE_OPEN,
     TURNS_OPEN,
@@ -15,6 +16,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.learn.jobs.tree import contradicted
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.releases import releases_open
+from flowcheck.wire.learn.trainer.element_size import element_size_told
 from flowcheck.wire.learn.trainer.habits import GRADIENTS
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.learn.verdict.writers import writers_open
@@ -30,6 +32,9 @@ def turns_open(communicator: Communicator) -> Finding | None:
 
 def unsettled(communicator: Communicator, collected: Found, each: Sequence[int]) -> Finding | None:
     """Why an iteration, by its indices, is not sure to lie where it was read; None: it is."""
+    own = communicator.habits, communicator.cuts.found, communicator.ring
+    if not element_size_told(*own):
+        return ELEMENT_BYTES_OPEN()
     if each[-1] >= collected.counted:
         return FIRST_ITERATIONS_OPEN()
     if release_open(communicator):

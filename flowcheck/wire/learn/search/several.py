@@ -26,6 +26,7 @@ from flowcheck.wire.learn.search.together import (
     tells,
 )
 from flowcheck.wire.learn.search.trees import read_trees, trees_beside_others
+from flowcheck.wire.learn.search.unseen_links import forwards, joined
 
 DEPTH = 2
 """How often a row is parted again."""
@@ -49,7 +50,8 @@ def find_communicators(
     """By the rows that connections were made in, or by when they were used, if that leaves nothing
     unread. Else the coarsest grouping by hosts that leaves nothing unread, or what leaves least.
     Order: by when each was first used. logged: ring orders as NCCL's log has them."""
-    return sorted(map(_told, _found(streams, grants, rules, purse, logged)), key=_began)
+    found = joined(_found(streams, grants, rules, purse, logged), purse)
+    return sorted(map(_told, found), key=_began)
 
 
 def _told(communicator: Communicator) -> Communicator:
@@ -235,8 +237,10 @@ class _Search:
         if path_of(alone(row, self._unpaired(row))) is None:
             return []
         one = self._one(row, PURSE)
-        forwards = one and one[0].ring.ranks > 2 and len(one[0].ring.edges) > 2
-        return one if forwards and _whole(one) and _score(one) < CONTRADICTION_COST else []
+        if not one or one[0].ring.ranks < 3 or len(one[0].ring.edges) < 2:
+            return []
+        same = len(one[0].ring.edges) > 2 or forwards(one[0].cuts, own=[0])
+        return one if same and _whole(one) and _score(one) < CONTRADICTION_COST else []
 
     def _unpaired(self, row: Row) -> list[Grants]:
         """Clear-to-send messages of connections whose data was not mirrored, if they can be of

@@ -13,10 +13,12 @@ from flowcheck.findings.catalog.collective_evidence import (
     COPIES_DIFFER,
     END_BY_CONTENT,
     END_OPEN,
+    KIND_FROM_SIZES,
     NO_ADDED_STEP,
     READINGS_UNTRIED,
     SIZE_AMID_UNREAD,
     SIZE_BESIDE_LOST_RING,
+    SIZE_OF_LOST_SENDS,
     WIDER_ELEMENTS,
 )
 from flowcheck.findings.catalog.job_learning import BUCKET_BY_ORDER
@@ -40,10 +42,15 @@ from flowcheck.wire.learn.search.begins import beginnings
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, counted
 from flowcheck.wire.learn.search.pairs import completions
+from flowcheck.wire.learn.trainer.element_size import (
+    SIZED,
+    element_size_told,
+    in_start_up,
+)
 from flowcheck.wire.learn.trainer.habits import BUCKET
 from flowcheck.wire.learn.trainer.iteration import disputed
 from flowcheck.wire.learn.trainer.widths import as_wide
-from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about, unread_since
+from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about, loses, unread_since
 from flowcheck.wire.learn.verdict.ends import Ends, places_open, uncover_end
 
 
@@ -57,6 +64,10 @@ class Found:
     """How many of the first cuts begin where the count of all sends says."""
     added_told: bool
     """The ring step that a patched trainer adds, if any, is borne out."""
+    untold: frozenset[int] = frozenset()
+    """Indices of collectives that contradict themselves: what was seen is something else."""
+    untold_sends: int = 0
+    """Sends seen of these."""
 
 
 def collect(
@@ -72,7 +83,8 @@ def collect(
     sends were read as another communicator, but may be channels of this one. `broken_off`: not
     every reading was tried. `results`: False: nobody asks for those of gradients, whose bytes are
     then not looked at but where their sends begin."""
-    ring, cuts = communicator.ring, communicator.cuts.found
+    ring = communicator.ring
+    cuts = in_start_up(communicator.habits, communicator.cuts.found)
     proposed = completions(ring, cuts, p2p)
     added = not ring.extra_sends or added_step_told(ring, cuts)
     known = counted(ring, cuts)
@@ -85,47 +97,76 @@ def collect(
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
     if any(not c.fits(painted[i][0]) for i, c in proposed.items()):
         proposed = {}
-    unread_ns = unread_since(communicator)
+    unread_ns, lossy = unread_since(communicator), loses(communicator)
     begun = beginnings(ring, cuts, [canvas for canvas, _, _ in painted], known)
     either = disputed(cuts, communicator.habits.reduces)
     wide = as_wide(communicator.habits, cuts, ring)
-    collectives = []
+    sized = element_size_told(communicator.habits, cuts, ring)
+    collectives: list[Collective] = []
+    told: list[int] = []
     since = 0
     for i, (cut, (canvas, streams, first_ns)) in enumerate(zip(cuts, painted, strict=True)):
-        if not cut.matched and not cut.op.licensed:
+        unsized = not sized and cut.op.meaning in SIZED
+        if not cut.matched and (unsized or not cut.op.licensed):
             continue
+        told.append(i)
         # A collective comes after the one before it, whenever its frames were seen.
         since = max(since, _next_seen(painted, i) if first_ns is None else first_ns)
         sources = [source_name(stream, cut.op.protocol) for stream in streams]
         if i in proposed:
             proposed[i].put(canvas)
             sources += [SOURCE] if proposed[i].ranges else []
-        doubts = doubts_about(cut, communicator)
+        doubts = doubts_about(cut, communicator) + [SIZE_OF_LOST_SENDS()] * unsized
         if cut.op.kind is CollectiveKind.ALL_REDUCE and i not in begun:
             doubts.append(BEGINNING_UNTOLD())
-        if not cut.op.licensed:
-            doubts += [SIZE_BESIDE_LOST_RING()] * apart
-            doubts += [READINGS_UNTRIED()] * (broken_off and _reduces(cut))
+        doubts += [SIZE_BESIDE_LOST_RING()] * (apart and not cut.op.licensed)
+        doubts += [READINGS_UNTRIED()] * (broken_off and _reduces(cut) and not cut.op.licensed)
         if cut.op.kind is CollectiveKind.ALL_REDUCE and not added:
             doubts.append(NO_ADDED_STEP())
         assumed = assumptions(cut, communicator) + [BUCKET_BY_ORDER()] * (i in either)
         assumed += begun.get(i, ())
+        assumed += [KIND_FROM_SIZES(cut.op.kind)] * (lossy and cut.op.open_size)
         assumed += [WIDER_ELEMENTS()] * (wide and cut.op.meaning == BUCKET)
         if unread_ns is not None and max(cut.times(ring), default=0) >= unread_ns:
             assumed.append(SIZE_AMID_UNREAD())
         if differing := canvas.conflicts + canvas.torn:
             assumed.append(COPIES_DIFFER(differing))
-        if ends.open(i, canvas) and places_open(cut, ring):
-            doubts.append(CHUNK_PLACES_OPEN())
-        elif ends.open(i, canvas):
-            uncover_end(canvas, cut.op.protocol)
-            assumed.append(END_OPEN())
-        elif ends.assumed(i, canvas):
-            assumed.append(END_BY_CONTENT())
+        open_places, by = _end(ends, i, cut, canvas, ring)
+        doubts += open_places
+        assumed += by
         collectives.append(
             _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
         )
-    return Found(tuple(collectives), proposed, known, added)
+    untold = contradictory([(cuts[i], painted[i][0]) for i in told])
+    sends = sum(cuts[told[place]].matched for place in untold)
+    return Found(tuple(collectives), proposed, known, added, untold, sends)
+
+
+def contradictory(told: Sequence[tuple[Cut, Canvas]]) -> frozenset[int]:
+    """Indices of those whose copies differ in more than damaged frames explain: in most bytes, or
+    at all where nothing but their size says what they are, and nothing as large was seen elsewhere
+    whose copies are the same."""
+    sound = {cut.op for cut, canvas in told if canvas.compared and not canvas.conflicts}
+    found = set()
+    for place, (cut, canvas) in enumerate(told):
+        guessed = cut.op.open_size or not cut.op.licensed
+        mostly = 2 * canvas.conflicts > canvas.compared > 0
+        if mostly or (canvas.conflicts and guessed and cut.op not in sound):
+            found.add(place)
+    return frozenset(found)
+
+
+def _end(
+    ends: Ends, i: int, cut: Cut, canvas: Canvas, ring: Ring
+) -> tuple[list[Finding], list[Finding]]:
+    """(doubts, assumptions) about where the result of cut `i` ends, which is uncovered where
+    nothing tells."""
+    if not ends.open(i, canvas):
+        return [], [END_BY_CONTENT()] * ends.assumed(i, canvas)
+    if places_open(cut, ring):
+        return [CHUNK_PLACES_OPEN()], []
+    uncover_end(canvas, cut.op.protocol)
+    return [], [END_OPEN()]
 
 
 def _gradients(cuts: Sequence[Cut], ends: Ends) -> set[int]:

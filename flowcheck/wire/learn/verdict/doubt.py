@@ -51,6 +51,9 @@ def doubts_about(cut: Cut, communicator: Communicator) -> list[Finding]:
         and _channel_lost(cut, communicator)
     ):
         return [SIZE_BESIDE_LOST_CHANNEL()]
+    types = communicator.habits.types
+    if cut.op.meaning == WEIGHTS and not cut.matched and not (types and types.sent):
+        return [SIZE_OF_LOST_SENDS()]  # frozen parameters and buffers may be among them
     if cut.op.meaning == WEIGHTS and passed_over(cut, communicator):
         return [SIZE_BESIDE_UNREAD()]
     if cut.op.licensed:
@@ -173,6 +176,12 @@ def _clean(communicator: Communicator) -> bool:
         and not any(cut.lost or cut.doubt for cut in cuts.found)
         and all(s.from_start for e in cuts.ring.edges for s in e.streams)
     )
+
+
+def loses(communicator: Communicator) -> bool:
+    """Sends were lost, or fit nothing: what may come at any place may be a part of something."""
+    cuts = communicator.cuts
+    return cuts.unread > 0 or any(cut.lost or cut.doubt for cut in cuts.found)
 
 
 def _only_total(cut: Cut, communicator: Communicator) -> bool:

@@ -11,6 +11,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
 from flowcheck.wire.learn.reading import Collective, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
+from flowcheck.wire.learn.trainer.element_size import element_size_told
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
 from flowcheck.wire.learn.trainer.habits import BUFFERS
 from flowcheck.wire.learn.trainer.scalars import places_open, places_unsure
@@ -47,7 +48,7 @@ def beside(communicators: Sequence[Communicator], found: Sequence[Found]) -> tup
         size = communicator.habits.state_bytes
         if communicator.habits.own:
             continue
-        sent = [c for c in collected.collectives if c.meaning == WEIGHTS]
+        sent = [c for c in collected.collectives if c.meaning in (WEIGHTS, BUFFERS)]
         if communicator.habits.types is not None and communicator.habits.types.sent:
             continue  # all of it is stated
         if communicator.habits.types is not None and size:
@@ -79,7 +80,8 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         habits = communicator.habits
         parts: list[Collective] = [c for c in collected.collectives if c.meaning == WEIGHTS]
         size = habits.state_bytes
-        if not parts or not size:
+        own = habits, communicator.cuts.found, communicator.ring
+        if not parts or not size or not element_size_told(*own):
             continue
         if habits.types is not None:
             every = [c for c in collected.collectives if c.meaning in (WEIGHTS, BUFFERS)]
