@@ -68,7 +68,7 @@ from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.learned_job import decode_job
-from flowcheck.wire.training_job.training_spec import decode_spec, encode_spec
+from flowcheck.wire.training_job.training_spec import decode_spec, encode_spec, without_connections
 
 SETTINGS = {
     "source": [{"file": "0"}],
