@@ -105,13 +105,8 @@ def newest_tensor(
 ) -> tuple[torch.Tensor, int]:
     """The newest known version of a tensor and its step.
 
-    <<<<<<< HEAD
-        held: the tensor in a file of step `of`, under `name`. auxiliary: what the job's packets
-        showed up to step `now`. A frozen parameter or constant buffer counts as from step `now`.
-    =======
-        held: the tensor in a file of step `of`, under `name`. auxiliary: what the job's packets showed
-        up to step `now`. A frozen parameter or constant buffer counts as from step `now`.
-    >>>>>>> plain_docstrings
+    held: the tensor in a file of step `of`, under `name`. auxiliary: what the job's packets
+    showed up to step `now`. A frozen parameter or constant buffer counts as from step `now`.
     """
     plain = name.removeprefix("module.")
     own = dict(auxiliary.keys).get(plain, plain)
