@@ -166,3 +166,16 @@ def test_a_damaged_frame_of_what_was_also_seen_whole_is_told() -> None:
     one = cut(CollectiveKind.ALL_REDUCE, licensed=False)
     assert not contradictory([(one, painted(1)), (one, painted(0))])
     assert contradictory([(one, painted(900)), (one, painted(0))]) == {0}
+
+
+@pytest.mark.parametrize(("start", "untold"), [(3000, set()), (1000, {0}), (4000, {0})])
+def test_what_fills_up_the_blocks_of_a_gather_contradicts_nothing(
+    start: int, untold: set[int]
+) -> None:
+    """Two blocks of two groups of LL128, the second of which may end anywhere."""
+    gather = cut(CollectiveKind.ALL_GATHER, licensed=False, size=3840)
+    gather = replace(gather, op=replace(gather.op, protocol=Protocol.LL128))
+    canvas = painted(0, 7680)
+    other = np.full(100, 8, np.uint8)
+    canvas.put(start, other, np.ones(100, np.bool_))
+    assert contradictory([(gather, canvas)]) == untold

@@ -23,7 +23,7 @@ from flowcheck.findings.catalog.collective_evidence import (
 )
 from flowcheck.findings.catalog.job_learning import BUCKET_BY_ORDER
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, Protocol
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.cuts.place import (
@@ -146,14 +146,27 @@ def contradictory(told: Sequence[tuple[Cut, Canvas]]) -> frozenset[int]:
     """Indices of those whose copies differ in more than damaged frames explain: in most bytes, or
     at all where nothing but their size says what they are, and nothing as large was seen elsewhere
     whose copies are the same."""
-    sound = {cut.op for cut, canvas in told if canvas.compared and not canvas.conflicts}
+    pairs = [(cut, _differing(cut, canvas), canvas.compared) for cut, canvas in told]
+    sound = {cut.op for cut, differing, compared in pairs if compared and not differing}
     found = set()
-    for place, (cut, canvas) in enumerate(told):
+    for place, (cut, differing, compared) in enumerate(pairs):
         guessed = cut.op.open_size or not cut.op.licensed
-        mostly = 2 * canvas.conflicts > canvas.compared > 0
-        if mostly or (canvas.conflicts and guessed and cut.op not in sound):
+        mostly = 2 * differing > compared > 0
+        if mostly or (differing and guessed and cut.op not in sound):
             found.add(place)
     return frozenset(found)
+
+
+def _differing(cut: Cut, canvas: Canvas) -> int:
+    """Bytes of which two copies differ. What fills up the last line or group of a block may be
+    another thing on every hop: where nothing tells the size of the blocks that were gathered, it
+    contradicts nothing."""
+    op = cut.op
+    if op.kind is not CollectiveKind.ALL_GATHER or not op.slack_is_open or not canvas.conflicts:
+        return canvas.conflicts
+    grain = GRAIN_BYTES[op.protocol]
+    tail = (op.work_bytes - 1) // grain * grain
+    return int(canvas.disputed.reshape(-1, op.work_bytes)[:, :tail].sum())
 
 
 def _end(
