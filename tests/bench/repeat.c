@@ -6,12 +6,24 @@
 
 enum {
 	RECORD_BYTES = 16, /* pcap's, before each frame */
-	IP_AT = 14, UDP_AT = 34, BTH_AT = 42, BODY_AT = 54, ICRC_BYTES = 4,
-	WRITE_FIRST = 6, WRITE_LAST_IMMEDIATE = 9, WRITE_ONLY = 10, WRITE_ONLY_IMMEDIATE = 11,
+	IP_AT = 14,
+	UDP_AT = 34,
+	BTH_AT = 42,
+	BODY_AT = 54,
+	ICRC_BYTES = 4,
+	WRITE_FIRST = 6,
+	WRITE_LAST_IMMEDIATE = 9,
+	WRITE_ONLY = 10,
+	WRITE_ONLY_IMMEDIATE = 11,
 	ACKNOWLEDGE = 17,
-	RETH_BYTES = 16, IMMEDIATE_BYTES = 4,
-	LINE_BYTES = 128, FLAG_AT = 120, WORD_BYTES = 4,
-	SIMPLE = 1, LL128 = 2, CLEAR_TO_SEND = 3,
+	RETH_BYTES = 16,
+	IMMEDIATE_BYTES = 4,
+	LINE_BYTES = 128,
+	FLAG_AT = 120,
+	WORD_BYTES = 4,
+	SIMPLE = 1,
+	LL128 = 2,
+	CLEAR_TO_SEND = 3,
 };
 
 /* Buffers in a row of `slots`, of which an iteration goes `shift` on. */
@@ -25,10 +37,10 @@ struct bench_rule {
 	uint8_t to[4];
 	uint32_t queue_pair;
 	uint32_t write_psns, ack_psns, ack_messages;
-	uint32_t content; /* of its writes: SIMPLE, LL128 or CLEAR_TO_SEND */
+	uint32_t content;                    /* of its writes: SIMPLE, LL128 or CLEAR_TO_SEND */
 	struct bench_slots written, granted; /* where writes go; what a clear-to-send names */
-	uint64_t steps;    /* flags of LL128 count these */
-	uint32_t number_at; /* of a clear-to-send in its entry */
+	uint64_t steps;                      /* flags of LL128 count these */
+	uint32_t number_at;                  /* of a clear-to-send in its entry */
 	uint32_t numbers;
 };
 
@@ -90,7 +102,8 @@ static void age_write(uint8_t *frame, uint32_t bytes, const struct bench_rule *r
 		uint64_t address;
 
 		memcpy(&address, frame + at, sizeof address);
-		address = __builtin_bswap64(moved(&rule->written, __builtin_bswap64(address), times));
+		address =
+			__builtin_bswap64(moved(&rule->written, __builtin_bswap64(address), times));
 		memcpy(frame + at, &address, sizeof address);
 		at += RETH_BYTES;
 	}
