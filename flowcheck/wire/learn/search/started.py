@@ -27,11 +27,13 @@ from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 from flowcheck.wire.learn.trainer.content import SLACK_BYTES
 from flowcheck.wire.learn.trainer.grammar import Trainer
-from flowcheck.wire.learn.trainer.habits import COUNT_BYTES
+from flowcheck.wire.learn.trainer.habits import COUNT_BYTES, Habits
 
 MOST_STEPS = 24
 MOST_TRIED = 80
 """Steps of the search, and collectives laid over the sends, for the first few of them."""
+TRIED_EACH = 2
+"""More of these for each broadcast that weights are known to come in."""
 SHARE = 2
 """One of so many parts of what may be spent goes into looking for them."""
 
@@ -58,9 +60,19 @@ def starting_up(guesses: Sequence[Ring], purse: Purse | None) -> list[Ring]:
 
 
 def _begins(ring: Ring, purse: Purse) -> bool:
+    told = _read(ring, MOST_STEPS, purse)
+    pieces = len(told.pieces) if told.sent and not told.reduced else 0
+    if pieces:  # weights of a large model come in many broadcasts
+        more = Purse(MOST_TRIED + TRIED_EACH * pieces, purse.budget)
+        told = _read(ring, MOST_STEPS + pieces, more)
+    return bool(told.reduced)
+
+
+def _read(ring: Ring, steps: int, purse: Purse) -> Habits:
+    """What the first few collectives tell."""
     trainer = Trainer()
-    cuts = cut_stream(ring, trainer, effort=(MOST_STEPS, 0), purse=purse, in_order=True)
-    return bool(trainer.habits(ring, cuts.found).reduced)
+    cuts = cut_stream(ring, trainer, effort=(steps, 0), purse=purse, in_order=True)
+    return trainer.habits(ring, cuts.found)
 
 
 MOST_BEFORE = 256
