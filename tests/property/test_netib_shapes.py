@@ -149,7 +149,8 @@ def unsharded(truth: Truth, told: dict[str, Any]) -> list[str]:
         wrong.append("gathered parameters")
     told_sums = [each for each in told["collectives"] if each["kind"] == "reduce_scatter"]
     wrong += [f"a sum of {each['coverage']}" for each in told_sums if each["coverage"]]
-    return wrong if any("FSDP" in note for note in told["notes"]) else [*wrong, "no word of FSDP"]
+    told_so = any(note["code"] == "sharded.parameters_only" for note in told["notes"])
+    return wrong if told_so else [*wrong, "no word of FSDP"]
 
 
 def mixed(truth: Truth, told: dict[str, Any]) -> list[str]:
