@@ -3,9 +3,6 @@ colour.
 
 A thick link is mirrored; a square at its start is `rx` of the sender, a diamond at its end `tx` of
 the receiver; a dotted link is not mirrored.
-
-A thick link is mirrored; a square at its begin is `rx` of who sends, a diamond at its end `tx` of
-who receives; a dotted one is not mirrored.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def check_monitor_speed(
 ) -> None:
     """gbps: line rate of a port, Gb/s; None where nobody knows, as of a virtual one: then nothing
     is refused. other_sources: ports that others than this session copy there, one for each
-    direction. An all-reduce runs at line rate in bursts (ops/switch/monitor_capacity.py, speed).
+    direction. An all-reduce runs at line rate in bursts.
 
     Raises ConfigError with the sum.
     """

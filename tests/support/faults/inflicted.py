@@ -18,12 +18,20 @@ from typing import Any
 import msgspec
 from support.faults.schedule import ENDS_AFTER, ProcessFault
 
-from flowcheck.plane.shared_memory.gradient_double_buffer import applied_iteration
+from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 CLOCK_MONOTONIC, SIGEV_SIGNAL = 1, 0  # linux/time.h, asm-generic/siginfo.h
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _applied(shard: Path) -> int:
+    """The last iteration applied of the shard at this path; 0 while there is none."""
+    if not shard.exists():
+        return 0
+    with GradientShard.open(shard) as opened:
+        return opened.applied_iteration
 
 
 class _SignalEvent(ctypes.Structure):
@@ -139,7 +147,7 @@ def _position(service: Any, where: RunDir) -> Callable[[], float]:
         return lambda: float(service._ring.parsed)
     if kind == "extract":
         return lambda: float(sum(one.ring.tail for one in service._extractors))
-    return lambda: float(applied_iteration(where.shard))
+    return lambda: float(_applied(where.shard))
 
 
 def afflict_supervisor(plan: Plan) -> None:

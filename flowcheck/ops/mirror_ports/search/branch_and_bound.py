@@ -3,9 +3,6 @@ ports.
 
 Each branch takes one more tap that shows a chunk still short, on monitors where that chunk is not
 seen yet; the rest is found under another branch, so a search that ends by itself is optimal.
-
-Each branch takes one more tap that shows a chunk still short, on monitors where that chunk is not
-yet, so that whatever remains is found under another branch: what ends by itself is the least.
 """
 
 from __future__ import annotations

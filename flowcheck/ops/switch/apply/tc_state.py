@@ -3,9 +3,6 @@ that we created.
 
 The programs and not netlink: what is read and run is what the operator can type, and pyroute2 0.9
 knows neither an action's cookie nor half of the classifiers.
-
-The programs and not netlink by hand: what is looked at and what is done is what the operator can
-type, and pyroute2 0.9 knows neither an action's cookie nor half of the classifiers.
 """
 
 from __future__ import annotations
