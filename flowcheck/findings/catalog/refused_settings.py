@@ -66,7 +66,12 @@ LEARNED_FOR_LOGS = Entry(
     "with [gradients], name the learned/job.json of the chain that writes the logs, with its "
     "weights.bin beside it",
 )
-LOGS_OF_ONE_JOB = Entry("setting.logs_of_one_job", "with [gradients], state one job alone")
+LOGS_OF_ONE_JOB = Entry(
+    "setting.logs_of_one_job",
+    "with [gradients], state one job alone",
+    cause="Gradient logs are of one job.",
+    remedy="Leave `jobs` and the `[[job]]` tables out, and give each job a job file of its own.",
+)
 ONE_SOURCE_KIND = Entry("setting.one_source_kind", "name exactly one of pci, vdev, interface, file")
 USER_NAME = Entry("setting.user_name", 'must be the name of a user, such as "flowcheck"')
 SWITCH_PORT_NAME = Entry("setting.switch_port_name", "must be the name of a switch port")
