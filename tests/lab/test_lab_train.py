@@ -71,7 +71,7 @@ def by_one_process(folder: Path, script: list[str]) -> Digests:
     given = module.arguments([*script, "--out", str(folder)])
     torch.manual_seed(given.seed)
     shape = module.Shape(given.layers, given.width, given.heads, given.context, given.dropout)
-    model, text = module.GPT(shape), module.text_of(folder)
+    model, text = module.GPT(shape), module.training_text(folder)
     own = list(model.parameters())
     optimizer = torch.optim.AdamW(own, lr=given.lr, weight_decay=given.weight_decay)
     factor = module.schedule(given.warmup, given.steps, given.floor)
