@@ -55,7 +55,8 @@ def test_bytes_arrive(
         # Frames of different QPs that change places disturb nobody.
         if loss or (reorder and not settings):
             assert one["retransmitted_frames"] > 0
-            assert one["naks_sent"] > 0
+            # All that one side lacks may be last frames, which the sender's timer brings again.
+            assert one["naks_sent"] + other["naks_sent"] > 0
 
 
 @pytest.mark.parametrize(
