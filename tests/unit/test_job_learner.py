@@ -82,7 +82,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow()
     nothing = MergedView(flows=[], messages=[], conflicts=0, unmatched_packets=0, names=[])
     monkeypatch.setattr(stream_reading, "read_stream", made)
-    monkeypatch.setattr(job_learner, "mirror_view", lambda extractor, copy: None)
+    monkeypatch.setattr(job_learner, "mirror_view", lambda extractor: None)
     monkeypatch.setattr(job_learner, "join", lambda views: nothing)
     yield made
     made.let_end()

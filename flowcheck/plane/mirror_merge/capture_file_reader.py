@@ -130,7 +130,7 @@ def _read_file(path: Path, icrc_every: int) -> _File:
                 counters = extracted.counters
                 return _File(
                     frames=frames_by_verdict(parsed.counters),
-                    view=mirror_view(extractor, copy=False),
+                    view=mirror_view(extractor),
                     conflicts=int(counters.conflict_bytes),
                     dropped=int(counters.staging_full_packets)
                     + int(counters.orphan_dropped_packets),

@@ -236,12 +236,12 @@ class MergedView:
     """[view] what its flows are called here."""
 
 
-def mirror_view(extractor: Extractor, *, copy: bool = True) -> MirrorView:
-    """Everything one extractor has staged and held. copy: as of `Extractor.staged`."""
+def mirror_view(extractor: Extractor) -> MirrorView:
+    """Everything one extractor has staged and held; payloads are read where they are staged."""
     keys = extractor.keys()
     return MirrorView(
         flows=[flow_seen(record) for record in extractor.flows.flows()],
-        messages=list(extractor.staged(copy=copy)),
+        messages=list(extractor.staged(copy=False)),
         strays=[
             OrphanPacket(keys[flow], psn, data)
             for flow, psn, data in extractor.staging.orphan_packets()

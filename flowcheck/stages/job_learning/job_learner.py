@@ -4,6 +4,7 @@ ignored."""
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -228,10 +229,11 @@ class JobLearner:
         staged; looks again only once as many more are there as were still to come."""
         if self._awaited is None or complete < self._look_at:
             return False
-        lacking = [due - _begun_of(extractors, flow) for flow, due in self._awaited.flows]
+        begun = _begun(extractors)
+        lacking = max(due - begun[flow] for flow, due in self._awaited.flows)
         # The last message of each flow may have begun and not be whole.
-        self._look_at = complete + max(1, max(lacking) - 1)
-        return max(lacking) <= 0
+        self._look_at = complete + max(1, lacking - 1)
+        return lacking <= 0
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
@@ -261,7 +263,7 @@ class JobLearner:
         hasty: bool,
     ) -> None:
         if only is None:
-            seen = join([mirror_view(extractor, copy=False) for extractor in extractors])
+            seen = join([mirror_view(extractor) for extractor in extractors])
             flows = seen.flows
         else:
             seen, flows = _joined_of(extractors, only)
@@ -280,15 +282,13 @@ class JobLearner:
         self._reading = ReadingProcess(seen, flows, terms, self._run.read_weights)
 
 
-def _begun_of(extractors: Sequence[Extractor], flow: FlowKey) -> int:
-    """Messages of a flow that the mirror point which has most of them has staged, whole or not."""
-    most = 0
+def _begun(extractors: Sequence[Extractor]) -> Mapping[FlowKey, int]:
+    """{flow: messages that the mirror point which has most of them has staged, whole or not}."""
+    most: Counter[FlowKey] = Counter()
     for extractor in extractors:
-        keys = extractor.keys()
-        if flow in keys:
-            records = extractor.staging.records()
-            begun = records["message"]["flow"][records["state"] == 1]
-            most = max(most, int(np.count_nonzero(begun == keys.index(flow))))
+        records = extractor.staging.records()
+        own = np.bincount(records["message"]["flow"][records["state"] == 1])
+        most |= Counter(dict(zip(extractor.keys(), map(int, own), strict=False)))
     return most
 
 
@@ -303,7 +303,7 @@ def _joined_of(
         extractor.set_flow_names({})
         keys = extractor.keys()
         own = {keys[index] for index in indices}
-        view = mirror_view(extractor, copy=False)
+        view = mirror_view(extractor)
         messages = [message for message in view.messages if message.flow in own]
         strays = [stray for stray in view.strays if stray.flow in own]
         views.append(replace(view, messages=messages, strays=strays))

@@ -214,7 +214,7 @@ def copies_differ(cut: Cut, ring: Ring) -> bool:
         seen = stream.sends.get(number)
         if seen is None or not send.final or not send.data_bytes:
             continue
-        own = _head_of(seen, cut.op.protocol, min(HEAD_BYTES, send.data_bytes))
+        own = head_of(seen, cut.op.protocol, min(HEAD_BYTES, send.data_bytes))
         if own is None:
             continue
         other = heads.setdefault(send.start_byte, own)
@@ -224,13 +224,16 @@ def copies_differ(cut: Cut, ring: Ring) -> bool:
     return False
 
 
-def _head_of(send: SendSeen, protocol: Protocol, size: int) -> NDArray[np.uint8] | None:
-    """[size] its first bytes; None where not all of them are sure."""
+def head_of(
+    send: SendSeen, protocol: Protocol, size: int, start: int = 0
+) -> NDArray[np.uint8] | None:
+    """[size] its first bytes from wire byte `start` on, where a line or group begins; None where
+    not all of them are sure."""
     message = send.message
-    stop = min(wire_bytes(protocol, size), len(message.payload))
-    if any(start < stop for start, _ in (*message.missing, *message.conflicts)):
+    stop = min(start + wire_bytes(protocol, size), len(message.payload))
+    if any(a < stop and b > start for a, b in (*message.missing, *message.conflicts)):
         return None
-    payload = message.payload[:stop]
+    payload = message.payload[start:stop]
     if protocol is Protocol.LL and _stale_lines(send, payload) is not None:
         return None
     return nccl_wire_format.unpack(protocol, payload, size, linear=message.linear_ll128)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.job_learning import BUCKETS_BY_CAPS, BUCKETS_BY_NUMBERS
 from flowcheck.findings.finding import Finding
-from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,
@@ -25,6 +24,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
     wire_bytes,
 )
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.place import head_of
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen
 from flowcheck.wire.learn.trainer.habits import USED
@@ -169,9 +169,5 @@ def _ends_differ(cut: Cut, ring: Ring) -> bool:
 
 def _end_of(send: SendSeen, protocol: Protocol, size: int) -> NDArray[np.uint8] | None:
     """[size] its last bytes, of one line or group; None where not all of them are sure."""
-    message = send.message
-    start = len(message.payload) - wire_bytes(protocol, size)
-    if start < 0 or any(stop > start for _, stop in (*message.missing, *message.conflicts)):
-        return None
-    linear = message.linear_ll128
-    return nccl_wire_format.unpack(protocol, message.payload[start:], size, linear=linear)
+    start = len(send.message.payload) - wire_bytes(protocol, size)
+    return head_of(send, protocol, size, start) if start >= 0 else None
