@@ -98,7 +98,8 @@ AUDIT_FAILED_AT = Entry(
 )
 NEVER_AUDITED = Entry(
     "health.never_audited",
-    "never audited: compare the replica with a checkpoint of the trainer, flowcheck audit FILE",
+    "never audited: compare the replica with a checkpoint of the trainer, flowcheck audit FILE "
+    "--run {run}",
     section="replica",
     cause="Nothing contradicts the replica, and nothing proved it either.",
     remedy="Audit it with the first checkpoint that the trainer writes.",

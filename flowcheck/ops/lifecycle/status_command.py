@@ -98,6 +98,9 @@ def _draw(where: RunDir, svg: Path) -> None:
 
 
 COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
+ENDED_IN_ORDER = ("ENDED", "cyan")
+"""In place of the health, which is that of a chain which follows nothing: the word and its
+colour."""
 
 
 def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
@@ -107,8 +110,10 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     def say(sentence: str) -> None:
         console.print(printable(sentence), soft_wrap=True)
 
-    word = state.health.word
-    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(str(state.health.reason))}")
+    word, colour = state.health.word.upper(), COLOURS[state.health.word]
+    if state.ended is not None and state.ended.in_order:
+        word, colour = ENDED_IN_ORDER
+    say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}")
     for remedy in _remedies([state.health.reason], state.ended is not None):
         say(remedy)
     for sentence in shutdown_record.end_sentences(state):
@@ -199,6 +204,8 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
         for one in job.tainted:
             yield f"  {escape(str(one))}"
         yield _audited(job)
+    elif over:
+        yield "no step was applied" if job.learned else "no job was learned"
     else:
         yield "no step applied yet" if job.learned else "the job is not learned yet"
     yield from anchor_sentences(job.anchors, job.anchors_before)
@@ -230,7 +237,7 @@ def _killed(state: ChainState) -> str:
 
 def _audited(job: JobState) -> str:
     if job.audit_passed is None:
-        return escape(str(NEVER_AUDITED()))
+        return escape(str(NEVER_AUDITED(job.run)))
     if job.audit_passed:
         return f"audit passed at step {job.audited_step}"
     return f"[red]{escape(str(failed_audit(job)))}[/]"

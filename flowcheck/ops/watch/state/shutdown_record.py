@@ -126,6 +126,10 @@ def _next(state: ChainState, end: ChainEnd) -> str:
         found = f"{durable.target}/{durable.name}"
     first = "mend that; its stages' last words are in *.log there; " * (end.how is EndKind.FAILED)
     again = f"flowcheck up JOB.toml --run {state.run} follows the job again"
+    if end.replay:
+        again = f"flowcheck replay FILE... --run {state.run} --out FOLDER keeps its last step"
+        if end.how is not EndKind.FAILED and found is not None:
+            again = f"flowcheck audit FILE --run {state.run} compares it with the trainer's"
     if found is None:
         return f"{first}{again}"
     return f"{first}flowcheck restore --checkpoint {found} gives that step to the trainer; {again}"
