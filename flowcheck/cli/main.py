@@ -324,7 +324,14 @@ def status(
 
 @app.command(epilog=read_on("flowcheck/ops/lifecycle/README.md"))
 def down(
-    run: Run = DEFAULT_RUN,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            help="Run directory of the chain, as the job file states it.",
+            show_default=str(DEFAULT_RUN),
+        ),
+    ] = None,
     discard: Annotated[
         bool,
         typer.Option(
@@ -338,12 +345,17 @@ def down(
 
     The replica of a killed chain is written as a checkpoint first. Logs and records stay.
 
+    Exit code 0: nothing runs there any more, or nothing did; 2: no chain was started in the folder
+    that --run names.
+
     Example: `flowcheck down --run /run/flowcheck/job`
     """
     from flowcheck.ops.lifecycle import shutdown_cleanup
 
-    drop_privileges.for_run(run)
-    raise typer.Exit(shutdown_cleanup.down(run, discard=discard, as_json=as_json))
+    where = DEFAULT_RUN if run is None else run
+    drop_privileges.for_run(where)
+    code = shutdown_cleanup.down(where, named=run is not None, discard=discard, as_json=as_json)
+    raise typer.Exit(code)
 
 
 for verb, page in (

@@ -108,7 +108,7 @@ def test_down_finds_memory_whose_run_directory_is_gone(captures: Path, tmp_path:
         command.process.wait()
         wait_until(lambda: set(run.stage_pids()) == set(), 60, "no stage left")
     (run.root / "memory").unlink()
-    code, out, _ = flowcheck("down", "--run", tmp_path / "elsewhere", "--json")
+    code, out, _ = flowcheck("down", "--run", run.root, "--json")
     assert code == 0
     assert str(memory) in json.loads(out)["stale"]
     assert not memory.exists()

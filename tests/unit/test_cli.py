@@ -12,8 +12,10 @@ from unittest.mock import patch
 import pytest
 
 from flowcheck import cli
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
+from flowcheck.ops.lifecycle import chain_runner
 
 VERBS = (
     *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
@@ -260,10 +262,42 @@ def test_a_folder_that_is_not_there_is_not_made_for_a_restored_step(tmp_path: Pa
     assert not out.parent.exists()
 
 
-def test_down_where_nothing_runs_is_no_error(tmp_path: Path) -> None:
-    code, out, _ = flowcheck("down", "--run", tmp_path / "nowhere", "--json")
-    assert code == 0
-    assert json.loads(out)["ended"] == []
+@pytest.mark.parametrize("name", ["nowhere", "file", "folder", "file/below"])
+def test_down_where_no_chain_was_started_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "own").touch()
+    code, out, err = flowcheck("down", "--run", tmp_path / name, "--json")
+    assert (code, out) == (2, "")
+    error = json.loads(err)
+    assert error["finding"]["arguments"]["right"]["code"] == "run.nothing_to_stop"
+    assert error["finding"]["arguments"]["key"] == "--run" and error["remedy"]
+    assert (tmp_path / "folder" / "own").exists()
+
+
+def test_down_of_a_run_that_is_down_is_no_error(tmp_path: Path) -> None:
+    config = JobConfig(
+        source=(SourceConfig(file="x"),),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+        ring=RingConfig(slots=64, slot_bytes=256),
+        staging=StagingConfig(size_bytes=1 << 20),
+    )
+    run, _ = chain_runner.create(config, tmp_path / "run")
+    run.pids.joinpath("supervisor").unlink()
+    told = []
+    for _ in range(3):
+        code, out, err = flowcheck("down", "--run", run.root, "--json")
+        assert code == 0, err
+        told.append(json.loads(out)["removed"])
+    assert told == [True, False, False]
+
+
+def test_down_that_names_no_run_frees_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["flowcheck.cli.main"], "DEFAULT_RUN", tmp_path / "nowhere")
+    code, out, _ = flowcheck("down", "--json")
+    assert (code, json.loads(out)["ended"]) == (0, [])
 
 
 def test_a_run_directory_too_deep_for_sockets_is_one_sentence(tmp_path: Path) -> None:

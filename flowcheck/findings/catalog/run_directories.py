@@ -21,6 +21,13 @@ IN_USE = Entry(
 NO_CHAIN_STARTED = Entry(
     "run.no_chain_started", "no chain was started there: flowcheck up JOB.toml"
 )
+NOTHING_TO_STOP = Entry(
+    "run.nothing_to_stop",
+    "no chain was started there, so there is nothing to stop",
+    cause="The folder does not exist, or is no run directory.",
+    remedy="Name with `--run` the run directory that the job file states (`run`); `flowcheck "
+    "status --leftovers` lists what killed chains hold.",
+)
 SETTINGS_DAMAGED = Entry(
     "run.settings_damaged",
     "is damaged ({error}): keep what you need of {run}, then remove it",
