@@ -286,14 +286,15 @@ def up(
 
     Example: `flowcheck up job.toml`
     """
-    from flowcheck.config import load_job
+    from flowcheck.config import load_job, naming_job_file
     from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 
-    check_capture_ports(load_job(job).source)  # before root makes folders for the chain
-    drop_privileges.for_chain(job, run, live=True)
-    from flowcheck.ops.lifecycle import up_command as verb
+    with naming_job_file(job):
+        check_capture_ports(load_job(job).source)  # before root makes folders for the chain
+        drop_privileges.for_chain(job, run, live=True)
+        from flowcheck.ops.lifecycle import up_command as verb
 
-    raise typer.Exit(verb.up(job, run, as_json=as_json))
+        raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
 @app.command(epilog=read_on("flowcheck/ops/watch/README.md"))

@@ -119,7 +119,7 @@ def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs(
     words = [sys.executable, "-m", "flowcheck", "stage", "moon", "--run", "/none", "--parent", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("flowcheck: run = '/none': no chain was started there")
+    assert done.stderr.startswith("flowcheck: /none: no chain was started there")
     assert done.stderr.count("\n") == 1
 
 
@@ -166,7 +166,7 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
         (("watch", "--token-file", "none"), "--token-file = 'none': cannot be read"),
         (("serve", "FOLDER", "--host", "0.0.0.0"), "need a token: state --token-file, or"),
         (("serve", "FOLDER", "--tls-key", "k"), "--tls-key = 'k': needs --tls-certificate"),
-        (("status", "--run", "/none"), "--run = '/none': no chain was started there"),
+        (("status", "--run", "/none"), "flowcheck: /none: no chain was started there"),
     ],
 )
 def test_an_error_about_what_was_typed_names_the_option(
@@ -270,8 +270,8 @@ def test_down_where_no_chain_was_started_is_refused(tmp_path: Path, name: str) -
     code, out, err = flowcheck("down", "--run", tmp_path / name, "--json")
     assert (code, out) == (2, "")
     error = json.loads(err)
-    assert error["finding"]["arguments"]["right"]["code"] == "run.nothing_to_stop"
-    assert error["finding"]["arguments"]["key"] == "--run" and error["remedy"]
+    assert error["finding"]["code"] == "run.nothing_to_stop" and error["remedy"]
+    assert error["finding"]["arguments"] == {"run": str(tmp_path / name)}
     assert (tmp_path / "folder" / "own").exists()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
-from flowcheck.findings.catalog.chain_health import NO_CHAIN, READ_FAILED
+from flowcheck.findings.catalog.chain_health import NEVER_AUDITED, NO_CHAIN, READ_FAILED
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE, earlier_finding
 from flowcheck.findings.catalog.how_chains_end import (
     ASKED_BY,
@@ -22,6 +22,8 @@ from flowcheck.findings.catalog.how_chains_end import (
     FOUND_KILLED,
     KILLED,
     LOST_AND_STAYS,
+    NO_FRAME,
+    NO_JOB_LEARNED,
     SIGNAL_INT,
     SIGNAL_TERM,
 )
@@ -139,6 +141,21 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     before = json.loads(capsys.readouterr().out)
     assert (before["ended"]["how"], before["jobs"][0]["step"]) == ("failed", 5)
     assert before["ended"]["restarts"] == {"parse-0": 2, "extract": 0}
+
+
+def test_status_says_what_to_do_under_each_finding_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made(tmp_path / "run")
+    run.unlearned.write_bytes(msgspec.json.encode([NO_FRAME(), NO_JOB_LEARNED(7)]))
+    record_end(run, EndKind.ASKED, SIGNAL_INT(), [JobEnd(step=5, why=NO_FRAME())], 10**18)
+    run.remove(keep_records=True)
+    assert status_command.run(run.root, as_json=False) == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for finding in (NO_FRAME(), NEVER_AUDITED(run.root), NO_JOB_LEARNED(7)):
+        assert lines.count(finding.remedy) == 1
+        assert lines[lines.index(finding.remedy) - 1] == str(finding)
+    assert not [line for line in lines if line in {"", "None"}]
 
 
 def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_the_end(

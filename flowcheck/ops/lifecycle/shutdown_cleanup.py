@@ -16,7 +16,7 @@ from threading import Event
 import msgspec
 
 from flowcheck.config import JobConfig, PersistConfig
-from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.errors import ConfigError, FlowCheckError, RunDirError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import (
     DISCARDED,
@@ -209,7 +209,7 @@ def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int
     """
     run = RunDir(root)
     if named and not is_run(root):
-        raise ConfigError("run", str(root), NOTHING_TO_STOP())
+        raise RunDirError(root, NOTHING_TO_STOP(root))
     pids = run.stage_pids()
     if SUPERVISOR.name in pids:
         note_who_stops(run)
