@@ -273,3 +273,13 @@ def test_the_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     job.write_bytes(b"\xef\xbb\xbf" + b'run = "x"\n')
     told = error_of("up", job, "--json")["finding"]["arguments"]
     assert told["key"] == "source", "a byte order mark of UTF-8 is passed over"
+
+
+@pytest.mark.parametrize("how", [("--format", "torch"), ("--template", "/none.pt")])
+def test_a_checkpoint_that_is_not_there_is_told_as_that(how: tuple[str, str]) -> None:
+    words = ("restore", *how, "--checkpoint", "/none", "--out", "/tmp/x.pt", "--json")
+    finding = error_of(*words)["finding"]
+    assert (finding["code"], finding["arguments"]) == (
+        "manifest.no_checkpoint",
+        {"output": "/none"},
+    )

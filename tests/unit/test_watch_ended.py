@@ -14,6 +14,7 @@ import pytest
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
+from flowcheck.errors import LearnError
 from flowcheck.findings.catalog.chain_health import NEVER_AUDITED, NO_CHAIN, READ_FAILED
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE, earlier_finding
 from flowcheck.findings.catalog.how_chains_end import (
@@ -27,9 +28,12 @@ from flowcheck.findings.catalog.how_chains_end import (
     SIGNAL_INT,
     SIGNAL_TERM,
 )
+from flowcheck.findings.catalog.refused_job_files import RECORD_REFUSED
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_end, stopped_by
+from flowcheck.ops.trainer_checkpoint import audit_command
 from flowcheck.ops.watch.prometheus_metrics import samples
 from flowcheck.ops.watch.state.chain_state import ChainState, EndKind, HealthWord, JobEnd
 from flowcheck.ops.watch.state.health_rules import HEALTHY
@@ -225,6 +229,25 @@ def test_a_record_of_an_end_that_is_torn_is_told_as_that(tmp_path: Path) -> None
         for one in state.problems
     )
     assert msgspec.json.decode(msgspec.json.encode(state), type=ChainState) == state
+
+
+def test_a_learned_job_that_is_torn_is_told_with_what_helps(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    run.remove(keep_records=True)
+    run.learned_job.write_bytes(b'{"format":3')
+    (problem,) = StateReader(run.root).state().problems
+    told = problem.arguments["error"]
+    assert problem.of(READ_FAILED) and isinstance(told, Finding) and told.of(RECORD_REFUSED)
+    assert told.arguments["path"] == str(run.learned_job)
+    assert problem.remedy == told.remedy == RECORD_REFUSED(path="", why=NO_FRAME()).remedy
+    run.trace.touch()
+    for fails in (
+        lambda: audit_command.run(run.root, tmp_path / "any.pt", as_json=True),
+        lambda: status_command.run(run.root, svg=tmp_path / "x.svg", as_json=True),
+    ):
+        with pytest.raises(LearnError) as refused:
+            fails()
+        assert refused.value.finding == told
 
 
 def test_a_record_that_an_earlier_version_wrote_is_read_with_its_sentences(tmp_path: Path) -> None:

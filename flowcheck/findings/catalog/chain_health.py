@@ -14,7 +14,11 @@ READ_FAILED = Entry(
     "health.read_failed",
     "{what} cannot be read just now: {error}",
     also=("part", "name"),
-    cause="The file is being written, or this user may not read it.",
+)
+NOT_READABLE = Entry(
+    "health.not_readable",
+    "{path}: {error}",
+    cause="The chain runs as another user.",
     remedy="Run `flowcheck status` as the chain's user or as root.",
 )
 PROBLEMS = Entry("health.problems", "{problems}")

@@ -25,10 +25,11 @@ from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.terminal_tables import last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full
+from flowcheck.stages.job_state.training_facts import learned_job_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.terminal_escape import printable
-from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
+from flowcheck.wire.training_job.learned_job import FollowedData
 
 
 def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json: bool) -> int:
@@ -91,7 +92,7 @@ def read_chain(where: RunDir) -> ChainState:
 def _draw(where: RunDir, svg: Path) -> None:
     if not where.learned_job.exists():
         raise ConfigError("--svg", str(svg), NOTHING_TO_DRAW())
-    job = decode_job(where.learned_job.read_bytes())
+    job = learned_job_of(where)
     write_picture(
         svg, communicators_svg(summarize_learned_job(job), f"The job followed in {where.root}")
     )
