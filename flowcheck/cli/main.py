@@ -393,7 +393,8 @@ def _options(
 def main() -> None:
     """The console script."""
     from flowcheck.cli.usage_errors import run_for_program
-    from flowcheck.ops.command_errors import asks_for_json, exit_on_error
+    from flowcheck.ops.command_errors import exit_on_error
+    from flowcheck.ops.json_option import asks_for_json
 
     def run() -> None:
         with naming_options(sys.argv[1:]):

@@ -49,14 +49,14 @@ def _place(path: Path, kind: type[msgspec.Struct], error: ConfigError) -> Findin
     with suppress(OSError, ValueError, RecursionError):
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
         stated = first in tomllib.loads(text)
-        if (known or stated) and (line := line_of(text, error.key, error.value)) is not None:
+        if (known or stated) and (line := line_of_key(text, error.key, error.value)) is not None:
             return AT_LINE(file=path, line=line)
         if stated or (known and error.value is None):
             return IN_FILE(path)
     return None
 
 
-def line_of(text: str, key: str, value: object) -> int | None:
+def line_of_key(text: str, key: str, value: object) -> int | None:
     """The line, from 1, of the statement that states `key`, or else the table it belongs to; None
     where there is none, or where several may be meant. value: what the error says it is."""
     parts = _PART.findall(key)

@@ -16,7 +16,8 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
 from flowcheck.findings.finding import entries
-from flowcheck.ops.command_errors import asks_for_json, exit_on_error
+from flowcheck.ops.command_errors import exit_on_error
+from flowcheck.ops.json_option import asks_for_json
 
 PAGE = Path(__file__).resolve().parents[2] / "flowcheck" / "ops" / "lifecycle" / "README.md"
 

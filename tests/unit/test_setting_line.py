@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_cli import flowcheck
 
 from flowcheck.config import load_job
-from flowcheck.config.setting_line import line_of
+from flowcheck.config.setting_line import line_of_key
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.general_errors import AT_LINE, IN_FILE
 
@@ -101,8 +101,8 @@ def test_a_line_is_that_of_the_statement_whatever_stands_before(
             return
     except tomllib.TOMLDecodeError:
         return
-    assert line_of(text, "wanted.key", value) == len(before) + 2
-    assert line_of(text, "wanted.other", None) == len(before) + 1
+    assert line_of_key(text, "wanted.key", value) == len(before) + 2
+    assert line_of_key(text, "wanted.other", None) == len(before) + 1
 
 
 def test_what_is_looked_for_later_is_told_with_its_line_too(tmp_path: Path) -> None:

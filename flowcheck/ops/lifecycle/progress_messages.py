@@ -22,7 +22,7 @@ from flowcheck.findings.catalog.how_chains_end import (
 from flowcheck.findings.catalog.starting_a_chain import CAPTURES, FOLLOWS, STALLED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import StepLost
-from flowcheck.ops.command_errors import asks_for_json
+from flowcheck.ops.json_option import asks_for_json
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
