@@ -143,7 +143,8 @@ def test_a_wrong_type_is_refused_with_its_key_and_what_would_be_right(
 
 
 def test_a_key_that_is_left_out_and_must_not_be_is_named(tmp_path: Path) -> None:
-    assert refused(tmp_path, GOOD.replace('name = "adamw"', "")).endswith("name must be stated")
+    told = refused(tmp_path, GOOD.replace('name = "adamw"', ""))
+    assert told.partition("; see ")[0].endswith("name must be stated")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +192,8 @@ def test_a_file_that_is_no_toml_or_not_there_is_named(tmp_path: Path) -> None:
     assert "is not valid TOML" in refused(tmp_path, "a = = b")
     with pytest.raises(ConfigError, match=r"absent\.toml.*cannot be read"):
         load_job(tmp_path / "absent.toml")
-    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="is not valid TOML"):
+    (tmp_path / "binary.toml").write_bytes(b"\x00\xfe\x00")
+    with pytest.raises(ConfigError, match="is not text"):
         load_job(tmp_path / "binary.toml")
 
 

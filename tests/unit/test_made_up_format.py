@@ -104,7 +104,7 @@ def test_a_step_is_restored_verified_and_loaded_in_it(
     out = tmp_path / "out"
     words = ["restore", "--checkpoint", kept, "--format", form.name, "--out", out, "--ranks", 2]
     if form.needs_like:
-        with pytest.raises(ConfigError, match=r"^--like = None: names what was before"):
+        with pytest.raises(ConfigError, match=r"^--like is not set: names what was before"):
             run(*words)
         assert not out.exists()
         words += ["--like", tmp_path / "early.pt"]

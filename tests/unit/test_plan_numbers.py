@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning.ddp_collectives import CollectiveRole, PlannedCollective
+from flowcheck.ops.planning.ddp_collectives import PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 
 

@@ -39,6 +39,11 @@ def test_a_checkpoint_is_given_back_with_more_files_of_the_trainers(
         assert (code, told["not_full"], told["untold"]) == (0, [], ["mask"])
     code, said = run(*words, "--force", "--also", files[0], "--also", files[3])
     told = json.loads(said)
+    written = [tmp_path / "out"] if form is None else (tmp_path / "out").iterdir()
+    sizes = {one.name: one.stat().st_size for one in written if one.name != "manifest.json"}
+    assert (told["format"], told["bytes"]) == (form or "torch", sum(sizes.values()))
+    assert told["seconds"] >= 0 and told["out"] == str(tmp_path / "out")
+    assert {"step", "from", "assumed", "not_full", "older", "audited"} <= told.keys()
     assert (code, told["not_full"]) == (0, []) and not told["older"]
     stays = TENSORS_STAY(names=NAMES(["mask"]), tensors=1, steps=[0, 1, 3])
     assert stays in msgspec.convert(told["assumed"], list[Finding])

@@ -136,6 +136,23 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
     speak(LogConfig())
 
 
+def test_what_up_says_is_objects_for_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    """The job file asks for text, the command line for --json."""
+    monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job), "--json"])
+    assert run_up(monkeypatch, job, lost) == 1
+    out, err = capsys.readouterr()
+    said = [json.loads(line) for line in err.splitlines()]
+    findings = [one["finding"] for one in said]
+    assert all({"code", "arguments", "sentence"} <= set(one) for one in findings)
+    assert {STARTING.code, LOST_AND_STAYS.code} <= {one["code"] for one in findings}
+    assert json.loads(out)["why"]["code"] == LOST_AND_STAYS.code
+    monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job)])
+    run_up(monkeypatch, job, lost, as_json=False)
+    assert not capsys.readouterr().err.startswith("{")
+
+
 def test_no_terminal_obeys_a_name_in_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_message("\x1b]0;mine\x07 of\ntwo lines", ERROR)
     assert capsys.readouterr().err == "flowcheck: \\x1b]0;mine\\x07 of\ntwo lines\n"

@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.planned_memory import (
 )
 from flowcheck.findings.catalog.planned_memory import GENERATIONS as TWO_GENERATIONS
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.code_words import words_of
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
 from flowcheck.replica.param_layout import Layout
@@ -71,7 +72,7 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def what(self) -> str:
         """In words, for people."""
-        words = _SAID_AS.get(self.part, self.part.replace("_", " "))
+        words = words_of(self.part, _SAID_AS)
         return f"{words} of {self.job}" if self.job else words
 
 

@@ -68,7 +68,7 @@ def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> N
     ("optimizer", "sentence"),
     [
         ('name = "lion"\nlearning_rate = 0.1\n', "optimizer.name = 'lion': torch.optim of torch"),
-        ('name = "sgd"\n', "optimizer.learning_rate = None: must be stated"),
+        ('name = "sgd"\n', "optimizer.learning_rate is not set: must be stated"),
         (
             'name = "sgd"\nlearning_rate = 0.1\n[optimizer.scaler]\nbackoff_factor = 2.0\n',
             "below 1",
