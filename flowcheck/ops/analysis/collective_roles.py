@@ -15,6 +15,8 @@ from flowcheck.wire.learn.trainer import habits
 
 
 class SeenRole(StrEnum):
+    """What a captured collective is for in its training job."""
+
     PARAMETER_COUNT = "parameter_count"
     PARAMETER_SHAPES = "parameter_shapes"
     INITIAL_WEIGHTS = "initial_weights"
@@ -24,14 +26,15 @@ class SeenRole(StrEnum):
     BUCKET = "bucket"
     USED_PARAMETERS = "used_parameters"
     GRADIENT_PART = "gradient_part"
-    """As large as parameters next to each other: a bucket, if a map of used parameters follows."""
+    """The size of consecutive parameters: a gradient bucket, if a map of used parameters
+    follows."""
     GATHERED_PARAMETERS = "gathered_parameters"
-    """Of sharded training, as the next ones are."""
+    """Sharded training (FSDP, ZeRO, Megatron-LM), as the next ones."""
     SCATTERED_GRADIENTS = "scattered_gradients"
     SUMMED_GRADIENTS = "summed_gradients"
     SUMMED_GRADIENT_PARTS = "summed_gradient_parts"
     OTHER = "other"
-    """The words are of a meaning that has no code yet."""
+    """`Collective.meaning` has a meaning for which there is no code yet."""
 
 
 _ROLES = {
@@ -52,5 +55,5 @@ _ROLES = {
 
 
 def role_of(collective: Collective) -> SeenRole | None:
-    """None: nothing tells what it is."""
+    """The role of a captured collective; None: unknown."""
     return _ROLES.get(collective.meaning, SeenRole.OTHER) if collective.meaning else None
