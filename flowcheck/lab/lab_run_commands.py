@@ -31,7 +31,8 @@ from flowcheck.lab.lab_options import (
 )
 
 LEAST_IN_TREES = 3
-"""Ranks: of two the tree is a ring's link both ways (README, "Which jobs are followed")."""
+"""Least number of ranks for trees: with two ranks a tree is the ring's link in both directions
+(README, "Which jobs are followed")."""
 
 
 def train(

@@ -31,14 +31,14 @@ from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 LOOK_S = 0.1
-"""Seconds between two looks at the state. A choice: shorter costs processor time."""
+"""Seconds between two readings of the state. A choice: a shorter time costs CPU time."""
 FOLLOW_LIMIT_S = 60.0
-"""Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
-the error, shorter fails on a busy machine."""
+"""Seconds for the replica to apply the last steps after the trainers ended. A choice: a longer
+limit delays the error, a shorter one fails on a busy machine."""
 
 
 class KillRestoreDrill:
-    """One run of a plan; every process it starts is gone when it ends."""
+    """One drill; all processes that it starts have ended when it ends."""
 
     def __init__(self, plan: LabPlan, display: Display) -> None:
         self._plan, self._display = plan, display
@@ -46,8 +46,9 @@ class KillRestoreDrill:
         self._services: FlowCheckServices | None = None
 
     def whole(self) -> DrillOutcome:
-        """Raises ConfigError as `check_folders`, FlowCheckError where the cluster is another run's,
-        or something did not come up, or hung."""
+        """Does the drill from the cluster's start to its removal. Raises ConfigError as
+        `check_folders`, FlowCheckError if another run uses the cluster, or something did not
+        start, or hung."""
         plan = self._plan
         check_folders(plan.folder, plan.created_folders, force=plan.force)
         with cluster.reserved(plan.cluster.name):
@@ -235,12 +236,13 @@ class KillRestoreDrill:
 
 
 def choose_kill(steps: int, seed: int | None) -> int:
-    """A step in the middle third."""
+    """A random step in the middle third of the run."""
     return random.Random(seed).randint(max(1, steps // 3), max(1, 2 * steps // 3))
 
 
 def run_drill(plan: LabPlan, *, quiet: bool) -> DrillOutcome:
-    """Runs the drill that `plan` asks for, from the cluster's start to its removal."""
+    """Does the drill that `plan` asks for. quiet: no live display. Raises as
+    `KillRestoreDrill.whole`."""
     from flowcheck.lab.restore_drill.late_join_drill import LateJoinDrill  # derived from ours
     from flowcheck.lab.restore_drill.multi_job_drill import MultiJobDrill
 

@@ -1,9 +1,6 @@
 """A drill in which FlowCheck joins late, leaves and returns, or loses its capture for some
-seconds.
-
-The trainer's own checkpoints are the bases: of any two of them that lie behind the join, the
-first is given as the base and the second tells where in the log it belongs.
-"""
+seconds. The trainer's own checkpoints are the bases: of two consecutive ones after the join, the
+first is the base, and the second shows its position in the gradient log."""
 
 from __future__ import annotations
 
@@ -29,15 +26,15 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 GAP_S = 3.0
-"""Seconds that a killed capture stays away: many steps of a small model. A choice: longer only
-makes the drill longer."""
+"""Seconds for which the killed capture stays away: many steps of a small model. A choice: a longer
+time only makes the drill longer."""
 LOGGED_LIMIT_S = 120.0
-"""Seconds for the steps between two checkpoints to be logged. A choice: longer delays the error,
-shorter fails on a busy machine."""
+"""Seconds until the steps between two checkpoints must be logged. A choice: a longer limit delays
+the error, a shorter one fails on a busy machine."""
 
 
 class LateJoinDrill(KillRestoreDrill):
-    """FlowCheck comes, or comes back, while the job runs."""
+    """Drill in which FlowCheck starts, or starts again, while the job runs."""
 
     def __init__(self, plan: LabPlan, display: Display) -> None:
         super().__init__(plan, display)

@@ -1,5 +1,5 @@
-"""A drill with several jobs side by side, each on hosts of its own, behind one chain: killed
-together, each restored to its own newest step, resumed, and compared one by one."""
+"""A drill with several jobs side by side, each on its own hosts, behind one chain: all are killed,
+each is restored to its own newest step, resumed, and compared."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Job:
 
 
 class MultiJobDrill(KillRestoreDrill):
-    """Of a plan with more than one job."""
+    """Drill for a plan with several jobs."""
 
     def _whole(self, outcome: DrillOutcome) -> None:
         plan = self._plan

@@ -40,24 +40,22 @@ from flowcheck.lab.training_cost.cost_figures import (
 from flowcheck.ops.watch.state.chain_state import ChainState
 
 LOOK_S = 0.02
-"""Seconds between two looks. A choice: shorter costs processor time of the machine that is
-measured."""
+"""Seconds between two readings. A choice: a shorter time costs CPU time of the measured machine."""
 FOLLOW_LIMIT_S = 60.0
-"""Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
-the error, shorter fails on a busy machine."""
+"""Seconds for the replica to apply the last steps after the trainers ended. A choice: a longer
+limit delays the error, a shorter one fails on a busy machine."""
 TRAINERS_CPU, OTHER_CPU = 0, 1
-"""CPU of the trainers, and CPU of everything else, so that neither slows the other."""
+"""CPU number of the trainers, and of everything else, so that they do not slow each other."""
 KEPT = 2
-"""Newest checkpoints that are left alone; older ones go, as a user's would. A choice: one may still
+"""Newest checkpoints that stay; older ones are removed, as a user would. A choice: one may still
 be being written, so at least two."""
 
 
 def measure(plan: LabPlan, *, rounds: int, warm_up: int, display: Display) -> list[CaseMeasurement]:
-    """Every case once per round, one after the other: a busy neighbour meets all of them.
-
-    Raises ConfigError for what cannot be measured and as `check_folders`, FlowCheckError where a
-    job failed or hung, or another run has the cluster.
-    """
+    """Measures every case once per round, in turn, so that other load on the machine affects all
+    of them. warm_up: iterations at the start that do not count. Raises ConfigError for a plan that
+    cannot be measured and as `check_folders`, FlowCheckError if a job failed or hung, or another
+    run uses the cluster."""
     if plan.cluster.switch != "bridge":
         raise ConfigError("switch", plan.cluster.switch, COST_NEEDS_BRIDGE())
     if plan.steps < warm_up + 2 or warm_up < 1:

@@ -158,7 +158,7 @@ def is_order_independent(squares: Sequence[float], most: float) -> bool:
 
 
 def _factor(total: float, most: float) -> np.float32:
-    """As torch hands it to the kernel."""
+    """The factor as torch passes it to its kernel."""
     return np.float32(min(1.0, most / (total**0.5 + EPSILON)))
 
 
