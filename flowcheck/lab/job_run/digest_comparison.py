@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowcheck.step_numbers import Step
+
 Digests = dict[str, str]
 """{name: sha256} of "parameters" and of each optimizer state, flat in registration order."""
 
@@ -21,9 +23,9 @@ class DigestComparison:
     """Number of steps whose digests are all equal."""
     states: int
     """Digests compared per step: parameters and each optimizer state."""
-    different: tuple[tuple[int, str], ...]
+    different: tuple[tuple[Step, str], ...]
     """(step, name of the first state that differs)."""
-    missing: tuple[int, ...]
+    missing: tuple[Step, ...]
     """Steps for which the trainer or the replica has no digests."""
 
     @property
@@ -32,30 +34,30 @@ class DigestComparison:
         return self.equal > 0 and not self.different and not self.missing
 
 
-def trainer_digests(path: Path) -> dict[int, Digests]:
+def trainer_digests(path: Path) -> dict[Step, Digests]:
     """{step: digests} from a file of the training script; if a step was done twice, the second
     time counts."""
     found = {}
     for line in _lines(path):
-        found[int(line["step"])] = {"parameters": line["parameters"], **line["states"]}
+        found[Step(int(line["step"]))] = {"parameters": line["parameters"], **line["states"]}
     return found
 
 
-def replica_digests(path: Path) -> dict[int, Digests]:
+def replica_digests(path: Path) -> dict[Step, Digests]:
     """{step: digests} from the replica's steps.jsonl."""
     found = {}
     for line in _lines(path):
         if line.get("parameters_sha256"):
             states = line.get("states_sha256", {})
-            found[int(line["step"])] = {"parameters": line["parameters_sha256"], **states}
+            found[Step(int(line["step"]))] = {"parameters": line["parameters_sha256"], **states}
     return found
 
 
 def compare(
-    trainer: Mapping[int, Digests], replica: Mapping[int, Digests], *, wanted: Iterable[int] = ()
+    trainer: Mapping[Step, Digests], replica: Mapping[Step, Digests], *, wanted: Iterable[Step] = ()
 ) -> DigestComparison:
     """Compares the digests of all steps. wanted: steps that both must have."""
-    different: list[tuple[int, str]] = []
+    different: list[tuple[Step, str]] = []
     equal = states = 0
     for step, own in sorted(trainer.items()):
         other = replica.get(step)

@@ -26,6 +26,7 @@ from flowcheck.lab.job_run.torchrun_trainers import Script
 from flowcheck.lab.roce_backend import trainer_environment
 from flowcheck.lab.roce_backend.trainer_environment import ALGORITHMS, MOST_CHANNELS, VERSIONS
 from flowcheck.replica.user_code import file_module
+from flowcheck.step_numbers import Step
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
@@ -61,11 +62,11 @@ minutes."""
 class LateJoin:
     """When FlowCheck is absent during a run."""
 
-    join_at: int | None = None
+    join_at: Step | None = None
     """Step at which FlowCheck starts, or starts again; None: it never starts later."""
-    leave_at: int | None = None
+    leave_at: Step | None = None
     """Step at which FlowCheck stops, after it was there from the beginning; None: it does not."""
-    gap_at: int | None = None
+    gap_at: Step | None = None
     """Step at which its capture is stopped for some seconds; None: it is not."""
     save_every: int = 5
     """Steps between the trainer's own checkpoints."""
@@ -85,7 +86,7 @@ class LabPlan:
     folder: Path
     """Folder for everything that the run writes."""
     steps: int
-    kill_at: int | None
+    kill_at: Step | None
     """Step after which all trainers are killed; None: they are not."""
     arguments: tuple[str, ...]
     """Arguments that the user gave to the training script."""

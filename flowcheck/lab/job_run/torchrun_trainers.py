@@ -15,6 +15,7 @@ from pathlib import Path
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import TRAINER_ENDED
 from flowcheck.lab.cluster import Cluster, enter
+from flowcheck.step_numbers import START, Step
 
 END_LIMIT_S = 20.0
 """Seconds for a killed torchrun to disappear. A choice: a longer limit delays the end of a run on
@@ -93,10 +94,10 @@ class Trainers:
                     found.append(json.loads(line))
         return found
 
-    def step(self) -> int:
+    def step(self) -> Step:
         """The last step that rank 0 printed; 0 before the first."""
         steps = [line["step"] for line in self.lines() if isinstance(line.get("step"), int)]
-        return int(str(steps[-1])) if steps else 0
+        return Step(int(str(steps[-1]))) if steps else START
 
     def pids(self) -> list[int]:
         """Pids of all running processes of all hosts."""

@@ -14,6 +14,7 @@ from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
 from flowcheck.lab.job_run.run_plan import script_module
+from flowcheck.step_numbers import Step
 
 PROBE_VALUES = {
     "steps": "-1",
@@ -86,18 +87,18 @@ _NAME = re.compile(r"step-(\d+)(\.pt)?")
 """A file of torch.save, or a folder of DCP."""
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
+def checkpoint_path(folder: Path, step: Step) -> Path:
     """Path of the checkpoint of `step`."""
     return folder / f"step-{step}.pt"
 
 
-def checkpoint_step(path: Path) -> int | None:
+def checkpoint_step(path: Path) -> Step | None:
     """Step of a checkpoint file or folder of the script; None: another name."""
     found = _NAME.fullmatch(path.name)
-    return int(found[1]) if found else None
+    return Step(int(found[1])) if found else None
 
 
-def checkpoints_by_step(folder: Path) -> dict[int, Path]:
+def checkpoints_by_step(folder: Path) -> dict[Step, Path]:
     """{step: its file or folder} of all checkpoints in a folder, ascending."""
     found = {checkpoint_step(path): path for path in folder.glob("step-*")}
     return {step: found[step] for step in sorted(step for step in found if step is not None)}

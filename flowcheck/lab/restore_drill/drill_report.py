@@ -11,6 +11,7 @@ from rich.console import Console
 
 from flowcheck.lab.job_run.digest_comparison import DigestComparison, Digests
 from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.step_numbers import Step
 
 
 @dataclass(slots=True)
@@ -18,14 +19,14 @@ class DrillOutcome:
     """Result of a drill."""
 
     steps: int
-    killed_at: int | None = None
+    killed_at: Step | None = None
     """The trainer's last step before it was killed; None: it was not."""
-    restored_step: int | None = None
-    bases: list[int] = field(default_factory=list)
+    restored_step: Step | None = None
+    bases: list[Step] = field(default_factory=list)
     """Steps of the trainer's checkpoints that were given as bases, if FlowCheck was absent for a
     time."""
     comparison: DigestComparison | None = None
-    untold: tuple[int, ...] = ()
+    untold: tuple[Step, ...] = ()
     """Steps that were in flight when the trainers were killed and that no trainer recorded; they
     cannot be compared."""
     final: Digests = field(default_factory=dict)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import ROUND_WITHOUT_BASE, TOO_FEW_STEPS
+from flowcheck.step_numbers import Step
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -40,7 +41,7 @@ BASE = CASES[0].key
 class CpuSample:
     """CPU seconds so far, read soon after the trainer reported `step`."""
 
-    step: int
+    step: Step
     trainers_s: float
     services_s: float
 
@@ -62,7 +63,7 @@ class CaseMeasurement:
     steps: int
     copies: int
     """Frames that the mirror sent to the checkpoint node."""
-    followed: int | None = None
+    followed: Step | None = None
     """Last step of the replica after it had time to catch up; None: the case has no replica."""
     behind: int | None = None
     """Steps by which the replica was behind when the trainers ended; None: it could not be read."""

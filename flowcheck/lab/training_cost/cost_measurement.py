@@ -38,6 +38,7 @@ from flowcheck.lab.training_cost.cost_figures import (
     cpu_per_step,
 )
 from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.step_numbers import START, Step
 
 LOOK_S = 0.02
 """Seconds between two readings. A choice: a shorter time costs CPU time of the measured machine."""
@@ -108,7 +109,7 @@ def _one(
             return made
         state = services.chain_state()
         behind = None if state is None else plan.steps - _step(state)
-        return replace(made, behind=behind, followed=_catch_up(services, plan.steps))
+        return replace(made, behind=behind, followed=_catch_up(services, Step(plan.steps)))
     finally:
         if trainers is not None:
             trainers.kill()
@@ -139,7 +140,7 @@ def _watch(
             own = _cpu(training)
             if own is not None:
                 samples.append(CpuSample(step, own, _cpu(serving) or 0.0))
-            _forget(plan.trainers_folder / "job", step - KEPT)
+            _forget(plan.trainers_folder / "job", Step(step - KEPT))
             display.show(case.words, {"step": step}, None)
         moving.check(step)
         Event().wait(LOOK_S)
@@ -154,7 +155,7 @@ def _cpu(pids: Sequence[int]) -> float | None:
         return None
 
 
-def _forget(folder: Path, newest: int) -> None:
+def _forget(folder: Path, newest: Step) -> None:
     """Removes checkpoints of steps up to `newest`."""
     for step, path in checkpoints_by_step(folder).items():
         if step > newest:
@@ -175,13 +176,13 @@ def _start_services(plan: LabPlan) -> FlowCheckServices:
     return services
 
 
-def _step(state: ChainState) -> int:
+def _step(state: ChainState) -> Step:
     """The replica's; 0 before its first."""
-    return state.jobs[0].step or 0
+    return state.jobs[0].step or START
 
 
-def _catch_up(services: FlowCheckServices, step: int) -> int:
-    deadline_s, last = time.monotonic() + FOLLOW_LIMIT_S, 0
+def _catch_up(services: FlowCheckServices, step: Step) -> Step:
+    deadline_s, last = time.monotonic() + FOLLOW_LIMIT_S, START
     while time.monotonic() < deadline_s and services.alive() and last < step:
         Event().wait(0.1)
         state = services.chain_state()
