@@ -1,14 +1,14 @@
-/* One flow's packets over several rings: what one ring's extractor knows serves
- * packets and messages of another's. */
+/* Packets of one flow that arrive in several rings: what the extractor of one ring knows places
+ * packets and messages of another ring. */
 #include "fc_extract.h"
 #include "fc_staging_ops.h"
 
-/* Messages walked back from a flow's last: as many as rings are apart at most
- * before what is asked for is given up. */
+/* Messages to walk back from a flow's last one before the search is given up: the largest distance
+ * between two rings. */
 #define HOPS_MAX 4096
 
-/* The last message of `flow` that starts at or before `psn`. The parser is another
- * process and goes on meanwhile, so every record is a checked copy. */
+/* Finds the last message of `flow` that starts at or before `psn`. The parser is another process
+ * and runs meanwhile, so each record is read as a checked copy. */
 static bool find_message(const struct fc_extractor *x, uint32_t flow, uint64_t psn,
 			 struct fc_message *m)
 {

@@ -1,16 +1,18 @@
-/* Room for staged messages: a block for each, of what its message says it is long. What is
- * free is known from what is in use (fc_extents.c), so a kill leaves nothing to take back but
- * the records. A message of which not all has come is a claim: it may give way to another. */
+/* Memory for staged messages: one block per message, of the length that the message states. Free
+ * ranges are computed from the blocks in use (fc_extents.c), so that after a kill only the records
+ * have to be rolled back. An incomplete message is a claim: its block may be reclaimed for another
+ * message. */
 #include <errno.h>
 
 #include "fc_error.h"
 #include "fc_staging_ops.h"
 
 #define BLOCK_ALIGN 64ull
-/* Claims looked at for one message, and those that may give way to it at once. */
+/* Claims examined for one message, and most claims reclaimed for it at once. */
 #define CLAIMS_LOOKED_AT 256
 #define CLAIMS_AT_ONCE 16
-/* Of a claim that gives way to what no plan follows not even this part has come. */
+/* For a message without a plan, only claims of which less than this fraction (1/8) has arrived are
+ * reclaimed. */
 #define CLAIM_CAME 8
 
 static uint64_t round_up(uint64_t bytes)
@@ -69,7 +71,7 @@ void fc_claim_end(struct fc_extractor *x, uint64_t record)
 	c->in_class[record] = 0;
 }
 
-/* All that lies between the blocks of records in use, which come in the order of their blocks. */
+/* Computes the free ranges between the blocks in use. `used` is sorted by block. */
 static int free_between(struct fc_extractor *x, struct fc_staged **used, uint64_t count)
 {
 	const uint64_t all = x->staging->header->data_bytes & ~(BLOCK_ALIGN - 1);
@@ -79,7 +81,7 @@ static int free_between(struct fc_extractor *x, struct fc_staged **used, uint64_
 		const uint64_t bytes = used[i]->block_bytes;
 		if (used[i]->block_at < at || used[i]->block_at > all ||
 		    bytes > all - used[i]->block_at)
-			return fc_fail(EINVAL, "blocks of staged messages lie across each other");
+			return fc_fail(EINVAL, "the blocks of staged messages overlap");
 		fc_extents_add(&x->extents, at, used[i]->block_at - at);
 		at = used[i]->block_at + bytes;
 	}
@@ -181,7 +183,7 @@ bool fc_record_block(struct fc_extractor *x, struct fc_staged *r, const struct f
 
 	if (block_take(x, bytes, &at))
 		return false;
-	/* Free under the last commit: it means nothing. */
+	/* The block is free under the last commit, so the journal is not needed. */
 	memset(x->staging->data + at, 0, bitmap);
 	fc_set(x, &r->block_at, at);
 	fc_set(x, &r->block_bytes, bytes);
@@ -243,7 +245,8 @@ void fc_record_describe(struct fc_extractor *x, struct fc_staged *r, const struc
 			fc_set(x, &kept[i], words[i]);
 }
 
-/* Is it of a flow that a plan follows, and not made up as far as the parser can tell? */
+/* Whether the message belongs to a flow with a plan, and the parser does not suspect that it is
+ * forged. */
 static bool is_followed(const struct fc_extractor *x, const struct fc_message *m)
 {
 	struct fc_message now;
@@ -281,8 +284,8 @@ bool fc_claims_give_way(struct fc_extractor *x, const struct fc_message *m)
 	uint64_t bytes = 0;
 
 	if (!followed && x->block && !x->ring->header->live_source)
-		return false; /* its source waits for room */
-	/* The longest first, and of these the oldest. */
+		return false; /* the file source waits for room */
+	/* The longest blocks first; of equal size classes the oldest. */
 	for (unsigned of = 64; of-- > 0;) {
 		uint32_t next = x->claims.oldest[of];
 		while (next && looked++ < CLAIMS_LOOKED_AT && gone < CLAIMS_AT_ONCE &&

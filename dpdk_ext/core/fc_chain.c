@@ -1,5 +1,5 @@
-/* The messages of a flow in PSN order: each record names the one before it, the
- * flow names the last. */
+/* The messages of a flow in PSN order: each record has the position of the previous one, the flow
+ * that of the last one. */
 #include "fc_owners.h"
 
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
@@ -27,7 +27,7 @@ struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc
 	return near;
 }
 
-/* Of the memory keys its owner used, so many are remembered. */
+/* Number of the owner's memory keys that are stored. */
 static uint64_t keys_kept(const struct fc_flow *flow)
 {
 	return flow->rkeys_ever < FC_FLOW_KEYS ? flow->rkeys_ever : FC_FLOW_KEYS;
@@ -52,7 +52,7 @@ bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *f
 	return true;
 }
 
-/* The key of a message that is believed is one of its owner's. */
+/* Stores the key of a trusted message as a key of the flow's owner. */
 static void remember_key(struct fc_flow *flow, uint32_t rkey)
 {
 	for (uint64_t i = 0; i < keys_kept(flow); i++)
@@ -61,7 +61,7 @@ static void remember_key(struct fc_flow *flow, uint32_t rkey)
 	flow->rkeys[flow->rkeys_ever++ % FC_FLOW_KEYS] = rkey;
 }
 
-/* A key that was new has others beside it. */
+/* Removes a key that turned out to be wrong. */
 static void forget_key(struct fc_flow *flow, uint32_t rkey)
 {
 	const uint64_t known = keys_kept(flow);
@@ -71,20 +71,20 @@ static void forget_key(struct fc_flow *flow, uint32_t rkey)
 			flow->rkeys[i] = flow->rkeys[(i + 1) % known];
 }
 
-/* The second half of a send in the form for adaptive routing: the bytes went
- * before as a plain write (NCCL src/transport/net_ib, ncclIbMultiSend). */
+/* Whether the packet is the second half of a send in NCCL's form for adaptive routing: the data
+ * came before as a plain write (NCCL src/transport/net_ib, ncclIbMultiSend). */
 static bool closes(const struct fc_packet *p)
 {
 	return p->opcode == FC_RC_WRITE_ONLY_IMM && !p->length_bytes && !p->va && !p->rkey;
 }
 
-/* The number of what follows a message with `number`: a closing write repeats it. */
+/* Message number after `number`: a closing write has the number of the write that it closes. */
 static uint64_t number_after(uint64_t number, uint8_t flags)
 {
 	return number + !(flags & FC_MESSAGE_CLOSING);
 }
 
-/* Its place in the run of messages that it goes on with, or begins. */
+/* Sets the run of messages that the message continues or begins, and its position in it. */
 static void count_run(const struct fc_flow *flow, const struct fc_neighbours *near,
 		      struct fc_message *message)
 {
@@ -105,8 +105,8 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	fc_touch_flow_rest(a->parser, a->flow);
 	fc_touch_message(a->parser, message);
 	__atomic_store_n(&message->position, 0, __ATOMIC_RELAXED);
-	/* Who reads any of the new record reads that the old one is gone: pairs with the acquire
-	 * fence in fc_flows_message(). */
+	/* A reader that sees any part of the new record also sees that the old one is gone: pairs
+	 * with the acquire fence in fc_flows_message(). */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memset(&message->previous, 0, sizeof *message - sizeof message->position);
 	message->first_psn = first_psn;
@@ -119,7 +119,8 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	message->opcode = a->packet->opcode;
 	message->previous = near->before ? near->before->position : 0;
 	message->flags = closes(a->packet) ? FC_MESSAGE_CLOSING : 0;
-	/* A queue pair in error sends what is under way and ends: this one was not refused. */
+	/* A queue pair in error sends what is in flight and ends. This one still sends, so it was
+	 * not refused. */
 	if (a->flow->refused_psn && a->flow->next_psn > a->flow->refused_next + FC_PSN_FAR)
 		a->flow->refused_psn = 0;
 	if (fc_stops_beyond_refusal(a->flow, message)) {
@@ -131,7 +132,8 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 	    a->standing != FC_STANDING_UNPROVEN)
 		remember_key(a->flow, a->packet->rkey);
 	count_run(a->flow, near, message);
-	/* Where no record says what came before, only a known key goes on with its count. */
+	/* If no record shows what came before, only a message with a known key continues the
+	 * count. */
 	if ((near->before || a->standing != FC_STANDING_UNPROVEN) && !near->after &&
 	    fc_is_write(message->opcode) && a->flow->messages &&
 	    first_psn == a->flow->expected_psn && a->flow->next_number != FC_NUMBER_UNKNOWN &&
@@ -140,7 +142,7 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 		message->flags |= a->flow->next_counted ? FC_MESSAGE_COUNTED : 0;
 	}
 	if (!near->before && !near->after)
-		message->previous = a->flow->last_message; /* long overwritten, or 0 */
+		message->previous = a->flow->last_message; /* 0, or already overwritten */
 	if (near->after) {
 		fc_touch_message(a->parser, near->after);
 		near->after->previous = position;
@@ -152,14 +154,14 @@ struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbo
 		a->flow->expected_psn = fc_message_stop(message);
 	a->flow->messages++;
 	FC_STORE_RELEASE(&flows->header->messages_made, position);
-	/* Last: pairs with fc_flows_message() */
+	/* written last: pairs with fc_flows_message() */
 	FC_STORE_RELEASE(&message->position, position);
 	return message;
 }
 
-/* The number the line flag gives `message`, if flag minus number stood still
- * over the two nearest earlier messages that have both. Each message lost
- * between took at least one PSN, so the count cannot grow faster. */
+/* The number of `message` by its line flag, if flag minus number is equal in the two nearest
+ * earlier messages that have both. Each lost message between took at least one PSN, so the count
+ * cannot grow faster than the PSN. */
 static uint64_t number_by_flag(const struct fc_flows *flows, const struct fc_message *message)
 {
 	const struct fc_message *known[2] = { NULL, NULL };
@@ -183,7 +185,7 @@ static uint64_t number_by_flag(const struct fc_flows *flows, const struct fc_mes
 	return ahead >= 1 && ahead <= room ? nearest->number + ahead : FC_NUMBER_UNKNOWN;
 }
 
-/* Goes on with the run of the record before it, if nothing lies between. */
+/* Adds the message to the run of the previous record if nothing is missing between them. */
 static bool join_run(const struct fc_message *before, struct fc_message *message)
 {
 	if (!before || before->kind != FC_KIND_WRITE ||
@@ -196,8 +198,8 @@ static bool join_run(const struct fc_message *before, struct fc_message *message
 	return moved;
 }
 
-/* Number and whether it is a count, from the record before or the line flag; and its place
- * in its run. Whether any of them changed. */
+/* Sets number, whether it is a count, and position in the run, from the previous record or the
+ * line flag. Returns whether any of them changed. */
 static bool number_one(const struct fc_flows *flows, const struct fc_flow *flow,
 		       struct fc_message *message)
 {
@@ -234,12 +236,12 @@ static void number_from(struct fc_arrival *a, struct fc_message *message)
 	struct fc_message *later[FC_RENUMBER_MAX];
 	int count = 0;
 
-	/* One that came late may be what those behind it went on with. */
+	/* A late message can give numbers to the messages after it. */
 	if (!number_one(flows, a->flow, message) && a->flow->last_message == message->position)
 		return;
 	for (uint64_t position = a->flow->last_message; position != message->position; count++) {
 		struct fc_message *behind = fc_message_at(flows, position);
-		/* Too many behind it: they keep what they have. */
+		/* With too many messages after it, those keep their numbers. */
 		if (!behind || count == FC_RENUMBER_MAX)
 			return;
 		later[count] = behind;
@@ -252,7 +254,7 @@ static void number_from(struct fc_arrival *a, struct fc_message *message)
 	}
 }
 
-/* What begins behind `last`, the last message of its flow. */
+/* Sets what the message after `last`, the flow's last message, starts with. */
 static void go_on_after(struct fc_flow *flow, const struct fc_message *last)
 {
 	const bool known = last->number != FC_NUMBER_UNKNOWN;
@@ -263,7 +265,7 @@ static void go_on_after(struct fc_flow *flow, const struct fc_message *last)
 	flow->run_next = last->kind == FC_KIND_WRITE ? last->nth + 1 : 0;
 }
 
-/* The last message of a flow but for those that may be anybody's; NULL: none of the nearest. */
+/* The last message of a flow that is not unproven; NULL: none among the nearest ones. */
 static const struct fc_message *last_believed(const struct fc_flows *flows,
 					      const struct fc_flow *flow)
 {

@@ -1,5 +1,5 @@
-/* Loads and stores every file needs: big-endian wire words, publication order,
- * cache geometry. No state, no includes of ours. */
+/* Loads and stores that every file needs: big-endian fields, release and acquire, cache geometry.
+ * No state; includes no header of the project. */
 #ifndef FC_COMMON_H
 #define FC_COMMON_H
 
@@ -11,8 +11,8 @@
 #define FC_CACHE_LINE_BYTES 64
 #define FC_HUGE_PAGE_BYTES (2u * 1024 * 1024)
 
-/* A position is published after the bytes it covers; the reader's acquire makes
- * those bytes visible. Every use names its partner in a comment. */
+/* A position is published (release) after the bytes it covers; the reader's acquire makes those
+ * bytes visible. Each use names its counterpart in a comment. */
 #define FC_LOAD_ACQUIRE(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define FC_STORE_RELEASE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 

@@ -1,4 +1,4 @@
-/* Bytes that two packets of one PSN differ on: no step that holds them is exact. */
+/* Bytes in which two packets with the same PSN differ. A step that contains them is not exact. */
 #include "fc_staging_ops.h"
 
 void fc_contest(struct fc_extractor *x, const struct fc_home *home, const struct fc_piece *piece)
@@ -10,8 +10,8 @@ void fc_contest(struct fc_extractor *x, const struct fc_home *home, const struct
 				  piece->payload_bytes);
 }
 
-/* Does the message that lives at `home` have these bytes there already? In a shard a packet
- * is compared as it is placed; what was not there yet counts as contested all the same. */
+/* Whether the message at `home` has the same bytes already. In a shard a packet is compared while
+ * it is placed; bytes that were missing count as contested as well. */
 static bool is_confirmed(struct fc_extractor *x, const struct fc_home *home, uint64_t offset_bytes,
 			 const struct fc_piece *piece)
 {
@@ -35,7 +35,7 @@ void fc_contest_packet(struct fc_extractor *x, uint64_t rival, const struct fc_h
 	const uint64_t kind = fc_home_kind(home);
 	if (kind != FC_HOME_STAGED && kind != FC_HOME_SHARD)
 		return;
-	/* Each owner unwraps PSNs for itself. */
+	/* Each owner unwraps PSNs on its own. */
 	const uint64_t nth = (piece->psn - m.first_psn) & 0xffffff;
 	if (fc_bytes_of_packet(&m, nth) != piece->payload_bytes)
 		return;

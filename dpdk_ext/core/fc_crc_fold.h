@@ -1,5 +1,4 @@
-/* CRC-32 by carry-less multiplication: what its twins share with whoever makes one while it does
- * something else with the same bytes. Where the CPU has pclmul. */
+/* CRC-32 by carry-less multiplication (pclmul): code that fc_icrc.c and fc_sha256.c share. */
 #ifndef FC_CRC_FOLD_H
 #define FC_CRC_FOLD_H
 
@@ -9,9 +8,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Folding constants: x^n mod P, reflected, for the distances named; from V.
- * Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"
- * (Intel, 2009), its appendix for 512 and 128 bits; 2048 by the same formula. */
+/* Folding constants: x^n mod P, bit-reflected, for the given distances, from V. Gopal et al.,
+ * "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009), appendix, for 512
+ * and 128 bits; 2048 by the same formula. */
 #define FOLD_2048_LOW 0x011542778aull
 #define FOLD_2048_HIGH 0x01322d1430ull
 #define FOLD_512_LOW 0x0154442bd4ull
@@ -37,7 +36,7 @@ CLMUL_TARGET static inline __m128i load(const uint8_t *p)
 	return _mm_loadu_si128((const __m128i *)p);
 }
 
-/* Four lanes at a distance of 512 bits to one. */
+/* Combines four lanes at a distance of 512 bits to one. */
 CLMUL_TARGET static inline __m128i join(const __m128i *x)
 {
 	const __m128i by = _mm_set_epi64x((long long)FOLD_128_HIGH, (long long)FOLD_128_LOW);
@@ -45,8 +44,8 @@ CLMUL_TARGET static inline __m128i join(const __m128i *x)
 	return fold(fold(fold(x[0], by, x[1]), by, x[2]), by, x[3]);
 }
 
-/* Shuffles that move a block by n bytes, zeros behind it: towards its start from
- * shifts + 16 + n, towards its end from shifts + 16 - n. */
+/* Shuffle masks that move a block by n bytes and fill with zeros: towards its start from shifts +
+ * 16 + n, towards its end from shifts + 16 - n. */
 /* clang-format off */
 static const uint8_t shifts[48] = {
 	0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
@@ -55,8 +54,8 @@ static const uint8_t shifts[48] = {
 };
 /* clang-format on */
 
-/* The last `count` < 16 bytes: the first `count` bytes of x become a block of their
- * own, the others and the rest the last. At least 16 bytes lie before p. */
+/* Folds the last `count` < 16 bytes: the first `count` bytes of x form a block of their own, the
+ * remaining bytes and the rest the last block. At least 16 bytes must precede p. */
 CLMUL_TARGET static inline __m128i fold_rest(__m128i x, __m128i by, const uint8_t *p, size_t count)
 {
 	const __m128i keep = load(shifts + 16 + count);
@@ -66,7 +65,7 @@ CLMUL_TARGET static inline __m128i fold_rest(__m128i x, __m128i by, const uint8_
 	return fold(first, by, last);
 }
 
-/* What is left after the last 64 bytes, then 128 bits to 32 by Barrett. */
+/* Reduces what is left after the last 64 bytes: 128 bits to 32 by Barrett reduction. */
 CLMUL_TARGET static inline uint32_t finish(__m128i x, const uint8_t *p, size_t count)
 {
 	const __m128i by = _mm_set_epi64x((long long)FOLD_128_HIGH, (long long)FOLD_128_LOW);
@@ -86,12 +85,12 @@ CLMUL_TARGET static inline uint32_t finish(__m128i x, const uint8_t *p, size_t c
 	return (uint32_t)_mm_extract_epi32(_mm_xor_si128(x, quotient), 1);
 }
 
-/* A CRC-32 that goes on, 64 bytes at a time: each 16 of them folded by themselves. */
+/* State of a CRC-32 over 64 bytes at a time, as four lanes of 16 bytes. */
 struct folding {
 	__m128i lanes[4], before;
 };
 
-/* before: as of fc_crc32. */
+/* before: as in fc_crc32. */
 CLMUL_TARGET static inline void begin_folding(struct folding *crc, uint32_t before)
 {
 	for (int lane = 0; lane < 4; lane++)
@@ -99,7 +98,7 @@ CLMUL_TARGET static inline void begin_folding(struct folding *crc, uint32_t befo
 	crc->before = _mm_cvtsi32_si128((int)~before);
 }
 
-/* Lane 0 to 3 in turn. */
+/* Call for lanes 0 to 3 in turn. */
 CLMUL_TARGET static inline void fold_in(struct folding *crc, int lane, __m128i raw)
 {
 	const __m128i by = _mm_set_epi64x((long long)FOLD_512_HIGH, (long long)FOLD_512_LOW);
@@ -111,7 +110,7 @@ CLMUL_TARGET static inline void fold_in(struct folding *crc, int lane, __m128i r
 	crc->lanes[lane] = fold(crc->lanes[lane], by, raw);
 }
 
-/* Of one block at least. */
+/* Requires at least one block. */
 CLMUL_TARGET static inline uint32_t end_folding(const struct folding *crc)
 {
 	return ~finish(join(crc->lanes), NULL, 0);

@@ -1,5 +1,5 @@
-/* A frame being taken apart: what fc_link.c (Ethernet to UDP) and fc_parse.c
- * (BTH to ICRC) hand each other. */
+/* State while a frame is decoded, shared by fc_link.c (Ethernet to UDP) and fc_parse.c (BTH to
+ * ICRC). */
 #ifndef FC_DECODING_H
 #define FC_DECODING_H
 
@@ -10,8 +10,8 @@ struct fc_decoding {
 	struct fc_cursor c;
 	const uint8_t *frame;
 	struct fc_packet *out;
-	bool snapped;     /* the capture kept less than was on the wire */
-	unsigned tunnels; /* entered so far */
+	bool snapped;     /* truncated by the capture */
+	unsigned tunnels; /* number of tunnels so far */
 };
 
 static inline uint32_t fc_at(const struct fc_decoding *d)
@@ -24,7 +24,7 @@ static inline enum fc_verdict fc_truncated(const struct fc_decoding *d)
 	return d->snapped ? FC_SNAPPED : FC_MALFORMED;
 }
 
-/* Ends the cursor where a length field says; what lies behind is link padding. */
+/* Ends the cursor at a length field; the rest is link padding. */
 static inline bool fc_limit(struct fc_decoding *d, size_t bytes)
 {
 	if (fc_left(&d->c) < bytes)
@@ -38,7 +38,7 @@ static inline uint64_t fc_network(unsigned kind, uint32_t number)
 	return (uint64_t)(kind | FC_NETWORK_SEEN) << FC_NETWORK_KIND_SHIFT | number;
 }
 
-/* All leave what they find in d->out and return the verdict. */
+/* All return the verdict and write fields to d->out. */
 enum fc_verdict fc_decode_ethernet(struct fc_decoding *d);
 enum fc_verdict fc_decode_ip(struct fc_decoding *d, uint16_t type);
 enum fc_verdict fc_decode_roce(struct fc_decoding *d);

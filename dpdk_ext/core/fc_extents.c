@@ -20,7 +20,7 @@ void fc_extents_close(struct fc_extents *e)
 	e->nodes = NULL;
 }
 
-/* splitmix64's finish: no order of addresses makes the tree deep by itself. */
+/* splitmix64's finalizer: the tree stays balanced for any order of addresses. */
 static uint64_t priority(uint64_t at)
 {
 	at = (at ^ at >> 30) * 0xbf58476d1ce4e5b9ull;
@@ -37,7 +37,7 @@ static void update(struct fc_extents *e, uint32_t node)
 	n->longest = n->longest > right ? n->longest : right;
 }
 
-/* Ranges below `at`, and the others. */
+/* Splits the ranges into those below `at` and the others. */
 static void split(struct fc_extents *e, uint32_t node, uint64_t at, uint32_t *below,
 		  uint32_t *others)
 {
@@ -75,7 +75,7 @@ void fc_extents_add(struct fc_extents *e, uint64_t at, uint64_t bytes)
 	const uint32_t node = e->unused;
 	uint32_t below, above;
 
-	/* As many as there are gaps between blocks: there is a node for each. */
+	/* There are as many nodes as there can be gaps between blocks. */
 	if (!node || !bytes)
 		return;
 	e->unused = e->nodes[node].left;
@@ -84,7 +84,7 @@ void fc_extents_add(struct fc_extents *e, uint64_t at, uint64_t bytes)
 	e->root = join(e, join(e, below, node), above);
 }
 
-/* Takes the range out that begins at `at`. */
+/* Removes the range that begins at `at`. */
 static void drop(struct fc_extents *e, uint64_t at)
 {
 	uint32_t below, node, above;

@@ -1,5 +1,5 @@
-/* Spans of slots to their homes, each span committed as a whole; and the same
- * for what Python asks between spans. */
+/* Moves the packets of slots to their destinations, one committed span at a time, and executes
+ * what Python requests between spans. */
 #include "fc_extract.h"
 
 #include <errno.h>
@@ -10,12 +10,12 @@
 #include "fc_roce.h"
 #include "fc_staging_ops.h"
 
-/* Slots ahead whose headers and whose payloads are fetched. */
+/* Slots ahead whose headers, and whose payloads, are prefetched. */
 #define HEADERS_AHEAD 8
 #define PAYLOADS_AHEAD 2
 
-/* Takes back, latest first, what was changed since the last commit. The journal is whole until all
- * of it is taken back and the shard says so: killed before, all is taken back again. */
+/* Undoes the changes since the last commit, latest first. The journal stays complete until all of
+ * them are undone and the shard's `undone` says so; a kill before repeats it. */
 static int roll_back(struct fc_extractor *x)
 {
 	struct fc_staging_header *h = x->staging->header;
@@ -29,8 +29,8 @@ static int roll_back(struct fc_extractor *x)
 		const struct fc_map *map = in_shard && x->shard ? &x->shard->map : &x->staging->map;
 		const uint64_t at = entry->where & ~FC_IN_SHARD;
 		if (in_shard && !x->shard)
-			return fc_fail(EINVAL, "the extractor's journal speaks of a shard: "
-					       "open it with its shard");
+			return fc_fail(EINVAL, "the extractor's journal has entries of a shard: "
+					       "open it together with its shard");
 		if (at % 8 || at + 8 > map->bytes)
 			return fc_fail(EINVAL, "the extractor's journal is torn");
 		*(uint64_t *)(map->base + at) = entry->before;
@@ -44,8 +44,8 @@ static int roll_back(struct fc_extractor *x)
 	return 0;
 }
 
-/* What counts where no slot moved is committed before the journal's end: a kill between the two
- * takes the change back, and the count with it. */
+/* Counters of a change without moved slots are committed before the journal is emptied: a kill
+ * between the two undoes both. */
 static void restore_counters(struct fc_extractor *x)
 {
 	struct fc_reader *reader = x->ring->reader;
@@ -134,8 +134,8 @@ void fc_change_begin(struct fc_extractor *x)
 		fc_set(x, &counters[i], counters[i]);
 }
 
-/* Counters, then position, then the journal's end; without a new position the
- * journal's end alone commits. */
+/* Commits in this order: counters, tail, empty journal. Without a new tail, emptying the journal
+ * commits. */
 static void commit(struct fc_extractor *x, uint64_t tail)
 {
 	struct fc_reader *reader = x->ring->reader;
@@ -156,19 +156,19 @@ void fc_change_end(struct fc_extractor *x)
 	commit(x, x->ring->reader->tail);
 }
 
-/* Has the packet bytes that a message may want? */
+/* Whether the extractor needs the packet's bytes. */
 static bool is_of_write(const struct fc_mark *mark)
 {
 	switch (mark->verdict) {
 	case FC_WRITE:
 		return mark->message;
 	case FC_REFUSED:
-		/* Its receiver refused it, but it was sent; and a refusal may be made up. */
+		/* The receiver refused it, but it was sent; and the NAK may be forged. */
 		return mark->message && fc_is_write(mark->opcode);
 	case FC_ORPHAN:
 		return true;
 	case FC_DOUBTFUL:
-		/* It may be what the sender sent, and a copy of it made up. */
+		/* Perhaps the real packet, and the one that was taken for it is forged. */
 		return fc_is_write(mark->opcode) && !fc_has_reth(mark->opcode);
 	default:
 		return false;
@@ -201,7 +201,7 @@ static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slo
 	enum fc_slot_end end = FC_SLOT_DONE;
 
 	if (is_of_write(&mark)) {
-		/* The parser is another process: its word is checked, not believed. */
+		/* The parser is another process: its values are checked. */
 		if (mark.flow >= FC_FLOWS_MAX || mark.payload_bytes > FC_HELD_BYTES ||
 		    (uint32_t)mark.payload_at + mark.payload_bytes > room)
 			x->counters->ignored_packets++;
@@ -215,8 +215,8 @@ static enum fc_slot_end extract_slot(struct fc_extractor *x, const struct fc_slo
 	return end;
 }
 
-/* The header of a slot far ahead, and the payload of a nearer one whose header is
- * here by now: a packet is too short for the CPU to see a pattern in it. */
+/* Prefetches the header of a slot far ahead, and the payload of a nearer one whose header is
+ * cached by now: packets are too short for the CPU's own prefetcher. */
 static void prefetch(const struct fc_extractor *x, uint64_t position)
 {
 	const uint8_t *far_slot = (const uint8_t *)fc_ring_slot(x->ring, position + HEADERS_AHEAD);

@@ -14,7 +14,7 @@ _Static_assert(sizeof(struct fc_flow) == 640 && offsetof(struct fc_flow, last_ns
 		       offsetof(struct fc_message, number) == 64,
 	       "what a packet changes lies in one cache line of each record");
 
-/* 2^26 records are 8 GiB: more than a ring of any size needs. */
+/* 2^26 records take 8 GiB, more than any ring needs. */
 #define MESSAGES_MAX (1ull << 26)
 
 struct layout {
@@ -54,9 +54,10 @@ int fc_flows_create(const char *path, uint64_t messages, struct fc_flows *out)
 {
 	memset(out, 0, sizeof *out);
 	if (!good_size(messages))
-		return fc_fail(EINVAL,
-			       "a pool of %llu messages: must be a power of two from 4 to %llu",
-			       (unsigned long long)messages, MESSAGES_MAX);
+		return fc_fail(
+			EINVAL,
+			"message pool of %llu records: must be a power of two from 4 to %llu",
+			(unsigned long long)messages, MESSAGES_MAX);
 	const struct layout at = layout_for(messages);
 	const int code = fc_map_create(path, at.end, &out->map);
 	if (code < 0)
@@ -134,12 +135,12 @@ int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_
 	if (position == 0 || FC_LOAD_ACQUIRE(&message->position) != position)
 		return 0;
 	*out = *message;
-	/* pairs with the release fence there: what was read is of no later record */
+	/* pairs with the release fence there: no later record was read */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return FC_LOAD_ACQUIRE(&message->position) == position;
 }
 
-/* The addresses as words; each is read the way it was written, not across. */
+/* The addresses as words; each word is read as it was written. */
 static inline void key_words(const struct fc_flow_key *key, uint64_t words[5])
 {
 	memcpy(words, key->source, 16);
@@ -147,8 +148,7 @@ static inline void key_words(const struct fc_flow_key *key, uint64_t words[5])
 	words[4] = (uint64_t)key->partition << 32 | key->dest_qp;
 }
 
-/* Odd constants of splitmix64 and its kin, multiplied side by side; quality decides
- * speed only. */
+/* Odd constants of splitmix64 and similar; the quality of the hash affects only speed. */
 uint64_t fc_key_hash(const struct fc_flow_key *key)
 {
 	uint64_t words[5];
@@ -170,7 +170,8 @@ static bool key_equal(const struct fc_flow_key *a, const struct fc_flow_key *b)
 	return !((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2]) | (x[3] ^ y[3]) | (x[4] ^ y[4]));
 }
 
-/* The entry of `key`, or the empty one where it would go: at most half are used. */
+/* The index entry of `key`, or the empty one where it belongs. At most half of the entries are
+ * used. */
 static uint64_t *index_entry(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash)
 {
 	uint64_t at = hash >> 32;
@@ -184,7 +185,7 @@ static uint64_t *index_entry(struct fc_flows *flows, const struct fc_flow_key *k
 	}
 }
 
-/* The first owner in the first network, or NULL. */
+/* The first owner in the key's first network, or NULL. */
 static struct fc_flow *head_of(struct fc_flows *flows, const struct fc_flow_key *key, uint64_t hash)
 {
 	const uint64_t entry = *index_entry(flows, key, hash);
@@ -201,8 +202,8 @@ struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_packet *p, 
 		       : fc_network_find(flows, head, p->network);
 }
 
-/* The first line of a record. Readers may have it of a parser that was killed since: whose it is
- * is not touched where it is right. */
+/* Sets the first cache line of a record. Readers may have it from a parser that was killed, so it
+ * is written only where it differs. */
 static void name_flow(const struct fc_arrival *a, struct fc_flow *flow, uint32_t incarnation)
 {
 	const struct fc_flow named = {
@@ -246,7 +247,7 @@ struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation)
 		flow->owner = FC_OWNER_SILENT;
 		flows->header->silent_flows++;
 	}
-	if (!*entry) /* else it is one more owner of a key that has one */
+	if (!*entry) /* else: another owner of an existing key */
 		*entry = a->hash >> 32 << 32 | (used + 1);
 	flows->header->flows_made = used + 1;
 	if (flows->header->flows_used < used + 1) /* pairs with fc_flows_used() */
@@ -258,7 +259,7 @@ struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a)
 {
 	struct fc_flow *flow = a->flow;
 
-	/* Found before the packets just before this one changed who is first, or where? */
+	/* Whether packets just before this one may have changed the first owner or its position. */
 	if (FC_UNLIKELY(!flow || flow->owner & FC_OWNER_SEVERAL ||
 			flow->network != a->packet->network))
 		flow = fc_flow_find(a->parser->flows, a->packet, a->hash);
@@ -294,8 +295,7 @@ void fc_owner_drop(struct fc_parser *parser, struct fc_flow *before, struct fc_f
 	dropped->owner &= (uint8_t)~FC_OWNER_SEVERAL;
 }
 
-/* Takes out of the list of `first` the one owner beside it that there is least reason to
- * believe in: the one that sent least. */
+/* Removes from the list of `first` the other owner with the fewest packets. */
 static void drop_weakest(struct fc_parser *parser, struct fc_flow *first)
 {
 	struct fc_flow *before = first, *weakest = NULL, *before_weakest = NULL;
@@ -377,7 +377,7 @@ void fc_undo_end(struct fc_flows *flows)
 	FC_STORE_RELEASE(&flows->header->undo_used_bytes, 0);
 }
 
-/* The entry that ends at `used`: its old bytes, or NULL where it cannot be one. */
+/* The journal entry that ends at `used`: the old bytes; NULL: not a valid entry. */
 static const uint8_t *undo_entry(const struct fc_flows *flows, uint64_t used,
 				 struct fc_undo_tail *tail)
 {
@@ -398,8 +398,8 @@ int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed)
 
 	if (used > FC_UNDO_BYTES)
 		return fc_fail(EINVAL, "the undo journal of the flow table is torn");
-	/* Latest first: what was changed twice in a span comes back as it was before both. Killed
-	 * here, the next one begins again at the end and comes to the same. */
+	/* Latest first: a record that was changed twice in a span gets its oldest value. If killed
+	 * here, the next parser starts again at the end, with the same result. */
 	while (header->undo_base_position == parsed && used) {
 		struct fc_undo_tail tail;
 		const uint8_t *before = undo_entry(flows, used, &tail);

@@ -1,5 +1,4 @@
-/* The flow table and the parser as other files and Python see them. Read by the
- * compiler and by cffi. */
+/* The flow table and the parser, for other files and Python. Read by the compiler and by cffi. */
 #ifndef FC_FLOW_API_H
 #define FC_FLOW_API_H
 
@@ -8,8 +7,8 @@
 #include "fc_shm.h"
 
 enum {
-	FC_NO_FLOW = 0x7fffffff, /* mark.flow of frames that belong to none */
-	FC_SPAN_SLOTS = 256,     /* slots between two commits, at most */
+	FC_NO_FLOW = 0x7fffffff, /* mark.flow of frames without a flow */
+	FC_SPAN_SLOTS = 256,     /* most slots between two commits */
 };
 
 struct fc_flows {
@@ -20,28 +19,28 @@ struct fc_flows {
 	struct fc_message *messages;
 	uint8_t *undo;
 	uint64_t mask;         /* messages - 1 */
-	struct fc_jump *jumps; /* the parser's own (fc_jumps.c); NULL for anybody else */
+	struct fc_jump *jumps; /* parser only (fc_jumps.c); else NULL */
 };
 
 struct fc_parser;
 
-/* `messages`: pool records, a power of two, at least twice the slots of the ring. */
+/* `messages`: records in the pool, a power of two, at least twice the slots of the ring. */
 int fc_flows_create(const char *path, uint64_t messages, struct fc_flows *out);
-/* Opens and checks magic, layout version and every size. Only the parser opens
- * it writable; what a killed one left half done, fc_parser_open() takes back. */
+/* Opens the file and checks magic, layout version and all sizes. Only the parser opens it
+ * writable; fc_parser_open() then rolls back what a killed parser left unfinished. */
 int fc_flows_open(const char *path, int writable, struct fc_flows *out);
 void fc_flows_close(struct fc_flows *flows);
 uint64_t fc_flows_used(const struct fc_flows *flows);
 uint64_t fc_flows_messages_made(const struct fc_flows *flows);
-/* Copies the record named `position`; 1, or 0 when the pool no longer has it. */
+/* Copies the record at `position`; returns 1, or 0 if the pool no longer has it. */
 int fc_flows_message(const struct fc_flows *flows, uint64_t position, struct fc_message *out);
 
-/* The parser of `ring`, writing `flows`; both must outlive it. icrc_every: check
- * the ICRC of every n-th slot, 0 of none. */
+/* Opens the parser of `ring` with flow table `flows`; both must outlive it. icrc_every: check the
+ * ICRC of every n-th slot; 0: none. */
 int fc_parser_open(struct fc_ring *ring, struct fc_flows *flows, uint32_t icrc_every,
 		   struct fc_parser **out);
 void fc_parser_close(struct fc_parser *parser);
-/* Marks up to `limit` slots and commits them in spans. Returns the slots parsed. */
+/* Parses up to `limit` slots and commits them in spans. Returns the number of parsed slots. */
 int64_t fc_parse_span(struct fc_parser *parser, uint64_t limit);
 
 #endif

@@ -1,9 +1,16 @@
-/* Inside the parser: its state, the undo journal, and what its files call of
- * each other. fc_flow.c: table; fc_network.c: tenants; fc_holes.c: which PSNs are missing;
- * fc_chain.c: messages in PSN order; fc_jumps.c: short ways through them; fc_laps.c: blind times
- * of all PSNs; fc_owner.c: incarnations; fc_message.c: packets into messages; fc_rival.c: which
- * other ones claim them; fc_send.c: those of SENDs; fc_refuse.c: what receivers refused;
- * fc_span.c: spans. */
+/* Internal interface of the parser: its state, the undo journal, functions shared by its files.
+ * fc_flow.c     flow table
+ * fc_network.c  networks of tenants with equal addresses
+ * fc_holes.c    missing PSNs
+ * fc_chain.c    messages in PSN order
+ * fc_jumps.c    skip pointers through the messages
+ * fc_laps.c     pauses in which all PSNs may have passed
+ * fc_owner.c    successive owners of a queue pair
+ * fc_message.c  packets into messages
+ * fc_rival.c    other messages that a packet may belong to
+ * fc_send.c     packets into SENDs
+ * fc_refuse.c   requests that a receiver refused
+ * fc_span.c     the parser's loop */
 #ifndef FC_FLOW_OPS_H
 #define FC_FLOW_OPS_H
 
@@ -16,29 +23,29 @@
 
 #define FC_PSN_ORIGIN (1ull << 32)
 #define FC_NUMBER_UNKNOWN UINT64_MAX
-/* More packets than any NIC has in flight or a switch can reorder: beyond,
- * a PSN says nothing about its neighbours. */
+/* More packets than a NIC has in flight or a switch can reorder: at a larger distance a PSN says
+ * nothing about its neighbours. */
 #define FC_PSN_FAR 65536
-/* After so many PSNs they are the same again. */
+/* PSNs repeat after this many packets. */
 #define FC_PSN_LAP (1ull << 24)
-/* They take longer on any port, in nanoseconds. */
+/* Nanoseconds; on any port, a lap of all PSNs takes longer. */
 #define FC_PAUSE_NS 20000000ull
 #define FC_INDEX_ENTRIES (2u * FC_FLOWS_MAX)
 #define FC_UNDO_BYTES (1u << 20)
-/* More than one packet can add to the journal: two flows, and a message with
- * FC_RENUMBER_MAX after it, or FC_REFUSE_MAX that are refused at once. */
+/* More bytes than one packet can add to the journal: two flows, and a message with FC_RENUMBER_MAX
+ * after it, or FC_REFUSE_MAX that are refused at once. */
 #define FC_UNDO_PACKET_BYTES 131072
 #define FC_REFUSE_MAX 1024
 #define FC_RENUMBER_MAX 64
-/* Messages that may give way to one. */
+/* Most messages that give way to one message. */
 #define FC_RIVALS_MAX 32
-/* Slots decoded before the first of them is assembled: enough to hide what misses the
- * first cache, few enough that two batches' payloads stay in it. */
+/* Slots decoded before the first is assembled: enough to hide cache misses, few enough that the
+ * payloads of two batches stay in the L1 cache. */
 #define FC_BATCH_SLOTS 4
-/* Slots whose addresses are at hand: this batch and what is fetched ahead. */
+/* Slots whose addresses are computed: this batch and those prefetched. */
 #define FC_LINED_SLOTS 64
 
-/* Is it a write or a SEND packet: part of a message that a flow is followed for? */
+/* Whether it is a write or SEND packet, which is part of a message. */
 static inline bool fc_is_of_message(const struct fc_packet *p)
 {
 	return p->verdict == FC_WRITE || p->verdict == FC_SEND;
@@ -57,53 +64,54 @@ struct fc_parser {
 	struct fc_flows *flows;
 	struct fc_parse_counters counters;
 	uint32_t icrc_every;
-	/* Parts of records journalled since the span began bear its epoch. */
+	/* A part of a record that was journalled in this span has its epoch. */
 	uint32_t epoch;
 	struct fc_message_epochs *message_epochs;
-	struct fc_jump *jumps; /* by record; `flows` names them, too */
+	struct fc_jump *jumps; /* by record; also in `flows` */
 	struct fc_flow_epochs flow_epochs[FC_FLOWS_MAX];
 	struct fc_host_pairs host_pairs;
 	uint64_t hashes[FC_BATCH_SLOTS];
 	struct fc_packet packets[FC_BATCH_SLOTS];
-	struct fc_slot *slots[FC_LINED_SLOTS]; /* by position, those just before lined_up */
+	struct fc_slot *slots[FC_LINED_SLOTS]; /* addresses by position, up to lined_up */
 	uint64_t lined_up, left_in_page;
 	uint8_t *next_slot;
 	struct fc_flow *found[FC_BATCH_SLOTS]; /* before the batch changed any; or NULL */
 };
 
-/* A packet on its way into its flow. */
+/* A packet while it is assigned to its flow. */
 struct fc_arrival {
 	struct fc_parser *parser;
 	const struct fc_packet *packet;
 	const uint8_t *frame;
 	struct fc_flow *flow;
-	struct fc_flow *list; /* the first owner of the key in the packet's network */
+	struct fc_flow *list; /* first owner of the key in the packet's network */
 	struct fc_mark *mark;
 	uint64_t hash, now_ns;
 	uint64_t psn;      /* unwrapped */
-	bool summed;       /* its ICRC is right, or nobody wants to know */
-	bool leapt;        /* its owner goes on far from where it was */
-	bool contested;    /* its owner is silent while another one of the key sends */
-	uint32_t standing; /* enum fc_message_standing of the message it begins */
-	/* Not FC_WRITE: it is of no network that its queue pair is followed in, and this its verdict. */
+	bool summed;       /* the ICRC is right, or was not checked */
+	bool leapt;        /* its owner continues far from where it was */
+	bool contested;    /* its owner is silent while another owner of the key sends */
+	uint32_t standing; /* enum fc_message_standing of the message that it begins */
+	/* Not FC_WRITE: verdict on a packet from a network in which its queue pair is not
+	 * followed. */
 	enum fc_verdict outside;
 };
 
-/* Where a PSN falls among the messages of its flow. */
+/* Position of a PSN among the messages of its flow. */
 struct fc_neighbours {
-	struct fc_message *at;     /* covers the PSN */
-	struct fc_message *before; /* the nearest that ends at or before it */
-	struct fc_message *after;  /* the nearest that starts behind it */
+	struct fc_message *at;     /* message that contains the PSN */
+	struct fc_message *before; /* nearest message that ends at or before it */
+	struct fc_message *after;  /* nearest message that starts after it */
 	bool forgotten;            /* older records are gone or too far back */
 };
 
-/* Behind the old bytes of each entry, so that the journal is read from its end. */
+/* Follows the old bytes of each entry, so that the journal can be read from its end. */
 struct fc_undo_tail {
-	uint64_t offset; /* of the record in the file */
+	uint64_t offset; /* of the record, in the file */
 	uint64_t bytes;
 };
 
-/* Copies `bytes` at `record` into the journal; from here on a kill brings them back. */
+/* Copies `bytes` at `record` to the journal; from now on they are restored after a kill. */
 static inline void fc_journal(struct fc_parser *parser, const void *record, uint32_t bytes)
 {
 	struct fc_flows *flows = parser->flows;
@@ -116,14 +124,14 @@ static inline void fc_journal(struct fc_parser *parser, const void *record, uint
 
 	memcpy(entry, record, bytes);
 	memcpy(entry + padded, &tail, sizeof tail);
-	/* A kill keeps program order, so the compiler is the only one to hold back. */
+	/* A kill preserves program order, so only the compiler must not reorder. */
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 	flows->header->undo_used_bytes += padded + sizeof tail;
 	__atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Each record has parts that are journalled apart, once a span each: what every
- * packet changes is small. A part is touched before it is changed. */
+/* The parts of a record are journalled separately, once per span each, since what every packet
+ * changes is small. A part is touched before it is changed. */
 static inline void fc_touch(struct fc_parser *parser, uint32_t *epoch, const void *part,
 			    uint32_t bytes)
 {
@@ -162,7 +170,7 @@ static inline void fc_touch_message_packet(struct fc_parser *parser, struct fc_m
 		 offsetof(struct fc_message, number) - offsetof(struct fc_message, last_ns));
 }
 
-/* All of it. */
+/* The whole record. */
 static inline void fc_touch_message(struct fc_parser *parser, struct fc_message *message)
 {
 	uint32_t *epoch = &parser->message_epochs[message - parser->flows->messages].rest;
@@ -176,9 +184,8 @@ static inline void fc_touch_message(struct fc_parser *parser, struct fc_message 
 	}
 }
 
-/* The record named `position`, or NULL. Half the pool is never read again: a
- * mark names records that must stay until the extractor has seen it, one ring
- * of slots later. */
+/* The record at `position`, or NULL. Half of the pool is never reused early: a mark names records
+ * that must stay until the extractor has read it, one ring of slots later. */
 static inline struct fc_message *fc_message_at(const struct fc_flows *flows, uint64_t position)
 {
 	if (position == 0 || flows->header->messages_made - position > flows->mask / 2)
@@ -192,7 +199,7 @@ static inline uint64_t fc_message_stop(const struct fc_message *message)
 	return message->first_psn + message->packets;
 }
 
-/* Does `message` reach to or behind what the receiver of `flow` refused? */
+/* Whether `message` extends to or beyond what the receiver of `flow` refused. */
 static inline bool fc_stops_beyond_refusal(const struct fc_flow *flow,
 					   const struct fc_message *message)
 {
@@ -215,7 +222,7 @@ static inline uint32_t fc_packets_of(uint32_t length_bytes, uint32_t pmtu_bytes)
 	return packets ? (uint32_t)packets : 1;
 }
 
-/* PSNs the message that starts with this RETH packet spans. */
+/* Number of PSNs of the message that starts with this RETH packet. */
 static inline uint32_t fc_packets_from_reth(const struct fc_packet *p)
 {
 	return p->opcode == FC_RC_WRITE_FIRST ? fc_packets_of(p->length_bytes, p->payload_bytes)
@@ -232,73 +239,74 @@ uint64_t fc_key_hash(const struct fc_flow_key *key);
 /* The first owner of the packet's key in its network, or NULL. */
 struct fc_flow *fc_flow_find(struct fc_flows *flows, const struct fc_packet *p, uint64_t hash);
 struct fc_flow *fc_flow_find_or_make(struct fc_arrival *a);
-/* A record for the packet's key; NULL if the table is full. */
+/* A new record for the packet's key; NULL: the table is full. */
 struct fc_flow *fc_flow_make(struct fc_arrival *a, uint32_t incarnation);
 void fc_undo_begin(struct fc_parser *parser, uint64_t position);
 void fc_undo_end(struct fc_flows *flows);
-/* Takes back what a killed parser had not committed. -EINVAL if the journal is torn. */
+/* Rolls back what a killed parser had not committed. Returns -EINVAL if the journal is torn. */
 int fc_undo_roll_back(struct fc_flows *flows, uint64_t parsed);
 
 /* fc_holes.c: [start, stop) are PSNs of a->flow. */
 bool fc_holes_missing(const struct fc_flow *flow, uint64_t psn);
 uint64_t fc_holes_missing_in(const struct fc_flow *flow, uint64_t start, uint64_t stop);
-/* Notes that [start, stop) was seen; false if all of it was before. */
+/* Marks [start, stop) as seen; returns false if all of it was seen before. */
 bool fc_holes_see(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
-/* What came of [start, stop) was somebody else's: all of it is missing again. */
+/* Marks [start, stop) as missing again: its packets were another owner's. */
 void fc_holes_unsee(struct fc_parser *parser, struct fc_flow *flow, uint64_t start, uint64_t stop);
 
-/* fc_jumps.c: of all records of the table; false: no memory. */
+/* fc_jumps.c: allocates the skip pointers of all records; false: no memory. */
 bool fc_jumps_open(struct fc_parser *parser);
 void fc_jumps_close(struct fc_parser *parser);
-/* Where to go on from `message`, behind `psn`, towards it: a position, or 0. */
+/* Position of a record between `message` and `psn` from which to continue the search; 0: none. */
 uint64_t fc_jump_before(const struct fc_flows *flows, const struct fc_message *message,
 			uint64_t psn);
-/* The record named `position` stands behind `before` in its chain, or behind none that is kept. */
+/* Links the record at `position` after `before` in its chain; NULL: after no record that is kept.
+ */
 void fc_jump_set(struct fc_flows *flows, uint64_t position, const struct fc_message *before);
-/* It stands in no chain any more. */
+/* Removes a record's skip pointer, since it left its chain. */
 void fc_jump_forget(struct fc_flows *flows, const struct fc_message *message);
 
-/* fc_laps.c: did all PSNs pass once before this write, which seems to follow `last`? */
+/* fc_laps.c: whether all PSNs passed once before this write, which seems to follow `last`. */
 bool fc_lap_on(struct fc_arrival *a, const struct fc_message *last);
 
 /* fc_chain.c */
 struct fc_neighbours fc_chain_find(const struct fc_flows *flows, const struct fc_flow *flow,
 				   uint64_t psn);
-/* Are keys of `flow` known, and `rkey` none of them? */
+/* Whether keys of `flow` are known and `rkey` is not one of them. */
 bool fc_chain_foreign_rkey(const struct fc_flows *flows, const struct fc_flow *flow, uint32_t rkey);
-/* A new record of a->flow between its neighbours, not yet numbered or published. */
+/* Adds a record to a->flow between its neighbours; it is not numbered or published yet. */
 struct fc_message *fc_chain_insert(struct fc_arrival *a, const struct fc_neighbours *near,
 				   uint64_t first_psn, uint32_t packets);
-/* Numbers `message` and those behind it that can be numbered now. */
+/* Numbers `message`, and messages after it that can be numbered now. */
 void fc_chain_number(struct fc_arrival *a, struct fc_message *message);
 
-/* Takes `message` out of the chain of a->flow, whose PSNs are missing again: it was made up,
- * as far as can be told, and whoever goes on with it goes on in vain. */
+/* Removes `message`, which is probably forged, from the chain of a->flow; its PSNs are missing
+ * again. */
 void fc_chain_withdraw(struct fc_arrival *a, struct fc_message *message);
-/* Takes `message` out of the chain of a->flow; its record stays, without packets. */
+/* Removes `message` from the chain of a->flow; its record stays, without packets. */
 void fc_chain_remove(struct fc_arrival *a, struct fc_message *message);
 
-/* fc_message.c: is the packet older than every record kept? */
+/* fc_message.c: whether the packet is older than all records that are kept. */
 bool fc_is_forgotten(const struct fc_arrival *a, const struct fc_neighbours *near);
-/* Marks a packet that came before, and counts it. */
+/* Marks and counts a packet that was seen before. */
 void fc_note_again(struct fc_arrival *a);
-/* a->flow becomes the next owner's, its neighbours none. FC_WRITE, or why not. */
+/* Makes a->flow that of a new owner and empties `near`. Returns FC_WRITE, or why not. */
 enum fc_verdict fc_begin_owner(struct fc_arrival *a, struct fc_neighbours *near);
 
-/* Is a packet without RETH what message `m` has at this PSN? */
+/* Whether a packet without RETH is what message `m` has at this PSN. */
 bool fc_fits_message(const struct fc_arrival *a, const struct fc_message *m);
 
-/* fc_send.c: a SEND packet into its message. */
+/* fc_send.c: assigns a SEND packet to its message. */
 enum fc_verdict fc_place_send(struct fc_arrival *a);
 
-/* fc_refuse.c: a NAK that puts the queue pair in error. */
+/* fc_refuse.c: handles a NAK that puts the queue pair in error. */
 enum fc_verdict fc_note_refusal(struct fc_arrival *a);
 
-/* fc_rival.c: names in the mark the message that this write packet may be of, too. said: what
- * became of it. */
+/* fc_rival.c: writes to the mark another message that this write packet may belong to. said: the
+ * packet's verdict. */
 void fc_note_rival(struct fc_arrival *a, enum fc_verdict said);
 
-/* fc_message.c: every RoCE packet that belongs to a flow; returns its verdict. */
+/* fc_message.c: assigns any RoCE packet to its flow; returns its verdict. */
 enum fc_verdict fc_assemble(struct fc_arrival *a);
 
 #endif

@@ -1,23 +1,23 @@
-/* Packets whose message is not known: each in a place of its own until it is. What finds them
- * lies in this process' memory, and costs as much with a thousand places as with one. */
+/* Packets whose message is not known yet, each in a place of its own. The index is in this
+ * process's memory; a lookup costs the same for any number of places. */
 #include <errno.h>
 
 #include "fc_error.h"
 #include "fc_staging_ops.h"
 
-/* So far behind what its flow sends by now a packet's message never comes. */
+/* PSNs behind the newest one of its flow, beyond which the message of a packet never arrives. */
 #define PSN_FAR_BEHIND 65536
-/* PSNs that are looked for together. */
+/* log2 of the PSNs per bucket. */
 #define PSN_SHIFT 6
 #define BUCKETS 4096u
 
-/* Who goes first for room: what no plan follows before what one does, and of either what two
- * copies differ on after the others, since it keeps a step from being whole. */
+/* Order in which packets are dropped for room: those without a plan before those with one; of
+ * both, packets whose copies differ last, because they keep a step from being exact. */
 enum rank {
 	RANK_STRANGE,
 	RANK_STRANGE_DIFFERS,
 	RANK_FOLLOWED,
-	RANK_FOLLOWED_DIFFERS, /* does not go */
+	RANK_FOLLOWED_DIFFERS, /* never dropped */
 	RANKS,
 };
 
@@ -43,7 +43,7 @@ static void enlist(struct fc_extractor *x, uint32_t index)
 
 	own->rank = (uint8_t)rank_of(x, &x->staging->held[index]);
 	uint32_t older = p->newest[own->rank];
-	/* In the order in which they came: the newest is the last but where copies differ. */
+	/* In order of arrival; the newest is the last, unless copies differ. */
 	while (older && x->staging->held[older - 1].order > x->staging->held[index].order) {
 		newer = older;
 		older = p->of[older - 1].older;
@@ -99,7 +99,7 @@ static int by_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The lists of all that is held, as plans are now. */
+/* Rebuilds the lists of all kept packets by the present plans. */
 static void rank_anew(struct fc_extractor *x)
 {
 	struct fc_places *p = &x->places;
@@ -157,7 +157,7 @@ uint64_t fc_held_find(struct fc_extractor *x, uint64_t flow, uint64_t start, uin
 
 	if (!h->held_used || start >= stop)
 		return UINT64_MAX;
-	/* A message longer than all buckets: each place once. */
+	/* A message with more PSNs than buckets: look at every place once. */
 	if ((stop - start) >> PSN_SHIFT > h->held_max) {
 		for (uint64_t i = 0; i < h->held_max; i++)
 			if (all[i].used && all[i].flow == flow && all[i].psn >= start &&
@@ -196,7 +196,7 @@ void fc_held_ignore(struct fc_extractor *x, uint64_t flow)
 	}
 }
 
-/* The place of a copy with as many bytes; UINT64_MAX: there is none. */
+/* The place of a copy with the same number of bytes; UINT64_MAX: none. */
 static uint64_t find_copy(struct fc_extractor *x, const struct fc_piece *piece)
 {
 	const struct fc_held *all = x->staging->held;
@@ -208,13 +208,13 @@ static uint64_t find_copy(struct fc_extractor *x, const struct fc_piece *piece)
 	return UINT64_MAX;
 }
 
-/* A place that was free under the last commit too; UINT64_MAX: there is none. */
+/* A place that was free at the last commit, too; UINT64_MAX: none. */
 static uint64_t take_place(struct fc_extractor *x)
 {
 	struct fc_places *p = &x->places;
 	const uint32_t first = p->free[p->free_from];
 
-	/* All behind it became free later. */
+	/* the others became free later */
 	if (!p->free_count || x->place_freed[first] == x->change)
 		return UINT64_MAX;
 	p->free_from = (p->free_from + 1) % x->staging->header->held_max;
@@ -222,7 +222,7 @@ static uint64_t take_place(struct fc_extractor *x)
 	return first;
 }
 
-/* Who is to go so that `piece` finds room, every place being taken; UINT64_MAX: nobody. */
+/* The packet to drop for `piece` when all places are used; UINT64_MAX: none. */
 static uint64_t find_victim(struct fc_extractor *x, const struct fc_piece *piece)
 {
 	const struct fc_places *p = &x->places;
@@ -235,7 +235,7 @@ static uint64_t find_victim(struct fc_extractor *x, const struct fc_piece *piece
 	for (unsigned rank = RANK_STRANGE; rank <= last; rank++)
 		if (p->oldest[rank])
 			return p->oldest[rank] - 1;
-	/* All of them copies that differ: those whose message never comes keep no step back. */
+	/* All of them differ: drop copies whose message will never arrive. */
 	for (uint32_t i = p->oldest[RANK_FOLLOWED_DIFFERS]; i; i = p->of[i - 1].newer) {
 		const struct fc_held *held = &x->staging->held[i - 1];
 		if (held->flow == piece->flow && held->psn + PSN_FAR_BEHIND < piece->psn)
@@ -256,7 +256,7 @@ static bool give_up(struct fc_extractor *x, const struct fc_piece *piece)
 	return true;
 }
 
-/* Two copies of the packet that is held there are not the same. */
+/* Records that two copies of the kept packet differ. */
 static void note_differs(struct fc_extractor *x, uint32_t index)
 {
 	if (x->staging->held[index].differs)

@@ -15,11 +15,11 @@
 
 enum {
 	SPIN_POLLS = 64,             /* empty polls before the first pause */
-	REST_POLLS = 64,             /* empty polls with one pause before it doubles */
-	END_POLLS = 1024,            /* empty polls after which a file is over */
-	LAST_POLLS = 1024,           /* after a stop, at a source that never pauses */
-	PACE_SLEEP_NS_MAX = 1000000, /* so that a stop is heard */
-	HANG_S = 5,                  /* copy engines need microseconds */
+	REST_POLLS = 64,             /* empty polls with one pause length before it doubles */
+	END_POLLS = 1024,            /* empty polls after which a file source has ended */
+	LAST_POLLS = 1024,           /* polls after a stop, at a source that never runs empty */
+	PACE_SLEEP_NS_MAX = 1000000, /* longest sleep, so that a stop is noticed */
+	HANG_S = 5,                  /* seconds; copy engines need microseconds */
 };
 
 static uint64_t clock_ns(clockid_t clock)
@@ -58,7 +58,7 @@ int fc_capture_create(const struct fc_capture_request *request, struct fc_ring *
 	capture->source_frame = capture->commit.source_frames;
 	capture->skip = request->table ? capture->source_frame : 0;
 	if (request->queue == 0)
-		(void)rte_eth_stats_reset(request->port); /* we add to `before` */
+		(void)rte_eth_stats_reset(request->port); /* counted on top of `before` */
 	*out = capture;
 	return 0;
 }
@@ -81,7 +81,7 @@ void fc_capture_note_missed(struct fc_capture *capture, uint64_t frames)
 	FC_STORE_RELEASE(&capture->missed, frames); /* pairs with read_stats() */
 }
 
-/* The NIC counts per port, so the first queue's ring tells for all. */
+/* The NIC counts per port, so only the first queue's ring records these counters. */
 static void read_stats(struct fc_capture *capture)
 {
 	struct fc_capture_counters *counters = &capture->commit.counters;
@@ -108,7 +108,8 @@ static void step_copies(struct fc_capture *capture)
 	fc_retire(capture);
 }
 
-/* A full ring stops a file, never a live source; copies under way must have a place. */
+/* Frames to poll for: a full ring pauses a file source, never a live one; each copy in flight
+ * needs an entry in fc_copies. */
 static uint32_t poll_limit(struct fc_capture *capture)
 {
 	uint64_t limit = FC_BURST_MAX;
@@ -125,7 +126,7 @@ static uint32_t poll_limit(struct fc_capture *capture)
 	return (uint32_t)limit;
 }
 
-/* Frames in hand, polled for when there are none. */
+/* Polls the source if no frames are pending. */
 static void take_frames(struct fc_capture *capture)
 {
 	if (capture->held_first < capture->held_count)
@@ -148,7 +149,7 @@ static void take_frames(struct fc_capture *capture)
 	}
 }
 
-/* Nanoseconds until frame `source_frame` is due; time runs from the first one. */
+/* Nanoseconds until frame `source_frame` is due, counted from the first frame. */
 static uint64_t due_in_ns(struct fc_capture *capture, uint64_t now_ns)
 {
 	const struct fc_timetable *table = capture->want.table;
@@ -176,7 +177,7 @@ static bool finished(const struct fc_capture *capture)
 	return want->table && capture->source_frame >= want->table->frames;
 }
 
-/* Takes in the frames that are due; returns how many. */
+/* Accepts the frames that are due; returns their number. */
 static uint32_t accept_due(struct fc_capture *capture)
 {
 	const uint64_t now_ns = clock_ns(CLOCK_REALTIME);
@@ -200,7 +201,8 @@ static uint32_t accept_due(struct fc_capture *capture)
 	return capture->held_first - begin;
 }
 
-/* A quiet source is looked at ever less often: it would else take a third of a core. */
+/* Pause in microseconds. It grows while the source is quiet; polling without a pause takes a third
+ * of a core. */
 static uint32_t rest_us(const struct fc_capture *capture)
 {
 	uint32_t rest_us = capture->want.idle_us;
@@ -225,7 +227,7 @@ static void idle(struct fc_capture *capture)
 	}
 }
 
-/* Waits for the copies under way and gives back what was polled and not taken. */
+/* Waits for the copies in flight and frees frames that were polled but not accepted. */
 static int wind_up(struct fc_capture *capture)
 {
 	const uint64_t give_up_ns = clock_ns(CLOCK_MONOTONIC) + HANG_S * SECOND_NS;
@@ -245,7 +247,7 @@ static int wind_up(struct fc_capture *capture)
 	return 0;
 }
 
-/* What lay in the NIC's queue when the stop came is still ours to take. */
+/* Accepts the frames that were in the NIC's queue when the stop came. */
 static void sweep(struct fc_capture *capture)
 {
 	if (!capture->ring->header->live_source)
@@ -271,7 +273,8 @@ static int receive(struct fc_capture *capture)
 		if (table && capture->empty_polls >= END_POLLS &&
 		    capture->copies.first == capture->copies.next)
 			return fc_fail(ENODATA,
-				       "the file gave %llu of its %llu frames and then nothing",
+				       "the file source delivered %llu of its %llu frames and then "
+				       "no more",
 				       (unsigned long long)capture->source_frame,
 				       (unsigned long long)table->frames);
 		idle(capture);
@@ -282,7 +285,7 @@ static int receive(struct fc_capture *capture)
 
 int fc_capture_run(struct fc_capture *capture)
 {
-	/* A thread DPDK does not know has no buffer cache and polls at half the rate. */
+	/* A thread that DPDK does not know has no mbuf cache and polls at half the rate. */
 	const bool foreign = rte_lcore_id() == LCORE_ID_ANY;
 
 	if (foreign && rte_thread_register() < 0)

@@ -1,5 +1,5 @@
-/* The receive loop taken apart: fc_capture.c polls and paces, fc_admit.c gives
- * frames their slots and counts them. Not read by cffi. */
+/* State of the receive loop: fc_capture.c polls and paces, fc_admit.c assigns slots and counts.
+ * Not read by cffi. */
 #ifndef FC_CAPTURE_STATE_H
 #define FC_CAPTURE_STATE_H
 
@@ -13,9 +13,9 @@ struct fc_capture {
 	struct fc_ring *ring;
 	struct fc_copies copies;
 	struct fc_capture_commit commit;
-	struct fc_capture_counters before; /* what the commit held when we began */
-	uint64_t position, tail;           /* next slot to fill; tail as last seen */
-	uint64_t source_frame, skip;       /* next ordinal; frames to pass over */
+	struct fc_capture_counters before; /* counters in the last commit before this run */
+	uint64_t position, tail;           /* next slot to fill; last known tail */
+	uint64_t source_frame, skip;       /* ordinal of the next frame; frames to skip */
 	struct rte_mbuf *held[FC_BURST_MAX];
 	uint32_t held_first, held_count;
 	uint64_t pace_start_ns, pace_stamp_ns;
@@ -25,12 +25,12 @@ struct fc_capture {
 	uint32_t stop; /* written by another thread */
 };
 
-/* Whether no slot is free; looks at tail again before it says so. */
+/* Whether no slot is free; reads the tail again before it returns true. */
 bool fc_ring_is_full(struct fc_capture *capture);
-/* Gives the next frame a slot, or none, as a flight of its own. */
+/* Adds the next frame as a flight, with a slot if one is free. */
 void fc_admit(struct fc_capture *capture, struct rte_mbuf *mbuf, uint64_t now_ns);
-/* Moves head to the first copy still under way, with the counters of just the
- * frames below it, so that a restart neither loses nor doubles a frame. */
+/* Moves head to the oldest copy in flight, with the counters of exactly the frames below it, so
+ * that a restart neither loses nor repeats a frame. */
 void fc_retire(struct fc_capture *capture);
 
 #endif

@@ -14,7 +14,7 @@ int fc_copies_create(struct fc_copies *copies, uint64_t flights, struct fc_dma *
 	memset(copies, 0, sizeof *copies);
 	copies->flights = calloc(flights, sizeof *copies->flights);
 	if (!copies->flights)
-		return fc_fail(ENOMEM, "no memory for %llu frames under way",
+		return fc_fail(ENOMEM, "no memory for %llu frames in flight",
 			       (unsigned long long)flights);
 	copies->mask = flights - 1;
 	copies->engine = engine;
@@ -41,8 +41,8 @@ static void gather(const struct fc_flight *flight)
 	}
 }
 
-/* Whole cache lines where the buffer has them: a last line written in part would
- * first be read from memory. What lies behind the frame in its slot is nobody's. */
+/* Copies whole cache lines where the source buffer allows it: a partly written last line would
+ * first be read from memory. Bytes of the slot after the frame are unused. */
 static void copy_in_one(const struct fc_flight *flight)
 {
 	const uint32_t whole = (flight->frame_bytes + FC_CACHE_LINE_BYTES - 1) /

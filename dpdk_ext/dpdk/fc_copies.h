@@ -1,6 +1,5 @@
-/* Frames on their way from packet buffer to slot, in the order they came. Two
- * ways to copy, the CPU's and the engines', behind the same two functions:
- * submit and complete. Not read by cffi. */
+/* Frames in flight from packet buffer to slot, in order of arrival. The CPU and the copy engines
+ * copy behind the same two functions, submit and complete. Not read by cffi. */
 #ifndef FC_COPIES_H
 #define FC_COPIES_H
 
@@ -19,13 +18,13 @@ enum fc_outcome {
 enum fc_copied_by {
 	FC_BY_CPU,
 	FC_BY_ENGINE,
-	FC_BY_CPU_INSTEAD, /* the engine had no room, or failed */
+	FC_BY_CPU_INSTEAD, /* the engine was full or failed */
 };
 
-/* Everything that is counted of a frame is counted when its flight ends, so that
- * the counters committed with a head are those of the frames below it. */
+/* A frame in flight. Its counters are added when the flight ends, so that the counters committed
+ * with a head are those of the frames below it. */
 struct fc_flight {
-	struct rte_mbuf *mbuf; /* NULL once its bytes are no longer needed */
+	struct rte_mbuf *mbuf; /* NULL once its bytes are copied */
 	uint8_t *to;
 	uint32_t frame_bytes;
 	uint8_t done, outcome, copied_by, snapped, segments;
@@ -33,7 +32,7 @@ struct fc_flight {
 
 struct fc_copies {
 	struct fc_flight *flights;
-	uint64_t first, submitted, next; /* ordinals: oldest, first to submit, next to come */
+	uint64_t first, submitted, next; /* ordinals: oldest, next to submit, next to add */
 	uint64_t mask;
 	struct fc_dma *engine; /* NULL: the CPU copies */
 };
@@ -41,13 +40,13 @@ struct fc_copies {
 int fc_copies_create(struct fc_copies *copies, uint64_t flights, struct fc_dma *engine);
 void fc_copies_destroy(struct fc_copies *copies);
 
-/* Starts every flight added since the last call; packet buffers are given back
- * when their bytes have been copied. */
+/* Starts all flights added since the last call. Packet buffers are freed when their bytes are
+ * copied. */
 void fc_copies_submit(struct fc_copies *copies);
-/* Marks the flights that have ended. Order among them is not given. */
+/* Marks the flights that have ended, in any order. */
 void fc_copies_complete(struct fc_copies *copies);
 
-/* The CPU's copy of one flight; engines fall back to it. */
+/* Copies one flight with the CPU, also where an engine could not. */
 void fc_flight_copy(struct fc_flight *flight, enum fc_copied_by by);
 
 static inline struct fc_flight *fc_flight_at(const struct fc_copies *copies, uint64_t ordinal)

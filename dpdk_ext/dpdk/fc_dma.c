@@ -1,5 +1,5 @@
-/* dmadev is marked experimental in 22.11 and stable, unchanged, from 23.11 on:
- * the only such calls here. */
+/* The dmadev API is experimental in 22.11 and stable, without changes, from 23.11 on. It is the
+ * only experimental API used here. */
 #define ALLOW_EXPERIMENTAL_API
 #include "fc_dma.h"
 
@@ -24,20 +24,20 @@ enum { VCHAN = 0, COMPLETIONS_MAX = 64 };
 
 struct device {
 	int16_t id;
-	uint8_t virtual_addresses; /* takes VAs; else IOVAs */
-	uint8_t submitted;         /* has copies that its doorbell was not rung for */
-	uint64_t started, ended;   /* copies */
-	uint64_t *flights;         /* [FC_FLIGHTS]: which flight the n-th copy is of */
+	uint8_t virtual_addresses; /* 1: uses virtual addresses, 0: IOVAs */
+	uint8_t submitted;         /* 1: has copies without a doorbell yet */
+	uint64_t started, ended;   /* number of copies */
+	uint64_t *flights;         /* [FC_FLIGHTS] ordinal of the flight of the n-th copy */
 };
 
 struct fc_dma {
 	struct device devices[FC_DMA_DEVICES_MAX];
 	uint32_t count, next, order;
-	uint32_t registered; /* the ring, with rte_extmem_register */
+	uint32_t registered; /* 1: the ring is registered (rte_extmem_register) */
 	uint64_t overtaken, random;
-	const uint8_t *base; /* the ring's mapping */
+	const uint8_t *base; /* start of the ring's mapping */
 	uint64_t bytes;
-	rte_iova_t *pages; /* IOVA of each 2 MiB page of it; NULL where IOVA is VA */
+	rte_iova_t *pages; /* IOVA of each 2 MiB page; NULL: IOVA equals VA */
 };
 
 static int no_such_engine(const char *name)
@@ -71,7 +71,7 @@ static int open_device(struct device *device, const char *name, const struct fc_
 	device->id = (int16_t)id;
 	int code = rte_dma_info_get(device->id, &what);
 	if (code == 0 && !(what.dev_capa & RTE_DMA_CAPA_MEM_TO_MEM))
-		return fc_fail(ENOTSUP, "%s does not copy from memory to memory", name);
+		return fc_fail(ENOTSUP, "%s cannot copy from memory to memory", name);
 	device->virtual_addresses = (what.dev_capa & RTE_DMA_CAPA_SVA) && !want->by_iova;
 	if (code == 0)
 		code = rte_dma_configure(device->id, &conf);
@@ -84,11 +84,12 @@ static int open_device(struct device *device, const char *name, const struct fc_
 			       name, want->descriptors, rte_strerror(-code));
 	device->flights = calloc(FC_FLIGHTS, sizeof *device->flights);
 	if (!device->flights)
-		return fc_fail(ENOMEM, "no memory for what copy engine %s has under way", name);
+		return fc_fail(ENOMEM, "no memory for the copies in flight of copy engine %s",
+			       name);
 	return 0;
 }
 
-/* Physical addresses: a slot never crosses a 2 MiB page, but it may cross one of 4 KiB. */
+/* Finds the physical addresses: a slot never crosses a 2 MiB page, but may cross a 4 KiB page. */
 static int find_pages(struct fc_dma *dma, const struct fc_ring *ring)
 {
 	const uint64_t count = ring->map.bytes / FC_HUGE_PAGE_BYTES;
@@ -105,7 +106,7 @@ static int find_pages(struct fc_dma *dma, const struct fc_ring *ring)
 	for (uint64_t page = 0; page < count; page++) {
 		const volatile uint8_t *at = dma->base + page * FC_HUGE_PAGE_BYTES;
 
-		(void)*at; /* a page has no address before its first use */
+		(void)*at; /* a page has no physical address before it is touched */
 		dma->pages[page] = rte_mem_virt2phy((const void *)(uintptr_t)at);
 		if (dma->pages[page] == RTE_BAD_IOVA)
 			return fc_fail(EFAULT, "page %llu of the ring has no physical address",
@@ -114,8 +115,8 @@ static int find_pages(struct fc_dma *dma, const struct fc_ring *ring)
 	return 0;
 }
 
-/* Only for engines that go through the IOMMU or past it: the ring is not the
- * EAL's memory, so nobody else maps it for them. */
+/* Registers the ring for engines that do not use process addresses: its memory is not part of the
+ * EAL, so that nobody else maps it for them. */
 static int register_ring(struct fc_dma *dma, const struct fc_ring *ring)
 {
 	const uint64_t page = ring->map.huge_pages ? FC_HUGE_PAGE_BYTES : 4096;
@@ -129,7 +130,7 @@ static int register_ring(struct fc_dma *dma, const struct fc_ring *ring)
 		return code;
 	if (rte_extmem_register(ring->map.base, dma->bytes, dma->pages,
 				(unsigned int)(dma->pages ? dma->bytes / page : 0), page) < 0)
-		return fc_fail(rte_errno, "DPDK does not take the ring as memory: %s",
+		return fc_fail(rte_errno, "DPDK cannot register the memory of the ring: %s",
 			       rte_strerror(rte_errno));
 	dma->registered = 1;
 	if (rte_vfio_is_enabled("vfio") <= 0)
@@ -281,7 +282,7 @@ static uint16_t ask(struct fc_dma *dma, struct device *device, struct fc_copies 
 	return count;
 }
 
-/* xorshift64: any order will do, the same one every time. */
+/* xorshift64: pseudo-random and repeatable. */
 static uint32_t draw(struct fc_dma *dma)
 {
 	dma->random ^= dma->random << 13;

@@ -1,4 +1,4 @@
-/* The engines' side of fc_copies.h. Not read by cffi. */
+/* The engines' implementation of fc_copies.h. Not read by cffi. */
 #ifndef FC_DMA_OPS_H
 #define FC_DMA_OPS_H
 

@@ -14,8 +14,8 @@
 
 #include "fc_error.h"
 
-/* DPDK says why on its log only, so the log is kept: the first lines, since the
- * first complaint is the cause and the later ones repeat it. */
+/* DPDK reports causes only on its log, so the beginning of the log is stored: the first message is
+ * the cause, later ones repeat it. */
 static char kept[2048];
 static size_t kept_bytes;
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,7 +66,7 @@ int fc_eal_start(int argc, char **argv)
 		return fc_fail(ENOMEM, "no memory for DPDK's log");
 	setvbuf(log, NULL, _IOLBF, 0);
 	rte_log_set_global_level(RTE_LOG_WARNING);
-	/* On failure rte_errno may be 0: the return value is the word. */
+	/* On failure rte_errno may be 0; only the return value is reliable. */
 	if (rte_eal_init(argc, argv) < 0) {
 		char why[400];
 

@@ -14,7 +14,7 @@
 
 enum { MBUF_CACHE = 256 };
 
-/* "none", or the names, so that a typing error is seen at once. */
+/* Names of all ports, or "none", for error messages. */
 static void list_ports(char *out, size_t room)
 {
 	size_t used = 0;
@@ -31,7 +31,8 @@ static void list_ports(char *out, size_t room)
 	}
 }
 
-/* A vdev whose probe fails leaves no port, yet the EAL starts: so the name is looked up. */
+/* Looks the port up by name: if the probe of a vdev fails the EAL starts nevertheless, without its
+ * port. */
 static int find_port(const char *name, uint16_t *id)
 {
 	char ports[160], why[256];
@@ -51,8 +52,8 @@ static void configure(const struct fc_port_request *request, const struct rte_et
 	const uint32_t mtu = request->frame_bytes_max - RTE_ETHER_HDR_LEN;
 
 	memset(out, 0, sizeof *out);
-	/* af_packet refuses more than 1518 bytes and delivers jumbo frames all the
-	 * same: whatever says it cannot is left at its default. */
+	/* af_packet refuses an MTU above 1518 bytes, but delivers jumbo frames nevertheless; a
+	 * driver that does not support the MTU keeps its default. */
 	if (dev->max_rx_pktlen >= mtu + overhead && dev->max_mtu >= mtu)
 		out->rxmode.mtu = (uint16_t)mtu;
 	if (request->mbuf_room_bytes < request->frame_bytes_max)
@@ -74,7 +75,7 @@ static int setup_queues(const struct fc_port_request *request, uint16_t id,
 	if (code < 0 && code != -ENOTSUP)
 		return fc_fail(-code, "%s refuses %u descriptors: %s", request->name, rx,
 			       rte_strerror(-code));
-	/* Nothing is ever sent, but drivers are used to having both kinds. */
+	/* Nothing is sent, but drivers expect both kinds of queues. */
 	for (uint16_t queue = 0; queue < request->queues; queue++) {
 		code = rte_eth_rx_queue_setup(id, queue, rx, SOCKET_ID_ANY, NULL, pool);
 		if (code == 0)
@@ -146,16 +147,18 @@ int fc_port_open(const struct fc_port_request *request, struct fc_port *out)
 	memset(out, 0, sizeof *out);
 	if (request->mbuf_room_bytes + RTE_PKTMBUF_HEADROOM > UINT16_MAX || !request->queues ||
 	    request->frame_bytes_max <= RTE_ETHER_HDR_LEN || request->frame_bytes_max > UINT16_MAX)
-		return fc_fail(EINVAL, "%s: %u queues, buffers of %u and frames of %u bytes",
-			       request->name, request->queues, request->mbuf_room_bytes,
-			       request->frame_bytes_max);
+		return fc_fail(
+			EINVAL,
+			"%s: %u queues, buffers of %u and frames of %u bytes are not possible",
+			request->name, request->queues, request->mbuf_room_bytes,
+			request->frame_bytes_max);
 	int code = find_port(request->name, &out->id);
 	if (code < 0)
 		return code;
 	code = rte_eth_dev_info_get(out->id, &dev);
 	if (code < 0)
-		return fc_fail(-code, "%s tells nothing of itself: %s", request->name,
-			       rte_strerror(-code));
+		return fc_fail(-code, "%s: its device information cannot be read: %s",
+			       request->name, rte_strerror(-code));
 	if (request->queues > dev.max_rx_queues)
 		return fc_fail(EINVAL, "%s has %u receive queues, %u were asked for", request->name,
 			       dev.max_rx_queues, request->queues);

@@ -1,7 +1,6 @@
-/* What net_pcap does not hand on: when each frame of a file was captured and how
- * long it was on the wire. Its time stamps add nanoseconds to microseconds (in
- * 22.11 to 24.11 alike) and cannot be undone, and it knows no end of file; so
- * the file is read once beforehand. Read by the compiler and by cffi. */
+/* Time stamps and wire lengths of the frames of a file, which DPDK's net_pcap does not pass on: it
+ * adds nanoseconds to microseconds (22.11 to 24.11), which cannot be undone, and it does not
+ * report the end of the file. So the file is read once before. Read by the compiler and by cffi. */
 #ifndef FC_TIMETABLE_H
 #define FC_TIMETABLE_H
 
@@ -17,7 +16,7 @@ struct fc_timetable {
 	struct fc_stamp *stamps; /* [frames] */
 };
 
-/* 0, or -errno with fc_pcap's sentence: no capture, or torn. */
+/* Returns 0, or -errno with the message of fc_pcap: not a capture, or torn. */
 int fc_timetable_read(const char *path, struct fc_timetable *out);
 void fc_timetable_free(struct fc_timetable *table);
 

@@ -1,12 +1,11 @@
-/* How long a frame was on the wire, where the source keeps that to itself. Not
- * read by cffi. */
+/* Length of a frame on the wire, for sources that do not report it. Not read by cffi. */
 #ifndef FC_WIRE_LENGTH_H
 #define FC_WIRE_LENGTH_H
 
 #include "fc_roce.h"
 
-/* The length its (outer) IP header states, at least `frame_bytes`: af_packet cuts
- * long frames and calls them good. `seen` bytes of the frame are at `frame`. */
+/* The length from the (outer) IP header, at least `frame_bytes`: af_packet truncates long frames
+ * without marking them. `seen` bytes of the frame are at `frame`. */
 static inline uint32_t fc_wire_length(const uint8_t *frame, uint32_t seen, uint32_t frame_bytes)
 {
 	struct fc_cursor c = { frame, frame + seen };

@@ -1,1 +1,2 @@
-"""Jobs and traffic to try FlowCheck on; nothing but the command line imports this."""
+"""A virtual cluster, training jobs and synthetic traffic to try FlowCheck on. Only the command
+line imports this room."""

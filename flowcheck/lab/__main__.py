@@ -1,4 +1,5 @@
-"""Makes a capture of a data-parallel job: python -m flowcheck.lab OUT.pcap [--steps N] ..."""
+"""Writes a capture of a synthetic data-parallel job: python -m flowcheck.lab OUT.pcap [--steps N]
+..."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def _truth(traffic: SyntheticTraffic) -> str:
 
 
 def main() -> None:
-    """Writes the frames a mirror of one rank's port would copy."""
+    """Writes the frames that a mirror of one rank's port would copy."""
     parser = argparse.ArgumentParser(prog="python -m flowcheck.lab", description=__doc__)
     parser.add_argument("out", type=Path, metavar="OUT.pcap")
     parser.add_argument("--shapes", type=_shapes, default=SyntheticJob.shapes, metavar="64x32,64")

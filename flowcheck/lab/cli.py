@@ -1,4 +1,4 @@
-"""`flowcheck lab`: a cluster on this machine."""
+"""`flowcheck lab`: commands for a virtual cluster on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowcheck.lab.lab_options import (
 )
 
 MORE = "Read on: flowcheck/lab/README.md"
-"""Ends each help text, as cli/shared_options.py, which imports this package, has it."""
+"""Last line of each help text, as in cli/shared_options.py (which this module cannot import)."""
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -34,7 +34,7 @@ Example: `flowcheck lab train` trains a small GPT, kills it, and resumes it from
 """,
 )
 DOWN = 1
-"""Exit code of status for a cluster that is not up."""
+"""Exit code of `lab status` for a cluster that is not up."""
 SCRIPT_FOLLOWS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 for verb in (lab_run_commands.train, lab_run_commands.record, lab_run_commands.cost):

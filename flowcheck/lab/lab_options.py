@@ -70,7 +70,7 @@ def cluster_of(
     *,
     erspan: bool = False,
 ) -> Cluster:
-    """The cluster these options describe. Raises LabError for one that cannot be."""
+    """The cluster that these options describe. Raises ConfigError for one that cannot be built."""
     from flowcheck.lab import cluster
 
     return cluster.Cluster(
@@ -84,5 +84,6 @@ def cluster_of(
 
 
 def end_on_sigterm() -> None:
-    """SIGTERM leaves by SystemExit, so that what was built is taken down on the way."""
+    """Turns SIGTERM into SystemExit, so that everything that was created is removed on the way
+    out."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

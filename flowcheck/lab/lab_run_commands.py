@@ -29,9 +29,15 @@ from flowcheck.lab.lab_options import (
     cluster_of,
     end_on_sigterm,
 )
+from flowcheck.step_numbers import Step
 
 LEAST_IN_TREES = 3
-"""Ranks: of two the tree is a ring's link both ways (README, "Which jobs are followed")."""
+"""Least number of ranks for trees: with two ranks a tree is the ring's link in both directions
+(README, "Which jobs are followed")."""
+
+
+def _step(option: int | None) -> Step | None:
+    return None if option is None else Step(option)
 
 
 def train(
@@ -120,14 +126,14 @@ def train(
         raise ConfigError("--hosts", hosts, TREE_HOSTS(LEAST_IN_TREES))
     mirror = mirror or [f"p{number * hosts}:both" for number in range(jobs)]
     if comes_late:
-        late = LateJoin(join_at=join_at, leave_at=leave_at, gap_at=gap_at)
+        late = LateJoin(join_at=_step(join_at), leave_at=_step(leave_at), gap_at=_step(gap_at))
         no_kill = no_control = True
     plan = LabPlan(
         cluster=cluster_of(name, hosts * jobs, switch, mirror, mtu, erspan=erspan),
         folder=(out or Path("lab-run")).resolve(),
         force=force or out is None,
         steps=steps,
-        kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else kill_at,
+        kill_at=None if no_kill else choose_kill(steps, None) if kill_at is None else Step(kill_at),
         arguments=tuple(context.args),
         protocol=protocol,
         algo=algo,

@@ -1,7 +1,6 @@
-"""A virtual cluster on one machine: hosts, a switch that really mirrors, a checkpoint node.
+"""A virtual cluster on one machine: hosts, a mirroring switch, a checkpoint node.
 
 from flowcheck.lab import cluster
-
 made = cluster.up(cluster.Cluster(hosts=2, mirrors=cluster.parse_mirrors(["p0:both"])))
 process = cluster.run_in(made.host_namespace(0), ["python", "train.py"])
 cluster.down(made.name)

@@ -12,21 +12,20 @@ from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import CLUSTER_IN_USE
 
 ADDRESS = "\0flowcheck-lab-{}"
-"""An abstract name (unix(7)): no file stays of it, and a killed process has none."""
+"""Abstract socket address (unix(7)): it has no file and disappears when its process is killed."""
 ASKED = 128
-"""Others that may wait for the name of the owner (listen(2), backlog). A choice: beyond it nobody
-is told any more."""
+"""Processes that may wait for the owner's name at once (listen(2), backlog). A choice: further
+ones get an error without it."""
 ASK_LIMIT_S = 0.5
-"""Seconds to wait for an owner's answer. A choice: longer delays the error beside a hung owner,
-shorter leaves a busy one unnamed."""
+"""Seconds to wait for the owner's answer. A choice: a longer limit delays the error beside a hung
+owner, a shorter one leaves a busy owner unnamed."""
 
 
 @contextmanager
 def reserved(name: str) -> Iterator[None]:
-    """Cluster `name` is of this process until the `with` ends, or the process does.
-
-    Raises FlowCheckError where a run goes on in it: what a crash left may be swept, this not.
-    """
+    """Context manager that reserves cluster `name` for this process until it ends. Raises
+    FlowCheckError if a run in another process is using it. Leftovers of a crashed run are no
+    obstacle."""
     with socket.socket(socket.AF_UNIX) as own:
         try:
             own.bind(ADDRESS.format(name))

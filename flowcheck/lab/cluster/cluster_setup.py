@@ -1,4 +1,4 @@
-"""`up` and `down`: creates a cluster and removes everything of it."""
+"""`up` and `down`: creates a cluster, and removes all of it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from flowcheck.lab.cluster.namespace_processes import ProcessIdentity
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What `down` found to remove; nothing at all the second time."""
+    """What `down` removed; empty if there was nothing."""
 
     namespaces: tuple[str, ...]
     processes: tuple[ProcessIdentity, ...]
     settings: tuple[str, ...]
-    """Sentences about the machine's settings."""
+    """Sentences about restored settings of the machine."""
     files: bool
 
     def __bool__(self) -> bool:
@@ -35,10 +35,9 @@ class Removed:
 
 
 def up(cluster: Cluster) -> Cluster:
-    """Makes it; what is made when this fails is removed again.
-
-    Raises FlowCheckError: not root, the name is taken, a feature or a program is missing.
-    """
+    """Creates the cluster and returns it; removes everything again if that fails. Raises
+    FlowCheckError if this is not root, the name is taken, or a kernel feature or program is
+    missing."""
     require_root()
     if cluster.switch == "ovs":
         open_vswitch_daemon.require()
@@ -56,7 +55,8 @@ def up(cluster: Cluster) -> Cluster:
 
 
 def down(name: str) -> Removed:
-    """Removes cluster `name`, also one that a crash left, and every process in it."""
+    """Removes cluster `name` and every process in it, also after a crash. Raises FlowCheckError if
+    this is not root, or a process does not end."""
     require_root()
     check_name(name)
     with cluster_state_file.one_at_a_time():
@@ -64,7 +64,7 @@ def down(name: str) -> Removed:
 
 
 def require_root() -> None:
-    """Raises FlowCheckError for anybody else."""
+    """Raises FlowCheckError for any user but root."""
     if os.geteuid() != 0:
         raise FlowCheckError(NEEDS_ROOT())
 

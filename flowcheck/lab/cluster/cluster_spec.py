@@ -22,23 +22,23 @@ from flowcheck.findings.catalog.refused_lab_options import (
 Direction = Literal["rx", "tx"]
 SwitchKind = Literal["bridge", "ovs"]
 HOSTS_MAX = 64
-"""Hosts. A choice: each is a network namespace with processes on one machine."""
+"""Largest number of hosts. A choice: each is a network namespace with processes on one machine."""
 MTUS = (4200, 9000)
-"""Bytes of IP: RoCE's path MTU 4096 with its headers, and the usual jumbo frame."""
+"""Supported IP MTUs in bytes: RoCE's path MTU 4096 with headers, and the usual jumbo frame."""
 MONITOR_ROOM = 128
-"""Bytes the monitor link carries beyond the hosts' MTU: outer IPv4 20, GRE 8, ERSPAN 12, inner
-Ethernet 18, and some to spare. A mirror drops silently what does not fit."""
+"""Bytes by which the monitor link's MTU exceeds the hosts': outer IPv4 20, GRE 8, ERSPAN 12, inner
+Ethernet 18, and a reserve. A mirror silently drops frames that do not fit."""
 NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
 UPLINK = "eth0"
-"""The only interface of a host, and of the checkpoint node."""
+"""Name of the only interface of a host, and of the checkpoint node."""
 MONITOR = "mon0"
-"""The switch's end of the link to the checkpoint node."""
+"""Name of the switch's interface to the checkpoint node."""
 BRIDGE = "br0"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mirror:
-    """One direction of one port, named as a switch does: rx is what the host sent."""
+    """One direction of one port, named from the switch: rx is what the host sends."""
 
     port: int
     direction: Direction
@@ -49,18 +49,19 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Everything `up` makes follows from this. Raises ConfigError for what cannot be made."""
+    """Specification of a cluster; all names and addresses follow from it. Construction raises
+    ConfigError for one that cannot be built."""
 
     name: str = "lab"
     hosts: int = 2
     switch: SwitchKind = "bridge"
     mirrors: tuple[Mirror, ...] = (Mirror(0, "rx"), Mirror(0, "tx"))
     mtu: int = 4200
-    """Bytes of IP per frame between hosts."""
+    """MTU of the hosts: bytes of an IP packet."""
     erspan: bool = False
-    """Copies travel in ERSPAN type II, made by the switch."""
+    """True: the switch sends the copies through an ERSPAN type II tunnel."""
     network: int = 0
-    """n of the hosts' addresses 10.77.n.0/24."""
+    """n in the hosts' addresses 10.77.n.0/24."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -82,28 +83,32 @@ class Cluster:
 
     @property
     def words(self) -> str:
-        """The chosen mirrors, as one writes them."""
+        """The mirrors as the --mirror option writes them."""
         return " ".join(map(str, self.mirrors))
 
     @property
     def monitor_mtu(self) -> int:
+        """MTU of the link to the checkpoint node, bytes."""
         return self.mtu + MONITOR_ROOM
 
     @property
     def switch_namespace(self) -> str:
+        """Network namespace of the switch."""
         return f"{prefix(self.name)}sw"
 
     @property
     def checkpoint_namespace(self) -> str:
+        """Network namespace of the checkpoint node."""
         return f"{prefix(self.name)}ck"
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """All of them, the switch's first."""
+        """All network namespaces, the switch's first."""
         hosts = (self.host_namespace(host) for host in range(self.hosts))
         return (self.switch_namespace, self.checkpoint_namespace, *hosts)
 
     def host_namespace(self, host: int) -> str:
+        """Network namespace of a host."""
         return f"{prefix(self.name)}h{host}"
 
     def address(self, host: int) -> str:
@@ -111,40 +116,40 @@ class Cluster:
         return f"10.77.{self.network}.{host + 1}"
 
     def mac(self, host: int) -> str:
+        """MAC address of a host."""
         return f"02:77:{self.network:02x}:00:00:{host + 1:02x}"
 
     @property
     def checkpoint_mac(self) -> str:
-        """Where ERSPAN's outer frames are addressed to."""
+        """MAC address of the checkpoint node, destination of ERSPAN's outer frames."""
         return f"02:77:{self.network:02x}:00:01:01"
 
     def copies(self, source: int, target: int) -> int:
-        """How often a frame from one host to another arrives at the checkpoint node.
-
-        tc copies at every point a frame passes; Open vSwitch once, however many of the mirror's
-        ports it passes (ofproto-dpif-xlate.c, mirror_packet: a mirror is taken once per packet).
-        """
+        """How often a frame from one host to another arrives at the checkpoint node. tc copies it
+        at each mirrored point that it passes; Open vSwitch copies it once, whatever the number of
+        ports (ofproto-dpif-xlate.c, mirror_packet: each mirror is applied once per packet)."""
         points = {Mirror(source, "rx"), Mirror(target, "tx")} & set(self.mirrors)
         return min(len(points), 1) if self.switch == "ovs" else len(points)
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError for a name that could not be part of a namespace's."""
+    """Raises ConfigError for a name that cannot be part of a namespace's name."""
     if not NAME.fullmatch(name):
         raise ConfigError("name", name, CLUSTER_NAME())
 
 
 def prefix(name: str) -> str:
-    """How the namespaces of cluster `name` begin; no other cluster's begin so."""
+    """Prefix of the namespaces of cluster `name`, different for each cluster."""
     return f"fcl-{name}-"
 
 
 def port_name(port: int) -> str:
+    """Name of the switch's interface to a host."""
     return f"p{port}"
 
 
 def parse_mirrors(words: list[str]) -> tuple[Mirror, ...]:
-    """`["p0:both", "p1:rx"]` as mirrors. Raises ConfigError for a word that is not PORT:WHAT."""
+    """Mirrors from texts such as `["p0:both", "p1:rx"]`. Raises ConfigError for other text."""
     found: list[Mirror] = []
     for word in words:
         match = re.fullmatch(r"p(\d{1,3}):(rx|tx|both)", word)

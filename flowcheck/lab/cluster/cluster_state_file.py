@@ -1,4 +1,4 @@
-"""State file of a cluster, written before anything is made and removed last."""
+"""State file of a cluster, written before anything is created and removed last."""
 
 from __future__ import annotations
 
@@ -21,39 +21,43 @@ from flowcheck.lab.cluster.namespace_processes import ProcessIdentity
 
 FOLDER = Path("/run/flowcheck/lab")
 LOCK_LIMIT_S = 60.0
-"""Seconds to wait for another command that changes the cluster. A choice: longer hangs behind a
-stuck one, shorter fails behind a slow one."""
+"""Seconds to wait for another command that changes a cluster. A choice: a longer limit waits for a
+stuck command, a shorter one fails beside a slow one."""
 LOOK_S = 0.05
-"""Seconds between two tries of the lock. A choice: shorter costs processor time, longer starts
-later."""
+"""Seconds between two attempts to take the lock. A choice: a shorter time costs CPU time, a longer
+one starts later."""
 
 
 class ClusterState(msgspec.Struct, kw_only=True):
-    """Of one cluster. Names of namespaces, links and files follow from `cluster`."""
+    """State of one cluster. Names of namespaces, links and files follow from `cluster`."""
 
     cluster: Cluster
     whole: bool = False
-    """Everything was made; False while it is being made, and after a crash meanwhile."""
+    """True: everything was created. False while it is being created, and after a crash in that
+    time."""
     processes: list[ProcessIdentity] = []
     said: list[str] = []
-    """What was changed on the machine outside the namespaces."""
+    """Sentences about settings of the machine that were changed."""
 
 
 def state_file_path(name: str) -> Path:
+    """Path of the state file of cluster `name`."""
     return FOLDER / f"{name}.json"
 
 
 def folder_of(name: str) -> Path:
-    """Files of the switch's processes."""
+    """Folder for the files of the switch's processes."""
     return FOLDER / name
 
 
 def save(state: ClusterState) -> None:
+    """Writes the state file."""
     write_atomically(state_file_path(state.cluster.name), msgspec.json.encode(state), durable=False)
 
 
 def load(name: str) -> ClusterState | None:
-    """None if there is no such cluster. Raises FlowCheckError for a file that is not ours."""
+    """Reads the state of cluster `name`; None: there is no such cluster. Raises FlowCheckError for
+    a file of another user or another kind."""
     try:
         return msgspec.json.decode(state_file_path(name).read_bytes(), type=ClusterState)
     except FileNotFoundError:
@@ -65,12 +69,12 @@ def load(name: str) -> ClusterState | None:
 
 
 def names() -> list[str]:
-    """Clusters with a state file."""
+    """Names of the clusters that have a state file."""
     return sorted(path.stem for path in FOLDER.glob("*.json"))
 
 
 def forget(name: str) -> bool:
-    """Removes every file of cluster `name`; True if there was one."""
+    """Removes all files of cluster `name`; True if there was one."""
     there = [state_file_path(name), temporary_path(state_file_path(name)), folder_of(name)]
     found = any(path.exists() for path in there)
     shutil.rmtree(folder_of(name), ignore_errors=True)
@@ -81,11 +85,9 @@ def forget(name: str) -> bool:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """One `up` or `down` at a time on this machine; the folder is the lock and leaves no file.
-
-    A child forked by a killed `up` holds the lock until it executes its program, so whoever gets
-    the lock finds every process where it belongs.
-    """
+    """Context manager that allows one `up` or `down` at a time on this machine, by a lock on the
+    folder. A child process of a killed `up` holds the lock until it executes its program; then it
+    is in its namespace and can be found there."""
     descriptor = _lock(time.monotonic() + LOCK_LIMIT_S)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Status of a cluster: its parts as the kernel reports them, counters of the monitor port."""
+"""Status of a cluster: its parts as the kernel reports them, and counters of the monitor port."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from flowcheck.lab.cluster.veth_links import index_of
 
 
 def status(name: str) -> dict[str, Any] | None:
-    """None if there is no such cluster.
+    """Status of cluster `name` for JSON; None: there is no such cluster.
 
-    "state" is "up", or "broken" with a finding per part in "faults", and its sentence in "missing".
-    Counters of the monitor port are frames and bytes since it was made; "dropped" is what did not
-    reach the other end of its cable. What a switch drops before it forwards, nobody received: not
-    in it.
+    "state" is "up" or "broken"; broken parts are listed in "faults" (findings) and "missing"
+    (sentences). Counters of the monitor port are frames and bytes since its creation; "dropped"
+    counts those that did not reach the other end of the link. Frames that the switch drops before
+    it mirrors them are not counted.
     """
     found = cluster_state_file.load(name)
     if found is None:
@@ -68,7 +68,7 @@ def status(name: str) -> dict[str, Any] | None:
 
 
 def describe(cluster: Cluster) -> dict[str, Any]:
-    """What it is made of and what its mirrors see, for programs."""
+    """Parts of the cluster and coverage of its mirrors, for JSON."""
     seen = coverage(range(cluster.hosts), cluster.mirrors)
     return {
         "name": cluster.name,

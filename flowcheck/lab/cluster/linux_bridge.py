@@ -21,7 +21,8 @@ PARENTS: dict[Direction, int] = {"rx": 0xFFFFFFF2, "tx": 0xFFFFFFF3}
 
 
 def copy_to(route: IPRoute, port: int, direction: Direction, monitor: int) -> None:
-    """All frames of one direction of `port` also to `monitor` (interface indices)."""
+    """Adds a tc filter that copies all frames of one direction of `port` to `monitor` (interface
+    indices)."""
     if not any(q["handle"] == TC_H_CLSACT & 0xFFFF0000 for q in route.get_qdiscs(index=port)):
         with needs("tc's hook at a port (clsact)", "CONFIG_NET_SCH_INGRESS"):
             route.tc("add", "clsact", port)
@@ -52,14 +53,14 @@ def _filter(port: int, direction: Direction, monitor: int) -> tcmsg:
 
 
 def remove_mirrors(cluster: Cluster) -> None:
-    """Takes a bridge's mirrors off; all else of the cluster stays as it is."""
+    """Removes the mirrors of a bridge cluster; everything else stays."""
     with netlink(cluster.switch_namespace) as route:
         for port in {mirror.port for mirror in cluster.mirrors}:
             route.tc("del", "clsact", index_of(route, port_name(port)))
 
 
 def present(route: IPRoute, port: int, direction: Direction) -> bool:
-    """A filter is where copy_to() put one."""
+    """Whether the filter of copy_to() exists."""
     try:
         return bool(route.get_filters(index=port, parent=PARENTS[direction]))
     except NetlinkError:
@@ -71,7 +72,7 @@ NUD_NOARP = 0x40  # a bridge calls an entry with it static: forwarded to, never 
 
 
 def build(cluster: Cluster) -> None:
-    """Bridge, ports, one static address per port, mirrors. The links exist already."""
+    """Builds the bridge: ports, one static address per port, mirrors. The links must exist."""
     with netlink(cluster.switch_namespace) as route:
         with needs("a Linux bridge", "CONFIG_BRIDGE"):
             route.link(

@@ -1,4 +1,4 @@
-"""Finds and ends the processes in a namespace, safe against reused pids (pidfd)."""
+"""Finds and ends the processes in network namespaces; pidfds protect against reused pids."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from flowcheck.findings.catalog.lab_runs import NOT_KILLED, PROCESSES_KEEP_START
 from flowcheck.lab.cluster.network_namespaces import FOLDER
 
 TERM_LIMIT_S = 3.0
-"""Seconds between SIGTERM and SIGKILL. A choice: longer delays `down`, shorter kills who would have
-cleaned up."""
+"""Seconds between SIGTERM and SIGKILL. A choice: a longer time delays `down`, a shorter one kills
+processes that are cleaning up."""
 KILL_LIMIT_S = 5.0
-"""Seconds a killed process may take to be gone. A choice: longer delays the error, shorter fails on
-a busy machine."""
+"""Seconds for a killed process to disappear. A choice: a longer limit delays the error, a shorter
+one fails on a busy machine."""
 ROUNDS = 20
-"""Times the processes are listed and signalled: one may have started another while it was being
-ended. A choice: more only delays the error for one that always forks."""
+"""How often processes are listed and signalled, since one may start another while it is ended. A
+choice: more only delays the error for one that forks forever."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One life of a pid."""
+    """A process: its pid and start time, which together are unique."""
 
     pid: int
     start: int
-    """Clock ticks since boot (proc(5), stat field 22)."""
+    """Start time in clock ticks since boot (proc(5), stat field 22)."""
     what: str
 
 
 def look(pid: int) -> ProcessIdentity | None:
-    """The process that has `pid` now; None if there is none, or one that only waits to be read."""
+    """The process with this pid now; None: there is none, or it is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -47,12 +47,13 @@ def look(pid: int) -> ProcessIdentity | None:
 
 
 def alive(process: ProcessIdentity) -> bool:
+    """Whether the process still runs."""
     now = look(process.pid)
     return now is not None and now.start == process.start
 
 
 def members(namespaces: Iterable[str]) -> list[ProcessIdentity]:
-    """Every process in one of the namespaces, except this one."""
+    """All processes in the namespaces, except this one."""
     wanted = set()
     for name in namespaces:
         try:
@@ -73,10 +74,8 @@ def members(namespaces: Iterable[str]) -> list[ProcessIdentity]:
 def end_members(
     namespaces: Sequence[str], others: Sequence[ProcessIdentity] = ()
 ) -> list[ProcessIdentity]:
-    """Ends `others` and every process in the namespaces, and what these start; who was ended.
-
-    Raises FlowCheckError where they outlive it.
-    """
+    """Ends `others`, all processes in the namespaces, and those that they start meanwhile; returns
+    the ended ones. Raises FlowCheckError if one does not end."""
     ended: list[ProcessIdentity] = []
     todo = [process for process in others if alive(process)]
     for _ in range(ROUNDS):
@@ -90,7 +89,7 @@ def end_members(
 
 
 def end(processes: Iterable[ProcessIdentity]) -> None:
-    """SIGTERM, then SIGKILL, and wait. Raises FlowCheckError for one that outlives it."""
+    """Sends SIGTERM, then SIGKILL, and waits. Raises FlowCheckError if a process does not end."""
     held: dict[int, ProcessIdentity] = {}
     try:
         for process in processes:

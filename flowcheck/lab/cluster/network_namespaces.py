@@ -1,8 +1,5 @@
-"""Network namespaces: create, enter, remove, run a command inside.
-
-Nothing here forks a helper: a process killed between two instructions leaves what it had made and
-nobody who goes on making. Needs root.
-"""
+"""Network namespaces: create, enter, remove, run a command inside. Nothing here forks a helper
+process, so that a kill at any point leaves only what existed then. Needs root."""
 
 from __future__ import annotations
 
@@ -29,12 +26,14 @@ HIDE = (
     'n=$1; shift; while [ $n -gt 0 ]; do mount -t tmpfs -o ro none "$1" || exit 126; shift; '
     'n=$((n-1)); done; exec "$@"'
 )
-"""Shell: empty folders over the first `n` arguments, then the command that follows them."""
+"""Shell script: mounts an empty tmpfs over the first `n` arguments, then executes the command that
+follows."""
 
 
 @contextmanager
 def needs(what: str, feature: str) -> Iterator[None]:
-    """Turns the kernel's refusal of `what` into one sentence that names the missing `feature`."""
+    """Context manager that turns the kernel's refusal of `what` into an error naming the missing
+    `feature`. Raises FlowCheckError."""
     try:
         yield
     except NetlinkError as error:
@@ -48,7 +47,7 @@ def needs(what: str, feature: str) -> Iterator[None]:
 
 @contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread is in `namespace`, and so is every process it starts meanwhile."""
+    """Context manager: this thread, and every process that it starts, is in `namespace`."""
     home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(FOLDER / namespace, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,13 +65,13 @@ def inside(namespace: str) -> Iterator[None]:
 
 @contextmanager
 def netlink(namespace: str) -> Iterator[IPRoute]:
-    """A netlink socket of `namespace`; this thread is in it too."""
+    """Context manager with a netlink socket of `namespace`; this thread is in it as well."""
     with inside(namespace), IPRoute() as route:
         yield route
 
 
 def create(namespace: str) -> None:
-    """Makes it with lo up and without IPv6, whose own traffic nobody asked for."""
+    """Creates a namespace with lo up and IPv6 disabled, which would send its own traffic."""
     home = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with needs("a network namespace", "root (CAP_SYS_ADMIN) and CONFIG_NET_NS"):
@@ -92,7 +91,8 @@ def create(namespace: str) -> None:
 
 
 def remove(namespace: str) -> None:
-    """Its links first, so that they are gone when this returns; right too for a half made one."""
+    """Removes a namespace, its links first, so that they are gone on return. Also for an
+    incomplete one."""
     try:
         with netlink(namespace) as route:
             for link in route.get_links():
@@ -106,17 +106,15 @@ def remove(namespace: str) -> None:
 
 
 def existing(beginning: str) -> list[str]:
-    """Namespaces whose names begin so."""
+    """Namespaces whose names start with `beginning`."""
     if not FOLDER.is_dir():
         return []
     return sorted(path.name for path in FOLDER.iterdir() if path.name.startswith(beginning))
 
 
 def enter(namespace: str, hide: Sequence[Path] = ()) -> list[str]:
-    """Command prefix that runs what follows in `namespace`.
-
-    hide: folders that are empty for the command, as files of another machine are.
-    """
+    """Command prefix that runs a command in `namespace`. hide: folders that are empty for the
+    command, like the files of another machine."""
     prefix = ["ip", "netns", "exec", namespace]
     if hide:
         prefix += ["sh", "-c", HIDE, "hide", str(len(hide)), *map(str, hide)]
@@ -126,7 +124,7 @@ def enter(namespace: str, hide: Sequence[Path] = ()) -> list[str]:
 def run_in(
     namespace: str, argv: Sequence[str], *, hide: Sequence[Path] = (), **options: Any
 ) -> subprocess.Popen[Any]:
-    """Starts a command in `namespace`; options as Popen's."""
+    """Starts a command in `namespace`. hide: as in enter(); options: as for subprocess.Popen."""
     return subprocess.Popen([*enter(namespace, hide), *argv], **options)
 
 

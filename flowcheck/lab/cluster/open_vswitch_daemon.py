@@ -1,9 +1,6 @@
-"""The lab's switch as Open vSwitch in userspace: own database, daemon, mirror and ERSPAN
-tunnel.
-
-Both daemons run in the switch's namespace and are started by hand, whatever the distribution's
-services do; neither needs a kernel module.
-"""
+"""The lab's switch as Open vSwitch in user space: its own database, daemon, mirror and ERSPAN
+tunnel. Both daemons run in the switch's namespace and are independent of the distribution's
+services; no kernel module is needed."""
 
 from __future__ import annotations
 
@@ -32,25 +29,25 @@ SCHEMAS = (
     Path("/usr/local/share/openvswitch/vswitch.ovsschema"),
 )
 LIMIT_S = 20
-"""Seconds a command to the daemon may take. A choice: longer delays the error, shorter fails on a
-busy machine."""
+"""Seconds that a command to the daemon may take. A choice: a longer limit delays the error, a
+shorter one fails on a busy machine."""
 TUNNEL = "er0"
 TUNNEL_BRIDGE = "br1"
 OUTER = ("10.78.0.1", "10.78.0.2")
-"""Source and destination of ERSPAN's outer header: the switch, the checkpoint node."""
+"""Source and destination address of ERSPAN's outer header: the switch and the checkpoint node."""
 SESSION = 1
-"""Session ID and index of the ERSPAN tunnel. A choice: the only tunnel of the cluster."""
+"""Session id and index of the ERSPAN tunnel. A choice: it is the cluster's only tunnel."""
 
 
 class LabOpenVSwitch:
-    """Commands to the daemons whose files are in `folder`."""
+    """The Open vSwitch daemons whose files are in `folder`."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._folder = cluster, folder
         self._database = f"unix:{folder}/db.sock"
 
     def start(self, born: Callable[[ProcessIdentity], None]) -> None:
-        """The daemons, database first; `born` is told of each."""
+        """Starts the daemons, the database first. born: called with each process."""
         folder = self._folder
         folder.mkdir(exist_ok=True)
         self.run("ovsdb-tool", "create", f"{folder}/conf.db", str(_schema()))
@@ -59,16 +56,18 @@ class LabOpenVSwitch:
         self._daemon("ovs-vswitchd", self._database, "--disable-system", born=born)
 
     def configure(self, *words: str) -> str:
-        """ovs-vsctl; returns when the daemon has done it, unless told --no-wait."""
+        """Runs ovs-vsctl; returns when the daemon has applied the change, unless `words` has
+        --no-wait. Raises FlowCheckError."""
         return self.run("ovs-vsctl", f"--db={self._database}", f"--timeout={LIMIT_S}", *words)
 
     def appctl(self, *words: str) -> str:
-        """ovs-appctl to ovs-vswitchd."""
+        """Runs ovs-appctl for ovs-vswitchd and returns its output. Raises FlowCheckError."""
         target = f"--target={self._folder}/ovs-vswitchd.ctl"
         return self.run("ovs-appctl", target, f"--timeout={LIMIT_S}", *words)
 
     def run(self, *command: str) -> str:
-        """Standard output. Raises FlowCheckError with what the program said."""
+        """Runs a command and returns its standard output. Raises FlowCheckError with the program's
+        message."""
         where = str(self._folder)
         files = {"OVS_RUNDIR": where, "OVS_LOGDIR": where, "OVS_DBDIR": where}
         with inside(self._cluster.switch_namespace):
@@ -105,7 +104,7 @@ class LabOpenVSwitch:
 
 
 def require() -> None:
-    """Raises FlowCheckError where Open vSwitch is not installed."""
+    """Raises FlowCheckError if Open vSwitch is not installed."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     if missing:
         raise FlowCheckError(OVS_NOT_INSTALLED(missing))
@@ -113,7 +112,8 @@ def require() -> None:
 
 
 def build(cluster: Cluster, folder: Path, born: Callable[[ProcessIdentity], None]) -> None:
-    """Daemons, bridge, ports, one static address per port, mirror. The links exist already."""
+    """Builds the switch: daemons, bridge, ports, one static address per port, mirror. The links
+    must exist. born: called with each started process."""
     switch = LabOpenVSwitch(cluster, folder)
     switch.start(born)
     _bridge(switch, BRIDGE, [port_name(host) for host in range(cluster.hosts)])

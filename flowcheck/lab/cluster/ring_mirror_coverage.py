@@ -1,9 +1,6 @@
-"""Which chunks of a ring all-reduce the mirrored ports see.
-
-In a ring of R ranks, one rank per host, each link lacks one chunk in final form (link_coverage.py
-says
-which), and one link is seen from two ports: as rx of its sender, as tx of its receiver.
-"""
+"""The chunks of a ring all-reduce that the mirrored ports show. In a ring of R ranks, one rank per
+host, each link carries all chunks but one in final form (link_coverage.py says which). A link can
+be mirrored at two ports: as rx of its sender or tx of its receiver."""
 
 from __future__ import annotations
 
@@ -18,31 +15,33 @@ from flowcheck.wire.collectives.link_coverage import final_chunks
 
 @dataclass(frozen=True, slots=True)
 class RingCoverage:
-    """Of one ring."""
+    """What the mirrors show of one ring."""
 
     ring: tuple[int, ...]
-    """Hosts in the order in which data travels."""
+    """Hosts in the direction of the data."""
     links: int
-    """Links of the ring that are mirrored."""
+    """Number of mirrored links of the ring."""
     sightings: tuple[int, ...]
-    """Per chunk, on how many mirrored links its final form passes."""
+    """[chunk] number of mirrored links that carry it in final form."""
     twice: tuple[int, ...]
-    """Hosts whose outgoing link is mirrored at both its ends: the second copy adds nothing."""
+    """Hosts whose outgoing link is mirrored at both ends; the second copy adds nothing."""
     start: bool
-    """The broadcast of the initial weights from the first host passes a mirrored link."""
+    """True: a mirrored link carries the broadcast of the initial weights from the first host."""
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Chunks no mirror sees in final form."""
+        """Chunks that no mirrored link carries in final form."""
         return tuple(chunk for chunk, count in enumerate(self.sightings) if not count)
 
     @property
     def complete(self) -> bool:
+        """Whether all chunks are shown."""
         return not self.missing
 
     @property
     def spare(self) -> int:
-        """Links that may fail altogether, whichever they are: any two see every chunk."""
+        """Number of mirrored links that may fail, whichever they are: any two links carry all
+        chunks."""
         return max(0, self.links - 2)
 
     def __str__(self) -> str:
@@ -66,8 +65,8 @@ class RingCoverage:
 
 
 def coverage(ring: Sequence[int], mirrors: Sequence[Mirror]) -> RingCoverage:
-    """What `mirrors` see of all-reduces over `ring`. Raises ConfigError where `ring` has fewer than
-    two hosts, or a host twice."""
+    """What `mirrors` show of all-reduces over the hosts in `ring`. Raises ConfigError if `ring`
+    has fewer than two hosts, or a host twice."""
     if len(ring) < 2 or len(set(ring)) != len(ring):
         raise ConfigError("ring", ",".join(map(str, ring)), RING_HOSTS())
     size = len(ring)

@@ -12,20 +12,21 @@ from flowcheck.findings.catalog.lab_runs import NOT_A_SYSCTL_RECORD, SYSCTL_REFU
 from flowcheck.lab.cluster import cluster_state_file
 
 WANTED = {"net.core.rmem_default": 128 << 20, "net.core.rmem_max": 256 << 20}
-"""Bytes. Open vSwitch reads its ports through sockets of the default size, which overflow at a few
-thousand frames per second; it has no setting of its own for them."""
+"""Bytes. Open vSwitch reads its ports through sockets of the default buffer size, which overflow
+at a few thousand frames per second; it has no setting of its own."""
 RECORD = cluster_state_file.FOLDER / ".sysctls"
 
 
 class RaisedSysctls(msgspec.Struct):
-    """What was there before, and for which clusters it was changed."""
+    """Values before the change, and the clusters that need it."""
 
     before: dict[str, int]
     users: list[str]
 
 
 def raise_for(name: str) -> list[str]:
-    """Raises what is lower than WANTED; sentences about what was changed."""
+    """Raises settings that are lower than WANTED, for cluster `name`; returns sentences about the
+    changes."""
     record = _load() or RaisedSysctls({key: _read(key) for key in WANTED}, [])
     if name not in record.users:
         record.users.append(name)
@@ -40,7 +41,8 @@ def raise_for(name: str) -> list[str]:
 
 
 def put_back(name: str) -> list[str]:
-    """For cluster `name`; sentences about what was put back, and what was not and why."""
+    """Restores the settings if no other cluster needs them; returns sentences about what was
+    restored, and what was not and why."""
     record = _load()
     if record is None or name not in record.users:
         return []

@@ -20,7 +20,8 @@ OFFLOADS = (0x2C, 0x24, 0x1F, 0x19, 0x17, 0x15)
 
 
 def connect(cluster: Cluster) -> None:
-    """Every host to its port and the checkpoint node to the monitor port; all links up."""
+    """Connects every host to its port and the checkpoint node to the monitor port; all links are
+    up on return."""
     for host in range(cluster.hosts):
         namespace = cluster.host_namespace(host)
         _cable(cluster, port_name(host), namespace, cluster.mac(host), cluster.mtu)
@@ -64,12 +65,13 @@ def _address(cluster: Cluster, host: int) -> None:
 
 
 def index_of(route: IPRoute, name: str) -> int:
-    """Of an interface that exists."""
+    """Index of an existing interface."""
     return int(route.link_lookup(ifname=name)[0])
 
 
 def offloads_off(interface: str) -> None:
-    """In this thread's namespace. Mirrored frames are then the frames a wire would carry."""
+    """Disables offloads of an interface in this thread's namespace, so that mirrored frames are as
+    on a cable."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for command in OFFLOADS:
             value = array.array("B", struct.pack("II", command, 0))

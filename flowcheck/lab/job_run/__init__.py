@@ -1,1 +1,2 @@
-"""A training job in the lab, end to end: launched, followed, killed, given back, resumed."""
+"""A training job in the lab from launch to comparison: trainers, FlowCheck's services, display,
+digests."""

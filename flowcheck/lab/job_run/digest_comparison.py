@@ -9,51 +9,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowcheck.step_numbers import Step
+
 Digests = dict[str, str]
-"""sha256 of "parameters" and of each optimizer state, flat in registration order."""
+"""{name: sha256} of "parameters" and of each optimizer state, flat in registration order."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestComparison:
-    """Steps of the trainer and of the replica, one by one."""
+    """Result of comparing the steps of the trainer and of the replica."""
 
     equal: int
-    """Steps of which all digests are the same."""
+    """Number of steps whose digests are all equal."""
     states: int
     """Digests compared per step: parameters and each optimizer state."""
-    different: tuple[tuple[int, str], ...]
-    """(step, what differs first)."""
-    missing: tuple[int, ...]
-    """Steps that the trainer's digests or the replica lack."""
+    different: tuple[tuple[Step, str], ...]
+    """(step, name of the first state that differs)."""
+    missing: tuple[Step, ...]
+    """Steps for which the trainer or the replica has no digests."""
 
     @property
     def exact(self) -> bool:
+        """Whether there are steps, all of them equal."""
         return self.equal > 0 and not self.different and not self.missing
 
 
-def trainer_digests(path: Path) -> dict[int, Digests]:
-    """{step: digests} of a file the training script wrote; a step taken twice counts as last."""
+def trainer_digests(path: Path) -> dict[Step, Digests]:
+    """{step: digests} from a file of the training script; if a step was done twice, the second
+    time counts."""
     found = {}
     for line in _lines(path):
-        found[int(line["step"])] = {"parameters": line["parameters"], **line["states"]}
+        found[Step(int(line["step"]))] = {"parameters": line["parameters"], **line["states"]}
     return found
 
 
-def replica_digests(path: Path) -> dict[int, Digests]:
-    """{step: digests} of steps.jsonl."""
+def replica_digests(path: Path) -> dict[Step, Digests]:
+    """{step: digests} from the replica's steps.jsonl."""
     found = {}
     for line in _lines(path):
         if line.get("parameters_sha256"):
             states = line.get("states_sha256", {})
-            found[int(line["step"])] = {"parameters": line["parameters_sha256"], **states}
+            found[Step(int(line["step"]))] = {"parameters": line["parameters_sha256"], **states}
     return found
 
 
 def compare(
-    trainer: Mapping[int, Digests], replica: Mapping[int, Digests], *, wanted: Iterable[int] = ()
+    trainer: Mapping[Step, Digests], replica: Mapping[Step, Digests], *, wanted: Iterable[Step] = ()
 ) -> DigestComparison:
-    """Every step of the trainer's against the replica's; `wanted` must be there in both."""
-    different: list[tuple[int, str]] = []
+    """Compares the digests of all steps. wanted: steps that both must have."""
+    different: list[tuple[Step, str]] = []
     equal = states = 0
     for step, own in sorted(trainer.items()):
         other = replica.get(step)

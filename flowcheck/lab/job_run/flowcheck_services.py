@@ -1,4 +1,4 @@
-"""`flowcheck up` on the lab's checkpoint node, run as an operator runs it."""
+"""`flowcheck up` on the lab's checkpoint node, started as an operator does."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import stage_named
 
 START_LIMIT_S = 300.0
-"""Seconds for processes that are still there to start. At load 15 on two processors they took 65
-s."""
+"""Seconds for the processes to start. At load 15 on two CPUs they took 65 s."""
 STOP_LIMIT_S = 30.0
-"""Seconds for the supervisor to end after it was asked to; its stages end within 5 s
-(supervisor.py, GRACE_S). A choice: longer delays the error."""
+"""Seconds for the supervisor to end after SIGTERM; its stages end within 5 s (supervisor.py,
+GRACE_S). A choice: a longer limit delays the error."""
 LOOK_S = 0.1
-"""Seconds between two looks at the chain's state. A choice: shorter costs processor time, longer
-reacts later."""
+"""Seconds between two readings of the chain's state. A choice: a shorter time costs CPU time, a
+longer one reacts later."""
 AUTOGROUP_NICE = -10
-"""Nice value of the session (sched(7), autogroup): sessions share a machine's processors alike
-unless told otherwise. The checkpoint node of a cluster is a machine of its own, which the trainers
-cannot slow down; half of the range is a choice."""
+"""Nice value of the session (sched(7), autogroup); by default sessions share the CPUs equally. In
+a real cluster the checkpoint node is another machine, which trainers do not slow down. Half of the
+range is a choice."""
 
 
 class FlowCheckServices:
-    """One chain in the foreground of a process of its own."""
+    """One `flowcheck up` in a process of its own."""
 
     def __init__(self, job: Path, run: Path, log: Path, *, enter: Sequence[str]) -> None:
         """Starts it. enter: command prefix that runs what follows on the checkpoint node."""
@@ -52,7 +51,8 @@ class FlowCheckServices:
             )
 
     def wait_listening(self) -> None:
-        """Raises FlowCheckError where it does not come up in time. Every stage is a session."""
+        """Waits until all capture processes are up. Raises FlowCheckError if they are not after
+        START_LIMIT_S, or end."""
         deadline_s = time.monotonic() + START_LIMIT_S
         while not self._captures():
             self.check()
@@ -75,29 +75,32 @@ class FlowCheckServices:
 
     @property
     def pid(self) -> int:
-        """Of the first of its processes."""
+        """Pid of the supervisor."""
         return self._process.pid
 
     def output(self) -> str:
+        """Everything that the process printed."""
         return self.log.read_text(errors="replace")
 
     def alive(self) -> bool:
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def check(self) -> None:
-        """Raises FlowCheckError once they have ended: nothing would follow the job any more."""
+        """Raises FlowCheckError if the process has ended, since the job is not followed any
+        more."""
         code = self._process.poll()
         if code is not None:
             said = "\n".join(self.output().strip().splitlines()[-5:]) or "they printed nothing"
             raise FlowCheckError(SERVICES_ENDED(code=code, log=self.log, said=said))
 
     def chain_state(self) -> ChainState | None:
-        """What `flowcheck status` tells; None while nothing of it can be read."""
+        """The chain's state; None: it cannot be read yet."""
         told = self._reader.state()
         return told if told.jobs and told.rings else None
 
     def stop(self) -> None:
-        """Ends it as Ctrl-C does; by force where it does not end."""
+        """Ends the chain with SIGTERM; kills it after STOP_LIMIT_S."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:

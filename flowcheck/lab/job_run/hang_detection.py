@@ -1,4 +1,4 @@
-"""Detects trainers that hang, and tells at which line each rank stands."""
+"""Detects trainers that hang, and reports the source line at which each rank is."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from flowcheck.findings.finding import Finding
 from flowcheck.lab.job_run.torchrun_trainers import Trainers, family
 
 STEP_LIMIT_S = 120.0
-"""Seconds without a new step, of time in which trainers had a processor or wanted none: they hang.
-A choice: longer tells a hang later, shorter takes slow steps for one."""
+"""Seconds without a new step after which trainers count as hung; only time in which they had a CPU
+or did not want one counts. A choice: a longer limit reports later, a shorter one may take slow
+steps for a hang."""
 STARVED_LIMIT_S = 600.0
-"""Seconds without a new step in any case: the machine is too busy. A choice, five times
-STEP_LIMIT_S: longer waits in vain."""
+"""Seconds without a new step after which they count as hung in any case, since the machine is too
+busy. A choice, five times STEP_LIMIT_S."""
 LOOK_S = 1.0
-"""Seconds between two looks at what the scheduler counts. A choice: shorter costs processor
+"""Seconds between two readings of the scheduler's counters. A choice: a shorter time costs CPU
 time."""
 TOLD_LIMIT_S = 5.0
-"""Seconds for a rank to write down where it stands. A choice: longer delays the report, shorter
-leaves ranks out on a busy machine."""
+"""Seconds for a rank to write its stack. A choice: a longer limit delays the report, a shorter one
+leaves out ranks on a busy machine."""
 
 
 class HangDetector:
-    """A limit to waiting for a step that a busy machine does not use up.
-
-    A process that could run and was not let (run_delay: Linux Documentation/scheduler/sched-stats)
-    is slow, not stuck; where the kernel does not count it, all time counts.
-    """
+    """Detects missing progress; a busy machine does not use up its limit. A process that is
+    runnable but does not get a CPU (run_delay: Linux Documentation/scheduler/sched-stats) is slow,
+    not stuck. If the kernel does not count that, all time counts."""
 
     def __init__(self, what: str, *trainers: Trainers) -> None:
         """what: is under way, for the sentence."""
@@ -46,8 +45,9 @@ class HangDetector:
         self._delays: dict[int, float] = {}
 
     def check(self, step: object) -> None:
-        """step: anything that is another after a step. Raises FlowCheckError when they hang, with
-        the line each rank stands at; they are gone then."""
+        """Call regularly. step: any value that changes with each step. Raises FlowCheckError, with
+        the stack line of each rank, if it has not changed for too long; the trainers are ended
+        then."""
         now = time.monotonic()
         if step != self._seen:
             self._seen, self._moved_s, self._starved_s = step, now, 0.0
@@ -74,7 +74,7 @@ class HangDetector:
 
 
 def stacks(trainers: Trainers) -> list[str]:
-    """One line per host: its log and where its rank stood. The ranks are ended by it."""
+    """One line per host: its log and the line at which its rank was. Ends the ranks."""
     before = [log.stat().st_size for log in trainers.logs]
     for pid in trainers.pids():
         if len(family(pid)) == 1:  # a rank: torchrun has children

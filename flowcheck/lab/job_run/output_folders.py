@@ -1,4 +1,4 @@
-"""Output folders of a lab run: new ones, or those of an earlier run that may be replaced."""
+"""Output folders of a lab run: new ones, or those of an earlier lab run, which may be replaced."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from flowcheck.findings.catalog.refused_lab_options import (
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 MARK = ".flowcheck-lab"
-"""In each folder, from before anything else is: a run of the lab made it, and all in it goes with
-the next one."""
+"""File in each folder that a lab run made, created first. It marks the folder's contents as
+replaceable."""
 KEY = "--out"
 
 
 def check_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
-    """Before anything is made. own: what a run makes new below `folder`. Raises ConfigError, naming
-    what is in the way: something that no run of the lab left there, or that was not to go."""
+    """Checks the output folders before anything is created. own: folders that the run creates
+    inside `folder`; force: contents of earlier lab runs may be removed. Raises ConfigError naming
+    what is in the way."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise ConfigError(KEY, str(folder), OUT_NOT_A_FOLDER())
     for each in own:
@@ -42,7 +43,7 @@ def check_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """A run of the lab made it, or nothing is in it."""
+    """Whether a lab run made the folder, or it is empty."""
     mark = folder / MARK
     if next(folder.iterdir(), None) is None:
         return True
@@ -50,8 +51,8 @@ def is_ours(folder: Path) -> bool:
 
 
 def make_empty_folders(folder: Path, own: tuple[Path, ...], *, force: bool) -> None:
-    """Makes each of `own`, empty but for the mark. Raises ConfigError as `check_folders`, and where
-    a chain lives in one of them."""
+    """Creates each of `own` with only the mark in it. Raises ConfigError as `check_folders`, and
+    if a chain runs in one of them."""
     check_folders(folder, own, force=force)
     for each in own:
         if pids := RunDir(each / "run").stage_pids():

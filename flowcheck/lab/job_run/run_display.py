@@ -1,4 +1,4 @@
-"""Live display of a lab run: the trainers, the replica, the capture."""
+"""Live display of a lab run: trainers, replica, capture."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from flowcheck.ops.watch.state.chain_state import ChainState
 EVERY_SHELL = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of root's shells (Debian's /etc/profile)."""
 PLAIN_EVERY_S = 5.0
-"""Seconds between two lines where nobody watches a terminal. A choice: shorter fills logs."""
+"""Seconds between two lines if the output is not a terminal. A choice: a shorter time fills
+logs."""
 
 
 class Display:
-    """A table that renews itself on a terminal; a line now and then elsewhere."""
+    """A live table on a terminal, else a line every few seconds."""
 
     def __init__(self, steps: int, *, quiet: bool) -> None:
         self._steps = steps
@@ -45,11 +46,12 @@ class Display:
         self._live.stop()
 
     def print_line(self, sentence: str) -> None:
-        """A line that stays, unbroken: it may hold a command to paste."""
+        """Prints a line that stays, without wrapping: it may contain a command to paste."""
         self._console.print(f"==> {sentence}", style="bold", soft_wrap=True)
 
     def show(self, what: str, trained: dict[str, Any], chain: ChainState | None) -> None:
-        """trained: the trainer's last line; chain: what `flowcheck status` says."""
+        """Shows the present figures. trained: the trainer's last JSON line; chain: the chain's
+        state, None: unknown."""
         if self._console.is_terminal:
             self._live.update(self._table(what, trained, chain), refresh=True)
         elif time.monotonic() - self._said_s > PLAIN_EVERY_S:
@@ -66,7 +68,8 @@ class Display:
 
 
 def as_typed() -> str:
-    """`flowcheck` as another terminal finds it: by its path, unless every shell looks there."""
+    """The `flowcheck` command as another terminal can run it: its path, unless PATH of every shell
+    has it."""
     own = Path(sys.argv[0]).absolute()
     if own.name != "flowcheck" or which("flowcheck", path=EVERY_SHELL) == str(own):
         return "flowcheck"
@@ -74,7 +77,7 @@ def as_typed() -> str:
 
 
 def run_figures(trained: dict[str, Any], chain: ChainState | None) -> dict[str, str]:
-    """What to show, in words."""
+    """{label: text} of the figures to show."""
     step = int(trained.get("step", 0))
     # Without a line of its own the trainer is still starting: a resumed one is at no step 0.
     own = f"{step:,}" if trained else "none yet"

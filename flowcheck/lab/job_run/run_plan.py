@@ -26,10 +26,11 @@ from flowcheck.lab.job_run.torchrun_trainers import Script
 from flowcheck.lab.roce_backend import trainer_environment
 from flowcheck.lab.roce_backend.trainer_environment import ALGORITHMS, MOST_CHANNELS, VERSIONS
 from flowcheck.replica.user_code import file_module
+from flowcheck.step_numbers import Step
 
 GPT = Path(__file__).parents[1] / "jobs" / "gpt.py"
 MASTER_PORT = 29500
-"""TCP port of torchrun's rendezvous, its default too (torch/distributed/run.py)."""
+"""TCP port of torchrun's rendezvous, also its default (torch/distributed/run.py)."""
 READ_BY_TRAINERS = {
     "protocol": "NCCL_PROTO",
     "algo": "NCCL_ALGO",
@@ -38,7 +39,7 @@ READ_BY_TRAINERS = {
     "nccl": "FLOWCHECK_LAB_NCCL",
     "loss": "FLOWCHECK_LAB_LOSS",
 }
-"""Options of the lab by the variable a trainer reads each from."""
+"""Lab option -> environment variable from which a trainer reads it."""
 TRAINER_TAKES = {
     "protocol": NCCL_PROTOCOL(),
     "algo": NCCL_ALGORITHM(),
@@ -47,61 +48,65 @@ TRAINER_TAKES = {
     "nccl": NCCL_VERSION(least=VERSIONS[0], most=VERSIONS[-1]),
     "loss": PROBABILITY(),
 }
-"""What each must be. A trainer cannot state it as a finding: what is loaded into it imports nothing
-of FlowCheck's but the emulated NIC."""
+"""Lab option -> finding with the accepted values. A trainer cannot create findings: it imports
+nothing of FlowCheck but the emulated NIC."""
 RING_SLOTS = 1 << 17
-"""Slots: six seconds of what two hosts send. On one core a reading of the job holds the rest up."""
+"""Slots of a ring: six seconds of two hosts' traffic. On one CPU core, learning the job delays the
+other stages."""
 STAGING_BYTES = 3 << 30  # of all jobs
-"""Start-up and first iterations of the largest job that trains here in minutes."""
+"""Bytes of staging: start-up and first iterations of the largest job that trains here within
+minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateJoin:
-    """What of a run FlowCheck is away from."""
+    """When FlowCheck is absent during a run."""
 
-    join_at: int | None = None
-    """It comes, or comes back, when the trainers are at this step; None: it never left."""
-    leave_at: int | None = None
-    """It is there from the start and leaves at this step."""
-    gap_at: int | None = None
-    """Its capture is stopped at this step, for seconds."""
+    join_at: Step | None = None
+    """Step at which FlowCheck starts, or starts again; None: it never starts later."""
+    leave_at: Step | None = None
+    """Step at which FlowCheck stops, after it was there from the beginning; None: it does not."""
+    gap_at: Step | None = None
+    """Step at which its capture is stopped for some seconds; None: it is not."""
     save_every: int = 5
-    """Steps between checkpoints of the trainer's own."""
+    """Steps between the trainer's own checkpoints."""
 
     @property
     def comes_new(self) -> bool:
-        """It saw nothing of the job before: its model must be stated."""
+        """Whether FlowCheck sees nothing of the job before `join_at`, so that its model must be
+        stated."""
         return self.join_at is not None and self.leave_at is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
-    """One run of the lab. Raises ConfigError for what could not run."""
+    """One lab run. Construction raises ConfigError for a plan that cannot run."""
 
     cluster: Cluster
     folder: Path
-    """Everything the run writes, below it."""
+    """Folder for everything that the run writes."""
     steps: int
-    kill_at: int | None
-    """Step after which all trainers are killed; None: never."""
+    kill_at: Step | None
+    """Step after which all trainers are killed; None: they are not."""
     arguments: tuple[str, ...]
-    """Of the training script, as the user gave them."""
+    """Arguments that the user gave to the training script."""
     protocol: str | None = None
     algo: str | None = None
-    """NCCL_ALGO; None: rings."""
+    """NCCL_ALGO; None: ring."""
     tree_below: int | None = None
-    """Bytes below which all-reduces go by trees."""
+    """Bytes below which all-reduces use trees; None: by `algo`."""
     channels: int = 2
     nccl: str = "2.29"
     loss: float = 0.0
     late_join: LateJoin | None = None
-    """FlowCheck does not see all of it; None: it does."""
+    """When FlowCheck is absent; None: never."""
     jobs: int = 1
-    """Beside each other, each on as many hosts of the cluster."""
+    """Number of jobs at the same time, each on the same number of hosts."""
     force: bool = False
-    """What an earlier run of the lab left in its folder may go."""
+    """True: results of an earlier lab run in the folder may be removed."""
     control: bool = True
-    """Also run what the result is compared with: stopped by the trainer's own save, and resumed."""
+    """True: also do the control runs without FlowCheck, which end with the trainer's own
+    checkpoint and resume from it."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -118,11 +123,12 @@ class LabPlan:
 
     @property
     def trainers_folder(self) -> Path:
-        """The trainers' own files: hidden from the services."""
+        """Folder of the trainers' files, hidden from FlowCheck's services."""
         return self.folder / "trainers"
 
     @property
     def services_folder(self) -> Path:
+        """Folder of the files of FlowCheck's services."""
         return self.folder / "services"
 
     @property
@@ -132,17 +138,17 @@ class LabPlan:
 
     @property
     def created_folders(self) -> tuple[Path, Path]:
-        """What it makes new, and takes away for the next run."""
+        """Folders that the run creates, and that the next run replaces."""
         return self.trainers_folder, self.services_folder
 
     @property
     def digests(self) -> Path:
-        """What the trainer was after each step, by its own account."""
+        """File of the digests that the trainer writes after each step."""
         return self.trainers_folder / "digests.jsonl"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a trainer's environment says about its network."""
+        """Environment variables that configure the trainers' network."""
         told = {
             "FLOWCHECK_LAB_INTERFACE": UPLINK,
             "FLOWCHECK_LAB_NCCL": self.nccl,
@@ -160,7 +166,8 @@ class LabPlan:
         return told
 
     def script(self, name: str, *more: str) -> Script:
-        """The training script, writing below a folder of its own."""
+        """The training script with its arguments. name: folder for its files; more: further
+        arguments."""
         out = ("--steps", str(self.steps), "--out", str(self.trainers_folder / name))
         return Script(GPT, (*out, *self.arguments, *more))
 
@@ -177,10 +184,8 @@ def _as_a_trainer_reads(option: str, variable: str, told: str) -> None:
 
 
 def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
-    """The [optimizer] table that these arguments of the script mean, as its user would state it.
-
-    Raises ConfigError for arguments the script refuses.
-    """
+    """The [optimizer] table for these arguments of the training script, as a user would state it.
+    Raises ConfigError for arguments that the script refuses."""
     given = script_module().arguments(["--steps", str(steps), *arguments])
     optimizer: dict[str, Any] = {
         "name": "sgd" if given.sgd else "adamw",
@@ -203,7 +208,7 @@ def settings_of(arguments: Sequence[str], steps: int) -> dict[str, Any]:
 
 
 def job_file(plan: LabPlan, *, digests: bool = True) -> str:
-    """The job file, as an operator writes it. digests: hash every step, to be compared."""
+    """The job file as an operator would write it. digests: hash every step, for comparison."""
     settings = settings_of(plan.arguments, plan.steps)
     if plan.jobs > 1 and "clip_norm" in settings:
         settings["clip_alone"] = True
@@ -233,7 +238,7 @@ def job_file(plan: LabPlan, *, digests: bool = True) -> str:
 
 
 def model_lines(arguments: Sequence[str], steps: int) -> list[str]:
-    """The [model] table in TOML, for a chain that does not see the job begin."""
+    """The [model] table as lines of TOML, for a chain that does not see the start of the job."""
     given = script_module().arguments(["--steps", str(steps), *arguments])
     shape = {key: getattr(given, key) for key in ("layers", "width", "heads", "context", "dropout")}
     told = ", ".join(f"{key} = {json.dumps(value)}" for key, value in shape.items())
@@ -250,7 +255,7 @@ def model_lines(arguments: Sequence[str], steps: int) -> list[str]:
 
 
 def optimizer_lines(settings: dict[str, Any]) -> list[str]:
-    """The [optimizer] table in TOML."""
+    """The [optimizer] table as lines of TOML."""
     schedule = ", ".join(
         f"{key} = {json.dumps(value)}" for key, value in settings["schedule_arguments"].items()
     )
@@ -260,7 +265,7 @@ def optimizer_lines(settings: dict[str, Any]) -> list[str]:
 
 
 def script_module() -> Any:
-    """The script as a module, for its own reading of arguments."""
+    """The training script as an imported module, for its argument parser."""
     try:
         return file_module(GPT)
     except SystemExit as error:

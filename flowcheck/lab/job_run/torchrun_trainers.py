@@ -15,24 +15,26 @@ from pathlib import Path
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import TRAINER_ENDED
 from flowcheck.lab.cluster import Cluster, enter
+from flowcheck.step_numbers import START, Step
 
 END_LIMIT_S = 20.0
-"""Seconds for a killed torchrun to be gone. A choice: longer delays the end of a run on a machine
-that stands still."""
+"""Seconds for a killed torchrun to disappear. A choice: a longer limit delays the end of a run on
+a machine that is stuck."""
 ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-"""The second: a rank that is sent SIGABRT writes the stack of each of its threads to its log."""
+"""Environment of all trainers. With PYTHONFAULTHANDLER a rank that gets SIGABRT writes the stacks
+of its threads to its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the user launches; nothing in it knows of FlowCheck."""
+    """A training script with its arguments, independent of FlowCheck."""
 
     path: Path
     arguments: tuple[str, ...]
 
 
 class Trainers:
-    """One torchrun per host, one rank each."""
+    """One torchrun per host with one rank each."""
 
     def __init__(
         self,
@@ -75,7 +77,8 @@ class Trainers:
             self._processes.append(process)
 
     def ended(self) -> bool:
-        """All of them; raises FlowCheckError with the end of its log if one failed."""
+        """Whether all torchruns have ended without error. Raises FlowCheckError with the end of
+        its log if one failed."""
         codes = [process.poll() for process in self._processes]
         for code, log in zip(codes, self.logs, strict=True):
             if code:
@@ -83,7 +86,7 @@ class Trainers:
         return all(code == 0 for code in codes)
 
     def lines(self) -> list[dict[str, object]]:
-        """What rank 0 printed about its steps: its lines of JSON."""
+        """The JSON lines that rank 0 printed, one per step."""
         found = []
         for line in self.logs[0].read_text(errors="replace").splitlines():
             if line.startswith("{"):
@@ -91,17 +94,17 @@ class Trainers:
                     found.append(json.loads(line))
         return found
 
-    def step(self) -> int:
-        """The last step rank 0 said it took; 0 before the first."""
+    def step(self) -> Step:
+        """The last step that rank 0 printed; 0 before the first."""
         steps = [line["step"] for line in self.lines() if isinstance(line.get("step"), int)]
-        return int(str(steps[-1])) if steps else 0
+        return Step(int(str(steps[-1]))) if steps else START
 
     def pids(self) -> list[int]:
-        """Every process of every host that lives."""
+        """Pids of all running processes of all hosts."""
         return [pid for process in self._processes for pid in family(process.pid)]
 
     def kill(self) -> None:
-        """SIGKILL to every process of every host, as when the power of a rack fails."""
+        """Sends SIGKILL to all processes of all hosts, as if the rack lost power."""
         for pid in self.pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -111,7 +114,8 @@ class Trainers:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all its descendants: torchrun's workers are sessions of their own."""
+    """Pids of a process and all its descendants; torchrun's workers are in sessions of their
+    own."""
     found = [pid]
     for parent in found:
         for task in Path(f"/proc/{parent}/task").glob("*/children"):

@@ -1,4 +1,4 @@
-"""The lab's training script from outside: the options the lab decides, and the names of its
+"""The lab's training script from outside: options that the lab sets itself, and names of its
 checkpoints."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from flowcheck.errors import ConfigError, FlowCheckError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
 from flowcheck.lab.job_run.run_plan import script_module
+from flowcheck.step_numbers import Step
 
 PROBE_VALUES = {
     "steps": "-1",
@@ -25,7 +26,7 @@ PROBE_VALUES = {
     "save-every": "-1",
     "save-with": "torch",
 }
-"""Options of the script, each with a value that stays only where its user gave no other."""
+"""Option of the script -> value that remains only if the user did not set it."""
 
 _SAME = {
     "steps": "say --steps before `--`",
@@ -52,12 +53,13 @@ LAB_DECIDES: Mapping[str, Mapping[str, str]] = {
         "save-with": "the cases that are compared differ in it",
     },
 }
-"""By verb: the options of the script that the lab decides, and what to say instead."""
+"""Command -> {option of the script that the lab sets itself: what to use instead}."""
 
 
 def check_arguments(verb: str, arguments: Sequence[str]) -> None:
-    """Raises FlowCheckError for an option that the lab decides, ConfigError for arguments that the
-    script refuses. The script's own parser judges: it takes `--step=9` and `--st 9` as well."""
+    """Checks a user's arguments for the training script with the script's own parser, which also
+    accepts `--step=9` and `--st 9`. verb: the lab command. Raises FlowCheckError for an option
+    that the lab sets itself, ConfigError for arguments that the script refuses."""
     before = _values(())
     given = _values(arguments)
     for option, instead in LAB_DECIDES[verb].items():
@@ -85,18 +87,18 @@ _NAME = re.compile(r"step-(\d+)(\.pt)?")
 """A file of torch.save, or a folder of DCP."""
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """The file of `step`."""
+def checkpoint_path(folder: Path, step: Step) -> Path:
+    """Path of the checkpoint of `step`."""
     return folder / f"step-{step}.pt"
 
 
-def checkpoint_step(path: Path) -> int | None:
-    """Of a file or a folder the script wrote; None of anything else."""
+def checkpoint_step(path: Path) -> Step | None:
+    """Step of a checkpoint file or folder of the script; None: another name."""
     found = _NAME.fullmatch(path.name)
-    return int(found[1]) if found else None
+    return Step(int(found[1])) if found else None
 
 
-def checkpoints_by_step(folder: Path) -> dict[int, Path]:
-    """{step: its file or folder} of all that is there, in the order of steps."""
+def checkpoints_by_step(folder: Path) -> dict[Step, Path]:
+    """{step: its file or folder} of all checkpoints in a folder, ascending."""
     found = {checkpoint_step(path): path for path in folder.glob("step-*")}
     return {step: found[step] for step in sorted(step for step in found if step is not None)}

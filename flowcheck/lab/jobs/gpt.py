@@ -28,7 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def schedule(warmup: int, steps: int, floor: float) -> Callable[[int], float]:
-    """Factor of the learning rate by step: linear warm-up, then a cosine down to `floor`."""
+    """The factor of the learning rate as a function of the step: linear warm-up, then a cosine
+    down to `floor`."""
 
     def factor(step: int) -> float:
         if step < warmup:
@@ -40,6 +41,8 @@ def schedule(warmup: int, steps: int, floor: float) -> Callable[[int], float]:
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Parses the command line; None: of this process. Ends the process with a usage message for an
+    invalid one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", help="of torch.distributed; default: torch's choice")
     parser.add_argument("--steps", type=int, default=60)
@@ -73,7 +76,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def training_text(out: Path) -> torch.Tensor:
-    """Bytes to train on, [2**20]: made once, the same for all."""
+    """Tokens to train on, uint8 [2**20]; generated once into `out` and equal for all ranks."""
     words = [f"{a}{b}{c}" for a in "btkmn" for b in "aeiou" for c in "rslpd"]
     choice = torch.Generator().manual_seed(7)
     picked = torch.randint(len(words), (2**18,), generator=choice).tolist()
@@ -87,7 +90,8 @@ def training_text(out: Path) -> torch.Tensor:
 
 
 def draw(text: torch.Tensor, args: argparse.Namespace, *place: int) -> torch.Tensor:
-    """Token windows [batch, context + 1] for a place (step, rank, micro-batch) of the run."""
+    """Token windows [batch, context + 1], drawn from seed and `place` (step, rank, micro-batch)
+    only."""
     seed = int.from_bytes(hashlib.sha256(repr((args.seed, *place)).encode()).digest()[:7], "big")
     torch.manual_seed(seed)
     starts = torch.randint(len(text) - args.context - 1, (args.batch,))
@@ -95,12 +99,14 @@ def draw(text: torch.Tensor, args: argparse.Namespace, *place: int) -> torch.Ten
 
 
 def loss_of(model: torch.nn.Module, window: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the model's prediction of each next token. window: tokens [batch, context +
+    1]."""
     logits = model(window[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), window[:, 1:].flatten())
 
 
 class Trainer:
-    """Model, optimizer, schedule and the step they are at."""
+    """Model, optimizer, schedule, and the current step."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.step = args, 0
@@ -128,7 +134,7 @@ class Trainer:
         self.gloo: dist.ProcessGroup | None = None
 
     def train_step(self) -> float:
-        """Goes from `step` to the next; the mean loss of this rank's micro-batches."""
+        """Trains one step; returns the mean loss of this rank's micro-batches."""
         args, total = self.args, 0.0
         for micro in range(args.accumulate):
             last = micro == args.accumulate - 1
@@ -149,7 +155,7 @@ class Trainer:
         return total
 
     def evaluate(self) -> float:
-        """Mean loss over ranks on windows no step trains on."""
+        """Mean loss over ranks on windows that no step trains on."""
         self.model.eval()
         with torch.no_grad():
             loss = loss_of(self.model, draw(self.text, self.args, -1 - self.step, self.rank))
@@ -157,11 +163,13 @@ class Trainer:
         return self.mean_over_ranks(loss.item())
 
     def mean_over_ranks(self, value: float) -> float:
+        """Mean of a number over all ranks, by an all-reduce."""
         total = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(total)
         return total.item() / self.ranks
 
     def state(self) -> dict[str, object]:
+        """The checkpoint: model, optimizer, scheduler, step."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -171,7 +179,8 @@ class Trainer:
         }
 
     def save(self) -> None:
-        """A checkpoint that appears whole, written by rank 0 (dcp: by all, in the background)."""
+        """Writes a checkpoint atomically: rank 0 with torch.save, or all ranks in the background
+        with DCP."""
         path = self.args.out / f"step-{self.step}.pt"
         if self.args.save_with == "dcp":
             self._save_in_background(path.with_suffix(""))
@@ -196,7 +205,7 @@ class Trainer:
         self.step = kept["step"]
 
     def digest(self) -> dict[str, object]:
-        """sha256 of all parameters, and of each kind of optimizer state, in registration order."""
+        """sha256 of all parameters and of each optimizer state, flat in registration order."""
         parameters = list(self.model.parameters())
         kinds = sorted({kind for p in parameters for kind in self.optimizer.state[p]})
         return {
@@ -215,6 +224,7 @@ def _sha256(tensors: list[torch.Tensor]) -> str:
 
 
 def main() -> None:
+    """Trains as the command line says."""
     args = arguments()
     dist.init_process_group(args.backend) if args.backend else dist.init_process_group()
     args.out.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 VOCABULARY = 256
-"""Bytes."""
+"""Number of tokens: all byte values."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,19 @@ class Shape:
 
 
 def make(**shape: float) -> GPT:
-    """The model of a `Shape`, as a job file's factory."""
+    """The GPT of these sizes (fields of `Shape`); usable as model factory of a job file."""
     return GPT(Shape(**shape))  # type: ignore[arg-type]
 
 
 def loss(model: GPT) -> torch.Tensor:
-    """Of any tokens: only the order of its gradients matters."""
+    """A scalar loss on arbitrary tokens, whose backward pass shows the order of gradients."""
     tokens = torch.zeros(1, 2, dtype=torch.long, device=model.tokens.weight.device)
     return functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron, each added to what came in."""
+    """Transformer block: attention, then a two-layer perceptron, each with a residual
+    connection."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -49,6 +50,7 @@ class Block(nn.Module):
         self.drop = nn.Dropout(shape.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [batch, length, width]; the same shape is returned."""
         batch, length, width = x.shape
         qkv = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -75,6 +77,7 @@ class GPT(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """tokens: integers [batch, length]; returns logits [batch, length, 256]."""
         places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.drop(self.tokens(tokens) + self.positions(places))
         for block in self.blocks:

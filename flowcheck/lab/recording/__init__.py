@@ -1,1 +1,1 @@
-"""Captures of a running job, with the ground truth."""
+"""Records captures of a running job together with the ground truth."""

@@ -25,23 +25,24 @@ from flowcheck.lab.recording.packet_tap import PacketTap, TapCounts
 from flowcheck.replica.optimizer_step.c_kernel_args import square_root_name
 
 LOOK_S = 0.1
-"""Seconds between two looks at the processes. A choice: shorter costs processor time."""
+"""Seconds between two checks of the processes. A choice: a shorter time costs CPU time."""
 ENDS = (".pcapng", ".json", ".toml")
-"""Of the files of a recording: capture, truth, job file."""
+"""Suffixes of a recording's files: capture, ground truth, job file."""
 ITEM_BYTES = {"uint8": 1, "int8": 1, "bool": 1, "float16": 2, "bfloat16": 2, "int16": 2}
 ITEM_BYTES |= {"float32": 4, "int32": 4, "float64": 8, "int64": 8}
 SAME = ("kind", "dtype", "count", "protocol", "channels", "ranks")
-"""What every rank must say of one collective."""
+"""Fields that all ranks must report equally for one collective."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The files of one recording, side by side."""
+    """The files of one recording."""
 
     capture: Path
     truth: Path
     job: Path | None
-    """For `flowcheck replay --job`; None for a script whose optimizer only its user knows."""
+    """Job file for `flowcheck replay --job`; None: the optimizer of the user's own script is not
+    known."""
     frames: int
     bytes: int
     collectives: int
@@ -56,11 +57,14 @@ def record(
     digests: Path | None = None,
     force: bool = False,
 ) -> Recording:
-    """Runs the job on a cluster of its own and writes out.pcapng, out.json and out.toml.
+    """Runs a job on a cluster of its own and writes out.pcapng, out.json and out.toml.
 
-    script: instead of the lab's own; digests: the file it writes about its own steps; force: an
-    earlier recording of this name may go. Raises ConfigError where there is one that may not,
-    FlowCheckError where the job failed or hung, a frame was dropped, or the cluster is another's.
+    script: training script; None: the lab's own.
+    digests: file into which the script writes digests of its steps.
+    force: replace an earlier recording of this name.
+
+    Raises ConfigError if such a recording exists and `force` is not set, FlowCheckError if the job
+    failed or hung, a frame was dropped, or another run uses the cluster.
     """
     own = script is None
     capture, truth_file, *job = check_outputs(out, own=own, force=force)
@@ -103,9 +107,8 @@ def record(
 
 
 def check_outputs(out: Path, *, own: bool, force: bool) -> list[Path]:
-    """The files of a recording named `out`, or as one of them; the job file only of the lab's own
-    script: that of another is its user's. Raises ConfigError where one is there and was not to go.
-    """
+    """Paths of the files of a recording named `out` (with or without suffix). own: it is the lab's
+    own script, which gets a job file. Raises ConfigError if one exists and `force` is not set."""
     name = out.stem if out.suffix in ENDS else out.name
     found = [out.with_name(name + end) for end in (ENDS if own else ENDS[:-1])]
     for path in found:
@@ -149,11 +152,9 @@ def _run(plan: LabPlan, script: Script) -> None:
 
 
 def condensed(folder: Path, ranks: int) -> list[dict[str, Any]]:
-    """Collectives of all groups in rank 0's order: kind, bytes, protocol and the sha256 of what
-    they made; a list of one per rank where ranks made different things.
-
-    Raises FlowCheckError where the ranks report different collectives.
-    """
+    """All collectives in rank 0's order: kind, bytes, protocol, and the sha256 of the result; a
+    list with one per rank if the ranks' results differ. folder: the ranks' ground truth logs.
+    Raises FlowCheckError if the ranks report different collectives."""
     told = [_lines(folder / f"rank{rank}.jsonl") for rank in range(ranks)]
     found = []
     for position, first in enumerate(told[0]):

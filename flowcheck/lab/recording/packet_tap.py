@@ -20,26 +20,28 @@ ETH_P_ALL = 3
 SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35  # asm-generic/socket.h
 ROOM_BYTES = 256 << 20
-"""Bytes of the socket's buffer, for frames that wait while the trainers have both cores. A choice:
-more takes kernel memory, less drops frames."""
+"""Bytes of the socket's receive buffer, for frames that wait while the trainers use both CPU
+cores. A choice: more uses kernel memory, less drops frames."""
 FRAME_BYTES_MAX = 65536
-"""Bytes: an IP packet has at most 65,535; no lab link carries frames that long."""
+"""Largest frame in bytes: an IP packet has at most 65,535, and no lab link carries frames that
+long."""
 LOOK_MS = 50
-"""Milliseconds of a wait for a frame, after which a stop is seen. A choice: shorter costs processor
-time."""
+"""Milliseconds after which a wait for a frame checks for the end. A choice: a shorter time costs
+CPU time."""
 SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TapCounts:
-    """What a tap wrote."""
+    """Number of frames and bytes that a tap wrote."""
 
     frames: int
     bytes: int
 
 
 class PacketTap:
-    """Every frame that arrives, from __init__ to stop()."""
+    """Writes every frame that arrives at an interface to a pcapng file, from creation until
+    stop()."""
 
     def __init__(self, namespace: str, interface: str, path: Path, *, comment: str) -> None:
         """Listens when this returns. Needs root."""
@@ -74,8 +76,8 @@ class PacketTap:
             self._close()
 
     def stop(self) -> TapCounts:
-        """Ends it once nothing waits any more. Raises FlowCheckError where a frame was dropped:
-        a file that lacks one must not pass for the whole."""
+        """Ends the capture when no frame is waiting. Raises FlowCheckError if a frame was dropped,
+        since the file would be incomplete."""
         self._close()
         if self._error is not None:
             raise self._error

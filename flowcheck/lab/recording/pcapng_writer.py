@@ -14,11 +14,11 @@ END, COMMENT = 0, 1
 USERAPPL, IF_NAME, IF_TSRESOL = 4, 2, 9
 IFRECV, IFDROP = 4, 5
 NANOSECONDS = 9
-"""Time stamps count 10**-9 s."""
+"""Time stamps are in units of 10**-9 s (pcapng, if_tsresol)."""
 
 
 class PcapngWriter(Closeable):
-    """One section, one interface, little endian."""
+    """A pcapng file with one section and one interface, little endian."""
 
     def __init__(self, path: Path, *, interface: str, comment: str) -> None:
         self._file = path.open("wb")
@@ -29,16 +29,17 @@ class PcapngWriter(Closeable):
         self._block(INTERFACE, struct.pack("<HHI", ETHERNET, 0, 0) + options + _option(END, b""))
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def packet(self, frame: bytes, at_ns: int) -> None:
-        """A whole frame, without FCS, and when it was seen (ns since 1970)."""
+        """Writes a frame without FCS. at_ns: when it was captured, nanoseconds since 1970."""
         size = len(frame)
         head = struct.pack("<IIIII", 0, at_ns >> 32, at_ns & 0xFFFFFFFF, size, size)
         self._block(PACKET, head + _padded(frame))
 
     def statistics(self, *, received: int, dropped: int, at_ns: int) -> None:
-        """Frames the interface handed over, and those for which there was no room."""
+        """Writes the interface statistics: frames received and dropped by the socket."""
         head = struct.pack("<III", 0, at_ns >> 32, at_ns & 0xFFFFFFFF)
         counts = _option(IFRECV, struct.pack("<Q", received))
         counts += _option(IFDROP, struct.pack("<Q", dropped))

@@ -1,1 +1,2 @@
-"""Drills: a job is followed, killed, restored, resumed and compared."""
+"""Drills: a job is followed, killed, restored and resumed, and the result is compared with the
+trainer's."""

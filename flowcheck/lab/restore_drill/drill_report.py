@@ -1,4 +1,4 @@
-"""Outcome of a drill, and the report printed at its end."""
+"""Result of a drill, and the report at its end."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from rich.console import Console
 
 from flowcheck.lab.job_run.digest_comparison import DigestComparison, Digests
 from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.step_numbers import Step
 
 
 @dataclass(slots=True)
 class DrillOutcome:
-    """What a run showed."""
+    """Result of a drill."""
 
     steps: int
-    killed_at: int | None = None
-    """The trainer's last step before it was killed."""
-    restored_step: int | None = None
-    bases: list[int] = field(default_factory=list)
-    """Steps of the checkpoints that were given as bases, where not all of the run was seen."""
+    killed_at: Step | None = None
+    """The trainer's last step before it was killed; None: it was not."""
+    restored_step: Step | None = None
+    bases: list[Step] = field(default_factory=list)
+    """Steps of the trainer's checkpoints that were given as bases, if FlowCheck was absent for a
+    time."""
     comparison: DigestComparison | None = None
-    untold: tuple[int, ...] = ()
-    """Steps in flight at the kill that no trainer lived to tell of: they cannot be compared."""
+    untold: tuple[Step, ...] = ()
+    """Steps that were in flight when the trainers were killed and that no trainer recorded; they
+    cannot be compared."""
     final: Digests = field(default_factory=dict)
-    """The trainer's state after the last step."""
+    """Digests of the trainer's state after the last step."""
     control: Digests | None = None
-    """Of a run stopped at the same step by the trainer's own save, and resumed."""
+    """Final digests of the control run that ended at the same step with its own checkpoint and
+    resumed."""
     unbroken: Digests | None = None
-    """Of a run that was never stopped."""
+    """Final digests of the control run that was never stopped."""
     seconds: float = 0.0
     chain: ChainState | None = None
 
@@ -40,7 +44,7 @@ FAILED = 1
 
 
 def show(outcome: DrillOutcome, *, as_json: bool) -> int:
-    """Prints the statements of a run; 0 if all hold."""
+    """Prints the statements about a drill; returns 0 if all are true, else 1."""
     found = statements(outcome)
     good = bool(found) and all(holds for holds, _ in found)
     if as_json:
@@ -60,7 +64,7 @@ def show(outcome: DrillOutcome, *, as_json: bool) -> int:
 
 
 def statements(outcome: DrillOutcome) -> Sequence[tuple[bool, str]]:
-    """(does it hold?, what it says) of everything a run is for."""
+    """(whether it is true, text) of each statement that a drill checks."""
     found: list[tuple[bool, str]] = []
     comparison = outcome.comparison
     if comparison is not None:

@@ -29,16 +29,17 @@ from flowcheck.lab.restore_drill.drill_report import DrillOutcome
 from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import START, Step
 
 LOOK_S = 0.1
-"""Seconds between two looks at the state. A choice: shorter costs processor time."""
+"""Seconds between two readings of the state. A choice: a shorter time costs CPU time."""
 FOLLOW_LIMIT_S = 60.0
-"""Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
-the error, shorter fails on a busy machine."""
+"""Seconds for the replica to apply the last steps after the trainers ended. A choice: a longer
+limit delays the error, a shorter one fails on a busy machine."""
 
 
 class KillRestoreDrill:
-    """One run of a plan; every process it starts is gone when it ends."""
+    """One drill; all processes that it starts have ended when it ends."""
 
     def __init__(self, plan: LabPlan, display: Display) -> None:
         self._plan, self._display = plan, display
@@ -46,8 +47,9 @@ class KillRestoreDrill:
         self._services: FlowCheckServices | None = None
 
     def whole(self) -> DrillOutcome:
-        """Raises ConfigError as `check_folders`, FlowCheckError where the cluster is another run's,
-        or something did not come up, or hung."""
+        """Does the drill from the cluster's start to its removal. Raises ConfigError as
+        `check_folders`, FlowCheckError if another run uses the cluster, or something did not
+        start, or hung."""
         plan = self._plan
         check_folders(plan.folder, plan.created_folders, force=plan.force)
         with cluster.reserved(plan.cluster.name):
@@ -86,14 +88,15 @@ class KillRestoreDrill:
             told |= self._controls(outcome, told)
         # The step in flight at the kill was the last the wire carried: no digest of the
         # trainer's own tells it, the control's does.
-        flight = range((outcome.killed_at or 0) + 1, (outcome.restored_step or 0) + 1)
+        first, last = (outcome.killed_at or START) + 1, outcome.restored_step or START
+        flight = list(map(Step, range(first, last + 1)))
         outcome.untold = tuple(step for step in flight if step not in told)
-        unseen = range(1, max(outcome.bases, default=1))
+        unseen = list(map(Step, range(1, max(outcome.bases, default=1))))
         told = {step: own for step, own in told.items() if step not in unseen}
-        wanted = set(range(1, plan.steps + 1)) - {*outcome.untold, *unseen}
+        wanted = set(map(Step, range(1, plan.steps + 1))) - {*outcome.untold, *unseen}
         outcome.comparison = compare(told, replica, wanted=wanted)
 
-    def _train(self, outcome: DrillOutcome) -> dict[int, Digests]:
+    def _train(self, outcome: DrillOutcome) -> dict[Step, Digests]:
         """The job with FlowCheck beside it: launched, killed, given back, launched again; what the
         replica was after each step."""
         plan = self._plan
@@ -104,7 +107,7 @@ class KillRestoreDrill:
             if plan.kill_at is not None:
                 self._follow("training", trainers, until=plan.kill_at)
                 trainers.kill()
-                outcome.killed_at = max(trainer_digests(plan.digests), default=0)
+                outcome.killed_at = max(trainer_digests(plan.digests), default=START)
                 self._display.print_line(
                     f"all trainers killed with SIGKILL, their last step {outcome.killed_at}"
                 )
@@ -116,10 +119,10 @@ class KillRestoreDrill:
             self._follow("resumed" if plan.kill_at else "training", trainers, until=None)
         finally:
             trainers.kill()
-        self._catch_up(plan.steps)
+        self._catch_up(Step(plan.steps))
         outcome.chain = self._services.chain_state()
         replica = replica_digests(RunDir(plan.run).steps)
-        outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
+        outcome.final = trainer_digests(plan.digests).get(Step(plan.steps), {})
         self._services.stop()
         self._services = None
         return replica
@@ -133,12 +136,12 @@ class KillRestoreDrill:
                 f"{('once', 'twice')[runs - 1]} more (--no-control leaves it out)"
             )
 
-    def _controls(self, outcome: DrillOutcome, told: dict[int, Digests]) -> dict[int, Digests]:
+    def _controls(self, outcome: DrillOutcome, told: dict[Step, Digests]) -> dict[Step, Digests]:
         """The same job without FlowCheck: stopped at the same step by its own save and resumed,
         and, where two ranks make sums that do not depend on buckets, never stopped. Returns the
         control's digests of steps that `told` lacks."""
         plan = self._plan
-        found: dict[int, Digests] = {}
+        found: dict[Step, Digests] = {}
         stop = outcome.restored_step
         if stop is not None:
             self._display.print_line(
@@ -151,12 +154,12 @@ class KillRestoreDrill:
             found = {s: d for s, d in trainer_digests(kept).items() if s not in told and s <= stop}
             more = ("--resume", str(own), "--digests", str(kept))
             self._to_end("control, resumed", plan.script("control", *more))
-            outcome.control = trainer_digests(kept).get(plan.steps, {})
+            outcome.control = trainer_digests(kept).get(Step(plan.steps), {})
         if plan.cluster.hosts == 2:
             self._display.print_line("control: never stopped")
             kept = plan.trainers_folder / "unbroken.jsonl"
             self._to_end("never stopped", plan.script("unbroken", "--digests", str(kept)))
-            outcome.unbroken = trainer_digests(kept).get(plan.steps, {})
+            outcome.unbroken = trainer_digests(kept).get(Step(plan.steps), {})
         return found
 
     def _to_end(self, what: str, script: Script) -> None:
@@ -197,13 +200,13 @@ class KillRestoreDrill:
             hosts=hosts,
         )
 
-    def _follow(self, what: str, trainers: Trainers, *, until: int | None) -> None:
+    def _follow(self, what: str, trainers: Trainers, *, until: Step | None) -> None:
         """Until the trainer says it took step `until`, or ends."""
         moving = HangDetector(what, trainers)
         while not trainers.ended():
             lines = trainers.lines()
             last: dict[str, Any] = dict(lines[-1]) if lines else {}
-            step = int(last.get("step", 0))
+            step = Step(int(last.get("step", 0)))
             if until is not None and step >= until:
                 return
             moving.check(step)
@@ -213,17 +216,17 @@ class KillRestoreDrill:
             self._display.show(what, last, chain)
             Event().wait(LOOK_S)
 
-    def _restore(self) -> tuple[int, Path]:
+    def _restore(self) -> tuple[Step, Path]:
         """(step, file): what `flowcheck restore` writes, by the trainer's first checkpoint."""
         plan = self._plan
         out = plan.trainers_folder / "restored.pt"
-        template = checkpoint_path(plan.trainers_folder / "job", 0)
+        template = checkpoint_path(plan.trainers_folder / "job", START)
         source = StepSource(run=plan.run)
         request = RestoreRequest(source=source, templates=(template,), output=out, force=True)
         (done,) = restore(request)
         return done.written.step, out
 
-    def _catch_up(self, step: int) -> None:
+    def _catch_up(self, step: Step) -> None:
         """Lets the replica take what is captured already."""
         assert self._services is not None
         deadline_s = time.monotonic() + FOLLOW_LIMIT_S
@@ -234,13 +237,14 @@ class KillRestoreDrill:
             Event().wait(LOOK_S)
 
 
-def choose_kill(steps: int, seed: int | None) -> int:
-    """A step in the middle third."""
-    return random.Random(seed).randint(max(1, steps // 3), max(1, 2 * steps // 3))
+def choose_kill(steps: int, seed: int | None) -> Step:
+    """A random step in the middle third of the run."""
+    return Step(random.Random(seed).randint(max(1, steps // 3), max(1, 2 * steps // 3)))
 
 
 def run_drill(plan: LabPlan, *, quiet: bool) -> DrillOutcome:
-    """Runs the drill that `plan` asks for, from the cluster's start to its removal."""
+    """Does the drill that `plan` asks for. quiet: no live display. Raises as
+    `KillRestoreDrill.whole`."""
     from flowcheck.lab.restore_drill.late_join_drill import LateJoinDrill  # derived from ours
     from flowcheck.lab.restore_drill.multi_job_drill import MultiJobDrill
 

@@ -1,9 +1,6 @@
 """A drill in which FlowCheck joins late, leaves and returns, or loses its capture for some
-seconds.
-
-The trainer's own checkpoints are the bases: of any two of them that lie behind the join, the
-first is given as the base and the second tells where in the log it belongs.
-"""
+seconds. The trainer's own checkpoints are the bases: of two consecutive ones after the join, the
+first is the base, and the second shows its position in the gradient log."""
 
 from __future__ import annotations
 
@@ -27,24 +24,25 @@ from flowcheck.ops.trainer_checkpoint import base_command
 from flowcheck.ops.trainer_checkpoint.base_command import LogPosition
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
+from flowcheck.step_numbers import Step
 
 GAP_S = 3.0
-"""Seconds that a killed capture stays away: many steps of a small model. A choice: longer only
-makes the drill longer."""
+"""Seconds for which the killed capture stays away: many steps of a small model. A choice: a longer
+time only makes the drill longer."""
 LOGGED_LIMIT_S = 120.0
-"""Seconds for the steps between two checkpoints to be logged. A choice: longer delays the error,
-shorter fails on a busy machine."""
+"""Seconds until the steps between two checkpoints must be logged. A choice: a longer limit delays
+the error, a shorter one fails on a busy machine."""
 
 
 class LateJoinDrill(KillRestoreDrill):
-    """FlowCheck comes, or comes back, while the job runs."""
+    """Drill in which FlowCheck starts, or starts again, while the job runs."""
 
     def __init__(self, plan: LabPlan, display: Display) -> None:
         super().__init__(plan, display)
         assert plan.late_join is not None
         self._late = plan.late_join
 
-    def _train(self, outcome: DrillOutcome) -> dict[int, Digests]:
+    def _train(self, outcome: DrillOutcome) -> dict[Step, Digests]:
         plan, late = self._plan, self._late
         self._services = None if late.comes_new else self._start_services()
         every = ("--save-every", str(late.save_every))
@@ -67,10 +65,10 @@ class LateJoinDrill(KillRestoreDrill):
             self._follow("followed", trainers, until=None)
         finally:
             trainers.kill()
-        self._catch_up(plan.steps)
+        self._catch_up(Step(plan.steps))
         assert self._services is not None
         outcome.chain = self._services.chain_state()
-        outcome.final = trainer_digests(plan.digests).get(plan.steps, {})
+        outcome.final = trainer_digests(plan.digests).get(Step(plan.steps), {})
         replica = replica_digests(RunDir(plan.run).steps)
         self._services.stop()
         self._services = None
@@ -107,7 +105,7 @@ class LateJoinDrill(KillRestoreDrill):
             Event().wait(LOOK_S)
         raise FlowCheckError(NO_BASE(why))
 
-    def _pairs(self, behind: int) -> list[tuple[int, Path, Path]]:
+    def _pairs(self, behind: Step) -> list[tuple[Step, Path, Path]]:
         """(step of the first, its file, the next file) of checkpoints of later steps, in order."""
         found = checkpoints_by_step(self._plan.trainers_folder / "job")
         later = [step for step in found if step > behind]

@@ -1,5 +1,5 @@
-"""A drill with several jobs side by side, each on hosts of its own, behind one chain: killed
-together, each restored to its own newest step, resumed, and compared one by one."""
+"""A drill with several jobs side by side, each on its own hosts, behind one chain: all are killed,
+each is restored to its own newest step, resumed, and compared."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from flowcheck.ops.restore.restore_command import restore
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import START, Step
 
 
 @dataclass(slots=True)
@@ -33,9 +34,9 @@ class _Job:
     number: int
     digests: Path
     trainers: Trainers | None = None
-    killed_at: int = 0
-    restored_step: int = 0
-    told: dict[int, Digests] = field(default_factory=dict)
+    killed_at: Step = START
+    restored_step: Step = START
+    told: dict[Step, Digests] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -43,7 +44,7 @@ class _Job:
 
 
 class MultiJobDrill(KillRestoreDrill):
-    """Of a plan with more than one job."""
+    """Drill for a plan with several jobs."""
 
     def _whole(self, outcome: DrillOutcome) -> None:
         plan = self._plan
@@ -59,7 +60,7 @@ class MultiJobDrill(KillRestoreDrill):
                 self._follow_all("training", jobs, until=plan.kill_at)
                 self._kill(jobs)
                 for job in jobs:
-                    job.killed_at = max(trainer_digests(job.digests), default=0)
+                    job.killed_at = max(trainer_digests(job.digests), default=START)
                 told = ", ".join(str(job.killed_at) for job in jobs)
                 self._display.print_line(
                     f"all trainers killed with SIGKILL, their last steps {told}"
@@ -68,7 +69,7 @@ class MultiJobDrill(KillRestoreDrill):
             self._follow_all("resumed" if plan.kill_at else "training", jobs, until=None)
         finally:
             self._kill(jobs)
-        self._wait_for_all(plan.steps)
+        self._wait_for_all(Step(plan.steps))
         outcome.chain = self._services.chain_state()
         replicas = [replica_digests(own.steps) for own in all_run_dirs(RunDir(plan.run))]
         self._services.stop()
@@ -89,7 +90,7 @@ class MultiJobDrill(KillRestoreDrill):
             if job.trainers is not None:
                 job.trainers.kill()
 
-    def _follow_all(self, what: str, jobs: list[_Job], *, until: int | None) -> None:
+    def _follow_all(self, what: str, jobs: list[_Job], *, until: Step | None) -> None:
         """Until every trainer says it took step `until`, or has ended."""
         running = [job.trainers for job in jobs if job.trainers is not None]
         moving = HangDetector(what, *running)
@@ -107,7 +108,7 @@ class MultiJobDrill(KillRestoreDrill):
     def _give_back(self, jobs: list[_Job]) -> dict[int, Path]:
         """{job: what `flowcheck restore` writes for it}; each tells by bytes whose it is."""
         plan = self._plan
-        templates = {checkpoint_path(plan.trainers_folder / job.name, 0): job for job in jobs}
+        templates = {checkpoint_path(plan.trainers_folder / job.name, START): job for job in jobs}
         out = plan.trainers_folder / "restored"
         found = {}
         source = StepSource(run=plan.run)
@@ -121,7 +122,7 @@ class MultiJobDrill(KillRestoreDrill):
             )
         return found
 
-    def _wait_for_all(self, step: int) -> None:
+    def _wait_for_all(self, step: Step) -> None:
         """Lets the replicas take what is captured already."""
         assert self._services is not None
         deadline_s = time.monotonic() + FOLLOW_LIMIT_S
@@ -133,16 +134,17 @@ class MultiJobDrill(KillRestoreDrill):
 
 
 def _judge(
-    outcome: DrillOutcome, jobs: list[_Job], replicas: list[dict[int, Digests]], steps: int
+    outcome: DrillOutcome, jobs: list[_Job], replicas: list[dict[Step, Digests]], steps: int
 ) -> None:
     """Each job against the replica that is most like it, and no replica twice."""
     left = list(replicas)
     found: list[DigestComparison] = []
-    untold: list[int] = []
+    untold: list[Step] = []
     for job in jobs:
         told = trainer_digests(job.digests)
-        flight = [s for s in range(job.killed_at + 1, job.restored_step + 1) if s not in told]
-        wanted = set(range(1, steps + 1)) - set(flight)
+        between = map(Step, range(job.killed_at + 1, job.restored_step + 1))
+        flight = [s for s in between if s not in told]
+        wanted = set(map(Step, range(1, steps + 1))) - set(flight)
         best = max(left, key=lambda one: sum(one.get(s) == d for s, d in told.items()))
         left.remove(best)
         found.append(compare(told, best, wanted=wanted))

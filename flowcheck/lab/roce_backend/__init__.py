@@ -1,1 +1,2 @@
-"""What runs inside a trainer of the lab. torch, the C library, these files, nothing else."""
+"""The part of the lab that runs inside a trainer. It uses torch, the lab's C library and these
+files, nothing else."""

@@ -1,8 +1,6 @@
 """Entry point of group `torch.backends`: registers the lab's "roce" backend when torch is
-imported.
-
-In a process without FLOWCHECK_LAB_INTERFACE it returns at once and has imported nothing.
-"""
+imported. Without FLOWCHECK_LAB_INTERFACE in the environment it returns at once and imports
+nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Make "roce" a backend of torch.distributed, and the default for CPU tensors."""
+    """Registers "roce" as a backend of torch.distributed, and as the default for CPU tensors."""
     if not os.environ.get("FLOWCHECK_LAB_INTERFACE"):
         return
     from flowcheck.lab.roce_backend.trainer_environment import read_settings
@@ -39,7 +37,7 @@ def register() -> None:
 
 
 def announce_gloo(c10d: Any) -> None:
-    """Say so, once, when a script makes a group of gloo: it asked for it by name."""
+    """Logs once that a script created a gloo group, which does not use the emulated NIC."""
     gloo = getattr(c10d, "ProcessGroupGloo", None)
     if gloo is None:
         return

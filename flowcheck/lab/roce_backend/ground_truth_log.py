@@ -12,7 +12,8 @@ import torch
 
 
 class GroundTruthLog:
-    """Lines of one process, `rank<global rank>.jsonl` in the folder; does nothing without one."""
+    """Ground truth of one process: `rank<global rank>.jsonl` in the folder; without a folder
+    nothing is written."""
 
     _files: ClassVar[dict[Path, TextIO]] = {}
     _lock = threading.Lock()
@@ -22,11 +23,12 @@ class GroundTruthLog:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody reads it: digests cost time."""
+        """Whether a log is written; if not, digests can be skipped."""
         return self._folder is not None
 
     def write(self, rank: int, result: torch.Tensor | None, **facts: Any) -> None:
-        """`facts`, and the digest of `result` (flat) unless nothing was made here."""
+        """Writes a line with `facts` and the sha256 of `result` (flat tensor); None: this rank has
+        no result."""
         if self._folder is None:
             return
         if result is not None:

@@ -1,4 +1,4 @@
-"""Operations under way: torch's Work objects, and the threads that wait for them."""
+"""Running operations: torch's Work objects, and the threads that wait for them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from flowcheck.lab.roce_backend.roce_communicator import (
 )
 
 Finish = Callable[[OperationResult], None]
-"""Called when the bytes are there, before anybody is told."""
+"""Callback when the result is in memory, before the operation counts as completed."""
 
 
 class RoceWork(Work):
-    """`parts` operations: done when all have brought their part of `result`."""
+    """torch's Work of an operation that consists of `parts` operations on parts of `result`; it is
+    completed when all are."""
 
     def __init__(self, result: list[torch.Tensor], parts: int = 1) -> None:
         super().__init__()
@@ -35,7 +36,8 @@ class RoceWork(Work):
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until done; raises what went wrong. Zero or no `timeout`: the group's own."""
+        """Blocks until completed; raises the operation's error. timeout None or zero: the group's
+        timeout."""
         seconds = timeout.total_seconds() if timeout else None
         if not self._done.wait(seconds if seconds and seconds > 0 else None):
             raise DistBackendError(f"flowcheck lab: not done within {seconds} s")
@@ -44,7 +46,7 @@ class RoceWork(Work):
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the result tensors, as DDP's hooks chain them."""
+        """A future of the result tensors, to which DDP's communication hooks attach."""
         with self._lock:
             if self._future is None:
                 self._future = torch.futures.Future()
@@ -59,11 +61,9 @@ class RoceWork(Work):
             future.set_result(self._result)
 
     def complete(self, error: Exception | None = None) -> None:
-        """A part has ended; after the last, tell all who wait.
-
-        A future is settled on a thread of its own: what a communication hook has chained to it may
-        wait for operations whose end the calling thread would have to tell.
-        """
+        """Marks a part as completed or failed; the last part completes the operation. The future
+        is set on a separate thread: a communication hook attached to it may wait for operations
+        that the calling thread must complete."""
         with self._lock:
             self._parts -= 1
             self._error = self._error or error
@@ -75,19 +75,19 @@ class RoceWork(Work):
             threading.Thread(target=self._settle, args=(future,), daemon=True).start()
 
     def is_completed(self) -> bool:
-        """Whether it ended, well or not."""
+        """Whether it has ended, with or without error."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Whether it ended well."""
+        """Whether it has ended without error."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> Exception | None:
-        """What went wrong, once it ended."""
+        """The error, once it has ended; None: no error."""
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        """The caller's tensors."""
+        """The result tensors."""
         return self._result
 
     def synchronize(self) -> None:
@@ -96,7 +96,8 @@ class RoceWork(Work):
 
 
 class OperationQueue:
-    """Operations that end in the order they were queued, and the thread that waits for them."""
+    """Operations that complete in the order in which they were queued, with the thread that waits
+    for them."""
 
     def __init__(self, communicator: RoceCommunicator, peer: int | None = None) -> None:
         self._communicator, self._peer = communicator, peer
@@ -106,11 +107,9 @@ class OperationQueue:
         self._thread.start()
 
     def add(self, operation: Operation, work: RoceWork, finish: Finish, memory: Any) -> None:
-        """Submit it; `memory` is kept until it is done.
-
-        To a peer it is submitted by the lane's own thread, which connects first: who posts a
-        receive must not wait until the other side comes to its send.
-        """
+        """Queues an operation. memory: kept alive until it is completed. Operations with a peer
+        are submitted by the queue's own thread, which connects first, so that posting a receive
+        does not wait for the peer's send."""
         if self._peer is None:
             ticket = self._communicator.submit(operation)
             self._queue.put((lambda: ticket, work, finish, memory))
@@ -133,6 +132,6 @@ class OperationQueue:
             del item, submitted, work, finish, _memory
 
     def close(self) -> None:
-        """End the thread; what is queued must have been failed."""
+        """Ends the thread. Queued operations must have been aborted before."""
         self._queue.put(None)
         self._thread.join(timeout=10)

@@ -31,21 +31,22 @@ from flowcheck.lab.roce_backend.tensor_memory import TYPES, as_bytes, as_numbers
 from flowcheck.lab.roce_backend.trainer_environment import BackendSettings
 
 ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV = range(6)
-"""enum fcl_kind."""
+"""Values of enum fcl_kind (dpdk_ext/lab/fcl_comm.h)."""
 NAMES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send", "recv")
 
 LEAVING_LIMIT = timedelta(seconds=2)
-"""How long a rank that leaves waits for the others, so that none loses its last ACKs."""
+"""Time for which a leaving rank waits for the others, so that none misses its last ACKs."""
 
 Tensors = list[torch.Tensor]
 
 
 Base: Any = dist.ProcessGroup
-"""Untyped: what torch's stubs say of its methods changes with every release."""
+"""Without types: torch's stubs of these methods change with every release."""
 
 
 class RoceGroup(Base):  # type: ignore[misc]
-    """Ranks whose collectives cross the wire as NCCL's would. Tensors: dense, on the CPU."""
+    """A process group whose collectives use the wire as NCCL's do. Tensors must be dense and on
+    the CPU."""
 
     def __init__(
         self, settings: BackendSettings, store: Any, rank: int, size: int, timeout: timedelta
@@ -62,30 +63,30 @@ class RoceGroup(Base):  # type: ignore[misc]
         self._name, self._description = "", ""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """As registered."""
+        """Name of the backend as registered."""
         return "roce"
 
     def getRank(self) -> int:  # noqa: N802 - torch's name
-        """Rank in this group."""
+        """This process's rank in the group."""
         return self._rank
 
     def getSize(self) -> int:  # noqa: N802 - torch's name
-        """Ranks of this group."""
+        """Number of ranks in the group."""
         return self._size
 
     # The base class keeps names in backends, of which a group in Python has none.
 
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
-        """Torch's name of the group."""
+        """Sets torch's name of the group."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """As set."""
+        """torch's name of the group."""
         return self._name
 
     @property
     def group_name(self) -> str:
-        """As set."""
+        """torch's name of the group."""
         return self._name
 
     @property
@@ -94,16 +95,16 @@ class RoceGroup(Base):  # type: ignore[misc]
         return [torch.device("cpu")]
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
-        """The user's words about it."""
+        """Sets the user's description of the group."""
         self._description = description
 
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """As set."""
+        """The user's description of the group."""
         return self._description
 
     @property
     def group_desc(self) -> str:
-        """As set."""
+        """The user's description of the group."""
         return self._description
 
     def _lane(self, kind: int, peer: int) -> OperationQueue:
@@ -177,11 +178,11 @@ class RoceGroup(Base):  # type: ignore[misc]
         )
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> RoceWork:
-        """Sum (or opts.reduceOp) of one tensor over all ranks, in place."""
+        """All-reduce of one tensor in place. opts.reduceOp: the operation; default: sum."""
         return self.allreduce_coalesced([only(tensors)], opts)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> RoceWork:
-        """One all-reduce after the other."""
+        """One all-reduce per tensor, in order."""
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         work = RoceWork(tensors, len(tensors))
         ready = [(as_numbers(tensor), reduction_of(op, tensor.dtype)) for tensor in tensors]
@@ -190,31 +191,31 @@ class RoceGroup(Base):  # type: ignore[misc]
         return work
 
     def barrier(self, opts: Any = None) -> RoceWork:
-        """An all-reduce of one byte."""
+        """Barrier: an all-reduce of one byte, as in ProcessGroupNCCL."""
         return self.allreduce([torch.zeros(1, dtype=torch.uint8)])
 
     def broadcast(self, tensors: Tensors, opts: Any = None) -> RoceWork:
-        """The root's bytes to all, in place."""
+        """Broadcast of one tensor from opts.rootRank, in place."""
         flat, root = as_bytes(only(tensors)), 0 if opts is None else int(opts.rootRank)
         return self._run(BROADCAST, flat, flat, RoceWork(tensors), peer=root)
 
     def send(self, tensors: Tensors, peer: int, tag: int = 0) -> RoceWork:
-        """To `peer`, in order; tags are not looked at, as NCCL does not."""
+        """Sends a tensor to `peer`, in order; the tag is ignored, as in NCCL."""
         flat = as_bytes(only(tensors))
         return self._run(SEND, flat, flat, RoceWork(tensors), peer=peer)
 
     def recv(self, tensors: Tensors, peer: int, tag: int = 0) -> RoceWork:
-        """From `peer`, in order."""
+        """Receives a tensor from `peer`, in order; the tag is ignored."""
         flat = as_bytes(only(tensors))
         return self._run(RECV, flat, flat, RoceWork(tensors), peer=peer)
 
     def abort(self) -> None:
-        """Fail what is under way."""
+        """Fails all running operations."""
         if self._communicator is not None and not self._closed:
             self._communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
-        """Part from the others, then give everything back."""
+        """Waits for the other ranks (LEAVING_LIMIT) and releases everything."""
         with self._lock:
             closed, self._closed = self._closed, True
             if closed or self._communicator is None:
@@ -227,25 +228,25 @@ class RoceGroup(Base):  # type: ignore[misc]
 
 
 def only(tensors: list[Any]) -> Any:
-    """The one element. Raises ValueError where there are others."""
+    """The only element of the list. Raises ValueError if it does not have exactly one."""
     if len(tensors) != 1:
         raise ValueError(f"a rank has one device here, {len(tensors)} tensors were given")
     return tensors[0]
 
 
 def check_size(what: str, have: int, due: int) -> None:
-    """Raises ValueError unless `have` is what is `due`."""
+    """Raises ValueError unless `have` equals `due`. what: for the message."""
     if have != due:
         raise ValueError(f"{what}: {have} where {due} are due")
 
 
 class BlockGroup(RoceGroup):
-    """Adds them to the group."""
+    """Adds all-gather and reduce-scatter to the group."""
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> RoceWork:
-        """Every rank's tensor, one after the other in `output`."""
+        """All-gather: `output` is the concatenation of all ranks' `input`."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
     _allgather_base = all_gather_single  # until torch 2.12
@@ -253,7 +254,7 @@ class BlockGroup(RoceGroup):
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> RoceWork:
-        """One all-gather after the other."""
+        """One all-gather per tensor pair, in order."""
         work = RoceWork(outputs, len(outputs))
         pairs = [
             (as_bytes(made), as_bytes(taken)) for made, taken in zip(outputs, inputs, strict=True)
@@ -266,7 +267,8 @@ class BlockGroup(RoceGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> RoceWork:
-        """Every rank's tensor into a tensor of its own; uneven ones by broadcasts, as NCCL's."""
+        """All-gather into one tensor per rank; tensors of different sizes by broadcasts, as in
+        ProcessGroupNCCL."""
         made, taken = only(outputs), as_bytes(only(inputs))
         check_size("all_gather", len(made), self._size)
         parts = [as_bytes(tensor) for tensor in made]
@@ -288,7 +290,7 @@ class BlockGroup(RoceGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None
     ) -> RoceWork:
-        """This rank's block of the sum of all ranks' `input`."""
+        """Reduce-scatter: `output` is this rank's block of the sum of all ranks' `input`."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     _reduce_scatter_base = reduce_scatter_single  # until torch 2.12
@@ -296,7 +298,7 @@ class BlockGroup(RoceGroup):
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> RoceWork:
-        """One reduce-scatter after the other."""
+        """One reduce-scatter per tensor pair, in order."""
         op = ReduceOp.SUM if opts is None else opts.reduceOp
         work = RoceWork(outputs, len(outputs))
         pairs = [
@@ -312,7 +314,7 @@ class BlockGroup(RoceGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> RoceWork:
-        """The same with a tensor per rank, all of one size."""
+        """Reduce-scatter from one tensor per rank, all of equal size."""
         made, blocks = only(outputs), only(inputs)
         for block in blocks:
             check_size("reduce_scatter", block.numel(), made.numel())
@@ -326,7 +328,7 @@ _groups: weakref.WeakSet[RoceGroup] = weakref.WeakSet()
 
 
 class RoceProcessGroup(BlockGroup):
-    """The group torch gets."""
+    """The process group that torch gets; adds gather, scatter and all-to-all."""
 
     def _exchange(self, given: list[Any], taken: list[Any], result: Tensors) -> RoceWork:
         """Send given[r] to rank r and receive taken[r] from it, None: nothing; all at once."""
@@ -341,7 +343,7 @@ class RoceProcessGroup(BlockGroup):
         return work
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> RoceWork:
-        """Every rank's tensor at the root."""
+        """Gathers every rank's tensor at opts.rootRank."""
         given: list[Any] = [None] * self._size
         taken: list[Any] = [None] * self._size
         given[opts.rootRank] = as_bytes(inputs[0])
@@ -350,7 +352,7 @@ class RoceProcessGroup(BlockGroup):
         return self._exchange(given, taken, outputs[0] if outputs else [])
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> RoceWork:
-        """A tensor of the root's for every rank."""
+        """Scatters the root's tensors, one to each rank."""
         given: list[Any] = [None] * self._size
         taken: list[Any] = [None] * self._size
         taken[opts.rootRank] = as_bytes(outputs[0])
@@ -359,7 +361,7 @@ class RoceProcessGroup(BlockGroup):
         return self._exchange(given, taken, outputs)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RoceWork:
-        """A tensor from every rank to every rank."""
+        """All-to-all with one tensor per pair of ranks."""
         given = [as_bytes(tensor) for tensor in inputs]
         return self._exchange(given, [as_bytes(tensor) for tensor in outputs], outputs)
 
@@ -371,7 +373,8 @@ class RoceProcessGroup(BlockGroup):
         input_split_sizes: list[int] | None = None,
         opts: Any = None,
     ) -> RoceWork:
-        """The same with blocks along the first dimension."""
+        """All-to-all of blocks along the first dimension. Split sizes in rows; None: equal
+        blocks."""
         made = self._blocks(output, output_split_sizes)
         work = self.alltoall(made, self._blocks(input, input_split_sizes))
         return work
@@ -385,12 +388,13 @@ class RoceProcessGroup(BlockGroup):
         return list(torch.split(tensor.detach(), even))
 
     def reduce(self, *arguments: Any, **options: Any) -> RoceWork:
-        """Not moved by the lab."""
+        """Not supported by the lab; raises NotImplementedError."""
         raise NotImplementedError("the lab's RoCE backend has no reduce; all_reduce does it")
 
 
 def creator(settings: BackendSettings) -> Callable[[Any, int, int, timedelta], RoceProcessGroup]:
-    """What torch calls for each process group: (store, rank, size, timeout) -> group."""
+    """The factory that torch calls for each process group: (store, rank, size, timeout) ->
+    group."""
 
     def create(store: Any, rank: int, size: int, timeout: timedelta) -> RoceProcessGroup:
         group = RoceProcessGroup(settings, store, rank, size, timeout)

@@ -1,4 +1,5 @@
-"""The emulated NIC of a process and NCCL-like communicators on it, through the C library."""
+"""The emulated NIC of a process, and communicators like NCCL's on it, through the lab's C
+library."""
 
 from __future__ import annotations
 
@@ -27,23 +28,24 @@ NET_FIELDS = (
     "reorder",
     "seed",
 )
-"""Fields of struct fcl_net_settings that are copied by name."""
+"""Fields of struct fcl_net_settings that are copied by name from BackendSettings."""
 
 
 POLL_S = 0.002
-"""Seconds between two looks at the store while a peer has not written yet. A choice: shorter costs
-processor time, longer delays the start."""
+"""Seconds between two reads of the store while a peer has not written yet. A choice: a shorter
+time costs CPU time, a longer one delays the start."""
 
 
 def check(code: int) -> int:
-    """`code`, or DistBackendError with the sentence C left."""
+    """Returns `code`, or raises DistBackendError with the message of the C library if it is
+    negative."""
     if code < 0:
         raise DistBackendError(f"flowcheck lab: {ffi.string(lib.fcl_error()).decode()}")
     return code
 
 
 class EmulatedNic:
-    """The port of this process and the thread that drives it; opened by the first group."""
+    """The NIC of this process and the thread that runs it; the first process group opens it."""
 
     _open: ClassVar[EmulatedNic | None] = None
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -59,7 +61,8 @@ class EmulatedNic:
 
     @classmethod
     def get(cls, settings: BackendSettings) -> EmulatedNic:
-        """The one node; raises DistBackendError when the port cannot be opened."""
+        """The process's NIC, opened if necessary. Raises DistBackendError if the port cannot be
+        opened."""
         with cls._lock:
             if cls._open is None:
                 cls._open = cls(settings)
@@ -67,7 +70,7 @@ class EmulatedNic:
 
     @classmethod
     def close(cls) -> None:
-        """Ends the thread; communicators must be closed before."""
+        """Closes the NIC and ends its thread. All communicators must be closed before."""
         with cls._lock:
             node, cls._open = cls._open, None
         if node is not None:
@@ -75,7 +78,8 @@ class EmulatedNic:
 
     @classmethod
     def counters(cls) -> dict[str, int]:
-        """Frames and bytes so far, by field of struct fcl_net_counters; {} without a node."""
+        """Counters of frames and bytes so far, by field of struct fcl_net_counters; {} without a
+        NIC."""
         with cls._lock:
             if cls._open is None:
                 return {}
@@ -86,13 +90,14 @@ class EmulatedNic:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One collective; its memory is contiguous and stays alive and untouched till it is done."""
+    """One collective. Its memory must be contiguous and must not be freed or changed until the
+    collective is done."""
 
     kind: int
     type: int
     reduction: int
     count: int
-    """Elements: of the tensor; per rank for all_gather and reduce_scatter."""
+    """Elements of the tensor; of all-gather and reduce-scatter, elements per rank."""
     input: int
     output: int
     peer: int = 0
@@ -100,7 +105,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What was done."""
+    """Facts about a completed operation."""
 
     protocol: int
     channels: int
@@ -108,7 +113,8 @@ class OperationResult:
 
 
 class RoceCommunicator:
-    """Ranks that talk over rings and pairs; connections are made when first needed, as by NCCL."""
+    """A communicator with ring, tree and peer connections, which are made when they are first
+    needed, as in NCCL."""
 
     def __init__(
         self, settings: BackendSettings, store: Any, rank: int, ranks: int, timeout_ms: int
@@ -135,7 +141,8 @@ class RoceCommunicator:
         self._bytes = int(lib.fcl_comm_handles_bytes(self.pointer))
 
     def connect_ring(self) -> None:
-        """Swap handles with both neighbours through the store; blocks until they are there."""
+        """Connects to both neighbours in the ring, exchanging handles through the store; blocks
+        until they answer. Raises DistBackendError."""
         if self._ring or self.ranks == 1:
             return
         to_previous = ffi.new("uint8_t[]", self._bytes)
@@ -153,7 +160,7 @@ class RoceCommunicator:
         self._ring = True
 
     def _connect_trees(self) -> None:
-        """The same with those whom only trees link to this rank."""
+        """Connects to the ranks that only trees link to this one, as connect_ring()."""
         ranks = ffi.new("uint32_t[]", lib.FCL_MOST_BRANCHES)
         peers = [int(ranks[i]) for i in range(lib.fcl_comm_branches(self.pointer, ranks))]
         for peer in peers:
@@ -165,7 +172,8 @@ class RoceCommunicator:
             check(lib.fcl_comm_branch_connect(self.pointer, peer, theirs))
 
     def connect_peer(self, peer: int) -> None:
-        """The same with one peer, which must come to send or receive as well. Any thread."""
+        """Connects to one peer, which must also send to or receive from this rank. Any thread may
+        call it. Raises DistBackendError."""
         with self._connecting:
             lock = self._peers.setdefault(peer, threading.Lock())
         with lock:
@@ -208,8 +216,8 @@ class RoceCommunicator:
         return bytes(self._store.get(key))
 
     def part(self, limit: timedelta) -> None:
-        """Wait until all ranks are here, but no longer than `limit`: a rank whose last ACKs were
-        lost would else retransmit to nobody, and one that failed never comes."""
+        """Waits until all ranks have come here, at most `limit`. Otherwise a rank that missed last
+        ACKs would retransmit to nobody; a failed rank never comes."""
         try:
             if self._store.add("parting", 1) == self.ranks:
                 self._store.set("parted", b"1")
@@ -218,7 +226,7 @@ class RoceCommunicator:
             return  # c10d's stores raise nothing narrower; nobody to wait for
 
     def submit(self, operation: Operation) -> int:
-        """Queue it; its ticket."""
+        """Queues an operation; returns its ticket. Raises DistBackendError."""
         wanted = ffi.new("struct fcl_operation *")
         for field in ("kind", "type", "reduction", "count", "peer"):
             setattr(wanted, field, getattr(operation, field))
@@ -229,17 +237,18 @@ class RoceCommunicator:
         return int(ticket[0])
 
     def wait(self, ticket: int) -> OperationResult:
-        """Wait without the GIL; raises DistBackendError when it failed or took too long."""
+        """Waits for an operation without holding the GIL. Raises DistBackendError if it failed or
+        timed out."""
         outcome = ffi.new("struct fcl_outcome *")
         check(lib.fcl_wait(self.pointer, ticket, self._timeout_ms, outcome))
         return OperationResult(int(outcome.protocol), int(outcome.channels), int(outcome.messages))
 
     def abort(self, sentence: str) -> None:
-        """Fail all that is queued; whoever waits returns."""
+        """Fails all queued operations with this message; waiting threads return."""
         self._leaving.set()
         lib.fcl_comm_abort(self.pointer, sentence.encode())
 
     def close(self) -> None:
-        """Give back connections; nobody may wait any more."""
+        """Closes all connections. No thread may be waiting."""
         pointer, self.pointer = self.pointer, None
         lib.fcl_comm_close(pointer)

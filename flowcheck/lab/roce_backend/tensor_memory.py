@@ -1,5 +1,4 @@
-"""Tensors as flat contiguous memory, and their types and reductions as the C library numbers
-them."""
+"""Tensors as flat contiguous memory; dtypes and reductions by their numbers in the C library."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ TYPES = {
     torch.float32: 6,
     torch.float64: 7,
 }
-"""enum fcl_type."""
+"""torch dtype -> enum fcl_type (dpdk_ext/lab/fcl_reduce.h)."""
 
 REDUCTIONS = {"sum": 0, "avg": 1, "min": 2, "max": 3, "prod": 4}
-"""enum fcl_reduction."""
+"""Reduction -> enum fcl_reduction (dpdk_ext/lab/fcl_reduce.h)."""
 
 _BY_OPERATION = (
     (ReduceOp.SUM, "sum"),
@@ -33,7 +32,7 @@ _BY_OPERATION = (
 
 
 def reduction_of(op: Any, dtype: torch.dtype) -> int:
-    """enum fcl_reduction of a torch ReduceOp. Raises ValueError for one that NCCL has not."""
+    """enum fcl_reduction of a torch ReduceOp. Raises ValueError for one that NCCL does not have."""
     for known, name in _BY_OPERATION:
         if op == known:
             # As ProcessGroupNCCL: the bytes of bools are 0 and 1, a sum of them is an "or".
@@ -44,7 +43,8 @@ def reduction_of(op: Any, dtype: torch.dtype) -> int:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """A flat view in the order of memory, [numel]. Raises ValueError where there is none."""
+    """A flat view [numel] in memory order. Raises ValueError for a tensor that is not dense, or not
+    on the CPU."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided:
         raise ValueError(
             f"the RoCE backend moves dense CPU tensors, not {tensor.layout} on {tensor.device}"
@@ -59,14 +59,14 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Its memory as uint8: what is only moved, NCCL moves as bytes."""
+    """The tensor's memory as uint8 [bytes]: data that is only moved, NCCL moves as bytes."""
     return dense(tensor).view(torch.uint8)
 
 
 def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Its memory as numbers the library reduces: bool as bytes, complex as pairs.
+    """The tensor's memory in a dtype that the library reduces: bool as uint8, complex as pairs.
 
-    Raises ValueError for types NCCL does not reduce.
+    Raises ValueError for a dtype that NCCL does not reduce.
     """
     flat = dense(tensor)
     if flat.is_complex():

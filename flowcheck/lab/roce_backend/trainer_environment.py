@@ -1,9 +1,7 @@
-"""Settings of the emulated NIC and NCCL, read from a trainer's environment variables.
-
-NCCL's own names where NCCL has one (docs.nvidia.com/deeplearning/nccl, environment variables); the
-rest begin with FLOWCHECK_LAB_. A value that is not understood ends the process with one sentence:
-traffic of another shape than asked for would be worse than none.
-"""
+"""Settings of the emulated NIC and of NCCL from a trainer's environment variables. Names are
+NCCL's where NCCL has one (docs.nvidia.com/deeplearning/nccl, environment variables); others begin
+with FLOWCHECK_LAB_. An invalid value ends the process with a message, since its traffic would not
+have the requested form."""
 
 from __future__ import annotations
 
@@ -15,47 +13,48 @@ from pathlib import Path
 from typing import TypeVar
 
 INTERFACE = "FLOWCHECK_LAB_INTERFACE"
-"""The switch: without it nothing of this package is loaded into a trainer."""
+"""Interface of the emulated NIC. Without this variable nothing of this package is loaded into a
+trainer."""
 
 PROTOCOLS = {"LL": 0, "LL128": 1, "SIMPLE": 2}
-"""{value of NCCL_PROTO: enum fcl_protocol} (dpdk_ext/lab/fcl_comm.h)."""
+"""NCCL_PROTO value -> enum fcl_protocol (dpdk_ext/lab/fcl_comm.h)."""
 ANY_PROTOCOL = 3
-"""FCL_ANY_PROTOCOL of enum fcl_protocol: without NCCL_PROTO the size of a message decides."""
+"""FCL_ANY_PROTOCOL of enum fcl_protocol: without NCCL_PROTO the message size decides."""
 ALGORITHMS = {"RING": 0, "TREE": 1 << 62}
-"""{value of NCCL_ALGO: bytes}. All-reduces of fewer bytes use trees."""
+"""NCCL_ALGO value -> bytes below which all-reduces use trees."""
 
 VERSIONS = tuple(range(19, 31))
-"""Minor releases of NCCL 2 that are emulated."""
+"""Minor releases of NCCL 2 that can be emulated."""
 
 PATH_MTUS = (4096, 2048, 1024, 512, 256)
-"""Path MTUs of InfiniBand in bytes (IB specification vol. 1, chapter 9), the largest first."""
+"""Path MTUs of InfiniBand in bytes, largest first (IB specification vol. 1, chapter 9)."""
 HEADERS_BYTES = 64
-"""Bytes of a frame beside its payload: IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4."""
+"""Header bytes of a frame: IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4."""
 
 MOST_CHANNELS = 32
-"""Channels. A choice below NCCL's own limit of 64 (src/include/device.h, MAXCHANNELS): more queue
-pairs than the lab needs."""
+"""Largest number of channels. A choice below NCCL's limit of 64 (src/include/device.h,
+MAXCHANNELS): the lab needs no more queue pairs."""
 MOST_QPS = 8
-"""Queue pairs of a connection. A choice: more than the lab needs."""
+"""Largest number of queue pairs per connection. A choice: the lab needs no more."""
 
 Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackendSettings:
-    """One trainer's; field names as in struct fcl_net_settings and fcl_comm_settings."""
+    """Settings of one trainer; field names as in struct fcl_net_settings and fcl_comm_settings."""
 
     interface: str
     nccl_version: int
-    """21900 for 2.19."""
+    """NCCL release as a number: 21900 for 2.19."""
     pmtu_bytes: int
     protocol: int
     channels: int
     buffer_bytes: int
-    """NCCL_BUFFSIZE; 0: NCCL's default."""
+    """NCCL_BUFFSIZE in bytes; 0: NCCL's default."""
     tree_below: int
-    """All-reduces of fewer bytes go by trees: all with NCCL_ALGO=Tree, none with Ring. NCCL's tuner
-    has a model of the machine instead."""
+    """All-reduces of fewer bytes use trees: all with NCCL_ALGO=Tree, none with Ring. NCCL's tuner
+    uses a model of the machine instead."""
     qps_per_connection: int
     split_data: int
     adaptive: int
@@ -67,7 +66,7 @@ class BackendSettings:
     reorder: float
     seed: int
     truth: Path | None
-    """Folder for what each collective was and made, one JSON line each."""
+    """Folder for the ground truth of every collective (JSON lines); None: none is written."""
 
 
 def _stop(name: str, value: str, right: str) -> SystemExit:
@@ -109,7 +108,7 @@ def _algorithm(name: str, text: str) -> int:
 
 
 def largest_path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> int:
-    """Largest path MTU whose frames fit the interface's MTU."""
+    """Largest RoCE path MTU in bytes whose frames fit the interface's MTU."""
     try:
         room = int((sysfs / interface / "mtu").read_text())
     except (OSError, ValueError):
@@ -123,7 +122,7 @@ def largest_path_mtu(interface: str, sysfs: Path = Path("/sys/class/net")) -> in
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> BackendSettings:
-    """Settings of this process. Raises SystemExit with one sentence."""
+    """Settings of this process. Raises SystemExit with a message for an invalid value."""
 
     def value(name: str, parse: Callable[[str, str], Number], default: Number) -> Number:
         text = environment.get(name, "").strip()

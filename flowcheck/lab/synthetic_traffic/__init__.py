@@ -1,1 +1,1 @@
-"""Frames of a training job that exists only on the wire."""
+"""Synthetic frames of a training job, without running one."""

@@ -1,8 +1,6 @@
 """How NCCL splits a tensor over channels, loops and chunks, release by release (NCCL
-src/device/all_reduce.h and broadcast.h).
-
-Nothing here uses the decoder's schedule, so that an error in either shows.
-"""
+src/device/all_reduce.h and broadcast.h). It shares no code with the decoder's schedule, so that
+tests find an error in either."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ def _ceil(value: int, divisor: int) -> int:
 
 
 def ll_channels(total_bytes: int, ranks: int, channels: int) -> int:
-    """Channels an LL ring all-reduce uses (src/enqueue.cc, nc and nt by thread threshold)."""
+    """Channels that an LL ring all-reduce uses (src/enqueue.cc, nc and nt by thread threshold)."""
     return max(1, min(channels, total_bytes // (LL_THREADS * 8 * ranks)))
 
 
@@ -37,13 +35,13 @@ def _ll_threads(total_bytes: int, ranks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """Per channel, per loop: the byte range of each chunk of a ring all-reduce."""
+    """[channel][loop] byte range of each chunk of a ring all-reduce."""
 
     loops: list[list[list[tuple[int, int]]]]
 
 
 def chunks_2_19(total_bytes: int, ranks: int, channels: int) -> Chunking:
-    """NCCL up to 2.19: channels interleave inside every chunk (all_reduce.h, chunkOffset)."""
+    """NCCL up to 2.19: channels are interleaved inside every chunk (all_reduce.h, chunkOffset)."""
     used = ll_channels(total_bytes, ranks, channels)
     minimum = _ll_threads(total_bytes, ranks) * 8
     loops: list[list[list[tuple[int, int]]]] = [[] for _ in range(channels)]
@@ -74,7 +72,8 @@ def _part_loops(begin: int, end: int, ranks: int, align: int) -> list[list[tuple
 
 
 def chunks_2_20(total_bytes: int, ranks: int, channels: int) -> Chunking:
-    """NCCL 2.20 and 2.21: one contiguous part per channel, aligned to what a block reads."""
+    """NCCL 2.20 and 2.21: one contiguous part per channel, aligned to the bytes that a block
+    reads."""
     used = ll_channels(total_bytes, ranks, channels)
     align = 8 * _ll_threads(total_bytes, ranks)
     loops: list[list[list[tuple[int, int]]]] = [[] for _ in range(channels)]
@@ -86,7 +85,8 @@ def chunks_2_20(total_bytes: int, ranks: int, channels: int) -> Chunking:
 def parts_by_cells(
     total_bytes: int, used: int, channels: int, traffic: int, floor_bytes: int
 ) -> list[tuple[int, int, int]]:
-    """(channel, begin, end) by cells of traffic, NCCL 2.23 and later (scheduleCollTasksToPlan)."""
+    """[part] (channel, begin, end) in bytes, in whole cells of traffic: NCCL 2.23 and later
+    (scheduleCollTasksToPlan)."""
     work = max(floor_bytes, total_bytes * traffic)
     cell = _up(_ceil(floor_bytes, traffic), 16)
     share = work // min(used, channels)
@@ -109,7 +109,8 @@ def parts_by_cells(
 
 
 def chunks_by_cells(factor: int, floor_bytes: int) -> Callable[[int, int, int], Chunking]:
-    """NCCL 2.23 and later; LL traffic counts four times from 2.26 on."""
+    """Chunk function for NCCL 2.23 and later. factor: LL traffic counts this many times (4 from
+    2.26 on); floor_bytes: smallest cell."""
 
     def chunks(total_bytes: int, ranks: int, channels: int) -> Chunking:
         used = ll_channels(total_bytes, ranks, channels)
@@ -130,13 +131,14 @@ CHUNKS: dict[str, Callable[[int, int, int], Chunking]] = {
     "2.26": chunks_by_cells(4, 16384),
     "2.29": chunks_by_cells(4, 32768),
 }
-"""How each NCCL release parts a tensor, by the release that began it."""
+"""First NCCL release of each partition rule -> its chunk function (total bytes, ranks,
+channels)."""
 
 
 def broadcast_pieces(
     total: int, ranks: int, channels: int, version: str
 ) -> list[list[tuple[int, int]]]:
-    """Per channel the byte ranges of its messages; broadcast traffic counts once."""
+    """[channel] byte ranges of a broadcast's messages; broadcast traffic counts once."""
     used = ll_channels(total, ranks, channels)
     if version == "2.19":
         return _interleaved_pieces(total, used, channels, _ll_threads(total, ranks) * 8)

@@ -1,8 +1,5 @@
-"""Queue pairs between virtual ranks: each send as numbered, acknowledged frames with clear-to-
-send, as NCCL's net_ib makes them.
-
-Connections, clear-to-send and immediates as NCCL's net_ib makes them (src/transport/net_ib).
-"""
+"""Queue pairs between virtual ranks: each send becomes numbered, acknowledged frames with
+clear-to-send messages and immediates, as in NCCL's net_ib (src/transport/net_ib)."""
 
 from __future__ import annotations
 
@@ -13,42 +10,42 @@ from ipaddress import ip_address
 from flowcheck.lab.synthetic_traffic.roce_frames import NicPort, acknowledge, frame, write_packets
 
 FIFO_SLOTS = 8
-"""NCCL_STEPS (src/include/device.h)."""
+"""Slots of a FIFO: NCCL_STEPS (src/include/device.h)."""
 LL_SLOT_BYTES = 65536
-"""Bytes of a slot of the LL protocol's buffer on the wire: the default buffer, 524,288 bytes
-(src/include/device.h), in FIFO_SLOTS slots."""
+"""Bytes of an LL buffer slot on the wire: the default buffer of 524,288 bytes
+(src/include/device.h) in FIFO_SLOTS slots."""
 AR_THRESHOLD_BYTES = 8192
-"""NCCL_IB_AR_THRESHOLD (src/transport/net_ib)."""
+"""Bytes: NCCL_IB_AR_THRESHOLD (src/transport/net_ib)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireFrame:
-    """One frame on the wire between two ranks."""
+    """One frame between two ranks."""
 
     time_ns: int
     sender: int
     receiver: int
     kind: str
-    """data, cts or ack."""
+    """"data", "cts" or "ack"."""
     channel: int
-    """-1: point to point."""
+    """Channel; -1: point-to-point."""
     message: int
-    """Ordinal of its message in its flow; for an ACK the one it acknowledges."""
+    """Number of its message in its flow; for an ACK, of the acknowledged message."""
     frame: bytes = field(repr=False)
 
 
 @dataclass(slots=True)
 class QueuePair:
-    """One RC queue pair from a sender to a receiver: data one way, CTS the other."""
+    """One RC queue pair from a sender to a receiver: data in one direction, CTS in the other."""
 
     sender: int
     receiver: int
     channel: int
     capacity_bytes: int
     dest_qp: int
-    """The receiver's QP: where data goes."""
+    """QP number of the receiver, for data."""
     reverse_qp: int
-    """The sender's QP: where CTS and ACKs go."""
+    """QP number of the sender, for CTS and ACKs."""
     udp_source_port: int
     base_va: int
     rkey: int
@@ -59,12 +56,12 @@ class QueuePair:
     cts_psn: int = 0
     sent: int = 0
     completed: int = 0
-    """RDMA messages the receiver has completed: the MSN of its ACKs (the adaptive form takes two
-    per send)."""
+    """RDMA messages that the receiver has completed, the MSN of its ACKs (two per send with
+    adaptive routing)."""
 
 
 class Fabric:
-    """All connections of one job; frames in the order the wires carry them."""
+    """All connections of one job, and their frames in wire order."""
 
     def __init__(
         self, ranks: int, *, pmtu_bytes: int, version: str, ip_version: int, adaptive: bool
@@ -80,7 +77,8 @@ class Fabric:
         self._next_qp = 0x1A0
 
     def connect(self, sender: int, receiver: int, channel: int, *, simple: bool) -> QueuePair:
-        """A connection at PSN 0 with QP numbers ascending in order of creation."""
+        """A new connection that starts at PSN 0; QP numbers ascend in order of creation. simple:
+        for the Simple protocol."""
         qp = self._next_qp
         self._next_qp += 2
         return QueuePair(
@@ -99,7 +97,7 @@ class Fabric:
         )
 
     def send(self, connection: QueuePair, payload: bytes) -> None:
-        """CTS from the receiver, the message, and the receiver's ACK."""
+        """Adds the frames of one send: CTS of the receiver, the message, and the receiver's ACK."""
         address = connection.base_va + connection.sent % FIFO_SLOTS * connection.slot_bytes
         self._grant(connection, address)
         immediate = struct.pack(">I" if self.version == "2.29" else "<I", len(payload))

@@ -1,9 +1,6 @@
-"""NCCL's ring collectives executed on real bytes: every rank's loop, message by message.
-
-What is sent is what a rank holds when it sends it. Nothing here knows the decoder's schedule,
-so that an error in either shows. Sources: NCCL src/device/all_reduce.h runRing, all_gather.h
-runRing, broadcast.h runRing.
-"""
+"""NCCL's ring collectives executed on real bytes: every loop of every rank, message by message. It
+shares no code with the decoder's schedule, so that tests find an error in either. Sources: NCCL
+src/device/all_reduce.h runRing, all_gather.h runRing, broadcast.h runRing."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from flowcheck.lab.synthetic_traffic.nccl_chunks import CHUNKS, broadcast_pieces
 
 @dataclass(frozen=True, slots=True)
 class RingSend:
-    """One send of one rank: `data` is what it holds, before the protocol's lines."""
+    """One send of one rank; `data` is its payload before it is packed into the protocol's lines."""
 
     channel: int
     sender: int
-    """Rank; its receiver is the next of the ring."""
+    """Sending rank; the receiver is the next rank of the ring."""
     data: bytes
 
 
@@ -29,7 +26,7 @@ Add = Callable[[bytes, bytes], bytes]
 
 
 def adder(dtype: torch.dtype) -> Add:
-    """Sum of two byte strings in the wire type, rounded as every hop rounds."""
+    """A function that adds two byte strings of this dtype, with the rounding of each hop."""
 
     def add(received: bytes, own: bytes) -> bytes:
         if not own:
@@ -44,7 +41,12 @@ def adder(dtype: torch.dtype) -> Add:
 def all_reduce(
     tensors: list[bytes], *, version: str, channels: int, add: Add, extra_send: bool = False
 ) -> tuple[bytes, Iterator[RingSend]]:
-    """(the reduced tensor, every send in the order ranks make them). One tensor per rank."""
+    """(reduced tensor, all sends in the order in which ranks make them).
+
+    tensors: [rank] bytes.
+    version: partition rule, a key of CHUNKS (nccl_chunks.py).
+    extra_send: each rank forwards one more result per loop.
+    """
     ranks, total = len(tensors), len(tensors[0])
     result = bytearray(total)
     sends: list[RingSend] = []
@@ -82,7 +84,8 @@ def _all_reduce_loop(
 
 
 def all_gather(blocks: list[bytes]) -> Iterator[RingSend]:
-    """Small all-gather on channel 0: every rank sends its block on, and each one it gets."""
+    """Sends of a small all-gather on channel 0: every rank sends its block and forwards those it
+    receives."""
     ranks = len(blocks)
     for turn in range(ranks - 1):
         for rank in range(ranks):
@@ -90,7 +93,7 @@ def all_gather(blocks: list[bytes]) -> Iterator[RingSend]:
 
 
 def broadcast(data: bytes, ranks: int, channels: int, version: str) -> Iterator[RingSend]:
-    """From rank 0 down the ring; the last rank sends nothing on. One message per FIFO step."""
+    """Sends of a broadcast from rank 0; the last rank sends nothing. One message per FIFO step."""
     for channel, pieces in enumerate(broadcast_pieces(len(data), ranks, channels, version)):
         for begin, end in pieces:
             for rank in range(ranks - 1):

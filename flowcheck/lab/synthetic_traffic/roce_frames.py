@@ -1,8 +1,6 @@
-"""RoCEv2 frames as a NIC sends them: Ethernet, IP, UDP, BTH, RETH, ICRC.
-
-InfiniBand Architecture Specification vol. 1, chapter 9 (BTH, RETH, ImmDt, AETH, opcodes);
-annex A17 (RoCEv2 encapsulation and its ICRC).
-"""
+"""RoCEv2 frames as a NIC sends them: Ethernet, IP, UDP, BTH, RETH, ICRC. Sources: InfiniBand
+Architecture Specification vol. 1, chapter 9 (BTH, RETH, ImmDt, AETH, opcodes) and annex A17
+(RoCEv2 encapsulation and its ICRC)."""
 
 from __future__ import annotations
 
@@ -15,20 +13,19 @@ ROCE_PORT = 4791
 """UDP port of RoCEv2 (IB specification, annex A17)."""
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM = 6, 7, 8, 9
 WRITE_ONLY, WRITE_ONLY_IMM, ACKNOWLEDGE = 10, 11, 17
-"""Opcodes of the base transport header, reliable connection (IB specification vol. 1, chapter
-9)."""
+"""Opcodes of the BTH for reliable connections (IB specification vol. 1, chapter 9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NicPort:
-    """A NIC port: where its frames come from."""
+    """Addresses of a NIC port."""
 
     mac: bytes
     address: IPv4Address | IPv6Address
 
 
 def crc_invariant(ip: bytes, udp: bytes, transport: bytes) -> bytes:
-    """The four ICRC bytes: variant header fields read as ones (annex A17.3.3)."""
+    """The four ICRC bytes; variant header fields count as ones (annex A17.3.3)."""
     header = bytearray(ip)
     if ip[0] >> 4 == 4:
         header[1] = header[8] = 0xFF
@@ -44,7 +41,7 @@ def crc_invariant(ip: bytes, udp: bytes, transport: bytes) -> bytes:
 
 
 def frame(source: NicPort, destination: NicPort, udp_source_port: int, transport: bytes) -> bytes:
-    """Ethernet to ICRC around `transport` (BTH to pad)."""
+    """The complete frame from Ethernet to ICRC. transport: from BTH to padding."""
     udp_bytes = 8 + len(transport) + 4
     udp = struct.pack(">HHHH", udp_source_port, ROCE_PORT, udp_bytes, 0)
     if isinstance(source.address, IPv4Address):
@@ -64,7 +61,7 @@ def frame(source: NicPort, destination: NicPort, udp_source_port: int, transport
 
 
 def bth(opcode: int, dest_qp: int, psn: int, *, pad: int = 0, ack_request: bool = False) -> bytes:
-    """Base transport header with the default partition key and MigReq set."""
+    """Base transport header (12 bytes) with the default partition key and MigReq set."""
     return struct.pack(
         ">BBHII",
         opcode,
@@ -85,7 +82,8 @@ def write_packets(
     pmtu_bytes: int,
     immediate: bytes | None,
 ) -> list[bytes]:
-    """The transport part of every packet of one RDMA write, First to Last or Only."""
+    """The transport part of each packet of one RDMA write: First to Last, or Only. immediate: of
+    the last packet; None: no immediate."""
     pieces = [payload[at : at + pmtu_bytes] for at in range(0, len(payload), pmtu_bytes)] or [b""]
     reth = struct.pack(">QII", va, rkey, len(payload))
     packets = []
@@ -109,5 +107,5 @@ def write_packets(
 
 
 def acknowledge(dest_qp: int, psn: int, completed: int) -> bytes:
-    """An ACK without credit; `completed` is the message sequence number."""
+    """An ACK without credits. completed: the message sequence number (MSN)."""
     return bth(ACKNOWLEDGE, dest_qp, psn) + struct.pack(">I", 0x1F << 24 | completed & 0xFFFFFF)

@@ -1,9 +1,6 @@
-"""A data-parallel training job that exists only on the wire: DDP's frames, with the ground
-truth.
-
-Every rank's gradients are made up, every collective is executed hop by hop (ring_collectives.py)
-and framed as net_ib frames it (queue_pair_frames.py); the truth is what the ranks hold in the end.
-"""
+"""A synthetic data-parallel training job: DDP's frames, with the ground truth. Gradients are
+random; every collective is executed hop by hop (ring_collectives.py) and framed as by net_ib
+(queue_pair_frames.py). The ground truth is the ranks' data at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from flowcheck.lab.synthetic_traffic.ring_collectives import RingSend
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticJob:
-    """What to make up. Parameters are in registration order."""
+    """Specification of a synthetic job. Parameters are in registration order."""
 
     shapes: tuple[tuple[int, ...], ...] = ((64, 32), (64,), (10, 64), (10,))
     dtype: torch.dtype = torch.float32
@@ -30,36 +27,38 @@ class SyntheticJob:
     channels: int = 1
     steps: int = 4
     version: str = "2.19"
-    """The NCCL release that began the partition rule: 2.19, 2.20, 2.23, 2.26 or 2.29."""
+    """First NCCL release of the partition rule: 2.19, 2.20, 2.23, 2.26 or 2.29."""
     buckets: tuple[tuple[int, ...], ...] | None = None
-    """Parameter indices per bucket from iteration 1 on; None: one bucket in reverse order."""
+    """[bucket] parameter indices from iteration 1 on; None: one bucket in reverse order."""
     pmtu_bytes: int = 1024
     ip_version: int = 6
     adaptive: bool = False
-    """Adaptive-routing form: plain writes, each closed by an empty write with immediate."""
+    """Adaptive-routing form: plain writes, each followed by an empty write with immediate."""
     extra_send: bool = False
-    """A trainer patched to forward one more ring step."""
+    """True: NCCL is patched to forward one more result per loop."""
     point_to_point: bool = False
-    """A trainer patched so that rank 0 sends the chunk its ring sends lack (two ranks only)."""
+    """True: rank 0 also sends the chunk that its ring sends lack point-to-point (two ranks
+    only)."""
     metric_every: int = 0
-    """An all-reduce of one float32 after every so many steps."""
+    """Steps between all-reduces of one float32 metric; 0: none."""
     seed: int = 0
 
 
 @dataclass
 class SyntheticTraffic:
-    """The frames, and what really happened."""
+    """Frames of a job, and its ground truth."""
 
     frames: list[WireFrame] = field(default_factory=list)
     shapes: tuple[tuple[int, ...], ...] = ()
     weights: bytes = b""
     gradients: list[bytes] = field(default_factory=list)
-    """Per step the mean gradient, registration order."""
+    """[step] mean gradient as bytes, registration order."""
     collectives: list[tuple[str, bytes]] = field(default_factory=list)
-    """(kind, result) in order, all-gathers as the concatenation over ranks."""
+    """(kind, result) of each collective in order; of an all-gather, the concatenation over
+    ranks."""
 
     def frames_at_port(self, rank: int, direction: str = "both") -> list[WireFrame]:
-        """Frames a mirror of `rank`'s port copies: rx, tx or both."""
+        """Frames that a mirror of `rank`'s port copies. direction: "rx", "tx" or "both"."""
         return [
             wire
             for wire in self.frames
@@ -69,7 +68,7 @@ class SyntheticTraffic:
 
 
 def write_pcap(path: Path, frames: Iterable[WireFrame]) -> int:
-    """Frames as a nanosecond pcap; returns how many."""
+    """Writes the frames as a nanosecond pcap file; returns their number."""
     count = 0
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65535, 1))
@@ -82,7 +81,7 @@ def write_pcap(path: Path, frames: Iterable[WireFrame]) -> int:
 
 
 def ll_lines(data: bytes, flag: int) -> bytes:
-    """LL wire form: 4 data bytes, flag, 4 data bytes, flag (NCCL src/include/device.h)."""
+    """LL lines: 4 data bytes, flag, 4 data bytes, flag (NCCL src/include/device.h)."""
     words = np.frombuffer(data + bytes(-len(data) % 8), "<u4")
     lines = np.full((words.size, 2), flag, "<u4")
     lines[:, 0] = words
@@ -90,7 +89,7 @@ def ll_lines(data: bytes, flag: int) -> bytes:
 
 
 class SyntheticRun:
-    """One execution of a job."""
+    """One execution of a synthetic job."""
 
     def __init__(self, job: SyntheticJob) -> None:
         self.job = job
@@ -114,7 +113,7 @@ class SyntheticRun:
         self.sizes = [torch.Size(shape).numel() * job.dtype.itemsize for shape in job.shapes]
 
     def generate(self) -> SyntheticTraffic:
-        """DDP's constructor, iteration 0, the bucket rebuild, the later iterations."""
+        """All traffic: DDP's constructor, iteration 0, the bucket rebuild, the later iterations."""
         job = self.job
         self._startup_broadcasts()
         whole = tuple(range(len(job.shapes)))
@@ -203,5 +202,5 @@ class SyntheticRun:
 
 
 def make_traffic(job: SyntheticJob) -> SyntheticTraffic:
-    """The whole job's frames and truth."""
+    """Frames and ground truth of a job."""
     return SyntheticRun(job).generate()

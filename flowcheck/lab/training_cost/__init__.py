@@ -1,1 +1,1 @@
-"""What checkpoints cost the trainers."""
+"""Measures what checkpoints cost the trainers."""

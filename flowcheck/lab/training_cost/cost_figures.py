@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.lab_runs import ROUND_WITHOUT_BASE, TOO_FEW_STEPS
+from flowcheck.step_numbers import Step
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -22,7 +23,7 @@ class CostCase:
     arguments: tuple[str, ...] = ()
     mirror: bool = True
     follow: bool = False
-    """FlowCheck's services run."""
+    """True: FlowCheck follows the job."""
 
 
 CASES = (
@@ -33,44 +34,44 @@ CASES = (
     CostCase("no mirror", "no checkpoint, no mirror", mirror=False),
 )
 BASE = CASES[0].key
-"""What the others are divided by."""
+"""Key of the case that all others are divided by."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSample:
-    """CPU time so far, seen soon after the trainer said it took `step`."""
+    """CPU seconds so far, read soon after the trainer reported `step`."""
 
-    step: int
+    step: Step
     trainers_s: float
     services_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class CaseMeasurement:
-    """One case in one round; all times of iterations behind the warm-up."""
+    """Result of one case in one round; times are of iterations after the warm-up."""
 
     round: int
     case: str
     seconds: tuple[float, ...]
-    """Of each iteration, by rank 0's own clock, saving included."""
+    """Seconds of each iteration by rank 0's clock, saving included."""
     trainers_cpu_s: float
-    """Per iteration, all ranks together."""
+    """CPU seconds per iteration, all ranks together."""
     services_cpu_s: float
-    """Per iteration, FlowCheck's processes; 0 where there are none."""
+    """CPU seconds per iteration of FlowCheck's processes; 0: there are none."""
     load: float
-    """Load average of the machine over the minute before the case began."""
+    """Load average of the machine in the minute before the case began."""
     steps: int
     copies: int
-    """Frames the mirror gave to the checkpoint node."""
-    followed: int | None = None
-    """Last step of the replica once it had time to catch up; None where nobody followed."""
+    """Frames that the mirror sent to the checkpoint node."""
+    followed: Step | None = None
+    """Last step of the replica after it had time to catch up; None: the case has no replica."""
     behind: int | None = None
-    """Steps the replica lacked at the moment the trainers ended; None: it could not be read."""
+    """Steps by which the replica was behind when the trainers ended; None: it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostFigures:
-    """A case over all rounds: medians of what each round gave."""
+    """One case over all rounds: medians of the rounds."""
 
     case: str
     median_s: float
@@ -78,21 +79,21 @@ class CostFigures:
     cpu_s: float
     services_cpu_s: float
     time_ratio: float
-    """Of the medians, to the base of the same round."""
+    """Median iteration time divided by that of BASE in the same round."""
     cpu_ratio: float
 
 
 def p95(values: Sequence[float]) -> float:
-    """The 95th percentile, interpolated between the two values it lies between."""
+    """The 95th percentile, linearly interpolated."""
     if len(values) == 1:
         return values[0]
     return statistics.quantiles(values, n=20, method="inclusive")[-1]
 
 
 def cpu_per_step(samples: Sequence[CpuSample], warm_up: int) -> tuple[float, float]:
-    """(trainers, services): CPU seconds per iteration behind the warm-up.
+    """(trainers, services): CPU seconds per iteration after the warm-up.
 
-    Raises FlowCheckError where fewer than two samples lie there.
+    Raises FlowCheckError if there are fewer than two samples.
     """
     used = [sample for sample in samples if sample.step >= warm_up]
     if len(used) < 2:
@@ -106,13 +107,14 @@ def cpu_per_step(samples: Sequence[CpuSample], warm_up: int) -> tuple[float, flo
 
 
 def cpu_of_stat(text: str) -> float:
-    """User and system seconds of a process, of /proc/PID/stat (proc(5): fields 14 and 15)."""
+    """CPU seconds (user and system) of a process from its /proc/PID/stat (proc(5), fields 14 and
+    15)."""
     behind_name = text[text.rindex(")") + 1 :].split()
     return (int(behind_name[11]) + int(behind_name[12])) * TICK_S
 
 
 def figures(measured: Sequence[CaseMeasurement]) -> list[CostFigures]:
-    """One per case in the order of CASES. Raises FlowCheckError for a round without its base."""
+    """One entry per case, in the order of CASES. Raises FlowCheckError for a round without BASE."""
     base = {one.round: one for one in measured if one.case == BASE}
     found = []
     for case in CASES:

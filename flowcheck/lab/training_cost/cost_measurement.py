@@ -38,26 +38,25 @@ from flowcheck.lab.training_cost.cost_figures import (
     cpu_per_step,
 )
 from flowcheck.ops.watch.state.chain_state import ChainState
+from flowcheck.step_numbers import START, Step
 
 LOOK_S = 0.02
-"""Seconds between two looks. A choice: shorter costs processor time of the machine that is
-measured."""
+"""Seconds between two readings. A choice: a shorter time costs CPU time of the measured machine."""
 FOLLOW_LIMIT_S = 60.0
-"""Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
-the error, shorter fails on a busy machine."""
+"""Seconds for the replica to apply the last steps after the trainers ended. A choice: a longer
+limit delays the error, a shorter one fails on a busy machine."""
 TRAINERS_CPU, OTHER_CPU = 0, 1
-"""CPU of the trainers, and CPU of everything else, so that neither slows the other."""
+"""CPU number of the trainers, and of everything else, so that they do not slow each other."""
 KEPT = 2
-"""Newest checkpoints that are left alone; older ones go, as a user's would. A choice: one may still
+"""Newest checkpoints that stay; older ones are removed, as a user would. A choice: one may still
 be being written, so at least two."""
 
 
 def measure(plan: LabPlan, *, rounds: int, warm_up: int, display: Display) -> list[CaseMeasurement]:
-    """Every case once per round, one after the other: a busy neighbour meets all of them.
-
-    Raises ConfigError for what cannot be measured and as `check_folders`, FlowCheckError where a
-    job failed or hung, or another run has the cluster.
-    """
+    """Measures every case once per round, in turn, so that other load on the machine affects all
+    of them. warm_up: iterations at the start that do not count. Raises ConfigError for a plan that
+    cannot be measured and as `check_folders`, FlowCheckError if a job failed or hung, or another
+    run uses the cluster."""
     if plan.cluster.switch != "bridge":
         raise ConfigError("switch", plan.cluster.switch, COST_NEEDS_BRIDGE())
     if plan.steps < warm_up + 2 or warm_up < 1:
@@ -110,7 +109,7 @@ def _one(
             return made
         state = services.chain_state()
         behind = None if state is None else plan.steps - _step(state)
-        return replace(made, behind=behind, followed=_catch_up(services, plan.steps))
+        return replace(made, behind=behind, followed=_catch_up(services, Step(plan.steps)))
     finally:
         if trainers is not None:
             trainers.kill()
@@ -141,7 +140,7 @@ def _watch(
             own = _cpu(training)
             if own is not None:
                 samples.append(CpuSample(step, own, _cpu(serving) or 0.0))
-            _forget(plan.trainers_folder / "job", step - KEPT)
+            _forget(plan.trainers_folder / "job", Step(step - KEPT))
             display.show(case.words, {"step": step}, None)
         moving.check(step)
         Event().wait(LOOK_S)
@@ -156,7 +155,7 @@ def _cpu(pids: Sequence[int]) -> float | None:
         return None
 
 
-def _forget(folder: Path, newest: int) -> None:
+def _forget(folder: Path, newest: Step) -> None:
     """Removes checkpoints of steps up to `newest`."""
     for step, path in checkpoints_by_step(folder).items():
         if step > newest:
@@ -177,13 +176,13 @@ def _start_services(plan: LabPlan) -> FlowCheckServices:
     return services
 
 
-def _step(state: ChainState) -> int:
+def _step(state: ChainState) -> Step:
     """The replica's; 0 before its first."""
-    return state.jobs[0].step or 0
+    return state.jobs[0].step or START
 
 
-def _catch_up(services: FlowCheckServices, step: int) -> int:
-    deadline_s, last = time.monotonic() + FOLLOW_LIMIT_S, 0
+def _catch_up(services: FlowCheckServices, step: Step) -> Step:
+    deadline_s, last = time.monotonic() + FOLLOW_LIMIT_S, START
     while time.monotonic() < deadline_s and services.alive() and last < step:
         Event().wait(0.1)
         state = services.chain_state()

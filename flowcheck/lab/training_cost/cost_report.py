@@ -1,4 +1,4 @@
-"""Report of `flowcheck lab cost`: table, JSON, plot, and caveats."""
+"""Report of `flowcheck lab cost`: table, JSON, plot and notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CAVEATS = (
 
 
 def told(measured: Sequence[CaseMeasurement]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """The measurements and figures for JSON."""
     return {
         "figures": [asdict(one) for one in figures(measured)],
         "runs": [asdict(one) for one in measured],
@@ -38,7 +38,7 @@ def told(measured: Sequence[CaseMeasurement]) -> dict[str, Any]:
 
 
 def notes(measured: Sequence[CaseMeasurement]) -> list[str]:
-    """What a reader must know, of this machine and of these runs."""
+    """Notes on the machine and the runs that a reader needs."""
     loads = [one.load for one in measured]
     found = [*CAVEATS]
     found.append(
@@ -61,7 +61,7 @@ def notes(measured: Sequence[CaseMeasurement]) -> list[str]:
 
 
 def table(found: Sequence[CostFigures]) -> Table:
-    """One row per case."""
+    """A table with one row per case."""
     shown = Table(title="Per iteration: time, CPU of trainers, CPU of services")
     shown.add_column("case", no_wrap=True)
     for column in ("median", "p95", "ratio", "CPU", "ratio", "services"):
@@ -87,7 +87,7 @@ def show(measured: Sequence[CaseMeasurement], console: Console) -> None:
 
 
 def need_matplotlib() -> None:
-    """Before hours are spent on figures that cannot be drawn. Raises FlowCheckError."""
+    """Raises FlowCheckError if matplotlib is not installed; called before hours of measurement."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -95,7 +95,8 @@ def need_matplotlib() -> None:
 
 
 def plot(measured: Sequence[CaseMeasurement], path: Path) -> None:
-    """Iteration times of every case, all rounds: each iteration a dot, their median a line."""
+    """Plots the iteration times of all cases and rounds: a dot per iteration, a line at the
+    median."""
     need_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,1 +1,1 @@
-"""What a capture holds, read and told."""
+"""`flowcheck analyze`: reads capture files and reports what they contain."""

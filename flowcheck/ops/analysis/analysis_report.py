@@ -24,10 +24,10 @@ from flowcheck.wire.learn.verdict.collect import short
 BAR_CELLS = 8
 """Characters of a coverage bar. A choice of layout."""
 HASH_DIGITS = 8
-"""Hexadecimal digits of a digest that are shown: 32 bits tell the collectives of one capture apart.
-A choice of layout."""
+"""Hexadecimal digits of a digest that are shown: 32 bits distinguish the collectives of one
+capture. A choice of layout."""
 MOST_RANGES = 3
-"""Missing ranges a line names; the JSON has all. A choice of layout."""
+"""Missing ranges that a line lists; the JSON has all. A choice of layout."""
 
 
 def print_report(
@@ -36,7 +36,12 @@ def print_report(
     notes: Sequence[Finding] = (),
     console: Console | None = None,
 ) -> None:
-    """Frames, flows, collectives, weights; then what is assumed and what is missing."""
+    """Prints frames, flows, collectives and weights, then assumptions and missing data.
+
+    frames: number of frames by verdict.
+    notes: findings about the files.
+    console: None: stdout.
+    """
     out = console or Console()
     counted = ", ".join(f"{count} {verdict}" for verdict, count in frames.items() if count)
     out.print(f"[bold]{sum(frames.values())} frames[/]: {escape(counted) or 'none'}")
@@ -135,7 +140,8 @@ def _collectives(collectives: Sequence[Collective]) -> Table:
 
 
 def coverage_bar(collective: Collective) -> str:
-    """`##########  100 %`; rounded down, so that 100 means all of it."""
+    """Coverage of a collective's result as `########## 100 %`; rounded down, so that 100 means
+    complete."""
     cells = int(collective.coverage * BAR_CELLS)
     percent = int(collective.coverage * 10_000) / 100
     colour = "green" if collective.complete else "yellow" if cells else "red"
@@ -184,7 +190,7 @@ def _lost(reading: Reading) -> list[str]:
 
 
 def as_dicts(reading: Reading) -> list[dict[str, Any]]:
-    """Every data-parallel job whose beginning was captured, in that order, for programs."""
+    """All data-parallel jobs whose start was captured, in that order, as JSON values."""
     return [_as_dict(part, reading) for part in reading.parts]
 
 
@@ -209,7 +215,7 @@ def _as_dict(part: Part, reading: Reading) -> dict[str, Any]:
 
 
 def job_sentences(reading: Reading) -> list[str]:
-    """One for each job where there are several; empty where there are fewer than two."""
+    """One sentence per job if the capture has several, else []."""
     if len(reading.parts) < 2:
         return []
     return [_sentence(number, part) for number, part in enumerate(reading.parts, 1)]

@@ -44,12 +44,16 @@ def run(
     svg: Path | None = None,
     as_json: bool = False,
 ) -> int:
-    """Read `files` as mirror points of one job and print what they hold; returns the exit code.
-    Notes on the files, such as a capture cut by a snap length, also go to stderr.
+    """Reads `files` as the mirror points of one job and prints what they contain; returns the exit
+    code. Notes on the files, such as frames cut by a snap length, also go to stderr.
 
-    model: factory of the model, for trainers that do not broadcast its parameters; nccl_log: what
-    NCCL printed about its rings; job: a job file, whose statements replace these two; svg: file to
-    write a picture of the communicators to."""
+    model: factory of the model, for trainers that do not broadcast its parameters.
+    nccl_log: NCCL's debug log with its rings.
+    job: job file; its statements replace these two.
+    svg: file for a picture of the communicators.
+
+    Raises CaptureError for a file that cannot be read, ConfigError for an invalid option.
+    """
     asked = hints_from_options(model, nccl_log) if job is None else hints_from_job_file(job, files)
     tape = read_capture_files(files)
     if rewritten := has_no_right_icrc(tape):
@@ -94,7 +98,7 @@ def _notes(tape: CaptureContents) -> list[Finding]:
 def as_dict(
     frames: Mapping[str, int], reading: Reading, notes: Sequence[Finding] = ()
 ) -> dict[str, Any]:
-    """The reading for programs: findings are {"code", "arguments", "until_audit", "sentence"}."""
+    """The result for JSON; findings are {"code", "arguments", "until_audit", "sentence"}."""
     weights = reading.weights
     told: dict[str, Any] = {
         "frames": {"total": sum(frames.values()), **frames},
@@ -162,19 +166,20 @@ def _collective(collective: Collective) -> dict[str, Any]:
 CHECKED = ("write", "orphan", "stale", "doubtful", "ack", "nak", "send", "read", "cnp")
 """Verdicts of frames whose checksum was right."""
 REWRITTEN_FRAMES = 16
-"""Frames with a wrong checksum, and none with a right one, before the mirror is said to rewrite
-frames. A choice: with fewer, all of them may be damaged by chance."""
+"""Frames with a wrong ICRC, and none with a right one, from which the mirror is assumed to rewrite
+frames. A choice: fewer could all be damaged by chance."""
 
 
 def has_no_right_icrc(tape: CaptureContents) -> bool:
-    """No RoCE checksum is right: frames are not damaged, but a mirror rewrites headers, or a
-    program wrote the capture without checksums."""
+    """Whether no RoCE frame has a right ICRC: then a mirror rewrites headers, or a program wrote
+    the capture without checksums."""
     right = sum(tape.frames.get(verdict, 0) for verdict in CHECKED)
     return not right and tape.frames.get("icrc_bad", 0) >= REWRITTEN_FRAMES
 
 
 def marked_unchecked(reading: Reading) -> Reading:
-    """The same, with the assumption that its bytes are right, which no checksum shows."""
+    """The reading with the added assumption that its bytes are right, which no checksum
+    confirms."""
     unchecked = BYTES_UNCHECKED()
     collectives = tuple(replace(c, assumed=(*c.assumed, unchecked)) for c in reading.collectives)
     weights = reading.weights

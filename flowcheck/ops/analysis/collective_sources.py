@@ -16,14 +16,18 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 
 
 class CollectiveSourceKind(StrEnum):
+    """Kind of connection that carried final bytes of a collective."""
+
     CONNECTION = "connection"
     """A mirrored connection of the collective's communicator."""
     POINT_TO_POINT = "point_to_point"
-    """Sends outside the communicator, whose bytes fill what its mirrored links never carry."""
+    """Point-to-point sends outside the communicator; their bytes fill ranges that the mirrored
+    links do not carry."""
 
 
 class CollectiveSource(msgspec.Struct, frozen=True, kw_only=True):
-    """One source. A connection is named as in `flows`; of point-to-point sends all is null."""
+    """One connection, named as in `flows`; for point-to-point sends all fields but the kind are
+    null."""
 
     kind: CollectiveSourceKind
     src: str | None = None
@@ -34,7 +38,8 @@ class CollectiveSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sources_of(collective: Collective) -> tuple[CollectiveSource, ...]:
-    """Those that carried final bytes; a connection of several queue pairs is named by the first."""
+    """The connections that carried final bytes of the collective. A connection with several queue
+    pairs is named by its first one."""
     if not collective.sources:
         return ()
     found = [

@@ -32,11 +32,11 @@ ABOUT_COMMUNICATORS = (
     connections.RING_PLACE_OPEN,
     connections.TREES_OPEN,
 )
-"""What is assumed of a collective that says something of its communicator: ranks, channels."""
+"""Assumptions about a collective that also concern its communicator: ranks, channels."""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """A mirrored connection, for one channel."""
+    """A mirrored connection of one channel."""
 
     channel: int | None
     """Number of the channel; None: unknown."""
@@ -46,37 +46,39 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     protocols: tuple[str, ...]
     messages: int | None = None
     bytes: int | None = None
-    """Seen so far; None: they were not counted."""
+    """Bytes captured so far; None: not counted."""
 
 
 class MirroredLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A mirrored link from one node of a ring to the next. Nodes have their places in the ring;
-    with one GPU per node, a place is the ring index of the rank."""
+    """A mirrored link from one node of a ring to the next. Nodes are numbered by their position in
+    the ring; with one GPU per node this is the rank's ring index."""
 
     sender: int
     receiver: int
     connections: tuple[Connection, ...]
     algorithm: Algorithm = Algorithm.RING
-    """The algorithm that uses the link: RING, or another one if only that one uses it."""
+    """Algorithm that uses the link: RING, or another one if only that one uses it."""
 
     @property
     def sources(self) -> tuple[str, ...]:
+        """Addresses of the sender."""
         return tuple(dict.fromkeys(one.source for one in self.connections))
 
     @property
     def destinations(self) -> tuple[str, ...]:
+        """Addresses of the receiver."""
         return tuple(dict.fromkeys(one.destination for one in self.connections))
 
 
 class ProtocolTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """The traffic with one protocol."""
+    """Messages and bytes with one protocol."""
 
     collectives: int
     bytes: int
 
 
 class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One ring, or the point-to-point connections."""
+    """One ring, or all point-to-point connections."""
 
     number: int
     ranks: int
@@ -88,18 +90,19 @@ class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     protocols: dict[str, ProtocolTraffic]
     kinds: dict[str, int]
     gpus: int = 1
-    """Ranks of a node."""
+    """Ranks per node."""
     algorithms: dict[str, int] = {}
-    """Collectives by algorithm."""
+    """Number of collectives by algorithm."""
     coverage: MirrorCoverage | None = None
-    """None: no all-reduce of a ring was seen."""
+    """Coverage of an all-reduce; None: no ring all-reduce was captured."""
 
     @property
     def nodes(self) -> int:
+        """Number of nodes in the ring."""
         return self.ranks // self.gpus
 
     def host(self, index: int) -> str:
-        """Addresses of a node by its place in the ring; empty: no mirrored link ends there."""
+        """Addresses of a node, by its position in the ring; "": no mirrored link ends there."""
         found: dict[str, None] = {}
         for link in self.links:
             if self.ring and link.sender == index:
@@ -110,7 +113,7 @@ class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def communicators_json(reading: Reading) -> list[dict[str, Any]]:
-    """All of them for programs."""
+    """All communicators of a reading as JSON values."""
     told: list[dict[str, Any]] = msgspec.to_builtins(summarize_communicators(reading))
     for one in told:
         # Keys of before algorithms had names.
@@ -121,7 +124,7 @@ def communicators_json(reading: Reading) -> list[dict[str, Any]]:
 
 
 def summarize_communicators(reading: Reading) -> tuple[CommunicatorSummary, ...]:
-    """Every communicator in which a collective was read, in order."""
+    """One summary per communicator in which a collective was found, in order."""
     parts: dict[int, list[Collective]] = {}
     for one in reading.collectives:
         parts.setdefault(one.communicator, []).append(one)
@@ -180,7 +183,7 @@ def _links(last: Collective, found: Sequence[Collective]) -> tuple[MirroredLink,
 
 
 def place_of(senders: WriterRanks, gpus: int) -> int:
-    """The place in the ring of the node with these ranks."""
+    """Position in the ring of the node that has these ranks."""
     return (senders if isinstance(senders, int) else senders[0]) // gpus
 
 

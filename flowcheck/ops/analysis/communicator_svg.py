@@ -1,8 +1,5 @@
-"""Communicators as one SVG: rings, mirrored links, what they carry. Black on white; no colour
-carries meaning.
-
-Black on white, nothing outside the file. Every statement is a word or a line style, none a colour.
-"""
+"""Draws the communicators as one SVG: rings, mirrored links, and what they carry. Black on white
+without external files; text and line styles carry the meaning, never colour."""
 
 from __future__ import annotations
 
@@ -41,15 +38,15 @@ MOST_NODES = 16
 """Most nodes of a ring that are all drawn. In a longer ring, nodes that no mirrored link touches
 are drawn as one."""
 MOST_TOLD = 8
-"""Most nodes of a ring with room for words between them."""
+"""Most nodes of a ring for which labels fit between them."""
 MOST_CELLS = 24
-"""Most chunks whose links are drawn as cells: more have no room in a row."""
+"""Most chunks whose links are drawn as cells of a row."""
 Node = tuple[int | None, str]
-"""(ring index, what stands below); None: a stretch of the ring that no mirrored link touches."""
+"""(ring index, label below it); None: a part of the ring without mirrored links."""
 
 
 def communicators_svg(communicators: Sequence[CommunicatorSummary], title: str) -> str:
-    """The whole picture, a panel for each communicator."""
+    """The SVG document, one panel per communicator."""
     ElementTree.register_namespace("", SVG_NAMESPACE)
     panels: list[Element] = []
     top: float = 2 * MARGIN + LINE_HEIGHT
@@ -101,7 +98,8 @@ def _wrapped(line: str) -> list[str]:
 
 
 def nodes_of(one: CommunicatorSummary) -> list[Node]:
-    """Ring indices in order; of a long ring, those a mirrored link touches and the gaps between."""
+    """Nodes to draw, in ring order; in a long ring those with mirrored links, and the gaps between
+    them."""
     touched = {index for link in one.links for index in (link.sender, link.receiver)}
     nodes: list[Node] = []
     unit = "node" if one.gpus > 1 else "rank"

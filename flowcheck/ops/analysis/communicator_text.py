@@ -14,19 +14,19 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 
 MOST_HOPS = 9
-"""Nodes of a ring that a line names; of a longer ring those that no mirrored link touches are
+"""Nodes of a ring that a line lists; in a longer ring those without mirrored links are only
 counted. A choice of layout."""
 LABEL = 8
-"""Characters of a line's label. A choice of layout."""
+"""Width of a line's label in characters. A choice of layout."""
 
 
 def explain(communicators: Sequence[CommunicatorSummary]) -> list[str]:
-    """Lines of text; none where nothing was read."""
+    """Lines of text about all communicators; [] if there are none."""
     return [line for one in communicators for line in lines_of(one)]
 
 
 def lines_of(one: CommunicatorSummary) -> Iterator[str]:
-    """Of one; what follows the first line is indented."""
+    """Lines of text about one communicator; all but the first are indented."""
     if not one.ring:
         yield f"Communicator {one.number}: point-to-point sends"
     else:
@@ -56,6 +56,7 @@ def lines_of(one: CommunicatorSummary) -> Iterator[str]:
 
 
 def ranks_of(one: CommunicatorSummary) -> str:
+    """Number of ranks as text, and of nodes if a node has several GPUs."""
     nodes = f" on {one.nodes} nodes of {one.gpus} GPUs" if one.gpus > 1 else ""
     return f"{one.ranks} ranks{nodes}"
 
@@ -65,7 +66,8 @@ def _labelled(label: str, text: str) -> str:
 
 
 def ring_order(one: CommunicatorSummary) -> str:
-    """`0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`; a question mark is a node that nothing told of."""
+    """The ring as text: `0 10.77.0.1 -> 1 10.77.0.2 -> 2 ? -> 0`. A question mark is a node of
+    unknown address."""
     known = {index for link in one.links for index in (link.sender, link.receiver)}
     hops: list[str] = []
     silent = 0
@@ -96,7 +98,7 @@ def _carried(connection: Connection) -> str:
 
 
 def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
-    """What the mirrored links carry of the sums, if no frame is lost."""
+    """Share of the result that the mirrored links carry if no frame is lost, as text."""
     around = (link for link in one.links if link.algorithm is Algorithm.RING)
     links = ", ".join(f"{link.sender} -> {link.receiver}" for link in around)
     whole = f"of a sum of {coverage.bytes:,} bytes the mirrored links ({links})"
@@ -118,7 +120,7 @@ def covered(one: CommunicatorSummary, coverage: MirrorCoverage) -> str:
 
 
 def added(one: CommunicatorSummary, coverage: MirrorCoverage) -> Iterator[str]:
-    """What each further link would add, those that add alike together."""
+    """What mirroring a further link would add, one line per group of equivalent links."""
     for gain in coverage.gains:
         yield f"{_links(one, gain)}: {_gain(gain, coverage)}"
 

@@ -1,4 +1,4 @@
-"""What the user tells `analyze` about the job (model, NCCL log, job file), and where the
+"""What the user states about the job for `analyze` (model, NCCL log, job file), and where the
 capture contradicts it."""
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from flowcheck.wire.training_job.operator_statements import OperatorStatement, S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHints:
-    """What the user stated of the job, by options or by a job file."""
+    """Statements about the job, from options or from a job file."""
 
     stated: OperatorStatement | None = None
     nccl_era: NcclEra | None = None
     blocks: tuple[int, ...] = ()
     sharded: ShardedTraining | None = None
     factory: str | None = None
-    """Of `stated.parameters`."""
+    """Name of the model factory that gave `stated.parameters`; None: no factory."""
     jobs: tuple[JobTableConfig, ...] = ()
-    """Of a job file, where hosts are stated."""
+    """Jobs of a job file that state their hosts."""
 
     def read(self, tape: CaptureContents) -> Reading:
+        """What the capture contains, read with these statements."""
         return read_stream(
             tape.flows,
             tape.messages,
@@ -51,7 +52,8 @@ class JobHints:
         )
 
     def unlike(self, reading: Reading) -> list[Finding]:
-        """Statements that the capture contradicts: they describe another job."""
+        """Findings about statements that the capture contradicts, so that they describe another
+        job."""
         stated = self.stated or OperatorStatement()
         told: list[Finding] = []
         if self.factory is not None and reading.job is not None:
@@ -67,7 +69,8 @@ class JobHints:
 
 
 def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
-    """Raises ConfigError."""
+    """Statements from the options --model and --nccl-log. Raises ConfigError for a factory or log
+    that cannot be used."""
     stated = (
         with_factory_model(ModelConfig(factory=model)).operator_statement
         if model is not None
@@ -86,7 +89,8 @@ def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
 
 
 def hints_from_job_file(job: Path, files: Sequence[Path]) -> JobHints:
-    """All that a job file states. Raises ConfigError."""
+    """Statements from a job file. files: the captures, for error messages. Raises ConfigError for
+    an invalid job file."""
     config = job_to_run(job, sources=tuple(SourceConfig(file=str(file)) for file in files))
     sharded = sharded_model(config)
     return JobHints(

@@ -1,4 +1,4 @@
-"""The same communicator summary for a job that a chain has learned."""
+"""Communicator summaries for a job that a chain has learned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowcheck.wire.training_job.learned_job import Communicator as Ring
 
 
 def summarize_learned_job(job: LearnedJob) -> tuple[CommunicatorSummary, ...]:
-    """Every communicator of the job; what it carries is that of one iteration."""
+    """One summary per communicator of the job; traffic is that of one iteration."""
     return tuple(_communicator(job, number) for number in range(len(job.communicators)))
 
 

@@ -1,5 +1,5 @@
-"""What the packets that a capture lacks mean for a replica: the steps that it could not apply,
-those that stay exact, and what to do."""
+"""What missing packets of a capture mean for a replica: the steps it could not apply, those that
+stay exact, and what to do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flowcheck.wire.traffic.observed_messages import Range
 from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
 
 MOST_STEPS = 8
-"""Steps a sentence names. A choice of layout."""
+"""Steps that a sentence lists. A choice of layout."""
 
 
 def loss_findings(reading: Reading) -> list[Finding]:
-    """Empty where no packet is missing."""
+    """Findings about missing packets; [] if none is missing."""
     packets = sum(flow.seen.psn_missing for flow in reading.flows if flow.role == "data")
     if not packets:
         return []
@@ -40,13 +40,14 @@ def loss_findings(reading: Reading) -> list[Finding]:
 
 
 def known_missing(collective: Collective) -> tuple[Range, ...]:
-    """The ranges of it that are missing for certain: not the last one where nobody knows whether
-    the tensor reaches into it."""
+    """Ranges of a collective's result that are certainly missing: without the last range if the
+    tensor may end before it."""
     return collective.missing[:-1] if ends_somewhere(collective) else collective.missing
 
 
 def ends_somewhere(collective: Collective) -> bool:
-    """Its last missing bytes may be none: where the tensor ends is unknown."""
+    """Whether the size of the collective's tensor is known only roughly, so that its last missing
+    bytes may not exist."""
     if not collective.missing or not any(one.of(END_OPEN) for one in collective.assumed):
         return False
     start, stop = collective.missing[-1]
@@ -89,8 +90,8 @@ def _of_job(reading: Reading, part: Part, packets: int) -> Iterator[Finding]:
 def steps_of(
     collectives: Sequence[Collective], part: Part
 ) -> Iterator[tuple[int, Sequence[Collective]]]:
-    """(number from 1, its sums of gradients) of every step of a job in the capture, the last one
-    as far as it was captured."""
+    """(step number from 1, its gradient all-reduces) for each step of a job in the capture; the
+    last step may be incomplete."""
     job = part.job
     assert job is not None, "asked of jobs that are followed"
     sums = [c for c in collectives if c.communicator == part.communicator]

@@ -13,12 +13,12 @@ from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, Writer
 from flowcheck.wire.collectives.ring_schedule import Schedule, all_reduce
 
 FAR_NODES = 64
-"""Nodes. Of a longer ring only links beside those seen are tried: all others are alike. A choice:
-more tries more links, each over the whole ring."""
+"""Nodes. In a longer ring only links next to mirrored ones are evaluated; the others are
+equivalent. A choice: a larger limit evaluates more links, each over the whole ring."""
 
 
 class AllReduceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The all-reduce and its ring."""
+    """Size of an all-reduce and of its ring."""
 
     bytes: int
     element_bytes: int
@@ -28,23 +28,22 @@ class AllReduceShape(msgspec.Struct, frozen=True, kw_only=True):
     protocol: Protocol
     nccl_era: NcclEra = msgspec.field(name="rule")
     gpus: int = 1
-    """Ranks of a node: links are those between nodes, and named by the node that they lead out
-    of."""
+    """Ranks per node. Links connect nodes and are named by their sending node."""
 
 
 class CoverageGain(msgspec.Struct, frozen=True, kw_only=True):
-    """The gain from one more mirrored link."""
+    """What one more mirrored link would add."""
 
     links: tuple[int, ...]
-    """Links that would each give this gain, by the nodes that they lead out of."""
+    """Links with this same gain, by their sending nodes."""
     adds_bytes: int
-    """Bytes of the all-reduce's result that no mirrored link carries now and this link would."""
+    """Bytes of the result that only this link would carry."""
     twice_bytes: int
     """Bytes of the result that at least two mirrored links would then carry."""
 
 
 class MirrorCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """Which parts of an all-reduce's result the mirrored links carry, apart from lost packets."""
+    """Parts of an all-reduce's result that the mirrored links carry if no packet is lost."""
 
     bytes: int
     once_bytes: int
@@ -54,12 +53,12 @@ class MirrorCoverage(msgspec.Struct, frozen=True, kw_only=True):
     missing_chunks: tuple[int, ...]
     gains: tuple[CoverageGain, ...]
     weights: bool
-    """Whether a broadcast from rank 0 passes one of the mirrored links."""
+    """Whether a mirrored link carries broadcasts from rank 0."""
 
 
 def coverage_of(shape: AllReduceShape, senders: Sequence[WriterRanks]) -> MirrorCoverage:
-    """The coverage of an all-reduce. senders: ring indices out of which mirrored links lead;
-    [channel] if they differ by channel."""
+    """Coverage of an all-reduce. senders: ring indices of the senders of the mirrored links;
+    [channel] where they differ by channel."""
     seen = {_node(one, shape): one for one in sorted(senders, key=lambda one: _node(one, shape))}
     now = _seen(shape, [*seen.values()])
     gains: dict[tuple[int, int], list[int]] = {}

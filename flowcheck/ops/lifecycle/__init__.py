@@ -1,1 +1,1 @@
-"""A chain in the foreground: started, watched, taken down."""
+"""Commands that run a chain in the foreground: start, supervision, shutdown, status."""

@@ -1,5 +1,5 @@
-"""A chain's life: loads the job file, creates shared memory and the run directory, supervises
-the stages, removes the memory."""
+"""Runs a chain: loads the job file, creates the run directory and shared memory, supervises the
+stages, and removes the memory at the end."""
 
 from __future__ import annotations
 
@@ -45,17 +45,21 @@ if TYPE_CHECKING:
     from flowcheck.wire.learn.jobs.late.amid import Expected
 
 RING_HEADER_BYTES = 2 << 20
-"""Bytes: one 2 MiB page, in which a ring's header lies (fc_ring.h)."""
+"""Bytes of a ring's header: one 2 MiB page (fc_ring.h)."""
 FLOW_TABLE_BYTES = 16 << 20
-"""Bytes, roughly, beside the message pool; they only decide where memory is taken."""
+"""Approximate bytes of a flow table without its message pool. Used only to choose where shared
+memory is placed."""
 STAGING_TABLES_BYTES = 48 << 20
-"""Bytes, roughly, beside the staged payload; they only decide where memory is taken."""
+"""Approximate bytes of the staging tables without the staged payload. Used only to choose where
+shared memory is placed."""
 Learned = tuple[bytes, bytes, bytes | None]
-"""A job that was learned before, its weights, and what was broadcast beside them."""
+"""(job, weights, other broadcast tensors) of a job that was learned in an earlier run, each as the
+bytes of its file."""
 
 
 def shared_memory_need(config: JobConfig) -> int:
-    """Bytes of shared memory before the model is known: rings, flow tables, staging."""
+    """Bytes of shared memory that a chain needs before the model is known: rings, flow tables,
+    staging."""
     ring = RING_HEADER_BYTES + config.ring.slots * config.ring.slot_bytes * 9 // 8
     pool = FLOW_TABLE_BYTES + 2 * config.ring.slots * 192
     staging = config.staging.size_bytes + STAGING_TABLES_BYTES
@@ -63,7 +67,7 @@ def shared_memory_need(config: JobConfig) -> int:
 
 
 def ordinary_bytes_free() -> int:
-    """Bytes /dev/shm can take without driving the machine out of memory."""
+    """Bytes that /dev/shm can still hold without the machine running out of memory."""
     shm = os.statvfs(SHM)
     return min(shm.f_bavail * shm.f_frsize, available_bytes())
 
@@ -71,8 +75,14 @@ def ordinary_bytes_free() -> int:
 def create(
     config: JobConfig, root: Path, expected: Sequence[Expected | None] = ()
 ) -> tuple[RunDir, Finding]:
-    """The run directory with its shared memory, and where that lies. expected:
-    [job] what its model reduces, as `prior_jobs` takes it."""
+    """Creates the run directory and its shared memory; returns both it and a finding about where
+    the memory lies.
+
+    expected: [job] the gradients that its model reduces, as `prior_jobs` takes it; empty: unknown.
+
+    Raises ConfigError for a setting that does not work on this machine, OSError or RingError where
+    memory cannot be created.
+    """
     learned = _learned(Path(config.learned)) if config.learned is not None else None
     own = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     for each in own:
@@ -160,10 +170,14 @@ def supervise(
     watch: Callable[[ChainProgress], None] | None = None,
     manager: SdNotifier | None = None,
 ) -> Supervisor:
-    """Runs the chain to its end. Raises what ended it, if something did.
+    """Runs the chain until it ends. Raises the error that ended it, if there was one.
 
-    will_save: checkpoints are written after its end, by its updater's process. signals: end it;
-    they stay noted there. manager: told of every turn.
+    until_drained: end once all sources are read and everything from them is processed.
+    will_save: checkpoints will be written afterwards, by the updater's process (checkpoint
+    helper).
+    signals: a signal ends the chain; the received signals stay recorded there.
+    watch: called with the progress in every turn of the supervisor.
+    manager: systemd notifier, polled in every turn.
     """
 
     def turned(progress: ChainProgress) -> None:
@@ -208,8 +222,8 @@ def _load_checkpoint() -> None:
 
 @contextmanager
 def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
-    """Takes the run away afterwards; its records stay if asked for, and after a failure, for the
-    sentence that tells of it names a log."""
+    """Context manager that removes the run at its end. Logs and records stay if `keep_records` is
+    set, and after an exception, because its message names a log file."""
     try:
         yield
     except BaseException:
@@ -219,6 +233,6 @@ def removed(run: RunDir, *, keep_records: bool = False) -> Iterator[None]:
 
 
 def last_audit(run: RunDir) -> AuditRecord | None:
-    """The last audit of a run; None if there was none."""
+    """The last audit of a run; None: there was none."""
     line = last_complete_line(run.audits)
     return None if line is None else parse_audit_record(line)

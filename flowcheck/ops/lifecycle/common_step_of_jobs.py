@@ -26,14 +26,15 @@ from flowcheck.wire.training_job.learned_job import LearnedJob
 
 
 def common_step(runs: Sequence[RunDir]) -> Step | None:
-    """The newest step that every replica holds whole; None where there is none."""
+    """The newest step that the replicas of all `runs` have in full; None: they have no common
+    step."""
     held = [replica_steps(run) for run in runs]
     both = set(held[0]).intersection(*held[1:]) if held else set()
     return max(both, default=None)
 
 
 def replica_steps(run: RunDir) -> tuple[Step, ...]:
-    """Steps that a run's replica holds; () without one."""
+    """Steps that the replica of a run has in full, ascending; () without a replica."""
     with suppress(OSError, RingError):
         if run.replica.exists():
             return peek_versions(run.replica)[1]
@@ -43,8 +44,8 @@ def replica_steps(run: RunDir) -> tuple[Step, ...]:
 def common_step_to_keep(
     config: JobConfig, runs: Sequence[RunDir]
 ) -> tuple[Step | None, Finding | None]:
-    """The step that the rings of one job are kept at, and why there is none; (None, None) where
-    each job is one of its own."""
+    """(step, reason): the step at which the rings of one training job are saved, or why they have
+    no common step. (None, None) where the jobs are independent."""
     if not config.together or len(runs) < 2:
         return None, None
     step = common_step(runs)
@@ -56,7 +57,12 @@ def common_step_to_keep(
 
 
 def write_index(folder: Path, run: RunDir, kept: Sequence[Path | None], step: Step | None) -> None:
-    """kept: [job] its checkpoint's folder, below `folder`; step: the one all of them are of."""
+    """Writes the index of the checkpoints of all jobs into `folder`.
+
+    kept: [job] folder of its checkpoint, inside `folder`; None: not saved.
+    step: the common step; None: there is none.
+    Raises OSError where it cannot be written.
+    """
     jobs = [_entry(own, path, folder) for own, path in zip(all_run_dirs(run), kept, strict=True)]
     index = {"step": step, "jobs": jobs}
     write_atomically(folder / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1))

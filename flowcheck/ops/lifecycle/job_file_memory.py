@@ -38,12 +38,12 @@ from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_na
 from flowcheck.terminal_escape import printable
 
 TOO_MUCH = 1
-"""Exit code of a job that does not fit."""
+"""Exit code where the job needs more memory than is free."""
 
 
 def run(path: Path, *, as_json: bool) -> int:
-    """Prints the sum; returns 1 where more is needed than is free. Raises ConfigError for an
-    invalid job file, or one that states no model."""
+    """Prints the memory that a job file needs; returns TOO_MUCH if that is more than is free, else
+    0. Raises ConfigError for an invalid job file, or one that states no model factory."""
     from rich.console import Console
 
     from flowcheck.ops.planning.plan_report import memory_table
@@ -83,9 +83,12 @@ def _advice(config: JobConfig, memory: MemoryEstimate) -> list[Finding]:
 
 
 def check_memory_fits(config: JobConfig) -> None:
-    """Raises ConfigError, with the sum, where a job file asks for more memory than is free, huge
-    pages included. One that does not state each of its models tells nothing beforehand: there the
-    updater finds it out, once the job is learned (stages/replica_update/replica_creation.py)."""
+    """Raises ConfigError with all parts and their sum where a job file needs more memory than is
+    free, huge pages included.
+
+    Does nothing where the file does not state the model factory and optimizer of every job. Then
+    the updater checks when the job is learned (stages/replica_update/replica_creation.py).
+    """
     each = [job_settings(config, number) for number in range(1, job_count(config) + 1)]
     stated = all(own.model.factory is not None and own.optimizer is not None for own in each)
     if not stated or config.sharded is not None:
@@ -103,7 +106,8 @@ def check_memory_fits(config: JobConfig) -> None:
 
 
 def memory_of_job(config: JobConfig) -> MemoryEstimate:
-    """Of all jobs of the file. Raises ConfigError where one states no factory of its model."""
+    """Memory that all jobs of the file need. Raises ConfigError where a job states no model
+    factory or no optimizer."""
     several = job_count(config) > 1
     parts: list[MemoryItem] = []
     numbers = step_bytes = staging = 0

@@ -24,25 +24,26 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 
 REPLAY_PREFIX = "flowcheck-replay-"
-"""Of run directories nobody asked for; what is in them can be replayed again."""
+"""Prefix of run directories of replays without --run. They may be removed: their captures can be
+replayed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverMemory:
-    """Shared memory whose owner is dead."""
+    """Shared memory of a chain whose processes are gone."""
 
     memory: Path
     run: Path | None
-    """The chain's run directory, which still leads to it; without one nobody can tell what is in
-    it."""
+    """The chain's run directory, if its link still leads to the memory. None: its contents cannot
+    be identified."""
     size_bytes: int
     has_replica: bool
     mine: bool = True
-    """This user's."""
+    """True: it belongs to this user."""
 
     @property
     def finding(self) -> Finding:
-        """What lies there, and which command removes it."""
+        """What the memory holds, and the command that removes it."""
         mib = self.size_bytes >> 20
         if not self.wanted:
             return LEFT_REMOVABLE(mib=mib, memory=self.memory)
@@ -50,26 +51,26 @@ class LeftoverMemory:
 
     @property
     def wanted(self) -> bool:
-        """Somebody may come back for it."""
+        """Whether it must be kept: it belongs to a run directory that a user chose."""
         return self.run is not None and not _is_temporary(self.run)
 
 
 @dataclass(slots=True)
 class RemovedLeftovers:
-    """What `remove_leftovers` did."""
+    """Result of `remove_leftovers`."""
 
     removed: list[str] = field(default_factory=list)
     left: list[LeftoverMemory] = field(default_factory=list)
-    """Memory that belongs to a run directory, or may be wanted."""
+    """Memory that was not removed, since it belongs to a run directory or holds a replica."""
 
     @property
     def findings(self) -> list[Finding]:
-        """What was removed."""
+        """One finding for each removed folder."""
         return [LEFT_REMOVED(path) for path in self.removed]
 
 
 def find() -> list[LeftoverMemory]:
-    """Shared memory of killed chains, wherever shared memory may lie."""
+    """Finds shared memory of killed chains in /dev/shm and in all hugetlbfs mounts."""
     found = []
     for memory in stale_memory([SHM, *with_user_folders(hugetlbfs_mounts())]):
         with suppress(FileNotFoundError):  # somebody else removes it just now
@@ -78,7 +79,8 @@ def find() -> list[LeftoverMemory]:
 
 
 def by_chain(found: Sequence[LeftoverMemory]) -> list[LeftoverMemory]:
-    """One for each chain: each of several jobs has memory of its own."""
+    """One entry per chain with the summed size; a chain with several jobs has shared memory for
+    each."""
     chains: dict[Path, LeftoverMemory] = {}
     for one in found:
         key = one.run or one.memory
@@ -90,7 +92,8 @@ def by_chain(found: Sequence[LeftoverMemory]) -> list[LeftoverMemory]:
 
 
 def in_short(found: Sequence[LeftoverMemory]) -> list[Finding]:
-    """What `up` and `status` say, in a line; memory of other users is left out."""
+    """Findings for `up` and `status`: one for one chain, one with the sum for several. Memory of
+    other users is left out."""
     own = [one for one in by_chain(found) if one.mine]
     if len(own) < 2:
         return [one.finding for one in own]
@@ -119,11 +122,11 @@ def _chain_of(run: Path) -> Path:
 
 
 def remove_leftovers(*, except_run: Path, replicas: bool) -> RemovedLeftovers:
-    """Removes what nobody can use: memory no run directory leads to, and killed replays that were
-    given no run directory. What belongs to a run directory is left and told.
+    """Removes shared memory without a run directory, and killed replays whose run directory was
+    temporary. Memory of other run directories is kept and listed in the result.
 
-    except_run: a run directory that is looked after already; replicas: remove also memory that
-    holds one, though no run directory leads there.
+    except_run: a run directory that the caller handles itself.
+    replicas: also remove memory without a run directory that holds a replica.
     """
     done = RemovedLeftovers()
     for leftover in find():

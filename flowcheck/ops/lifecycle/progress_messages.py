@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 STALL_LIMIT_S = 120.0
-"""Seconds in which no position moved: the chain is stuck, and says where. A pause between two
-frames of a capture that is paced by its time stamps is not counted. A choice: longer tells a stuck
-chain later, shorter takes a busy machine for one."""
+"""Seconds without progress after which a replay counts as stuck and says where. Pauses between
+frames of a capture that is replayed at its own pace do not count. A choice: a longer limit reports
+a stuck chain later, a shorter one may take a busy machine for a stuck chain."""
 
 ERROR = "error"
 RANGES_SAID = 8
-"""Missing ranges a sentence names; events.jsonl has them all. A choice of layout."""
+"""Missing ranges that a message lists; events.jsonl has all. A choice of layout."""
 
 
 class ReplayProgress:
-    """The chain's positions as progress bars; called by the supervisor every turn."""
+    """Shows the chain's positions as progress bars. The supervisor calls it in every turn."""
 
     def __init__(self, where: RunDir, config: JobConfig, console: Console, frames: int) -> None:
         """frames: how many all sources hold together."""
@@ -129,7 +129,7 @@ class ReplayProgress:
 
 
 class LiveMessages:
-    """Says on stderr, as it happens, what the operator of a live chain must know."""
+    """Prints what the operator of a live chain must know on stderr, as it happens."""
 
     def __init__(self, config: JobConfig) -> None:
         named = stage_names(config)
@@ -153,7 +153,7 @@ class LiveMessages:
 
 
 def lost_step_finding(lost: StepLost) -> Finding:
-    """What is missing, and what it means for the replica."""
+    """The finding of a lost step: what is missing, and what that means for the replica."""
     why = lost.why or CAUSE_UNKNOWN()
     ranges = [f"[{start}, {stop})" for start, stop in lost.missing[:RANGES_SAID]]
     more = len(lost.missing) - len(ranges)
@@ -183,7 +183,7 @@ def print_message(
 
 
 def speak(config: LogConfig) -> None:
-    """In which format this process prints messages from now on."""
+    """Sets the format in which this process prints messages from now on."""
     _VOICE.format = config.format
 
 

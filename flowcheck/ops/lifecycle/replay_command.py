@@ -56,16 +56,16 @@ from flowcheck.stages.service_loop import Signals
 from flowcheck.terminal_escape import printable
 
 RING_SLOTS = 1 << 12
-"""Slots. A choice: a file source waits while the ring is full, so that a small ring loses nothing
-and stays in the cache."""
+"""Slots of the ring of a replay. A choice: a file source waits while the ring is full, so a small
+ring loses nothing and stays in the CPU's cache."""
 STAGING_BYTES_MAX = 1 << 30
-"""Bytes. A choice: twice the file's size holds all of it; beyond this a job is to be learned before
-the end."""
+"""Largest staging of a replay, bytes. A choice: up to this limit staging has twice the file's size
+and can hold all of it; a larger capture must be learned before its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """The options of the command line."""
+    """Options of the command line."""
 
     files: tuple[Path, ...]
     optimizer: str | None = None
@@ -81,7 +81,8 @@ class ReplayRequest:
 
 
 def run(request: ReplayRequest) -> int:
-    """The exit code: 0 only if every step of the stream is in the replica and none was lost."""
+    """Replays the captures. Returns 0 only if every step of the stream was applied to the replica
+    and none was lost, else 1."""
     counts = [_count(path) for path in request.files]
     config, assumed = _config(request, counts)
     if request.output is not None:

@@ -30,17 +30,19 @@ from flowcheck.step_numbers import Step
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How the chain ended."""
+    """Builds the result of a replay from its chain after its end."""
 
     out: Path | None
-    """Where checkpoints go."""
+    """Folder for checkpoints; None: none are written."""
     frames: int
-    """Of all files."""
+    """Frames in all capture files."""
     stopped: bool
-    """By a signal."""
+    """True: a signal ended the replay."""
 
     def of(self, supervisor: Supervisor) -> dict[str, Any]:
-        """What came of the job, and under `beside` of each further one on the same ports."""
+        """The result of the first job as JSON values, with the results of further jobs on the same
+        ports under "beside". Writes the checkpoints. Raises StateError or OSError where a
+        checkpoint cannot be written."""
         watched = (supervisor, *supervisor.other_jobs)
         runs = [one.run for one in watched]
         step, why = common_step_to_keep(runs[0].settings(), runs)
@@ -95,14 +97,14 @@ def end_of_job(result: dict[str, Any]) -> JobEnd:
 
 
 def is_complete(result: dict[str, Any]) -> bool:
-    """Every step of the stream is in the replica and none was lost."""
+    """Whether every step of the stream was applied to the replica and none was lost."""
     applied = result["steps"] and result["steps"] == result["complete_steps"]
     stopped = result["why"] is not None or result["lost"] is not None or result["interrupted"]
     return bool(applied and not stopped)
 
 
 def show(result: dict[str, Any], notes: Console) -> None:
-    """For people; notes: the console for notes and assumptions."""
+    """Prints the result for people. notes: console for notes and assumptions."""
     out = Console()
     for note in result["notes"]:
         notes.print(str(note), markup=False)

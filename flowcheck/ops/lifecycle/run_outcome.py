@@ -34,22 +34,23 @@ from flowcheck.wire.training_job.learned_job import FollowedData
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """What there is to say when a live chain is over."""
+    """The outcome of a live chain that has ended."""
 
     step: Step
-    """Of the replica; 0: none was taken."""
+    """Last step that the replica applied; 0: none."""
     digest: str
     why: Finding | None
-    """What kept the replica from following; None: it followed to the end."""
+    """Why the replica stopped before the end; None: it followed to the end."""
     in_flight: int | None
-    """A step that was not whole yet when the chain was told to end."""
+    """A step whose data was still incomplete when the chain was stopped; None: no such step."""
     frames: int
     lost_frames: int
-    """That reached this machine and no ring."""
+    """Frames that reached this machine but were not written to a ring."""
 
 
 def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunOutcome:
-    """Reads it from the shared memory and the records of a chain whose stages have ended."""
+    """Reads the outcome from shared memory and records of a chain whose stages have ended. Raises
+    RingError where a ring cannot be read."""
     frames = lost = 0
     for number in range(len(config.rings)):
         with FrameRing.open(run.ring(number)) as ring:
@@ -118,7 +119,8 @@ def _nothing(run: RunDir, progress: ChainProgress, frames: int | None) -> Findin
 
 
 def last_step(run: RunDir) -> dict[str, object] | None:
-    """The last whole line of steps.jsonl; where lines found no room, what the beat knows."""
+    """The last complete line of steps.jsonl; if lines could not be written, step and digest from
+    the last heartbeat. None: no step was applied."""
     beat = read_beat(run.heartbeat_file)
     if beat is not None and beat.unwritten_lines and beat.applied:
         return {"step": beat.applied, "digest": beat.digest}

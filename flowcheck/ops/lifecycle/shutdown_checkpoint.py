@@ -1,5 +1,5 @@
-"""Writes the replica as a checkpoint after its chain has ended, in this process or in the
-updater's, which has torch loaded."""
+"""Writes the replica as a checkpoint after its chain has ended: in this process, or in the
+updater's process, which has torch loaded already."""
 
 from __future__ import annotations
 
@@ -25,8 +25,13 @@ Save = Callable[[JobConfig, RunDir, Path, Step | None], Path | None]
 def save_checkpoint(
     config: JobConfig, run: RunDir, directory: Path, step: Step | None = None
 ) -> Path | None:
-    """Writes the replica's last committed step; None if there is no replica yet. step: an older one
-    that it holds instead, to which it goes back."""
+    """Writes the replica's last committed step into `directory`; returns the checkpoint's folder,
+    None without a replica.
+
+    step: an older step that the replica still has; the replica goes back to it first.
+
+    Raises StateError or OSError where it cannot be written.
+    """
     if not run.replica.exists():
         return None
     from flowcheck.replica.checkpoint import checkpoint_save
@@ -47,8 +52,8 @@ def save_checkpoint(
 
 @contextmanager
 def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
-    """Saves in the supervisor's checkpoint helper as long as that lives, else by
-    `save_checkpoint`. Afterwards the helper is closed."""
+    """Context manager that gives a save function: it uses the checkpoint helper while that lives,
+    else `save_checkpoint` in this process. The helper is closed at the end."""
     if helper is None:
         yield save_checkpoint
         return
@@ -66,7 +71,7 @@ def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
 
 
 def run_checkpoint_helper(descriptor: int) -> None:
-    """This process, whose stage has ended."""
+    """Serves save requests on a socket, in the process of a stage that has ended."""
 
     def save(wanted: SaveRequest) -> Path | None:
         run = RunDir(Path(wanted.run))

@@ -47,31 +47,34 @@ from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 
 DOWN_LIMIT_S = 10.0
-"""Seconds for one process to end: twice what a supervisor takes at most (supervisor.py, GRACE_S). A
-choice: longer delays the error."""
+"""Seconds for one process to end: twice the longest time that a supervisor needs (supervisor.py,
+GRACE_S). A choice: a longer limit delays the error."""
 LOOK_S = 0.05
-"""Seconds between two looks at the processes. A choice: shorter costs processor time."""
+"""Seconds between two checks of the processes. A choice: a shorter time costs CPU time."""
 FOLDERS_MAX = 100
-"""Folders tried (rescued, rescued1, ...) where killed chains left other states of the same step. A
-choice: more only delays the error."""
+"""Number of folders tried (rescued, rescued1, ...) where killed chains left other states of the
+same step. A choice: more only delays the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedReplica:
-    """A checkpoint that was written."""
+    """A checkpoint of a replica that was written."""
 
     folder: Path | str
-    """Or the URL of one."""
+    """Its folder, or the URL of an object store."""
     why: Finding | None
-    """Why it is not where the job file wants it; None if it is."""
+    """Why it is not where the job file wants it; None: it is."""
 
 
 def save_replicas(
     config: JobConfig, run: RunDir, save: Save | None = None
 ) -> tuple[list[SavedReplica | None], Finding | None]:
-    """As `save_replica`, for every job that the chain in `run` follows: rings of one training job
-    at a step that all of them have. And why no step is common to all; None where one is, or where
-    none is needed."""
+    """Saves the replicas of all jobs of the chain in `run`, as `save_replica`. Rings of one
+    training job are saved at a step that all of them have.
+
+    Returns ([job] its checkpoint, None without a step) and why there is no common step (None:
+    there is one, or none is needed). Raises as `save_replica`.
+    """
     runs = all_run_dirs(run)
     if len(runs) == 1:
         return [save_replica(config, run, None, save)], None
@@ -87,9 +90,14 @@ def save_replicas(
 def save_replica(
     config: JobConfig, run: RunDir, step: Step | None = None, save: Save | None = None
 ) -> SavedReplica | None:
-    """A checkpoint where the job wants it, else in a folder of the run that holds no other state
-    of the same step; None without a step. Raises StateError or OSError where neither goes. step:
-    an older one than the last; save: who writes it, by default this process."""
+    """Writes a checkpoint of the replica at the place that the job file names, else in a folder of
+    the run that does not hold another state of the same step. None: no step was applied.
+
+    step: an older step than the last one.
+    save: function that writes it; None: `save_checkpoint` in this process.
+
+    Raises StateError or OSError where it can be written in neither place.
+    """
     if not _stepped(run):
         return None
     save = save or save_checkpoint
@@ -144,12 +152,14 @@ def _stepped(run: RunDir) -> bool:
 
 
 def rescue(run: RunDir, finder: str) -> Finding | None:
-    """Keeps the replica of a chain whose supervisor was killed, before its run directory is reused;
-    returns what was done, which the record of its end holds as well. None where there is no killed
-    chain. finder: the command that asks.
+    """Saves the replica of a chain whose supervisor was killed, before its run directory is used
+    again. Returns what was done, which is also recorded as the chain's end; None: there is no
+    killed chain.
 
-    Raises ConfigError where stages of it do not end with their supervisor, StateError where its
-    replica can be written nowhere; all is left as it is then.
+    finder: the command that found it, for the record.
+
+    Raises ConfigError where stages are still running after DOWN_LIMIT_S, StateError where the
+    replica cannot be written anywhere; then everything is left as it is.
     """
     if not run.has_shared_memory or SUPERVISOR.name in run.stage_pids():
         return None
@@ -200,8 +210,8 @@ def _wait_for_stages(run: RunDir) -> None:
 
 def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int:
     """`flowcheck down`: ends the processes of the chain and removes its shared memory. The replica
-    of a killed chain is written as a checkpoint first. Then removes shared memory that nobody can
-    use any more. Logs and records stay.
+    of a killed chain is saved as a checkpoint first. Then removes unused shared memory of other
+    killed chains. Logs and records stay. Returns the exit code.
 
     named: the user stated `root`, so that it must be a run directory. discard: give that replica
     up. Raises ConfigError where no chain was started, StateError where its replica can be written

@@ -45,13 +45,14 @@ SIGNALLED: dict[int, Entry] = {
 
 
 def note_who_stops(run: RunDir) -> None:
-    """Notes who is about to ask a chain to end; a signal does not tell."""
+    """Writes the name of the user and command that is about to stop a chain; the signal itself
+    does not carry it."""
     with suppress(OSError):
         write_private(run.stop_request, msgspec.json.encode(_me("flowcheck down")))
 
 
 def stopped_by(run: RunDir, received: int) -> Finding:
-    """Who asked. received: the signal that came; 0: none did."""
+    """Who stopped the chain. received: number of the signal; 0: none."""
     with suppress(OSError):
         return _who_asked(run.stop_request.read_bytes())
     if received in SIGNALLED:
@@ -75,7 +76,13 @@ def record_end(
     *,
     replay: bool = False,
 ) -> None:
-    """Of the chain in `run`, whose stages have ended. What cannot be read of it is left out."""
+    """Writes the record of the end of the chain in `run`, whose stages have ended. What cannot be
+    read is left out.
+
+    by: who stopped it, why it failed, or who found it killed.
+    jobs: result of each job.
+    time_ns: when it ended, nanoseconds since 1970; None: now.
+    """
     restarts: dict[str, int] = {}
     for number, own in enumerate(all_run_dirs(run), 1):
         beat = read_beat(own.heartbeat_file)
@@ -113,8 +120,13 @@ def failure_finding(error: BaseException) -> Finding:
 def record_killed_end(
     run: RunDir, finder: str, done: Finding, folders: Sequence[Path | str | None]
 ) -> None:
-    """finder: the command that found what a killed chain left; done: what it did with it; folders:
-    as above, () for none."""
+    """Records the end of a killed chain.
+
+    finder: the command that found it.
+    done: what that command did with its replica.
+    folders: [job] where its replica was saved, None: nowhere; may be shorter than the number of
+    jobs.
+    """
     told = None
     with suppress(*READ_FAILURES):
         told = read_end(run)

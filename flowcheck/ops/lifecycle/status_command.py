@@ -33,9 +33,13 @@ from flowcheck.wire.training_job.learned_job import FollowedData
 
 
 def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json: bool) -> int:
-    """Prints the state of the chain in `root`, also of one that has ended; previous: of the one
-    before; svg: a picture of the job it learned is written there. Raises ConfigError where no
-    chain was started, or no job is to be drawn."""
+    """Prints the state of the chain in `root`, running or ended; returns the exit code.
+
+    svg: file for a picture of the job's communicators; None: no picture.
+    previous: the chain before the last one.
+
+    Raises ConfigError where no chain was started there, or no job is learned that could be drawn.
+    """
     where = RunDir(root)
     try:
         if previous:
@@ -74,7 +78,8 @@ def _before(where: RunDir) -> RunDir:
 
 
 def list_leftovers(*, as_json: bool) -> int:
-    """What killed chains left on this machine, those of other users as well."""
+    """Prints the shared memory of killed chains on this machine, of other users as well; returns
+    the exit code."""
     found = [one.finding for one in leftover_memory.by_chain(leftover_memory.find())]
     if as_json:
         print(_json({"leftovers": found}))
@@ -85,7 +90,7 @@ def list_leftovers(*, as_json: bool) -> int:
 
 
 def read_chain(where: RunDir) -> ChainState:
-    """The chain's state just now."""
+    """Reads the chain's present state."""
     return StateReader(where.root).state()
 
 
@@ -255,8 +260,8 @@ def _audited(job: JobState) -> tuple[str, Finding | None]:
 
 
 def anchor_sentences(anchors: Sequence[AnchorFile], before: int) -> list[str]:
-    """For people. anchors: the newest that took a step's place, ascending; before: how many more
-    there were."""
+    """Sentences about trainer checkpoints that replaced steps of the replica. anchors: the newest
+    ones, ascending; before: number of older ones."""
     more = [f"  and {before} files before"] if before else []
     return [
         f"step {one.step} is the trainer's {escape(one.file)}, which took its place when "

@@ -48,10 +48,10 @@ STOPPED_SHORT = 1
 
 
 def up(job: Path, root: Path | None, *, as_json: bool) -> int:
-    """Runs until a signal; then a checkpoint, if the job names a place. The exit code: 0 if the
-    replica followed to the end, 1 if it applied no step or stopped before.
+    """Runs a chain until a signal, then writes a checkpoint if the job file names a place for it.
 
-    Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
+    Returns 0 if the replica followed to the end, 1 if it applied no step or stopped earlier.
+    Raises any other error that ended the chain; the replica is saved wherever there is room.
     """
     config = job_to_run(job)
     speak(config.log)

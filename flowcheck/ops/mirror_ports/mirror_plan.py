@@ -45,11 +45,12 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
 MOST_LOG_BYTES = 64 << 20
-"""Bytes. A choice: rings are logged at the beginning; a longer log costs memory and time."""
+"""Largest NCCL log, bytes. A choice: NCCL logs its rings at the start; a longer log costs memory
+and time."""
 
 
 class PortsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says."""
+    """Arguments of `flowcheck ports`."""
 
     file: Path
     redundancy: int = 1
@@ -59,7 +60,7 @@ class PortsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's rings, what is mirrored of them, and what that takes."""
+    """Result of `flowcheck ports`: rings, chosen ports, load, commands, assumptions."""
 
     topology: ClusterLayout
     rings: tuple[ChannelRing, ...]
@@ -74,22 +75,24 @@ class MirrorPlan(msgspec.Struct, frozen=True, kw_only=True):
     order_assumed: bool
 
     def rings_on(self, pair: MirroredDirection) -> list[str]:
-        """Names of the rings that pass there."""
+        """Names of the rings whose traffic a mirrored port direction carries."""
         own = [tap for tap in self.sought.taps if pair in tap.pairs]
         return list(dict.fromkeys(name for tap in own for name in tap.shows))
 
     def pairs_of(self, name: str) -> list[MirroredDirection]:
-        """Mirrored ones on which a goal's data of that name pass."""
+        """Mirrored port directions that carry traffic of the coverage goal `name`."""
         return [pair for pair, _ in self.choice.placed if name in self.rings_on(pair)]
 
     def pairs_on(self, ring: ChannelRing) -> list[MirroredDirection]:
-        """Mirrored ones on which a ring passes, or what else its channel's collectives go by."""
+        """Mirrored port directions that carry traffic of a ring's channel, by any algorithm of the
+        job."""
         names = (goal_name(ring, algorithm) for algorithm in self.topology.algorithms)
         return list(dict.fromkeys(pair for name in names for pair in self.pairs_of(name)))
 
 
 def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
-    """Raises ConfigError where the layout is wrong, contradicts itself, or no choice covers it."""
+    """Reads the layout and chooses the ports. Raises ConfigError where the layout is invalid or
+    contradictory, or where no choice of ports shows every ring."""
     topology = load_layout(asked.file)
     dumps = [read_dump(path) for path in asked.graphs]
     plugs = nic_cabling(topology, _near(dumps))
@@ -134,8 +137,8 @@ def make_mirror_plan(asked: PortsRequest) -> MirrorPlan:
 
 
 def any_order(chosen: MirrorPlan) -> bool:
-    """Whether the order of nodes does not matter: what different nodes send passes different links
-    of a ring, and so does what one node sends and receives."""
+    """Whether the chosen ports show every chunk for any order of the nodes in the rings. They do
+    if all of them mirror one direction, or belong to one NIC of one node without redundancy."""
     for ring in chosen.rings:
         pairs = chosen.pairs_on(ring)
         nodes = {(pair.node, pair.nic) for pair in pairs}

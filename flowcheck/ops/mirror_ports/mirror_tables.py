@@ -18,14 +18,17 @@ from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 
 BEGIN = "# Mirrored ports, as `flowcheck ports` chose them"
 MACHINE = "{machine}"
-"""In the name of a file: of each machine its own."""
+"""Placeholder in a file name that is replaced by the machine's name."""
 
 
 def write_mirrors(name: str, chosen: MirrorPlan) -> tuple[Path, ...]:
-    """A file of TOML for each machine, to be put behind its job file; where they are.
+    """Writes the [[mirror]] tables of each machine to a TOML file, to be appended to its job file;
+    returns the paths.
 
-    name: of the file; with `{machine}` in it where there are several. Raises ConfigError where a
-    chosen port's server has no stated address, and where another thing lies at the file's place.
+    name: file name; with `{machine}` in it if there are several machines.
+
+    Raises ConfigError where a chosen port's server has no address in the layout, or where the file
+    name is taken by something else.
     """
     machines = {chosen.monitors.spots[where].monitor.machine for _, where in chosen.choice.placed}
     if len(machines) > 1 and MACHINE not in name:
@@ -40,7 +43,8 @@ def write_mirrors(name: str, chosen: MirrorPlan) -> tuple[Path, ...]:
 
 
 def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
-    """Those whose copies end at the machine. Raises ConfigError as write_mirrors()."""
+    """The [[mirror]] tables of the ports whose copies go to `machine`. Raises ConfigError as
+    write_mirrors()."""
     ways: dict[tuple[str, str], set[Literal["rx", "tx", "both"]]] = {}
     for pair, where in chosen.choice.placed:
         if chosen.monitors.spots[where].monitor.machine != machine:
@@ -55,7 +59,7 @@ def mirrors_of(chosen: MirrorPlan, machine: str) -> tuple[MirrorConfig, ...]:
 
 
 def mirrors_toml(chosen: MirrorPlan, machine: str) -> str:
-    """The tables of one machine."""
+    """The [[mirror]] tables of one machine as TOML text. Raises ConfigError as write_mirrors()."""
     lines = [f"{BEGIN}: put this at the end of the job file of {_quoted(machine)}."]
     for one in mirrors_of(chosen, machine):
         told = [f"{key} = {_quoted(getattr(one, key))}" for key in ("port", "host", "direction")]

@@ -12,7 +12,13 @@ from flowcheck.ops.mirror_ports.ports_report import as_dict, print_mirror_plan
 
 
 def run(asked: PortsRequest, *, as_json: bool, svg: Path | None, mirrors: str | None) -> int:
-    """Prints the choice. Raises ConfigError where there is none, and why."""
+    """Prints the chosen ports and writes the requested files; returns the exit code.
+
+    svg: file for the drawing; None: none.
+    mirrors: file name for the [[mirror]] tables; None: none.
+
+    Raises ConfigError with the reason where no choice of ports works.
+    """
     chosen = make_mirror_plan(asked)
     if svg is not None:
         from flowcheck.ops.mirror_ports.ports_svg import svg_of

@@ -22,14 +22,14 @@ NO_SYSTEM = (
     "table, or give --os (`flowcheck switch list` shows the names)"
 )
 MOST_RINGS = 4
-"""Groups a line names. A choice of layout."""
+"""Groups that a line lists. A choice of layout."""
 WIDEST = 400
-"""Columns of a line."""
+"""Columns of a line when the output is not a terminal. A choice of layout."""
 UNBROKEN = ("port:direction", "monitor", "to")
 
 
 def print_mirror_plan(chosen: MirrorPlan) -> None:
-    """Tables and sentences, on stdout."""
+    """Prints tables and sentences on stdout."""
     out = Console(highlight=False, soft_wrap=True, markup=False)
     for sentence in plan_sentences(chosen):
         out.print(printable(sentence))
@@ -51,13 +51,14 @@ def print_mirror_plan(chosen: MirrorPlan) -> None:
 
 
 def switches_without_os(chosen: MirrorPlan) -> list[str]:
-    """Switches of chosen ports for which no commands can be printed."""
+    """Switches of chosen ports whose operating system is unknown, so that no commands can be
+    printed."""
     spots = [chosen.monitors.spots[number] for number in chosen.need.monitors]
     return list(dict.fromkeys(spot.monitor.switch for spot in spots if spot.os is None))
 
 
 def plan_sentences(chosen: MirrorPlan) -> Iterator[str]:
-    """What was found, in words."""
+    """The result in sentences."""
     count, rings = len(chosen.choice.placed), len(chosen.sought.wants)
     r = chosen.redundancy
     seen = "once" if r == 1 else f"on {r} monitor ports"
@@ -74,7 +75,7 @@ def plan_sentences(chosen: MirrorPlan) -> Iterator[str]:
 
 
 def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
-    """Everything, for --json."""
+    """The result for --json."""
     spots = chosen.monitors.spots
     pairs = [
         {

@@ -66,7 +66,7 @@ class RingPanel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def svg_of(chosen: MirrorPlan) -> str:
-    """The whole picture, well-formed, whatever names are in it."""
+    """The drawing as an SVG document. Names are escaped."""
     ElementTree.register_namespace("", SVG_NAMESPACE)
     panels = list(_panels(chosen))
     heads = [

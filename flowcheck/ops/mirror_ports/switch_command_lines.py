@@ -17,18 +17,18 @@ from flowcheck.ops.switch.switch_platforms import platform_named
 
 
 class SwitchCommandLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Ready to paste."""
+    """`flowcheck switch` commands for one monitor port, ready to paste."""
 
     switch: str
     os: str
     monitor: str
     render: str
     apply: str | None = None
-    """Of the systems that are told directly."""
+    """`flowcheck switch apply` command, for systems that it supports; None: not supported."""
 
 
 def command_lines(choice: PortChoice, monitors: MonitorPorts) -> tuple[SwitchCommandLine, ...]:
-    """Of the switches whose system is known."""
+    """The commands for all switches whose system is known."""
     from flowcheck.ops.switch.apply.switch_backends import APPLY_SYSTEMS
 
     found: list[SwitchCommandLine] = []

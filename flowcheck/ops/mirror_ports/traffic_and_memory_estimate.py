@@ -45,23 +45,23 @@ src/transport/net_ib.cc)."""
 ANSWER_FRAMES = 2
 """Number of these frames."""
 CHANNELS_PER_FOUND = 2
-"""NCCL uses each channel of its search twice (src/graph/connect.cc, ncclTopoPreset)."""
+"""Channels per channel that NCCL's search finds: each is used twice (src/graph/connect.cc,
+ncclTopoPreset)."""
 PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
-"""A model of which only the size is known counts as tensors of so many elements, and as so many
-tensors at most, for its start-up traffic. A choice: other
-sizes change only the headers of that traffic."""
+"""Elements per tensor, and most tensors, that a model of known size but unknown shapes counts as
+for its start-up traffic. A choice: other sizes change only the header bytes of that traffic."""
 PIECE_BYTES = 1 << 30
-"""Bytes. A larger bucket is counted in pieces: its schedule is as long as it is large. A choice:
-smaller pieces round more."""
+"""Bytes. A larger bucket is computed in pieces of this size, because the length of its schedule
+grows with it. A choice: smaller pieces round more."""
 
 
 class MirrorLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a pair, a monitor or a machine: means over a step."""
+    """Load of a port direction, a monitor or a machine; means are over a step."""
 
     line_gbps: float
-    """Sum of the line rates of what is copied there."""
+    """Sum of the line rates of all mirrored port directions, Gb/s."""
     mean_gbps: float | None = None
-    """None: the file states no [traffic]."""
+    """Mean rate in Gb/s; None: the layout has no [traffic]."""
     frames_per_s: float | None = None
 
     def __add__(self, other: MirrorLoad) -> MirrorLoad:
@@ -76,13 +76,13 @@ class MirrorLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a whole choice."""
+    """Load of all chosen ports."""
 
     pairs: dict[MirroredDirection, MirrorLoad]
     monitors: dict[int, MirrorLoad]
     machines: dict[str, MirrorLoad]
     memory: dict[str, tuple[MemoryItem, ...]]
-    """[machine] empty where the file states no [replica]."""
+    """Machine -> lines of its memory estimate; empty: the layout has no [replica]."""
 
 
 def estimate_load(
@@ -92,7 +92,8 @@ def estimate_load(
     monitors: MonitorPorts,
     choice: PortChoice,
 ) -> LoadEstimate:
-    """Figures of each pair, monitor and machine."""
+    """Rates at each port direction, monitor and machine, and the memory of each machine, for the
+    chosen ports. Raises ConfigError where a job file in [replica] is invalid."""
     pairs = {pair: _flow(topology, rings, plugs, pair) for pair, _ in choice.placed}
     load = load_of(choice.placed)
     spots: dict[int, MirrorLoad] = {}

@@ -28,25 +28,29 @@ from flowcheck.wire.training_job.learned_job import MAP_BYTES
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
 HOOK_BYTES = {"bf16": 2, "fp16": 2}
-"""Bytes of an element that torch's compression hooks send."""
+"""Bytes per gradient element on the wire with torch's compression hooks bf16_compress_hook and
+fp16_compress_hook."""
 
 
 class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of DistributedDataParallel and of the loop around it."""
+    """Options of DistributedDataParallel and of the training loop around it. Construction raises
+    ConfigError for a value that DDP or the loop does not allow."""
 
     cap_bytes: int | None = None
-    """bucket_cap_mb; None: torch's default, with a smaller first bucket."""
+    """DDP's bucket_cap_mb in bytes; None: torch's default of 25 MiB, with a first bucket of 1
+    MiB."""
     first_cap_bytes: int | None = None
-    """Of the first bucket; None: torch's rule."""
+    """Size limit of the first bucket, bytes; None: torch's default for the given bucket_cap_mb."""
     find_unused_parameters: bool = False
     static_graph: bool = False
     broadcast_buffers: bool = True
     hook: str | None = None
-    """bf16 or fp16: gradients are cast before they are reduced."""
+    """Communication hook: "bf16" or "fp16" casts gradients to that type before the all-reduce;
+    None: no hook."""
     accumulate: int = 1
-    """Backward passes per step of the optimizer."""
+    """Backward passes per optimizer step."""
     sync_each: bool = False
-    """Each of them is all-reduced: accumulation without no_sync."""
+    """True: each backward pass is all-reduced (gradient accumulation without no_sync)."""
 
     def __post_init__(self) -> None:
         if self.hook is not None and self.hook not in HOOK_BYTES:
@@ -62,13 +66,15 @@ class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caps_bytes(self) -> tuple[int, ...]:
-        """Of the first bucket, and of all others."""
+        """Size limits in bytes: (first bucket, all later buckets). Defaults as in torch's
+        reducer.hpp (kDefaultFirstBucketBytes, kDefaultBucketBytesCap)."""
         rest = CAP_BYTES if self.cap_bytes is None else self.cap_bytes
         first = FIRST_CAP_BYTES if self.cap_bytes is None else rest
         return (self.first_cap_bytes or first, rest)
 
     @property
     def iterations_per_step(self) -> int:
+        """All-reduced backward passes per optimizer step."""
         return self.accumulate if self.sync_each else 1
 
 
@@ -77,20 +83,21 @@ _SAID_AS = {CollectiveRole.USED_PARAMETERS: "map of used parameters"}
 
 
 class PlannedCollective(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective that will come."""
+    """One collective that DDP is expected to issue."""
 
     kind: CollectiveKind
     work_bytes: int
-    """The tensor; one rank's block of an all-gather."""
+    """Bytes of the tensor; of an all-gather, bytes of one rank's block."""
     role: CollectiveRole
     bucket: int | None = None
-    """Number of a bucket in its iteration, from 0."""
+    """Number of the gradient bucket in its iteration, from 0; None: not a bucket."""
     element_bytes: int = 1
     values: tuple[int, ...] = ()
-    """The integers it says, where they are known: the list of shapes, the bucket plan."""
+    """The integers that the collective carries, where the model determines them: parameter shapes
+    and strides, or the bucket plan."""
     value_bytes: int = 0
     parameters: tuple[str, ...] = ()
-    """Of a bucket: the first and the last one's name."""
+    """Names of the first and the last parameter of a bucket."""
 
     @property
     def what(self) -> str:
@@ -103,18 +110,19 @@ Collectives = tuple[PlannedCollective, ...]
 
 
 class DdpTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a job: what comes once, and what comes with every later iteration for ever."""
+    """All collectives of a job: those of the start-up, of the first iterations, and of each later
+    iteration."""
 
     start_up: Collectives
     first: tuple[Collectives, ...]
-    """Iterations that are not like the later ones, from iteration 0 on."""
+    """Collectives of the iterations that differ from the later ones, from iteration 0 on."""
     each: Collectives
     assumed: tuple[Finding, ...]
 
 
 def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
-    """What DDP will ask of NCCL. Collectives of the script's own (metrics, barriers,
-    SyncBatchNorm) are not in it."""
+    """The collectives that DDP issues for `model`, in order. Collectives of the training script
+    itself (metrics, barriers, SyncBatchNorm) are not included."""
     trained = tuple(tensor.wire for tensor in model.trained)
     count = len(trained)
     buffers = _buffers(model) if options.broadcast_buffers else ()

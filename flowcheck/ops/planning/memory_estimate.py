@@ -26,11 +26,11 @@ from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
 from flowcheck.replica.param_layout import Layout
 
 COPIES_LEAST = 2
-"""The newest step, and the one being made."""
+"""Copies of a step that a replica always has: the newest step and the step in progress."""
 
 
 class MemoryPart(StrEnum):
-    """What memory is taken for."""
+    """What the memory of one line of the estimate is used for."""
 
     PARAMETERS = "parameters"
     OPTIMIZER_STATES = "optimizer_states"
@@ -38,16 +38,16 @@ class MemoryPart(StrEnum):
     EARLIER_STEPS = "earlier_steps"
     GRADIENTS = "gradients"
     SAVED_STEP = "saved_step"
-    """The copy of a step while it is saved."""
+    """The copy of a step while a checkpoint is saved."""
     SERVED_STEP = "served_step"
-    """The copy of a step while it is served."""
+    """The copy of a step while `flowcheck serve` sends it."""
     GRADIENT_LOG = "gradient_log"
     APPLIED_GRADIENTS = "applied_gradients"
-    """Logs of gradients that the replica has applied."""
+    """Logs of gradients that the replica has already applied."""
     STAGING = "staging"
     RINGS = "rings"
     RINGS_AND_STAGING = "rings_and_staging"
-    """As a job file states them, with their flow tables."""
+    """Rings, flow tables and staging as the job file sizes them."""
 
 
 _SAID_AS = {
@@ -61,13 +61,13 @@ _SAID_AS = {
 
 
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the account."""
+    """One line of the memory estimate."""
 
     part: MemoryPart
     bytes: int
     why: Finding
     job: str = ""
-    """Name of the job that takes it; "": one job, or all of them."""
+    """Name of the job that uses this memory; "": the only job, or all jobs together."""
 
     @property
     def what(self) -> str:
@@ -77,28 +77,30 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_json(parts: Iterable[MemoryItem]) -> list[dict[str, Any]]:
-    """The account for programs, with the words of each line beside its code."""
+    """The lines for JSON: all fields, and the text of each part as "what"."""
     return [{**msgspec.to_builtins(part), "what": part.what} for part in parts]
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """Memory of a planned job: the lines and their sum, bytes."""
 
     parts: tuple[MemoryItem, ...]
     staging_bytes: int
-    """What [staging] size_bytes must be at least."""
+    """The least value for `[staging] size_bytes`, bytes: everything that arrives before the plan
+    is proved."""
     parameters: int = 0
-    """Numbers that are trained."""
+    """Trained elements of the model."""
     step_bytes: int = 0
-    """Of one whole step: parameters and all optimizer states."""
+    """Bytes of one step: parameters and all optimizer states."""
 
     @property
     def bytes(self) -> int:
+        """Sum of all lines, bytes."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def per_parameter(self) -> float:
-        """Bytes of a whole step for each number that is trained."""
+        """Bytes of one step (parameters and optimizer states) per trained element."""
         return self.step_bytes / max(self.parameters, 1)
 
 
@@ -109,8 +111,14 @@ def estimate_memory(
     ports: int,
     keep_bytes: int = ReplicaConfig().keep_bytes,
 ) -> MemoryEstimate:
-    """before_proof: everything up to the first iteration that is like all later ones, which has to
-    wait in the staging; ports: mirrored ones, each with a ring and a staging of its own."""
+    """Memory that the FlowCheck machine needs for one planned job.
+
+    before_proof: traffic up to the first iteration that is like all later ones; it waits in
+    staging, because no earlier iteration proves the plan.
+    ports: number of mirrored ports; each has its own ring and its own staging.
+    keep_bytes: memory for earlier steps, as `[replica] keep_bytes`.
+    Raises ConfigError where the optimizer's state sizes cannot be computed.
+    """
     out, into = total(before_proof)
     staging = out.bytes + into.bytes
     ring = RingConfig()
@@ -134,21 +142,24 @@ def estimate_memory(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMemory:
-    """What a replica takes."""
+    """Memory of one replica."""
 
     parts: tuple[MemoryItem, ...]
     parameters: int
-    """Numbers that are trained."""
+    """Trained elements of the model."""
     step_bytes: int
-    """Of one whole step."""
+    """Bytes of one step: parameters and all optimizer states."""
     spare: int
-    """Whole steps beside the newest and the one being made."""
+    """Earlier steps that fit into keep_bytes, in addition to the newest step and the step in
+    progress."""
     gradient_bytes: int
-    """Of all parameters, as they are staged for one step."""
+    """Bytes of one step's gradients in shared memory (one of the two generations)."""
 
 
 def replica_memory(model: MetaModel, optimizer: OptimizerConfig, keep_bytes: int) -> ReplicaMemory:
-    """Of a replica of `model` and of the gradients it is stepped with."""
+    """Memory of a replica of `model` and of its two gradient generations. keep_bytes: memory for
+    earlier steps, as `[replica] keep_bytes`. Raises ConfigError where the optimizer's state sizes
+    cannot be computed."""
     from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS
     from flowcheck.replica.optimizer.state_section_names import PARAMETERS
     from flowcheck.replica.optimizer.state_sections import describe_sections

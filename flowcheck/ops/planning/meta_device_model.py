@@ -29,21 +29,23 @@ if TYPE_CHECKING:
 
 
 class MetaModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What DistributedDataParallel sees of a module, in registration order."""
+    """A module as DistributedDataParallel sees it, in registration order. Shapes and dtypes only,
+    no values."""
 
     name: str
     tensors: tuple[StatedTensor, ...]
-    """Parameters, frozen ones in their places."""
+    """All parameters in registration order, frozen ones included."""
     buffers: tuple[StatedTensor, ...]
     keys: tuple[tuple[str, str], ...] = ()
-    """Of the module's state_dict, in its order, and whose name that tensor has here: a tied weight
-    has several keys, a buffer that is not persistent none."""
+    """(key in the module's state_dict, name of that tensor here), in the order of the state_dict.
+    A tied weight has several keys; a non-persistent buffer has none."""
     ready: tuple[int, ...] | None = None
-    """Trained parameters in the order in which a backward pass made their gradients; None: no
-    backward pass was made."""
+    """Indices of the trained parameters in the order in which the backward pass finished their
+    gradients; None: no loss was given, so no backward pass ran."""
 
     @property
     def trained(self) -> tuple[StatedTensor, ...]:
+        """The parameters that require gradients, in registration order."""
         return tuple(tensor for tensor in self.tensors if tensor.has_gradient)
 
 
@@ -55,12 +57,16 @@ def load_model(
     loss: str | None,
     key: str = "MODEL",
 ) -> MetaModel:
-    """The module that the factory at `where` makes on torch's meta device.
+    """Calls the factory at `where` on torch's meta device and reads the module that it returns.
 
-    settings: its keyword arguments, "layers=12"; dtype: the module is cast to it; loss: another
-    factory, called with the module, whose result goes backward, so that the order of gradients is
-    known; key: what `where` was given as. Raises ConfigError for whatever of the user's code does
-    not work out.
+    settings: keyword arguments of the factory, such as "layers=12".
+    dtype: name of a floating-point torch dtype that the module is cast to; None: no cast.
+    loss: a second factory; it is called with the module and returns a scalar loss. Its backward
+    pass gives the order of gradients. None: the order stays unknown.
+    key: name of the option that `where` came from, for error messages.
+
+    Raises ConfigError where a factory cannot be imported, raises, or returns something that DDP
+    does not support.
     """
     import torch
 

@@ -36,7 +36,7 @@ from flowcheck.wire.learn import Collective, read_stream
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked; None: not stated."""
+    """Arguments of `flowcheck plan`; None: not given."""
 
     model: str
     settings: tuple[str, ...]
@@ -57,8 +57,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(request: PlanRequest) -> int:
-    """Prints the plan; 1 if captures were given and differ from it, else 0. Raises ConfigError
-    where no plan can be made."""
+    """Prints the plan and returns the exit code: 1 if captures were given and differ from the
+    plan, else 0. Raises ConfigError where no plan can be made."""
     wire = wire_of(request)
     model = load_model(request.model, request.settings, dtype=request.dtype, loss=request.loss)
     traffic = ddp_traffic(model, request.options)
@@ -89,7 +89,8 @@ def run(request: PlanRequest) -> int:
 
 
 def wire_of(request: PlanRequest) -> MirroredPort:
-    """The ring that was asked for."""
+    """The mirrored port that the options describe. Raises ConfigError that names the invalid
+    option."""
     try:
         era = NcclEra.V2_29 if request.nccl is None else era_of(request.nccl)
     except ValueError as error:
@@ -112,7 +113,8 @@ def wire_of(request: PlanRequest) -> MirroredPort:
 def plan_of(
     request: PlanRequest, model: MetaModel, wire: MirroredPort, traffic: DdpTraffic
 ) -> TrafficPlan:
-    """Everything that is said of the traffic."""
+    """The complete plan: traffic of each collective at the port, memory estimate, assumptions and
+    advice."""
     start_up = tuple(traffic_of_collective(one, wire) for one in traffic.start_up)
     first = tuple(tuple(traffic_of_collective(one, wire) for one in part) for part in traffic.first)
     each = tuple(traffic_of_collective(one, wire) for one in traffic.each)
@@ -153,6 +155,7 @@ def _advice(memory: MemoryEstimate) -> tuple[Finding, ...]:
 
 
 def collectives_of(captures: Sequence[Path]) -> tuple[Collective, ...]:
-    """What the captures hold, as mirror points of one job."""
+    """The collectives in the capture files, read together as the mirror points of one job. Raises
+    CaptureError for a file that cannot be read."""
     tape = read_capture_files(captures)
     return read_stream(tape.flows, tape.messages).collectives

@@ -18,32 +18,34 @@ from flowcheck.ops.planning.plan_vs_captures import CheckResult
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, MirroredPort, PortTraffic, total
 
 MOST_ROWS = 12
-"""Collectives of one part that are listed; more of them are added up. A choice of layout."""
+"""Collectives per section that the table lists one by one; where there are more, collectives of
+one kind are added up. A choice of layout."""
 
 WIDTH_LEAST = 100
-"""Columns: a number cut short is worse than a line that wraps."""
+"""Minimal table width, columns: on a narrower terminal lines wrap, and no number is truncated."""
 MESSAGES_WIDTH = 9
-"""Characters of both directions' messages that fit the column; of longer ones the larger number is
-shown. A choice of layout."""
+"""Characters that the column with the message counts of both directions has; where they do not
+fit, the larger count is shown. A choice of layout."""
 
 
 class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything `flowcheck plan` says."""
+    """The plan that `flowcheck plan` prints."""
 
     model: MetaModel
     wire: MirroredPort
     start_up: tuple[CollectiveTraffic, ...]
     first: tuple[tuple[CollectiveTraffic, ...], ...]
-    """Iterations that are not like the later ones."""
+    """Collectives of the iterations that differ from the later ones, from iteration 0 on."""
     each: tuple[CollectiveTraffic, ...]
     iterations_per_step: int
     memory: MemoryEstimate
     assumed: tuple[Finding, ...]
     advice: tuple[Finding, ...] = ()
-    """What the job file must state for it."""
+    """Settings that the job file needs for this job."""
 
     @property
     def parts(self) -> Iterator[tuple[str, tuple[CollectiveTraffic, ...]]]:
+        """(title, collectives) of each section of the report."""
         yield "Start-up", self.start_up
         for number, costs in enumerate(self.first):
             yield f"Iteration {number}", costs
@@ -51,13 +53,14 @@ class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def step(self) -> tuple[PortTraffic, PortTraffic]:
-        """(out, in) of one step of the optimizer, once all iterations are alike."""
+        """Traffic of one optimizer step as (out, in), once all iterations are alike."""
         out, into = total(self.each)
         return out.times(self.iterations_per_step), into.times(self.iterations_per_step)
 
 
 def as_dict(plan: TrafficPlan, found: CheckResult | None) -> dict[str, Any]:
-    """The plan for programs; bytes everywhere."""
+    """The plan for JSON. All sizes are bytes. found: result of the comparison with captures; None:
+    no captures were given."""
     out, into = plan.step
     told: dict[str, Any] = msgspec.to_builtins(plan)
     told["start_up"] = _collectives(plan.start_up)
@@ -87,7 +90,8 @@ def _direction(one: PortTraffic) -> dict[str, int]:
 def print_plan(
     plan: TrafficPlan, found: CheckResult | None, console: Console | None = None
 ) -> None:
-    """Model, collectives, totals, memory; what is assumed; what the captures say to it."""
+    """Prints model, collectives, totals and memory, then the assumptions and the comparison with
+    captures. console: None: stdout."""
     out = console or Console(highlight=False)
     if console is None:
         out.width = max(out.width, WIDTH_LEAST)
@@ -164,7 +168,7 @@ def _row(cost: CollectiveTraffic) -> Sequence[str]:
 
 
 def human(size: int) -> str:
-    """Bytes in a unit that leaves few digits; the JSON has them exact."""
+    """A size in bytes as text with a decimal unit (kB, MB, GB), rounded."""
     for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
         if size >= 1000**power:
             value = size / 1000**power
@@ -194,7 +198,7 @@ def _ways(plan: TrafficPlan) -> list[tuple[str, PortTraffic]]:
 
 
 def memory_table(memory: MemoryEstimate) -> Table:
-    """The account, line by line, and its sum."""
+    """The memory estimate as a table: its lines and their sum."""
     table = Table(
         title="Memory of the machine with FlowCheck",
         title_justify="left",
@@ -215,7 +219,7 @@ def memory_table(memory: MemoryEstimate) -> Table:
 
 
 def verdict(found: CheckResult) -> list[str]:
-    """What the captures say, in sentences."""
+    """The result of the comparison with captures as sentences."""
     start = (
         ("the start-up and " if found.difference is None else "")
         if found.from_start

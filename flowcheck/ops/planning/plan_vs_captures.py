@@ -38,18 +38,20 @@ from flowcheck.wire.training_job.learned_job import MAP_BYTES
 
 
 class ExpectedWire(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the wire is held against the captures as well."""
+    """What the captures are compared with beyond the sequence of collectives."""
 
     ranks: int
     protocol: Protocol | None = None
     wire: MirroredPort | None = None
-    """Where the channels were stated: how many of them a collective has."""
+    """The mirrored port where --channels was given: then the number of channels of each collective
+    is compared as well. None: it is not."""
 
 
 def difference_from_plan(
     planned: PlannedCollective, stated: ExpectedWire, seen: Collective
 ) -> Finding | None:
-    """Why `seen` is not the planned collective; None: it is, as far as the wire shows."""
+    """The first difference between the planned collective and the one in the capture. None: they
+    agree in kind, ranks, protocol, size, channels and in the integers that they carry."""
     if seen.kind != planned.kind:
         return OTHER_KIND()
     if seen.ranks != stated.ranks:
@@ -70,7 +72,8 @@ def difference_from_plan(
 
 
 def integers_in(planned: PlannedCollective, seen: Collective) -> tuple[int, ...]:
-    """What it says, where all of that was seen; else as planned."""
+    """The integers that the captured collective carries. Returns the planned ones where its bytes
+    were not all captured."""
     size = planned.work_bytes
     whole = not seen.conflicts and not any(start < size for start, _ in seen.missing)
     if not planned.values or not whole or len(seen.result) < size:
@@ -85,20 +88,21 @@ def _first_unlike(planned: Sequence[int], told: Sequence[int]) -> Finding:
 
 
 def opens(planned: PlannedCollective, seen: Collective) -> bool:
-    """An all-gather of one number of each rank, whatever the number and the ranks."""
+    """Whether `seen` can be the first collective of a job: an all-gather of one integer per rank,
+    whatever its value and the number of ranks."""
     grain = GRAIN_BYTES[seen.protocol]
     block = round_up(seen.bytes // seen.ranks, grain)
     return seen.kind == planned.kind and block == round_up(planned.work_bytes, grain)
 
 
 LEFT_BYTES = 64
-"""Bytes that may remain behind the last iteration: a barrier or a metric is so small. A choice:
-more would hide a part of an iteration that differs."""
+"""Bytes that may follow the last complete iteration: a barrier or a metric at the end of a
+capture. A choice: a larger value would hide an incomplete iteration that differs."""
 TELLING_BYTES = 4096
-"""Bytes. A choice: a bucket of so much is not mistaken for a metric, nor a metric for it; larger
-ones leave fewer buckets that tell."""
+"""Buckets of at least this size (bytes) are never taken for a metric of the script. A choice: a
+lower value could match a metric, a higher one leaves fewer buckets to recognise."""
 WIDTH = 64
-"""Readings kept at each collective: which ones are the script's own may be open for a while. A
+"""Alternatives kept at each collective while it is open which ones the script issued itself. A
 choice: more cost time, fewer may drop the right one."""
 
 
@@ -106,22 +110,23 @@ _held = attrgetter("held")
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """Result of the comparison of a plan with captures."""
 
     held: int
-    """Collectives of the captures that are as planned."""
+    """Number of captured collectives that agree with the plan."""
     iterations: int
-    """Whole ones among them."""
+    """Number of complete iterations among them."""
     from_start: bool
-    """The start-up was held too; False: the captures begin later."""
+    """True: the captures contain the start-up, and it was compared. False: they begin later."""
     own_collectives: tuple[tuple[Finding, int], ...] = msgspec.field(name="beside")
-    """(what, how often) of the collectives that are in no plan: the script's own."""
+    """(what it is, how often it came) of the collectives that the plan does not contain: those
+    that the script issued itself."""
     difference: Finding | None = None
-    """The first collective that is not as planned; None: all are."""
+    """The first collective that differs from the plan; None: no difference."""
     index: int | None = None
-    """Its number in the captures."""
+    """Index of that collective in the captures."""
     order_told: bool = False
-    """The order in which gradients became ready is the captures' own."""
+    """True: the order of gradients was read from the captures, since the plan did not know it."""
 
 
 class _PartialMatch(msgspec.Struct, frozen=True):
@@ -188,10 +193,15 @@ class _PlanSequence:
 def check(
     traffic: DdpTraffic, stated: ExpectedWire, collectives: Sequence[Collective]
 ) -> CheckResult:
-    """collectives: of all communicators, in order; the one that the plan begins in, or that
-    reduces most, is held against it. In the start-up nothing may come between. Afterwards what is
-    not the next planned collective is taken for the script's own, as long as the next one still
-    comes before as much as an iteration has gone by."""
+    """Compares the collectives of captures with the plan.
+
+    collectives: those of all communicators, in order. The communicator that starts with the plan's
+    first collective is compared; if there is none, the one that all-reduces the most bytes.
+
+    The start-up must match without anything between. Later, a collective that is not the next one
+    of the plan counts as the script's own, provided that the next planned one comes before one
+    iteration's bytes have passed.
+    """
     plan = _PlanSequence(traffic)
     own = _communicator(plan[0], collectives)
     if not own:
@@ -214,7 +224,8 @@ def _reduces(planned: PlannedCollective) -> bool:
 def captured_gradient_order(
     traffic: DdpTraffic, collectives: Sequence[Collective]
 ) -> tuple[int, ...] | None:
-    """The order of parameters in the captures' own bucket plan; None where there is none."""
+    """The order in which DDP's own bucket plan in the captures lists the parameters (indices).
+    None: the captures do not contain the complete bucket plan."""
     order = CollectiveRole.BUCKET_ORDER
     due = next((p for part in traffic.first for p in part if p.role is order), None)
     count = 0 if due is None else len(due.values) - 1

@@ -15,31 +15,35 @@ from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, 
 from flowcheck.wire.collectives.ring_schedule import Schedule, collective, sends_per_chunk
 
 FRAME_BYTES = 14 + 20 + 8 + 12 + 4
-"""Ethernet, IPv4, UDP, BTH and ICRC, of every frame."""
+"""Header bytes of each frame: Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4 (IB specification vol.
+1, chapter 9 and annex A17)."""
 MESSAGE_BYTES = 16 + 4
-"""RETH and immediate, once per message."""
+"""Additional header bytes per message: RETH 16, immediate 4 (IB specification vol. 1, chapter
+9)."""
 LL_BELOW_BYTES = 256 << 10
-"""Bytes of a collective. What is smaller is taken to go as LL, and the rest as Simple, where no
-protocol is stated. A choice: NCCL decides by a cost model of the machine, which is not known
-here."""
+"""Bytes. Where no protocol is stated, smaller collectives count as LL and larger ones as Simple. A
+choice: NCCL decides with a cost model of the machine, which is not known here."""
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 MOST_RANKS = 4096
-"""Ranks: eight times the longest ring that was tried. A choice: a plan's time and memory grow with
-the ranks."""
+"""Largest supported number of ranks: eight times the longest ring that was tested. A choice: time
+and memory of a plan grow with the number of ranks."""
 
 
 class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
-    """The ring, and the port of it that is mirrored."""
+    """A ring and the port of it that is mirrored. Construction raises ConfigError that names the
+    option of an invalid value."""
 
     ranks: int
     channels: int = 1
     protocol: Protocol | None = None
-    """None: by size."""
+    """NCCL's protocol; None: chosen by size (LL_BELOW_BYTES)."""
     era: NcclEra = msgspec.field(default=NcclEra.V2_29, name="rule")
     ring_index: int = 0
-    """Of the rank at the mirrored port, or of the first one of its node; rank 0 is at 0."""
+    """Ring index of the rank at the mirrored port, or of the first rank of its node, from 0. Rank
+    0 has ring index 0."""
     gpus: int = 1
-    """Ranks of the node at the port: the first receives from the network, the last sends."""
+    """Ranks of the node at the port: the first one receives from the network, the last one sends
+    to it."""
     pmtu_bytes: int = 4096
 
     def __post_init__(self) -> None:
@@ -59,27 +63,28 @@ class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last_index(self) -> int:
-        """Of the rank that writes to the next node."""
+        """Ring index of the rank that sends to the next node."""
         return (self.ring_index + self.gpus - 1) % self.ranks
 
     def protocol_of(self, planned: PlannedCollective) -> Protocol:
+        """The protocol of a collective: as stated, else LL or Simple by its size."""
         if self.protocol is not None:
             return self.protocol
         return Protocol.LL if planned.work_bytes < LL_BELOW_BYTES else Protocol.SIMPLE
 
 
 class PortTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What one direction of the port carries."""
+    """Traffic in one direction of the port."""
 
     messages: int = 0
     bytes: int = 0
-    """Of the payloads: data, and the flags of LL and LL128."""
+    """Payload bytes: data, and the flags of LL and LL128."""
     frames: int = 0
 
     @property
     def frame_bytes(self) -> int:
-        """Headers included: what a mirror copies. Acknowledgements and clear-to-send messages,
-        one small frame for each message at most, come on top."""
+        """Bytes of the mirrored frames, headers included. Acknowledgements and clear-to-send
+        messages are not included; they are at most one small frame per message."""
         return self.bytes + FRAME_BYTES * self.frames + MESSAGE_BYTES * self.messages
 
     def __add__(self, other: PortTraffic) -> PortTraffic:
@@ -90,31 +95,34 @@ class PortTraffic(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def times(self, count: int) -> PortTraffic:
+        """The traffic of `count` repetitions."""
         return PortTraffic(
             messages=self.messages * count, bytes=self.bytes * count, frames=self.frames * count
         )
 
 
 class CollectiveTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """One planned collective on the wire."""
+    """A planned collective as traffic at the port."""
 
     planned: PlannedCollective
     protocol: Protocol
     channels: int
-    """In use."""
+    """Number of channels that carry data."""
     loops: int
-    """Rounds of the ring, on the channel with the most."""
+    """Loops of the ring algorithm, on the channel with the most."""
     chunk_bytes: int
-    """Of the largest chunk."""
+    """Bytes of the largest chunk."""
     slices: int
     """Messages per chunk."""
     out: PortTraffic
-    """From the rank, or node, at the port to the next one of the ring."""
+    """Traffic from the rank, or node, at the port to the next one of the ring. `into` is the
+    traffic from the previous one."""
     into: PortTraffic = msgspec.field(name="in")
 
 
 def traffic_of_collective(planned: PlannedCollective, wire: MirroredPort) -> CollectiveTraffic:
-    """By the schedule of both edges at the port."""
+    """Messages, bytes and frames of a collective at the port, by NCCL's ring schedule
+    (wire/collectives/ring_schedule.py)."""
     protocol = wire.protocol_of(planned)
     before = (wire.ring_index - 1) % wire.ranks
     edges = [
@@ -137,7 +145,7 @@ def traffic_of_collective(planned: PlannedCollective, wire: MirroredPort) -> Col
 
 
 def total(costs: Iterable[CollectiveTraffic]) -> tuple[PortTraffic, PortTraffic]:
-    """(out, in) of all of them."""
+    """Sum of the traffic as (out, in)."""
     out = into = PortTraffic()
     for cost in costs:
         out, into = out + cost.out, into + cost.into

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MARKED = re.compile(r"([VDM])\| ?([^\x00-\x1f\x7f-\x9f\u2028\u2029]*\S)\s?")
-"""A line of a template: its evidence, a bar, the command."""
+"""A line of a template: letter of its evidence, "|", command."""
 
 
 class CommandPart(StrEnum):
-    """What commands are for. `look` goes before a set-up; `save` is never in one."""
+    """What a group of commands is for. LOOK comes before SETUP; SAVE is never part of another
+    group."""
 
     LOOK = "look"
     SETUP = "setup"
@@ -35,7 +36,7 @@ class CommandPart(StrEnum):
 
 
 class RenderedLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One line to paste."""
+    """One command line to paste, and how well it is known."""
 
     part: CommandPart
     command: str
@@ -45,9 +46,12 @@ class RenderedLine(msgspec.Struct, frozen=True, kw_only=True):
 def render(
     os: str, session: MirrorSession, parts: Iterable[CommandPart], form: str | None = None
 ) -> list[RenderedLine]:
-    """The commands of these parts for `session`, in the order the switch takes them.
+    """The commands for `session` in these parts, in the order in which the switch needs them.
 
-    Raises ConfigError where the platform cannot hold the session or has no such form.
+    os: short name of the platform.
+    form: variant of the commands; None: the platform's first one.
+
+    Raises ConfigError where the platform cannot hold the session or does not have this form.
     """
     platform = platform_named(os)
     template = _environment().get_template(f"{os}.j2")
@@ -69,8 +73,8 @@ def render(
 
 
 def paste_order(parts: Iterable[CommandPart]) -> list[CommandPart]:
-    """As they are pasted: `setup` begins with its look, and `save` is behind each part that
-    changes something, so it comes twice where both set-up and removal are asked."""
+    """The parts in the order in which they are pasted. SETUP includes LOOK. SAVE follows each part
+    that changes something, so it comes twice if both SETUP and REMOVE are requested."""
     wanted = set(parts)
     found: list[CommandPart] = []
     for part in (CommandPart.LOOK, CommandPart.SETUP, CommandPart.CHECK):
@@ -137,7 +141,7 @@ def _environment() -> Environment:
 
 
 def by_direction(sources: Sequence[MirrorSource]) -> list[tuple[MirrorDirection, list[str]]]:
-    """Ports of each direction, in the order asked."""
+    """(direction, ports) for each direction in use, ports in the order in which they were given."""
     groups: dict[MirrorDirection, list[str]] = {}
     for source in sources:
         groups.setdefault(source.direction, []).append(source.port)
@@ -145,7 +149,7 @@ def by_direction(sources: Sequence[MirrorSource]) -> list[tuple[MirrorDirection,
 
 
 def runs(ports: Sequence[str]) -> list[str]:
-    """Neighbours that follow each other as one range: `ethernet 1/1-2`."""
+    """Ports with consecutive numbers joined as ranges: `ethernet 1/1-2`."""
     found: list[tuple[str, int, int]] = []
     for port in ports:
         stem, digits = re.fullmatch(r"(.*?)(\d+)", port, re.ASCII).groups()  # type: ignore[union-attr]

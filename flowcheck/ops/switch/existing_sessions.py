@@ -29,7 +29,7 @@ from flowcheck.text_files import decode_text
 
 
 class ExistingSession(ConfigSection, frozen=True):
-    """One `[[session]]`: what it is called, what it watches, where its copies go."""
+    """One `[[session]]` table: name or number, source ports, monitor port."""
 
     session: str | int
     sources: tuple[str, ...]
@@ -37,13 +37,14 @@ class ExistingSession(ConfigSection, frozen=True):
 
 
 class ExistingSessionsFile(ConfigSection, frozen=True):
-    """The file."""
+    """The TOML file with all existing sessions."""
 
     session: tuple[ExistingSession, ...] = ()
 
 
 def read(path: Path) -> tuple[ExistingSession, ...]:
-    """Sessions stated in `path`. Raises ConfigError for what is not `[[session]]` tables."""
+    """The sessions in the TOML file `path`. Raises ConfigError if it is not TOML or has anything
+    but `[[session]]` tables."""
     with naming_file(path):
         content = path.read_bytes()
     text = decode_text("--state", path, content, ending=".toml")
@@ -56,7 +57,8 @@ def read(path: Path) -> tuple[ExistingSession, ...]:
 def check_overlaps(
     platform: Platform, planned: list[MirrorSession], held: tuple[ExistingSession, ...] | None
 ) -> list[RuleResult]:
-    """The planned sessions against those that exist; held: None where these are not stated."""
+    """Checks the planned sessions against the existing ones. held: the existing sessions; None:
+    not stated, which gives a warning."""
     if held is None:
         return [RuleResult("overlap", RuleVerdict.WARN, OVERLAP_UNCHECKED())]
     found = [_clash(platform, one, other) for one in planned for other in held]

@@ -9,20 +9,20 @@ import msgspec
 
 
 class MirrorDirection(StrEnum):
-    """As the switch sees it: `rx` is what it receives from the server, which is what that server
-    sends; `tx` is what it sends to the server."""
+    """Direction of mirrored frames as the switch sees it: `rx` is what the switch receives from
+    the server (what that server sends); `tx` is what it sends to the server."""
 
     RX = "rx"
     TX = "tx"
     BOTH = "both"
 
     def ways(self) -> tuple[MirrorDirection, ...]:
-        """The single directions in it."""
+        """The single directions: (rx, tx) for BOTH, else the direction itself."""
         return (MirrorDirection.RX, MirrorDirection.TX) if self is MirrorDirection.BOTH else (self,)
 
 
 class MirrorSource(msgspec.Struct, frozen=True, kw_only=True):
-    """A watched port."""
+    """A source port of a mirror session, with its direction."""
 
     port: str
     direction: MirrorDirection = MirrorDirection.RX
@@ -32,14 +32,15 @@ class MirrorSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErspanTunnel(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies go through ERSPAN to a machine that is not at the monitor port."""
+    """An ERSPAN tunnel that carries the copies to a machine that is not connected to the monitor
+    port."""
 
     source: IPv4Address
-    """The switch's own address."""
+    """The switch's own IPv4 address."""
     destination: IPv4Address
-    """The capture node's."""
+    """The capture machine's IPv4 address."""
     number: int = 1
-    """ERSPAN's session id, 0 to 1023 (10 bits of its header, draft-foschiano-erspan-03, 4.2)."""
+    """ERSPAN session id, 0 to 1023 (10 bits of the header, draft-foschiano-erspan-03, 4.2)."""
     ttl: int = 64
     dscp: int = 0
 
@@ -48,15 +49,15 @@ class ErspanTunnel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorSession(msgspec.Struct, frozen=True, kw_only=True):
-    """One mirror session. Copies go to `monitor` or through `tunnel`; both are there only where
-    a platform names the port its tunnel leaves by."""
+    """One mirror session. Copies go to `monitor` or through `tunnel`; both are set only for
+    platforms that name the port through which the tunnel leaves."""
 
     name: str
-    """For switches that name sessions."""
+    """Session name, for switches that identify sessions by name."""
     number: int | None
-    """For switches that number them; None where it has to be stated and was not."""
+    """Session number, for switches that identify sessions by number; None: not stated."""
     sources: tuple[MirrorSource, ...]
     monitor: str | None
     tunnel: ErspanTunnel | None = None
     bridge: str | None = None
-    """Of Open vSwitch."""
+    """Bridge of Open vSwitch."""

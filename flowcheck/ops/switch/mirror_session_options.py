@@ -40,7 +40,8 @@ from flowcheck.ops.switch.mirror_session import (
 from flowcheck.ops.switch.switch_platforms import Platform
 
 SESSION_NAME_PATTERN = r"[A-Za-z][A-Za-z0-9_-]{0,15}"
-"""16 bytes: as long as a tc action's cookie can be (linux/pkt_cls.h, TC_COOKIE_MAX_SIZE)."""
+"""A valid session name: at most 16 bytes, the size of a tc action's cookie (linux/pkt_cls.h,
+TC_COOKIE_MAX_SIZE)."""
 LIMITS = {"id": (1, 1023), "ttl": (1, 255), "dscp": (0, 63)}
 
 
@@ -53,9 +54,16 @@ def parse_session(
     session: str | None = None,
     bridge: str | None = None,
 ) -> MirrorSession:
-    """The session these words ask for, ports spelled as the platform's commands write them.
+    """The mirror session that the command line describes, with port names as the platform's
+    commands write them.
 
-    Raises ConfigError that names the option and what is right.
+    sources: texts as parse_source() reads them.
+    monitor: monitor port.
+    erspan: text as parse_tunnel() reads it.
+    session: name or number; None: the default name.
+    bridge: Open vSwitch only.
+
+    Raises ConfigError that names the option and the accepted values.
     """
     name, number = _identity(platform, session)
     tunnel = parse_tunnel(erspan) if erspan is not None else None
@@ -76,7 +84,7 @@ def parse_session(
 
 
 def parse_source(platform: Platform, word: str) -> MirrorSource:
-    """`PORT`, or `PORT:rx`, `PORT:tx`, `PORT:both`. Raises ConfigError."""
+    """A source port from `PORT`, `PORT:rx`, `PORT:tx` or `PORT:both`. Raises ConfigError."""
     port, colon, last = word.rpartition(":")
     if colon and last in tuple(MirrorDirection):
         return MirrorSource(port=platform.canonical_port(port), direction=MirrorDirection(last))
@@ -86,7 +94,8 @@ def parse_source(platform: Platform, word: str) -> MirrorSource:
 
 
 def parse_tunnel(word: str) -> ErspanTunnel:
-    """`src=A,dst=B[,id=N][,ttl=N][,dscp=N]`, A and B IPv4 addresses. Raises ConfigError."""
+    """An ERSPAN tunnel from `src=A,dst=B[,id=N][,ttl=N][,dscp=N]`, with IPv4 addresses A and B.
+    Raises ConfigError."""
     parts: dict[str, str] = {}
     for part in word.split(","):
         key, _, value = part.partition("=")

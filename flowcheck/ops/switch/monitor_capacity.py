@@ -31,33 +31,43 @@ from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform
 
 ROCE_BYTES = 20 + 8 + 12 + 16 + 4 + 4
-"""IPv4, UDP, BTH, RETH, immediate, ICRC (IB specification vol. 1, chapter 9 and annex A17)."""
+"""Bytes of the headers of a RoCEv2 frame: IPv4 20, UDP 8, BTH 12, RETH 16, immediate 4, ICRC 4 (IB
+specification vol. 1, chapter 9 and annex A17)."""
 LINK_BYTES = 14 + 4
-"""Ethernet and one 802.1Q tag (IEEE 802.3, 802.1Q): a tunnel carries them, not the checksum."""
+"""Bytes of Ethernet header and one 802.1Q tag (IEEE 802.3, 802.1Q). A tunnel carries these, but
+not the frame checksum."""
 IP_BYTES = 20
 """Bytes of a tunnel's IPv4 header without options (RFC 791)."""
 PADDING = {"simple": 1.0, "ll": 2.0, "ll128": 128 / 120}
-"""Bytes on the wire a byte of payload, by NCCL's protocol: LL's flags are half of each line,
-LL128's 8 bytes of 128 (nccl src/include/device.h, NCCL_LL_LINE..., NCCL_LL128_DATAELEMS)."""
+"""Bytes on the wire per payload byte, by NCCL protocol: in LL flags are half of each line, in
+LL128 8 of 128 bytes (nccl src/include/device.h, NCCL_LL_LINE..., NCCL_LL128_DATAELEMS)."""
 
 
 class LineRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Line rates in Gb/s, one for all sources, one for the monitor port or the tunnel's route."""
+    """Line rates in Gb/s: `source_gbps` of each source port, `monitor_gbps` of the monitor port or
+    the tunnel's route."""
 
     source_gbps: float
     monitor_gbps: float
 
 
 class JobRates(msgspec.Struct, frozen=True, kw_only=True):
-    """The job's own mean over a step, in Gb/s for one direction of one port, and its formula."""
+    """Mean rate of the job over a step in Gb/s, for one direction of one port, and the formula
+    that gave it as text."""
 
     direction_gbps: float
     formula: str
 
 
 def ring_rates(gradient_bytes: int, members: int, step_s: float, protocol: str) -> JobRates:
-    """What one direction of one port of a ring carries: `2 * (R - 1) / R * G` bytes a step (half
-    reduce-scatter, half all-gather), times the protocol's padding."""
+    """Mean rate of a ring all-reduce in one direction of one port: `2 * (R - 1) / R * G` bytes per
+    step (half reduce-scatter, half all-gather), times PADDING.
+
+    gradient_bytes: G, bytes of all gradients.
+    members: R, ranks of the ring.
+    step_s: seconds per step.
+    protocol: key of PADDING; another one raises KeyError.
+    """
     sent = 2 * (members - 1) / members * gradient_bytes * PADDING[protocol]
     formula = (
         f"2*({members}-1)/{members}*{gradient_bytes} bytes * {PADDING[protocol]:.4g} ({protocol}) "
@@ -73,10 +83,11 @@ def speed(
     figures: JobRates | None,
     roce_mtu: int,
 ) -> list[RuleResult]:
-    """The sum of the sources against the monitor port, and both directions of one port.
+    """Compares the sum of the source rates with the monitor port, and both directions of one port.
 
-    Line rates decide: an all-reduce runs at line rate in bursts. The job's figures may only turn a
-    refusal into a warning.
+    figures: mean rates of the job; None: not stated. Line rates decide, since an all-reduce runs
+    at line rate in bursts; the job's figures can only turn a refusal into a warning.
+    roce_mtu: payload bytes of a RoCE frame.
     """
     count = sum(len(source.direction.ways()) for source in session.sources)
     growth, grown = 1.0, ""
@@ -130,12 +141,14 @@ def _rounded(value: float, digits: int = 4) -> float:
 
 
 def truncation(platform: Platform) -> RuleResult:
-    """No command that is printed cuts copies; only the switch shows whether another one does."""
+    """Reports whether the switch may truncate copies. No printed command does; only the switch can
+    show whether another setting does."""
     return RuleResult("truncation", RuleVerdict.OK, NOT_TRUNCATED(platform.truncation))
 
 
 def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
-    """The IP packet a tunnel makes of a whole RoCE frame, bytes, and its parts."""
+    """(bytes of the tunnel's IP packet for a full RoCE frame, their sum as text). roce_mtu:
+    payload bytes of a RoCE frame."""
     needed = IP_BYTES + platform.tunnel_bytes + LINK_BYTES + ROCE_BYTES + roce_mtu
     formula = (
         f"{IP_BYTES} (IP) + {platform.tunnel_bytes} (tunnel) + {LINK_BYTES} (Ethernet, VLAN) + "
@@ -147,7 +160,11 @@ def outer_bytes(platform: Platform, roce_mtu: int) -> tuple[int, str]:
 def path_mtu(
     platform: Platform, session: MirrorSession, roce_mtu: int, path_bytes: int | None
 ) -> RuleResult | None:
-    """Whether a whole RoCE frame fits a tunnel's route; None without a tunnel."""
+    """Checks that a full RoCE frame fits the route of the tunnel; None: no tunnel.
+
+    roce_mtu: payload bytes of a RoCE frame.
+    path_bytes: smallest IP MTU of the route; None: unknown.
+    """
     if session.tunnel is None:
         return None
     needed, formula = outer_bytes(platform, roce_mtu)
@@ -166,11 +183,14 @@ SYSFS = Path("/sys/class/net")
 def check_monitor_speed(
     session: MirrorSession, gbps: Callable[[str], float | None], other_sources: Sequence[str] = ()
 ) -> None:
-    """gbps: line rate of a port, Gb/s; None where nobody knows, as of a virtual one: then nothing
-    is refused. other_sources: ports that others than this session copy there, one for each
-    direction. An all-reduce runs at line rate in bursts.
+    """Checks that the monitor port is as fast as all its source ports together, since an
+    all-reduce runs at line rate in bursts.
 
-    Raises ConfigError with the sum.
+    gbps: line rate of a port in Gb/s; None: unknown (a virtual port), then nothing is refused.
+    other_sources: ports that other sessions copy to the same monitor port, one entry per
+    direction.
+
+    Raises ConfigError with the sum of the rates.
     """
     if session.monitor is None or (room := gbps(session.monitor)) is None:
         return
@@ -191,8 +211,8 @@ def check_monitor_speed(
 
 
 def of_device(name: str) -> float | None:
-    """Line rate of a network device with hardware behind it, Gb/s (Linux
-    Documentation/ABI/testing/sysfs-class-net: speed, in Mb/s, -1 or an error where unknown)."""
+    """Line rate of a physical network device in Gb/s; None: unknown or virtual (Linux
+    Documentation/ABI/testing/sysfs-class-net: speed, in Mb/s, -1 or an error if unknown)."""
     place = SYSFS / name
     try:
         speed = int((place / "speed").read_text())

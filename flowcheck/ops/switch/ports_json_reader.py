@@ -19,11 +19,11 @@ from flowcheck.ops.switch.monitor_capacity import JobRates
 from flowcheck.ops.switch.switch_platforms import Platform
 
 MOST_BYTES = 64 << 20
-"""Bytes. A choice: a larger file is not a port list, and is not read."""
+"""Bytes. A choice: a larger file is not a port list and is refused."""
 
 
 class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
-    """A direction of a port."""
+    """Expected rate of one direction of one port."""
 
     switch: str
     port: str
@@ -32,7 +32,7 @@ class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortsJson(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the file that matters here."""
+    """The part of `flowcheck ports --json` that is read here."""
 
     pairs: tuple[ExpectedRate, ...]
 
@@ -40,9 +40,10 @@ class PortsJson(msgspec.Struct, frozen=True, kw_only=True):
 def rates_in_ports_json(
     path: Path, platform: Platform, sources: Sequence[MirrorSource]
 ) -> JobRates:
-    """The largest mean among the sources, since figures are of one direction of any of them.
+    """The largest mean rate of the source ports: the rate is per direction of any of them.
 
-    Raises ConfigError for another kind of file, for a source it does not have, and without means.
+    Raises ConfigError if `path` is not such a file, does not list a source port, or has no mean
+    rate for it.
     """
     key = "--ports-json"
     with naming_file(path):

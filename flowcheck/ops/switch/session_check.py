@@ -26,14 +26,15 @@ from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Evidence, platform_named, weakest
 
 ROCE_MTUS = (256, 512, 1024, 2048, 4096)
-"""Path MTUs of InfiniBand (IB specification vol. 1, 9.4.3.1)."""
+"""Path MTUs of InfiniBand in bytes (IB specification vol. 1, 9.4.3.1)."""
 
 MOST_LINES = 4
-"""Lines from memory that are listed. A choice of layout."""
+"""Lines with evidence M that a finding lists. A choice of layout."""
 
 
 class MtuSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes: payload of a RoCE frame, smallest IP MTU on a tunnel's route where it is known."""
+    """roce_mtu: payload bytes of a RoCE frame. path_bytes: smallest IP MTU of the tunnel's route;
+    None: unknown."""
 
     roce_mtu: int
     path_bytes: int | None
@@ -47,7 +48,13 @@ def check(
     sizes: MtuSizes,
     state_file: Path | None,
 ) -> list[RuleResult]:
-    """One result for each rule. Raises ConfigError for an invalid state file."""
+    """Checks a mirror session; returns one result per rule.
+
+    os: short name of the platform.
+    state_file: TOML file with the existing sessions; None: not stated.
+
+    Raises ConfigError for an invalid state file.
+    """
     platform = platform_named(os)
     there = None if state_file is None else existing_sessions.read(state_file)
     found = session_rules.check_ports(platform, session)
@@ -63,7 +70,7 @@ def check(
 
 
 def learned(os: str, session: MirrorSession) -> RuleResult:
-    """The weakest evidence of the lines this very set-up has, and which lines are from memory."""
+    """Warns if set-up commands of this session have evidence M (from memory), and lists them."""
     lines = [
         line for line in render(os, session, [CommandPart.SETUP]) if line.part is CommandPart.SETUP
     ]
@@ -80,19 +87,20 @@ def learned(os: str, session: MirrorSession) -> RuleResult:
 
 
 def exit_code(findings: list[RuleResult]) -> int:
-    """1 where something is refused."""
+    """1 if a rule refuses the session, else 0."""
     return int(any(found.verdict is RuleVerdict.REFUSE for found in findings))
 
 
 def speeds(source_gbps: float, monitor_gbps: float) -> monitor_capacity.LineRates:
-    """Raises ConfigError for a speed that is not above 0."""
+    """Line rates from the options, in Gb/s. Raises ConfigError for a rate that is not above 0."""
     _above("--source-gbps", source_gbps)
     _above("--monitor-gbps", monitor_gbps)
     return monitor_capacity.LineRates(source_gbps=source_gbps, monitor_gbps=monitor_gbps)
 
 
 def sizes(roce_mtu: int, path_bytes: int | None) -> MtuSizes:
-    """Raises ConfigError for a payload that is no path MTU of RoCE."""
+    """Sizes from the options, in bytes. Raises ConfigError for a `roce_mtu` that is not one of
+    ROCE_MTUS."""
     if roce_mtu not in ROCE_MTUS:
         raise ConfigError("--roce-mtu", roce_mtu, ONE_OF(ROCE_MTUS))
     return MtuSizes(roce_mtu=roce_mtu, path_bytes=path_bytes)
@@ -105,9 +113,14 @@ def job_figures(
     step_s: float | None,
     protocol: str,
 ) -> monitor_capacity.JobRates | None:
-    """The job's figures, measured or by its ring's formula; None where none are stated.
+    """Mean rate of the job: as measured, or from the ring's formula (ring_rates in
+    monitor_capacity.py); None: not stated.
 
-    Raises ConfigError where only some of them are stated.
+    measured_gbps: measured mean, Gb/s.
+    gradient_bytes, members, step_s, protocol: as in ring_rates.
+
+    Raises ConfigError for an invalid value, or if only some of gradient_bytes, members and step_s
+    are given.
     """
     if protocol not in monitor_capacity.PADDING:
         raise ConfigError("--protocol", protocol, ONE_OF(tuple(monitor_capacity.PADDING)))

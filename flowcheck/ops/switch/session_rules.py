@@ -28,11 +28,12 @@ from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 from flowcheck.ops.switch.switch_platforms import Platform
 
 SANE = 64
-"""Largest session number where the platform's limit is unknown: no known switch has more."""
+"""Largest accepted session number where the platform's limit is unknown: no known switch has more
+sessions."""
 
 
 class RuleVerdict(StrEnum):
-    """What a rule says."""
+    """Verdict of a rule on a mirror session."""
 
     OK = "ok"
     WARN = "warn"
@@ -40,16 +41,17 @@ class RuleVerdict(StrEnum):
 
 
 class RuleResult(msgspec.Struct, frozen=True):
-    """One rule, what it says, and why."""
+    """Result of one rule on a mirror session: its name, verdict and reason."""
 
     rule: str
     verdict: RuleVerdict
     why: Finding
-    """With the formula and its numbers."""
+    """Reason, with the formula and its numbers."""
 
 
 def check_ports(platform: Platform, session: MirrorSession) -> list[RuleResult]:
-    """The rules on ports, directions and the platform's limits."""
+    """Checks ports, monitor port, directions and session number against the platform's limits;
+    returns one result per rule."""
     return [
         _twice(session),
         _monitor_apart(session),
@@ -59,9 +61,10 @@ def check_ports(platform: Platform, session: MirrorSession) -> list[RuleResult]:
 
 
 def platform_sessions(platform: Platform, session: MirrorSession) -> list[MirrorSession]:
-    """The sessions of the platform that hold `session`: one, or two where each has one direction.
+    """The sessions that the switch needs for `session`: one, or two (rx and tx) on platforms whose
+    sessions have one direction.
 
-    Raises ConfigError where a rule on ports refuses it.
+    Raises ConfigError where a rule of check_ports() refuses the session.
     """
     for found in check_ports(platform, session):
         if found.verdict is RuleVerdict.REFUSE:

@@ -27,18 +27,18 @@ from flowcheck.ops.switch.mirror_session import MirrorDirection
 
 PACKAGE = Path(__file__).resolve().parents[2]
 FOLDERS = (PACKAGE / "_switch_configs", PACKAGE.parent / "switch_configs")
-"""In an installed wheel, and beside the package in a source tree."""
+"""Folders of the command templates: in an installed wheel, and in a source tree."""
 
 
 class Evidence(StrEnum):
-    """Where a line was learned. None was ever tried on a device by us."""
+    """Where a command of a template comes from. None was tested on a device by the project."""
 
     V = "V"
-    """Read in the vendor's or project's own page or repository."""
+    """Verified in the vendor's or project's own documentation or repository."""
     D = "D"
-    """Read in a copy of the manual, or in another vendor's official document."""
+    """Documented in a copy of the manual, or in another vendor's official document."""
     M = "M"
-    """From memory: check it on your release first."""
+    """From memory: check it on your release before use."""
 
 
 EVIDENCE = {
@@ -49,12 +49,12 @@ EVIDENCE = {
 
 
 def weakest(letters: Iterable[Evidence]) -> Evidence:
-    """M below D below V. Raises ValueError for none."""
+    """The weakest of the letters (M below D below V). Raises ValueError for no letters."""
     return max(letters, key=[*Evidence].index)
 
 
 class DirectionWords(ConfigSection, frozen=True):
-    """The platform's words for the switch's directions; `both` is missing where it has none."""
+    """The platform's command words for each direction; `both` is None where it has no such word."""
 
     rx: tuple[str, ...]
     tx: tuple[str, ...]
@@ -62,67 +62,71 @@ class DirectionWords(ConfigSection, frozen=True):
 
 
 class Platform(ConfigSection, frozen=True):
-    """What is known of a switch operating system beside its commands."""
+    """A switch operating system, as the head of its command template describes it."""
 
     title: str
     models: str
     port: str
-    """A pattern the whole name of a port matches; nothing else comes into a command."""
+    """Regular expression for a full port name. Only names that match are put into commands."""
     example: str
     identity: Literal["name", "number"]
-    """What its sessions are called by."""
+    """Whether sessions are identified by name or by number."""
     span: Evidence
-    """The weakest of its set-up's lines, whatever the direction; `erspan` the same of a tunnel."""
+    """Weakest evidence among the set-up commands with a monitor port; `erspan` is the same for a
+    tunnel."""
     truncation: str
-    """Its word for cutting copies."""
+    """The platform's term for truncated copies."""
     absent: str
-    """What the look before a set-up must find."""
+    """What the output of the look commands must show before the set-up is pasted."""
     ways: DirectionWords
     written: str = r"\g<0>"
-    """How a command writes the port that was matched (a template of `re`)."""
+    """How commands write a matched port name (replacement template of `re`)."""
     free_names: tuple[Literal["port", "bundle"], ...] = ()
-    """Names somebody chose, in which 01 is not 1; elsewhere it is, and 01 is refused."""
+    """Kinds of names that users choose freely, where 01 and 1 differ. In all other names 01 is
+    refused."""
     bundle: str | None = None
-    """A pattern of port channels, which can be watched but are no monitor."""
+    """Regular expression for port channels, which can be source but not monitor ports; None: the
+    template does not support them."""
     numbers: tuple[int, int] | None = None
-    """Smallest and largest session number, where they are known."""
+    """(smallest, largest) session number; None: unknown."""
     numbers_from: str = ""
-    """Where that was learned."""
+    """Source of `numbers`."""
     one_way: Literal["split", "refuse"] | None = None
-    """Where a session has one direction: another session is taken, or it cannot be said."""
+    """For sessions with one direction: "split" uses a second session for the other one, "refuse"
+    cannot mirror both; None: a session can have both directions."""
     both_sessions: int | None = None
-    """Sessions that can watch both directions; the next one is rx only."""
+    """Number of sessions that can mirror both directions; further ones mirror rx only. None: no
+    such limit is known."""
     prefix_collides: bool = False
-    """The switch compares port names by their beginning."""
+    """True: the switch matches port names by their prefix."""
     bridge: bool = False
     erspan: Evidence | None = None
     erspan_port: bool = False
-    """Its tunnel names the port it leaves by."""
+    """True: commands of a tunnel name the port through which it leaves."""
     erspan_absent: str | None = None
-    """What the look must find before a tunnel's set-up, where that is more than `absent`."""
+    """What the look commands must show before a tunnel's set-up, where that differs from
+    `absent`."""
     erspan_unsaid: tuple[Literal["src", "id", "ttl", "dscp"], ...] = ()
-    """Words of a tunnel its commands have no place for."""
+    """Tunnel options that the platform's commands cannot set."""
     tunnel_bytes: int = 16
-    """Between outer IP header and mirrored frame: GRE with sequence 8 and ERSPAN II 8
-    (draft-foschiano-erspan-03, 4.1 and 4.2), plain GRE 4 (RFC 2784, 2.1)."""
+    """Bytes between the tunnel's IP header and the mirrored frame: GRE with sequence number 8 and
+    ERSPAN II 8 (draft-foschiano-erspan-03, 4.1 and 4.2); plain GRE 4 (RFC 2784, 2.1)."""
     forms: tuple[str, ...] = ("",)
     tried: str = "None of these commands was ever tried on a device by us."
     remarks: tuple[str, ...] = msgspec.field(name="notes", default=())
-    """What to know before pasting, as the template says it."""
+    """Notes that are printed before the commands, from the template."""
     span_remarks: tuple[str, ...] = msgspec.field(name="span_notes", default=())
-    """Of a monitor port only."""
+    """Further notes for a session with a monitor port."""
     erspan_remarks: tuple[str, ...] = msgspec.field(name="erspan_notes", default=())
-    """Of a tunnel only."""
+    """Further notes for a tunnel."""
 
     def go_on_if(self, *, tunnel: bool) -> str:
-        """What the look before a set-up must find."""
+        """What the output of the look commands must show before the set-up is pasted."""
         return self.erspan_absent if tunnel and self.erspan_absent else self.absent
 
     def canonical_port(self, port: str, *, monitor: bool = False) -> str:
-        """`port` as this platform's commands write it.
-
-        Raises ConfigError for a name that no port of this platform has.
-        """
+        """`port` as this platform's commands write it. monitor: it is to be the monitor port.
+        Raises ConfigError for a text that is not a port name of this platform."""
         key = "--monitor" if monitor else "--source"
         if (written := _written(self.port, self.written, port)) is not None:
             self._one_spelling(key, port, "port")
@@ -140,7 +144,7 @@ class Platform(ConfigSection, frozen=True):
             raise ConfigError(key, port, LEADING_ZERO())
 
     def words(self, direction: MirrorDirection) -> tuple[str, ...]:
-        """The platform's words for a direction."""
+        """The platform's command words for a direction."""
         ways: dict[MirrorDirection, tuple[str, ...]] = {
             MirrorDirection.RX: self.ways.rx,
             MirrorDirection.TX: self.ways.tx,
@@ -158,7 +162,7 @@ def _written(pattern: str, written: str, port: str) -> str | None:
 
 
 def folder() -> Path:
-    """Where the templates are. Raises StateError where there are none."""
+    """The folder with the command templates. Raises StateError where there is none."""
     for candidate in FOLDERS:
         if candidate.is_dir():
             return candidate
@@ -168,12 +172,13 @@ def folder() -> Path:
 
 @cache
 def all_platforms() -> dict[str, Platform]:
-    """Every platform by its short name, in the alphabet's order."""
+    """All platforms by short name, in alphabetical order."""
     return {path.stem: _read(path) for path in sorted(folder().glob("*.j2"))}
 
 
 def platform_named(name: str) -> Platform:
-    """Raises ConfigError, with the nearest name, where there is no such platform."""
+    """The platform with this short name. Raises ConfigError with the most similar name where there
+    is none."""
     known = all_platforms()
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)

@@ -36,7 +36,7 @@ NOTHING = "Nothing to do: what is configured is saved already, or cannot be."
 
 
 def print_platforms() -> None:
-    """A table of the platforms, on stdout."""
+    """Prints a table of the platforms on stdout."""
     rows = [("--os", "system", "session", "a port", "SPAN", "ERSPAN")]
     for name, one in all_platforms().items():
         called = "{}-{}".format(*one.numbers) if one.numbers else one.identity
@@ -50,7 +50,8 @@ def print_platforms() -> None:
 
 
 def heading(platform: Platform, session: MirrorSession) -> list[str]:
-    """What to know before pasting: texts of the platform's template, and of its ports."""
+    """The notes to read before pasting: from the platform's template, and about the session's
+    ports."""
     what = [f"{platform.title}: {platform.tried}"]
     for source in session.sources:
         told = {"rx": "sends", "tx": "receives", "both": "sends and receives"}[source.direction]
@@ -99,7 +100,8 @@ def print_commands(
     *,
     bare: bool,
 ) -> None:
-    """Commands on stdout; headings, and the evidence of each line, on stderr unless `bare`."""
+    """Prints the commands on stdout; headings and the evidence of each line go to stderr. bare:
+    only the commands."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -132,7 +134,7 @@ def _evidence(console: Any, lines: Sequence[RenderedLine]) -> None:
 
 
 def print_results(results: Sequence[RuleResult]) -> None:
-    """A line for each rule, on stdout."""
+    """Prints one line per rule on stdout."""
     width = max(len(found.rule) for found in results)
     for found in results:
         print(f"{found.verdict:<6}  {found.rule:<{width}}  {found.why}")

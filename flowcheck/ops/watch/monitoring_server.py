@@ -46,7 +46,8 @@ from flowcheck.vault.serve.step_server import read_token
 
 
 class MonitoringServer(BoundedHttpServer):
-    """Listens from its creation; answers between `start` and `stop`."""
+    """HTTP server with the state of one chain. It listens once it is created, and answers between
+    `start` and `stop`."""
 
     request_queue_size = 32
 
@@ -67,8 +68,8 @@ class MonitoringServer(BoundedHttpServer):
 
 
 HEAD_S = 5.0
-"""Seconds for all of a request's head, and between two requests of a connection. A choice: longer
-lets slow clients hold connections, shorter cuts off bad links."""
+"""Seconds for the complete head of a request, and between two requests of a connection. A choice:
+a longer limit lets slow clients hold connections, a shorter one breaks slow links."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 """Host names of a browser or a scraper on this machine. A request for another name may come from a
 foreign page whose name was made to resolve to this machine (DNS rebinding)."""
@@ -77,7 +78,7 @@ JSON = "application/json"
 
 
 class MonitoringHandler(BaseHTTPRequestHandler):
-    """Requests of one connection, one after the other."""
+    """Handles the requests of one connection, one after another."""
 
     protocol_version = "HTTP/1.1"
     server: MonitoringServer
@@ -85,17 +86,19 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
+        """Limits the time for a request's head to HEAD_S."""
         super().setup()
         self.connection.settimeout(self.server.timeout_s)
         self._head_in = DeadlineReader(self.connection, min(HEAD_S, self.server.timeout_s))
         self.rfile = io.BufferedReader(self._head_in)
 
     def handle_one_request(self) -> None:
+        """Handles one request; the connection closes where its client is too slow."""
         self._head_in.restart()
         super().handle_one_request()
 
     def do_GET(self) -> None:
-        """Answers, whatever error occurs on the way."""
+        """Answers a GET request; any error becomes an HTTP error response."""
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True  # its body is not read
         try:
@@ -190,12 +193,12 @@ class MonitoringHandler(BaseHTTPRequestHandler):
 
 
 EVERY_MAX_S = 2.5
-"""Seconds between two scrapes. Who comes less often is not waited for: an end takes 4 s at most
-(supervisor.py, GRACE_S)."""
+"""Longest interval between two scrapes, seconds, for which the end of a chain is delayed; less
+frequent clients may miss it. A chain's end takes at most 4 s (supervisor.py, GRACE_S)."""
 
 
 class ScrapeInterval:
-    """How often scrapers come, over all of them. Times are monotonic seconds."""
+    """The interval between scrapes, over all clients. Times are seconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self._last_s: float | None = None
@@ -203,16 +206,16 @@ class ScrapeInterval:
         self._told = False
 
     def note(self, *, over: bool, now_s: float | None = None) -> None:
-        """A scrape was answered. over: with the answer that the chain ends, or has ended, in
-        order."""
+        """Notes that a scrape was answered. over: its answer said that the chain ends or has ended
+        in order."""
         now_s = time.monotonic() if now_s is None else now_s
         if self._last_s is not None:
             self._every_s = now_s - self._last_s
         self._last_s, self._told = now_s, over
 
     def wait_s(self, now_s: float | None = None) -> float:
-        """Seconds to go on serving, so that the next scrape can be told that the chain ends; 0:
-        nobody is waited for."""
+        """Seconds for which the server must stay up so that the next scrape can see the end of the
+        chain; 0: no client needs it."""
         now_s = time.monotonic() if now_s is None else now_s
         if self._told or self._last_s is None or self._every_s is None:
             return 0.0

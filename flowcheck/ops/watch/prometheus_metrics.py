@@ -165,6 +165,7 @@ def exposition(state: ChainState, accept: str) -> tuple[bytes, str]:
 
 
 def families(state: ChainState) -> Iterator[Metric]:
+    """All metrics of a state, with help and labels, for the encoder of prometheus_client."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     made: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}

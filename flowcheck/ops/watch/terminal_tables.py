@@ -25,15 +25,15 @@ STYLES = {
     HealthWord.TAINTED: "bold magenta",
     HealthWord.STALE: "bold red",
 }
-"""Colours of the health words. The word says the same without colours."""
+"""Colours of the health words; the word itself is always shown too."""
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 RATE_CELLS, AGE_CELLS, NAME_CELLS = 8, 10, 24
-"""Least widths in characters, so that columns do not move while their figures change. A choice of
+"""Minimal widths in characters, so that columns stay in place while figures change. A choice of
 layout."""
 
 
 def jobs_table(state: ChainState) -> Table:
-    """One row per job; `notes_below` tells where its checkpoints lie, and why one failed."""
+    """A table with one row per job; `notes_below` has what does not fit."""
     table = _table(
         "job", "health", "step", "steps/s", "behind", "update", "lost", "taint", "durable"
     )
@@ -57,7 +57,7 @@ def jobs_table(state: ChainState) -> Table:
 
 
 def notes_below(job: JobState) -> Sequence[str]:
-    """Sentences below the tables, for what does not fit in a row."""
+    """Sentences below the tables: where checkpoints are written, and why one failed."""
     own = job.durable
     said = []
     if own is not None and own.attempts:
@@ -94,7 +94,7 @@ def _durable(job: JobState) -> str:
 
 
 def stages_table(stages: Sequence[StageState]) -> Table:
-    """Stages that are down first, then the others in their order."""
+    """A table of processes: those that are down first, the others in their order."""
     rates = (
         _right(f"last {RATE_SPAN_S:.0f} s", RATE_CELLS + 7),
         _right("off the wire", RATE_CELLS + 3),
@@ -127,6 +127,7 @@ def _stage_rate(one: StageState) -> str:
 
 
 def rings_table(state: ChainState) -> Table:
+    """A table of the rings with fill level, rates and losses."""
     table = _table("ring", "source", "fill", "last frame", "dropped here", "missing", "verdicts")
     table.columns[1].overflow = "fold"
     table.columns[2].min_width = len("########## 100%")
@@ -145,6 +146,7 @@ def rings_table(state: ChainState) -> Table:
 
 
 def last_frame(state: ChainState, ring: RingState) -> str:
+    """Age of a ring's last frame as text; "none" or "-" if no frame came or its time is unknown."""
     if ring.frame_age_s is None:
         return "-" if ring.head else "none"
     over = state.ended is not None and not state.stages  # as it was then
@@ -162,7 +164,7 @@ def _bar(fill: float) -> str:
 
 
 def steps_table(job: JobState, now_ns: int, last: int) -> Table:
-    """The newest `last` steps, newest first."""
+    """A table of the newest `last` steps, newest first."""
     table = _table("step", "arrived", "applied", "durable", "what became of it")
     table.columns[0].header = Text(f"step of {_named(job)}")
     for column in table.columns[1:4]:
@@ -193,7 +195,7 @@ def _became(step: StepState) -> str:
 
 
 def events_table(events: Sequence[Event], now_ns: int) -> Table:
-    """Events, newest first."""
+    """A table of events, newest first."""
     table = _table("when", "event", "stage", "step", "why")
     table.columns[0].min_width = AGE_CELLS
     for one in reversed(events):
@@ -224,7 +226,7 @@ ONE_OF: dict[str, str] = {
     CountedThing.DOUBTFUL_BYTES: "doubtful byte",
     CountedThing.LINES: "line",
 }
-"""The word for one of what an event counts."""
+"""Singular of the words for what an event counts."""
 
 
 def _things(count: int, what: str) -> str:

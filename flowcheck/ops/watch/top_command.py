@@ -32,22 +32,22 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 
 EVERY_S = 1.0
-"""Seconds between two pictures. A choice: shorter costs processor time."""
+"""Seconds between two redraws. A choice: a shorter time costs CPU time."""
 LAST_STEPS, LAST_EVENTS = 8, 10
 FEW_STEPS, FEW_EVENTS = 3, 3
-"""Steps and events that are shown, on a high and on a low terminal. A choice of layout."""
+"""Steps and events shown at least. A choice of layout."""
 FEW_LINES = 12
-"""Lines. Fewer than these below the stages and rings: few steps are shown, so that events are too.
-A choice of layout."""
+"""Lines below the tables of stages and rings under which fewer steps are shown, so that events fit
+as well. A choice of layout."""
 PIPED_CELLS = 500
-"""Columns where another program reads the output, so that lines of tables are not broken. A choice:
-wider than any table."""
+"""Columns if another program reads the output, so that no table row is broken. A choice: wider
+than any table."""
 
 
 def run(root: Path, *, as_json: bool) -> int:
-    """Prints one frame where stdout is no terminal; else redraws until a signal. The chain may
-    begin, end, be killed and begin again meanwhile. Raises ConfigError where one frame was printed,
-    and no chain was started there."""
+    """Prints one frame if stdout is not a terminal; else redraws until a signal. The chain may
+    start, end and start again meanwhile. Returns the exit code. Raises ConfigError if one frame
+    was to be printed and no chain was started in `root`."""
     console, reader = Console(highlight=False), StateReader(root)
     if as_json or not console.is_terminal:
         if as_json:
@@ -66,7 +66,7 @@ def run(root: Path, *, as_json: bool) -> int:
 
 
 def piped(state: ChainState) -> str:
-    """A frame as lines without trailing blanks."""
+    """One frame as text, without trailing blanks."""
     console = Console(highlight=False, width=PIPED_CELLS, color_system=None)
     with console.capture() as kept:
         console.print(screen(state))
@@ -75,8 +75,8 @@ def piped(state: ChainState) -> str:
 
 @dataclass(frozen=True)
 class FittedFrame:
-    """A frame cut to the terminal's height: it shows as many of the newest events as fit, and says
-    how many lines are not shown where the rest does not fit."""
+    """A frame that is cut to the terminal's height: it shows as many of the newest events as fit,
+    and says how many lines are missing where even the rest does not fit."""
 
     state: ChainState
 

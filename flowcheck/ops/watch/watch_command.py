@@ -19,11 +19,11 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 
 LOOK_S = 0.5
-"""Seconds between two looks at signals. A choice: shorter costs processor time, longer ends
-later."""
+"""Seconds between two checks for signals. A choice: a shorter time costs CPU time, a longer one
+ends later."""
 LAST_S = 0.05
-"""Seconds between two looks whether scrapers have read the last state. A choice: shorter costs
-processor time, longer delays the end."""
+"""Seconds between two checks whether scrapers have read the last state. A choice: a shorter time
+costs CPU time, a longer one delays the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,9 @@ class WatchOptions:
 
 
 def run(root: Path, stated: WatchOptions, parent: int | None, *, as_json: bool) -> int:
-    """Serves until a signal, or until its parent ends. Raises ConfigError where it cannot listen,
-    or a token or certificate that it needs is missing."""
+    """Serves until a signal, or until the process `parent` ends (None: no parent). Returns the
+    exit code. Raises ConfigError where it cannot listen, or where a token or certificate is
+    missing."""
 
     def say(line: str) -> None:
         if not as_json:

@@ -1,8 +1,6 @@
-"""The trainer's loss scale: torch.amp.GradScaler with the numbers that the replica keeps.
-
-What crosses the wire are gradients of the scaled loss. Where one of them is inf or NaN the
-optimizer's step is skipped: the step of the stream changes nothing but the scale.
-"""
+"""The trainer's loss scaling: torch.amp.GradScaler on the scale and counters that the replica
+stores. The gradients on the wire are those of the scaled loss. If one of them is inf or NaN the
+optimizer step is skipped; then only the scale changes."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ from flowcheck.replica.param_layout import SEVERAL, Layout
 
 
 def check_scaler(config: OptimizerConfig, inner: Layout) -> None:
-    """inner: of what is stepped. Raises ConfigError where torch would refuse its gradients
-    (torch/amp/grad_scaler.py, _unscale_grads_)."""
+    """Raises ConfigError where torch's GradScaler does not support the gradients' dtype
+    (torch/amp/grad_scaler.py, _unscale_grads_). inner: layout of the tensors that the optimizer
+    steps."""
     types = {inner.dtype_of(p) for p in inner.parameters} if inner.dtype == SEVERAL else inner.dtype
     if config.scaler is not None and "float16" in types:
         raise ConfigError("optimizer.scaler", config.scaler.init_scale, HALF_UNSCALED())
@@ -32,10 +31,13 @@ def scaled_step(
     numbers: np.ndarray,
     clip: Callable[[], None],
 ) -> list[bool]:
-    """Unscales, clips, steps and updates the scale, as scripts do. [optimizer] False: its step was
-    skipped, as one of its own gradients was inf or NaN.
+    """Unscales and clips the gradients, steps the optimizers and updates the scale, as training
+    scripts do. Returns [optimizer] whether it stepped; False if one of its gradients was inf or
+    NaN.
 
-    numbers: optimizers.SCALER_NUMBERS, float64, in place. Gradients are set and in place.
+    numbers: float64, as SCALER_NUMBERS in state_section_names.py; updated in place.
+    clip: called after unscaling; clips the gradients in place.
+    The gradients are the parameters' .grad and are changed in place.
     """
     stated = config.scaler
     assert stated is not None

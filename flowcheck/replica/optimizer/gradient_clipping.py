@@ -1,11 +1,11 @@
-"""What happens to gradients between reduction and step: conversion to the stepped dtype,
-clipping by value or norm, also by a norm over several rings.
+"""What happens to gradients between all-reduce and optimizer step: conversion to the stepped
+dtype, clipping by value or by norm, also by a norm over several rings.
 
-Of rings as Megatron-LM's distributed trainers do (megatron/core/optimizer/clip_grads.py,
-get_grad_norm_fp32 and clip_grad_by_total_norm_fp32): each ring squares the norm of its own, the
-squares are summed in float32 over the ranks, and the root is taken, and held against the most that
-is allowed, in double. Of two squares the sum is the same in either order; of more the last bits
-depend on NCCL's: every order is tried, and most of the time all give the same factor.
+Over several rings it works as in Megatron-LM (megatron/core/optimizer/clip_grads.py,
+get_grad_norm_fp32 and clip_grad_by_total_norm_fp32): each ring squares its norm, the squares are
+summed in float32 over the ranks, and the root and the comparison with the limit are in double. A
+sum of two squares does not depend on their order. For more, the last bits depend on the order in
+which NCCL adds; all orders are tried here, and usually all give the same factor.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from flowcheck.replica.param_layout import Layout
 
 
 def gradient_as_stepped(values: FlatValues, layout: Layout, inner: Layout) -> torch.Tensor:
-    """Gradients as they were reduced, flat in the layout of what is stepped (`inner`),
-    over the same memory where they are so already. Raises StateError for another size."""
+    """Reduced gradients in the layout of the tensors that the optimizer steps (`inner`): a flat
+    tensor [inner.elements] in inner's dtype. Shares memory with `values` if no conversion is
+    needed. Raises StateError for a wrong size."""
     if inner is layout:
         return flat_gradient(values, layout)
     source = values if isinstance(values, np.ndarray) else np.frombuffer(values, np.uint8)
@@ -47,7 +48,9 @@ def gradient_as_stepped(values: FlatValues, layout: Layout, inner: Layout) -> to
 
 
 def clip_gradients(config: OptimizerConfig, leaves: Sequence[torch.Tensor]) -> None:
-    """As torch.nn.utils does, in the script's order. Raises StateError where the script ends."""
+    """Clips the gradients in place with torch.nn.utils, in the order of the training script.
+    leaves: parameters whose .grad is set. Raises StateError where the norm is not finite and the
+    script would stop (error_if_nonfinite)."""
     norm = config.clip_norm is not None and not config.clip_together
     value = config.clip_value is not None
     if value and config.clip_value_first:
@@ -59,7 +62,7 @@ def clip_gradients(config: OptimizerConfig, leaves: Sequence[torch.Tensor]) -> N
 
 
 def has_clipping(config: OptimizerConfig) -> bool:
-    """The script clips, of its own parameters alone."""
+    """Whether the script clips by value, or by a norm over this ring's own parameters."""
     norm = config.clip_norm is not None and not config.clip_together
     return norm or config.clip_value is not None
 
@@ -83,12 +86,16 @@ def _clip_value(config: OptimizerConfig, leaves: Sequence[torch.Tensor]) -> None
 
 
 EPSILON = 1.0e-6
-"""Beside the norm that is divided by; torch's clip_grad_norm_ has the same."""
+"""Added to the norm before the division, as in torch's clip_grad_norm_."""
 
 
 def clip_factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int) -> float:
-    """A float32: what the gradients are to be multiplied by (torch/nn/utils/clip_grad.py,
-    _clip_grads_with_norm_). threads: torch's in the trainer; a norm's last bits depend on them."""
+    """Factor by which clipping multiplies the gradients, a float32 value of at most 1
+    (torch/nn/utils/clip_grad.py, _clip_grads_with_norm_).
+
+    most: max_norm.
+    threads: torch's thread count in the trainer; the last bits of a norm depend on it.
+    """
     if not gradients:
         return 1.0
     before = torch.get_num_threads()
@@ -103,8 +110,12 @@ def clip_factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int)
 def squared_norm(
     gradient: np.ndarray, layout: Layout, used: GradientMask, *, threads: int
 ) -> float:
-    """Of the norm of a ring's own gradients, a float32. gradient: flat, as it was reduced, never
-    written; used: [parameters] bool, those that have one; threads: torch's in the trainer."""
+    """Squared L2 norm of the gradients of one ring, as a float32 value.
+
+    gradient: flat, as it was reduced; not changed.
+    used: [parameters] bool, those that have a gradient; None: all.
+    threads: torch's thread count in the trainer; the last bits of a norm depend on it.
+    """
     own = parameter_views(flat_gradient(gradient, layout), layout)
     taken = [
         g for g, has in zip(own, np.ones(len(own)) if used is None else used, strict=True) if has
@@ -120,8 +131,8 @@ def squared_norm(
 def clip_by_total_norm(
     gradient: np.ndarray, layout: Layout, total: float, most: float
 ) -> np.ndarray:
-    """The gradient scaled where the norm of all rings is above `most`; else itself. total: of
-    their squares."""
+    """`gradient` multiplied by most / (norm + EPSILON) if that is less than 1, as a new array;
+    else `gradient` itself. total: sum of the squared norms of all rings; most: max_norm."""
     coefficient = most / (total**0.5 + EPSILON)
     if not coefficient < 1.0:
         return gradient
@@ -129,7 +140,7 @@ def clip_by_total_norm(
 
 
 def sum_float32(squares: Sequence[float]) -> float:
-    """In float32, one after the other."""
+    """Sum of the numbers in float32, from left to right."""
     total = np.float32(squares[0])
     with np.errstate(over="ignore", invalid="ignore"):
         for square_of_one in squares[1:]:
@@ -138,8 +149,8 @@ def sum_float32(squares: Sequence[float]) -> float:
 
 
 def is_order_independent(squares: Sequence[float], most: float) -> bool:
-    """Whether the gradients are multiplied by the same float32, in whatever order and by whatever
-    tree the squares are summed."""
+    """Whether clipping multiplies the gradients by the same float32, whatever the order and tree
+    in which NCCL sums the squares. most: max_norm."""
     if not all(map(math.isfinite, squares)):
         return True  # the sum is no finite number in any order, and nothing is multiplied
     one, other = (_factor(total, most) for total in float32_sum_bounds(squares))
@@ -147,13 +158,13 @@ def is_order_independent(squares: Sequence[float], most: float) -> bool:
 
 
 def _factor(total: float, most: float) -> np.float32:
-    """As torch hands it to the kernel."""
+    """The factor as torch passes it to its kernel."""
     return np.float32(min(1.0, most / (total**0.5 + EPSILON)))
 
 
 def float32_sum_bounds(squares: Sequence[float]) -> tuple[float, float]:
-    """The least and the most that a float32 sum of them can be: a sum of two rises with each, so
-    that of every subset its least and most are made of those of its two parts."""
+    """(smallest, largest) float32 sum of the numbers over all orders and trees. Rounded addition
+    is monotonic, so the extreme sums of a set are made from the extreme sums of its two parts."""
     least = np.zeros(1 << len(squares), np.float32)
     for place, own in enumerate(squares):
         least[1 << place] = own

@@ -1,8 +1,6 @@
-"""Steps a stated learning-rate schedule some times before anything starts, to find settings
-that torch refuses. No torch at import.
-
-torch refuses some settings only in a step, behind which a replica that was made would stand
-still."""
+"""Steps the stated learning-rate schedule several times before a chain starts, to find settings
+that torch refuses only in a step. An error there would stop the replica later. Does not import
+torch."""
 
 from __future__ import annotations
 
@@ -19,21 +17,22 @@ if TYPE_CHECKING:
 
 ARGUMENTS = "optimizer.schedule_arguments"
 STEPS = 100
-"""Calls of a class of torch's, a few microseconds each. A choice: more shows errors of later steps,
-and delays the start."""
+"""Steps for classes of torch.optim.lr_scheduler, a few microseconds each. A choice: more find
+errors of later steps and delay the start."""
 OWN_STEPS = 1
-"""Of the script's own function, which may be of a table as long as the training is."""
+"""Steps for a user's own schedule, whose length is not known: a table may end with the training."""
 NUMBERS = ("int", "float")
-"""Annotations of arguments that are numbers."""
+"""Type annotations of arguments that must be numbers."""
 
 
 def is_user_function(schedule: str) -> bool:
-    """A function of the script's own, no class of torch's."""
+    """Whether the schedule is a user's function ("file.py:function") and not a class of torch."""
     return ":" in schedule or schedule.endswith(".py")
 
 
 def check_numbers(kind: type, arguments: dict[str, Any]) -> None:
-    """Raises ConfigError where an argument of torch's class must be a number and is not."""
+    """Raises ConfigError where an argument of the scheduler class is annotated as a number and is
+    not one."""
     for name, parameter in inspect.signature(kind).parameters.items():
         own = parameter.annotation
         said = own if isinstance(own, str) else getattr(own, "__name__", "")
@@ -44,7 +43,7 @@ def check_numbers(kind: type, arguments: dict[str, Any]) -> None:
 
 
 def check_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> None:
-    """Steps it. Raises ConfigError for what does not work out."""
+    """Steps the schedule. Raises ConfigError where torch or the user's function fails."""
     stated = [part for part in config.per_optimizer if part.schedule is not None]
     own = config.factory is not None or any(
         is_user_function(part.schedule or "") for part in stated

@@ -25,7 +25,8 @@ KEY = "optimizer.rounding"
 
 
 def stepped_layout(config: OptimizerConfig, layout: Layout) -> Layout:
-    """Of what the optimizer steps: the layout itself, or its parameters in the masters' type."""
+    """Layout of the tensors that the optimizer steps: `layout` itself, or with the dtype of the
+    master weights."""
     if config.master_dtype is None or {layout.dtype} == {config.master_dtype}:
         return layout
     return layout.relaid(config.master_dtype)
@@ -36,7 +37,8 @@ def _shape_of(tensor: torch.Tensor) -> Finding:
 
 
 class Rounding:
-    """From masters to the model's parameters: to the nearest, or by the script's own function."""
+    """Rounds master weights to the model's parameters: to nearest as torch does, or with the
+    user's own function."""
 
     def __init__(self, config: OptimizerConfig) -> None:
         self._where = config.rounding
@@ -44,8 +46,9 @@ class Rounding:
         self._proved = False
 
     def round(self, parameter: torch.Tensor, master: torch.Tensor, step: Step, name: str) -> None:
-        """Into `parameter`. Raises ConfigError where the function does not work out, or gives other
-        bits each time."""
+        """Rounds `master` into `parameter`. step and name are passed to the user's function.
+        Raises ConfigError where that function fails, returns another dtype or shape, or returns
+        different bits when it is called again."""
         if self._where is None:
             parameter.copy_(master)
             return

@@ -34,33 +34,36 @@ from flowcheck.replica.user_code import callable_at, error_text
 FACTORY = "optimizer.factory"
 
 ParameterNumber = int | tuple[int, int]
-"""A parameter's number in the state_dict() of the optimizer; of several (which of them, number)."""
+"""Number of a parameter in the optimizer's state_dict(); for several optimizers (index of the
+optimizer, number)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltOptimizers:
-    """torch's own objects, and where a parameter is in them."""
+    """torch's optimizers, and the position of each parameter in them."""
 
     optimizers: tuple[torch.optim.Optimizer, ...]
-    """In the order in which the script steps them."""
+    """The optimizers in the order in which the script steps them."""
     schedulers: tuple[LRScheduler | None, ...]
-    """[optimizer] of a factory; they have set the first rates already."""
+    """[optimizer] scheduler that the user's factory returned, which has already set the first
+    learning rates; None: none."""
     keys: tuple[str, ...]
-    """[optimizer] of its state in a file; (): it holds a list, or there is one optimizer."""
+    """[optimizer] key of its state in a checkpoint file; (): the file has a list, or there is only
+    one optimizer."""
     order: tuple[int, ...]
-    """[parameter] its number, counted on from optimizer to optimizer, each as in state_dict(); -1:
-    it is in no group and never steps."""
+    """[parameter] its number, counted over all optimizers, each as in state_dict(); -1: it is in
+    no group and is never stepped."""
     group_of: tuple[int, ...]
-    """[parameter] its group, likewise; -1: none."""
+    """[parameter] index of its group, counted over all optimizers; -1: none."""
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """Of all optimizers."""
+        """The param_groups of all optimizers."""
         return [group for own in self.optimizers for group in own.param_groups]
 
     @property
     def leaves(self) -> list[torch.Tensor]:
-        """[number] what is stepped."""
+        """[number] tensors that are stepped, in the order of the groups."""
         return [leaf for group in self.groups for leaf in group["params"]]
 
     def of_group(self, group: int) -> torch.optim.Optimizer:
@@ -69,12 +72,12 @@ class BuiltOptimizers:
 
     @property
     def of_parameters(self) -> list[torch.optim.Optimizer | None]:
-        """[parameter] its optimizer."""
+        """[parameter] its optimizer; None: it is in no group."""
         return [self.of_group(group) if group >= 0 else None for group in self.group_of]
 
     @property
     def parameter_numbers(self) -> tuple[ParameterNumber, ...]:
-        """[parameter] where a file has its state; -1: nowhere."""
+        """[parameter] its number in a checkpoint file; -1: it has no state there."""
         if len(self.optimizers) == 1:
             return self.order
         counts = [sum(len(g["params"]) for g in own.param_groups) for own in self.optimizers]
@@ -85,10 +88,11 @@ class BuiltOptimizers:
 def build_optimizer(
     config: OptimizerConfig, layout: Layout, tensors: Sequence[torch.Tensor]
 ) -> BuiltOptimizers:
-    """The optimizers over `tensors`, one for each parameter of the layout, in registration order.
+    """Builds the job's optimizers over `tensors`, one tensor per parameter of the layout in
+    registration order.
 
-    Raises ConfigError for settings that torch refuses, a factory that does not work out, and
-    groups that do not fit the parameters.
+    Raises ConfigError for settings that torch refuses, for a factory that fails, and for groups
+    that do not match the parameters.
     """
     leaves = [t if isinstance(t, torch.nn.Parameter) else torch.nn.Parameter(t) for t in tensors]
     if config.factory is not None:

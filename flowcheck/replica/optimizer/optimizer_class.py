@@ -24,13 +24,14 @@ from flowcheck.replica.torch_without_compiler import skip_compiler_import
 skip_compiler_import()
 
 TORCH_NAMES = {"learning_rate": "lr"}
-"""Keys of ours that torch calls otherwise."""
+"""Keys of [optimizer] -> names of torch's arguments, where they differ."""
 IMPLEMENTATION_FLAGS = ("foreach", "fused")
-"""Arguments that `implementation` decides."""
+"""torch's arguments that the key `implementation` sets."""
 
 
 def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
-    """Raises ConfigError if this torch has no class of the name, or it cannot be followed."""
+    """The torch.optim class of the job's optimizer. Raises ConfigError if this torch version does
+    not have it, or if it cannot be followed."""
     name = config.name
     if refused := rule_named(name).refused:
         raise ConfigError("optimizer.name", config.name, refused)
@@ -43,7 +44,7 @@ def class_of(config: OptimizerConfig) -> type[torch.optim.Optimizer]:
 
 
 def torch_optimizer_classes() -> dict[str, type[torch.optim.Optimizer]]:
-    """Every class of torch.optim by its name in lower case."""
+    """All optimizer classes of torch.optim by lower-case name."""
     base = torch.optim.Optimizer
     return {
         key.lower(): kind
@@ -53,15 +54,15 @@ def torch_optimizer_classes() -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def rule_of_class(kind: type) -> OptimizerRule:
-    """What is known of torch's own object, however it was made. Of a class that a script derives
-    from torch's, nothing: its step may be any other."""
+    """The rule of torch's own class `kind`. For a subclass from a training script the rule of an
+    unknown optimizer, because its step may differ."""
     name = kind.__name__.lower()
     return rule_named(name) if torch_optimizer_classes().get(name) is kind else UNLISTED
 
 
 def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
-    """Keyword arguments of the class, without its groups'. Raises ConfigError for one it does not
-    take."""
+    """Keyword arguments for the optimizer class, without those of groups. Raises ConfigError for
+    an argument that it does not have."""
     takes = _takes(config)
     chosen = {key: config.kernels == key for key in IMPLEMENTATION_FLAGS}
     for key, wanted in chosen.items():
@@ -73,8 +74,7 @@ def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
 
 
 def group_arguments(config: OptimizerConfig, group: GroupConfig) -> dict[str, Any]:
-    """What one of torch's groups says of itself. Raises ConfigError as
-    `constructor_arguments`."""
+    """Settings of one param_group. Raises ConfigError as `constructor_arguments`."""
     return _stated(group, _takes(config), "optimizer.groups")
 
 
@@ -107,8 +107,8 @@ def _stated(
 
 
 def check_keys(config: OptimizerConfig) -> None:
-    """Raises ConfigError for a key of [optimizer] that the class does not have, which a checkpoint
-    of old may hold."""
+    """Raises ConfigError for a key of [optimizer] that the class does not have; a manifest of an
+    old checkpoint may contain one."""
     takes = _takes(config)
     for where, table in ((config, "optimizer"), *((g, "optimizer.groups") for g in config.groups)):
         for key in CLASS_ARGUMENTS:

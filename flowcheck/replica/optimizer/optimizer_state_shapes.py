@@ -1,9 +1,6 @@
-"""Which states the optimizer keeps for each parameter (dtype, shape), found by a trial step of
-torch on stand-in tensors.
-
-A throw-away step over stand-ins makes them: on the meta device where the rule allows it, else over
-one parameter at a time, so that no second copy of the model is needed to find out.
-"""
+"""The states that an optimizer keeps for each parameter (dtype, shape), found by a trial step of
+torch on stand-in tensors. The step runs on the meta device where the optimizer's rule allows it,
+else on one parameter at a time, so that no second copy of the model is needed."""
 
 from __future__ import annotations
 
@@ -25,32 +22,34 @@ from flowcheck.replica.torch_without_compiler import step_without_compiler
 from flowcheck.replica.user_code import error_text
 
 NUMBERS: dict[type, str] = {bool: "bool", int: "int", float: "float"}
-"""Python's own, which some optimizers count steps in."""
+"""Python number types that some optimizers use for counters, with their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateShape:
-    """One state of one parameter: a tensor, or a number of Python's (shape () then)."""
+    """One state of one parameter: a tensor, or a Python number (then shape is ())."""
 
     dtype: str
-    """torch's word without the prefix, or Python's."""
+    """torch's dtype name without the prefix, or a name of NUMBERS."""
     shape: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStateShapes:
-    """What torch keeps."""
+    """The states of all parameters."""
 
     kinds: tuple[dict[str, StateShape], ...]
-    """[parameter] by torch's names, in the order it makes them; {}: none, or in no group."""
+    """[parameter] {torch's name of the state: its shape}, in the order in which torch creates
+    them; {}: no state, or in no group."""
     exists_before_first_step: bool
-    """They are there before the first step (Adagrad)."""
+    """True: the optimizer creates its states before the first step (Adagrad)."""
 
 
 def optimizer_state_shapes(config: OptimizerConfig, layout: Layout) -> OptimizerStateShapes:
-    """layout: of what is stepped. Raises ConfigError for settings that torch refuses, now or in the
-    first step."""
+    """The states that the job's optimizer keeps. layout: of the tensors that the optimizer steps.
+    Raises ConfigError for settings that torch refuses, at construction or in the first step, and
+    for states of an unsupported type."""
     return _states_of(_Keyed(config, layout))
 
 
@@ -100,8 +99,8 @@ def _states_of(keyed: _Keyed) -> OptimizerStateShapes:
 
 
 SMALL_ELEMENTS = 1 << 18
-"""Elements. For so few a real step is tried first: torch loads its compiler for tensors without
-values. A choice: a real step of more costs time and memory."""
+"""Elements up to which a real step on CPU tensors is tried first, since torch loads its compiler
+for meta tensors. A choice: a real step on more elements costs time and memory."""
 
 
 def _stepped(
@@ -145,8 +144,8 @@ def _after_step(
 
 
 SMALL_SIZE = 3
-"""Of each dimension of a small stand-in. A choice: with more than one element no dimension is
-special to torch, and none of 1 is made larger."""
+"""Size of each dimension of a small stand-in tensor. A choice: no dimension of 1, which torch
+treats specially."""
 
 
 def _by_small_one(

@@ -32,14 +32,16 @@ _COMPARED = {
 }
 
 GroupMembers = tuple[tuple[int, ...], GroupConfig | None]
-"""Parameters by their place in registration order, and their table; None: [optimizer] itself."""
+"""(indices of the parameters in registration order, their table in the job file; None: [optimizer]
+itself)."""
 
 
 def assign_param_groups(
     config: OptimizerConfig, layout: Layout, members: Sequence[int]
 ) -> list[GroupMembers]:
-    """Every parameter of an optimizer in one group, in torch's order of groups. members: those it
-    is of. Raises ConfigError where a pattern names none of them, or two tables one."""
+    """The param_groups of one optimizer, in torch's order; each of its parameters is in exactly
+    one. members: indices of the optimizer's parameters. Raises ConfigError where a pattern matches
+    none of them, or two tables match one."""
     if not config.groups:
         return [(tuple(members), None)]
     owner = _owners(KEY, config.groups, layout, members)
@@ -56,8 +58,8 @@ def assign_param_groups(
 
 
 def parameters_of_optimizers(config: OptimizerConfig, layout: Layout) -> list[tuple[int, ...]]:
-    """[optimizer] the parameters of each that is stated, by their place in registration order.
-    Raises ConfigError as `assign_param_groups`, and for a parameter of none."""
+    """[optimizer] indices of its parameters, for all optimizers of the job. Raises ConfigError as
+    `assign_param_groups`, and for a parameter that no optimizer has."""
     every = range(len(layout.parameters))
     if not config.each:
         return [tuple(every)]

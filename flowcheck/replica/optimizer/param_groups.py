@@ -1,9 +1,6 @@
-"""What torch's param_groups hold before each step: learning rate, and whatever else a schedule
-changes.
-
-The trainer's own scheduler object is stepped over an optimizer of one-element stand-ins with the
-same groups, so that rates, momenta and betas are the very numbers of the trainer.
-"""
+"""Settings of torch's param_groups before each step: learning rate and everything else that a
+schedule changes. The trainer's own scheduler runs over an optimizer of one-element stand-ins with
+the same groups, so rates, momenta and betas have the trainer's exact bits."""
 
 from __future__ import annotations
 
@@ -44,15 +41,17 @@ from flowcheck.step_numbers import Step
 
 KEY = "optimizer.schedule"
 REFUSED = {"reducelronplateau": NEEDS_METRIC}
-"""Classes of torch.optim.lr_scheduler, in lower case, that no replica can follow, and why."""
+"""Lower-case names of torch.optim.lr_scheduler classes that a replica cannot follow, with the
+reason."""
 
 GroupSettings = dict[str, Any]
-"""Settings of one of torch's groups, without its parameters."""
+"""Settings of one param_group, without its parameters."""
 
 
 class ParamGroupSettings:
-    """Of one job. `events`: how often the script called scheduler.step() or passed by it, which
-    is once a step (`schedule_every` of them make one)."""
+    """The param_group settings of one job at any step. `events` counts how often the script
+    reached its scheduler, once per optimizer step; `schedule_every` events make one
+    scheduler.step()."""
 
     def __init__(self, config: OptimizerConfig, layout: Layout) -> None:
         """Raises ConfigError where torch or the user's code does not work out."""
@@ -76,19 +75,20 @@ class ParamGroupSettings:
         self._check()
 
     def settings_at(self, events: int) -> list[GroupSettings]:
-        """By torch's groups, of the step that follows so many events. Raises ConfigError where the
-        user's schedule gives no number."""
+        """[group] settings for the optimizer step after `events` events. Raises ConfigError where
+        the user's schedule fails or gives a rate that is not a finite number."""
         self._to(events)
         groups = self.built.groups
         return [{k: _own(v) for k, v in group.items() if k != "params"} for group in groups]
 
     def rate(self, events: int) -> float:
-        """Of the first group."""
+        """Learning rate of the first group after `events` events. Raises as `settings_at`."""
         self._to(events)
         return float(self.built.groups[0]["lr"])
 
     def schedulers(self, events: int) -> list[dict[str, Any] | None]:
-        """[optimizer] its scheduler's state_dict(); None without one."""
+        """[optimizer] state_dict() of its scheduler after `events` events; None: no scheduler.
+        Raises as `settings_at`."""
         self._to(events)
         return [None if own is None else own.state_dict() for own in self._schedulers]
 
@@ -129,14 +129,16 @@ class ParamGroupSettings:
 
 
 def scheduler_events(config: OptimizerConfig, step: Step, skipped: int) -> int:
-    """How often the script came past its scheduler in `step` steps of the stream."""
+    """Scheduler events in the first `step` steps of the job. skipped: steps that the loss scaler
+    skipped."""
     return step if config.schedule_when_skipped else step - skipped
 
 
 def optimizer_numbering(
     config: OptimizerConfig, layout: Layout
 ) -> tuple[ParameterNumber, ...] | None:
-    """[parameter] torch's number of it; None: all are of one group, in registration order."""
+    """[parameter] its number in torch's state_dict(); None: registration order in a single group.
+    Raises ConfigError as `build_optimizer`."""
     if config.factory is None and not config.groups and not config.each:
         return None
     return _stand_ins(config, layout).parameter_numbers

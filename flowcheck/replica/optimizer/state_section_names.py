@@ -1,5 +1,5 @@
-"""Names of the replica's flat arrays (sections), and the fingerprint of the optimizer's
-settings. No torch."""
+"""Names of the replica's flat arrays (sections), and the fingerprint of the optimizer's settings.
+Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.replica.user_code import plain_text
 
 PARAMETERS = "parameters"
-"""The section that holds the parameters, as the model has them."""
+"""Section of the parameters in the model's dtype."""
 STEP_COUNT = "step"
-"""Counters of torch's, one for each parameter: float32, as torch keeps them (optimizer.py,
-_get_scalar_dtype)."""
+"""Section of torch's step counters: one float32 per parameter, as torch keeps them
+(torch/optim/optimizer.py, _get_scalar_dtype)."""
 STEPPED = "stepped"
-"""One float32 for each parameter, 1 where torch keeps a state of it: it makes it in the first step
-that it takes, and of what never had a gradient it has none. Without an optimizer: the step that a
-parameter is of."""
+"""Section with one float32 per parameter: 1 if torch has a state for it. torch creates the state
+in the first step of the parameter; a parameter that never had a gradient has none. Without an
+optimizer: the step that the parameter's value belongs to."""
 MASTER = "master"
-"""The parameters in the type they are stepped in, where that is another."""
+"""Section of the master weights, if they have another dtype than the model."""
 AVERAGE = "average"
-"""Their moving averages."""
+"""Section of the moving averages of the parameters."""
 AVERAGED = "n_averaged"
-"""How often those were updated (torch.optim.swa_utils.AveragedModel)."""
+"""Section of the averages' update counter (torch.optim.swa_utils.AveragedModel, n_averaged)."""
 SCALER = "scaler"
-"""The loss scale's own, SCALER_NUMBERS as float64."""
+"""Section of the loss scaler: SCALER_NUMBERS as float64."""
 SCALER_NUMBERS = ("scale", "growth_tracker", "skipped")
-"""torch.amp.GradScaler's two, and how many steps of the stream were none of the optimizer's."""
+"""torch.amp.GradScaler's scale and growth tracker, and the number of steps it skipped."""
 REPLICA_SECTIONS = (PARAMETERS, STEPPED, MASTER, AVERAGE, AVERAGED, SCALER)
-"""Sections that are no states of torch's optimizer."""
+"""Sections that are not states of torch's optimizer."""
 
 GradientMask = np.ndarray | None
 """[parameters] bool: those that have a gradient in a step; None: all."""
 
 
 def fingerprint(config: OptimizerConfig) -> bytes:
-    """16 bytes that change with any setting; one that is as it is by default says nothing, so that
-    a new kind of setting is none to a replica that was made before there was one."""
+    """16 bytes (XXH3-128 of the JSON) that change with each optimizer setting. Settings at their
+    default are left out, so that a setting added in a later release does not change existing
+    fingerprints."""
     blank = {f.name: f.default for f in msgspec.structs.fields(OptimizerConfig)}
     stated = {
         key: value
@@ -50,7 +51,8 @@ def fingerprint(config: OptimizerConfig) -> bytes:
 
 
 def writes_gradient(config: OptimizerConfig) -> bool:
-    """Whether the gradient may be changed: divided, scaled in place, or by the rule itself."""
+    """Whether a step may change the gradient array: by division, in-place scaling or clipping, or
+    in the optimizer itself."""
     changed = (config.clip_norm, config.clip_value, config.scaler)
     if config.gradient_divisor != 1.0 or any(each is not None for each in changed):
         return True

@@ -1,5 +1,5 @@
-"""Which flat arrays (sections) a copy of the replica has for this optimizer, and which tensor
-lies where in them."""
+"""The flat arrays (sections) of a replica's copy for the job's optimizer, and the position of each
+tensor in them."""
 
 from __future__ import annotations
 
@@ -38,26 +38,28 @@ from flowcheck.replica.state_digest import NamedArray
 from flowcheck.replica.state_file.file_header import Description, EntryPer, Section, TensorPlace
 
 PLACE_ALIGN = 64
-"""Bytes: a cache line, and torch's own alignment of a tensor."""
+"""Alignment of tensors in bytes: a cache line, as in torch."""
 _OF_PYTHON = frozenset(NUMBERS.values())
 
 
 class StoredState(NamedTuple):
-    """One state of one parameter, in place."""
+    """One state of one parameter, in place in its section."""
 
     tensor: torch.Tensor
     number: str = ""
-    """Python's word where the optimizer keeps a number and no tensor."""
+    """Name of a Python number type (NUMBERS in optimizer_state_shapes.py); "": the state is a
+    tensor."""
 
     @property
     def value(self) -> torch.Tensor | int | float | bool:
-        """As torch has it."""
+        """The state as torch's optimizer keeps it: a tensor, or a Python number."""
         return self.tensor.item() if self.number else self.tensor
 
 
 def describe_sections(layout: Layout, config: OptimizerConfig, leaves_out: bool) -> list[Section]:
-    """The sections of a copy; states in the order in which torch makes them. leaves_out: steps may
-    leave out parameters. Raises ConfigError for settings that torch refuses."""
+    """The sections of a copy; optimizer states are in the order in which torch creates them.
+    leaves_out: steps may omit parameters. Raises ConfigError for settings that torch refuses,
+    StateError where a state has a reserved name."""
     made = [Section(PARAMETERS, layout.numpy_dtype, layout.elements)]
     if not config.computes_steps:
         return [*made, _each(STEPPED, layout, "float32")] if leaves_out else made
@@ -117,8 +119,9 @@ def _lies_so(kind: StateShape, stride: tuple[int, ...]) -> bool:
 
 
 def named_tensors(description: Description, arrays: Mapping[str, np.ndarray]) -> list[NamedArray]:
-    """Every tensor of a copy: "weight", "weight/exp_avg", ...; then what is one number a parameter,
-    or of the whole, each an array: "step", "stepped", ..."""
+    """(name, array) of each tensor of a copy: "weight", "weight/exp_avg", ...; then arrays with
+    one number per parameter or for the whole replica: "step", "stepped", ... arrays: by section
+    name."""
     layout = description.layout
     tensors: list[NamedArray] = []
     for section in description.sections:
@@ -140,14 +143,15 @@ def named_tensors(description: Description, arrays: Mapping[str, np.ndarray]) ->
 
 
 def layout_of_section(section: Section, layout: Layout) -> Layout:
-    """The layout of a section of elements."""
+    """The layout of a section with one entry per element."""
     return layout.relaid(section.holds) if section.holds else layout
 
 
 def tensors_of_section(
     description: Description, arrays: Mapping[str, np.ndarray], name: str
 ) -> list[torch.Tensor] | None:
-    """[parameter] of a section of elements, with the trainer's strides; None: there is none."""
+    """[parameter] tensors of a section with one entry per element, in place and with the trainer's
+    strides; None: no such section."""
     for section in description.sections:
         if section.name == name:
             own = layout_of_section(section, description.layout)
@@ -158,8 +162,8 @@ def tensors_of_section(
 def stored_states(
     description: Description, arrays: Mapping[str, np.ndarray]
 ) -> list[dict[str, StoredState]]:
-    """[parameter] what torch keeps of each by torch's names, in place, whether it was ever stepped
-    or not."""
+    """[parameter] {torch's name: state}, in place, whether or not the parameter was ever
+    stepped."""
     found: list[dict[str, StoredState]] = [{} for _ in description.layout.parameters]
     for section in description.sections:
         array = arrays[section.name]
@@ -192,7 +196,8 @@ def _typed(array: np.ndarray, dtype: str) -> torch.Tensor:
 def has_state_mask(
     description: Description, arrays: Mapping[str, np.ndarray], *, stepped: bool
 ) -> np.ndarray:
-    """[parameters] bool: does torch keep a state of them? stepped: a step was applied at all."""
+    """[parameters] bool: whether torch has a state for it. stepped: at least one step was
+    applied."""
     if STEPPED in arrays:
         return arrays[STEPPED] > 0
     if not stepped:

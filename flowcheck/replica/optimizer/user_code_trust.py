@@ -1,5 +1,5 @@
-"""Which user code may run: code that a job file states is called, code that only a checkpoint's
-manifest names is not: whoever made that may be anybody."""
+"""Which user code may run. Code that the job file names is called. Code that only a checkpoint's
+manifest names is not, because anybody may have written that checkpoint."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _KEYS = ("factory", "schedule", "rounding")
 _ARGUMENTS = {"factory": "factory_arguments", "schedule": "schedule_arguments"}
 
 CodeReference = tuple[str, str, bytes]
-"""Key, "file.py:function", the arguments it is called with."""
+"""(key in the job file, "file.py:function", its arguments as JSON)."""
 
 
 def with_untrusted_code(config: OptimizerConfig) -> OptimizerConfig:
-    """The same configuration, whose code nobody calls."""
+    """The same configuration with all its code references marked as untrusted, so that they are
+    not called."""
     return _worded(config, UntrustedCode)
 
 
 def with_trusted_code(config: OptimizerConfig, by: OptimizerConfig | None) -> OptimizerConfig:
-    """The same configuration; code of it that `by` states with the same arguments is run
-    again. by: of a job file; None: whoever asks vouches for all of it."""
+    """The same configuration with trusted code references, if `by` has all of them with the same
+    arguments; else unchanged. by: configuration of a job file; None: the caller trusts all of
+    them."""
     stated = None if by is None else set(_named(by))
     if stated is not None and not stated >= set(_named(config)):
         return config
@@ -37,7 +39,7 @@ def with_trusted_code(config: OptimizerConfig, by: OptimizerConfig | None) -> Op
 
 
 def names_untrusted_code(config: OptimizerConfig) -> bool:
-    """Whether it names code that is not run, for nobody here states it."""
+    """Whether the configuration names code that is not trusted."""
     return any(isinstance(text, UntrustedCode) for _, _, text in _texts(config))
 
 

@@ -1,1 +1,2 @@
-"""One optimizer step over the flat state: by our C kernel where the rule fits, else by torch."""
+"""One optimizer step over the flat state: in FlowCheck's C kernel if the optimizer allows it, else
+in torch."""

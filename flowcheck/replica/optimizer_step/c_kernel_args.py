@@ -1,5 +1,5 @@
-"""Which optimizers the C kernel can step here, and the table of arguments it gets, a row for each
-tensor (optimizer_rules/c_kernel_rules.py has the rows)."""
+"""Which optimizers the C kernel can step on this machine, and its table of arguments, one row per
+tensor (optimizer_rules/c_kernel_rules.py computes the rows)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from flowcheck.replica.optimizer_step import cuda_arithmetic
 from flowcheck.replica.param_layout import Layout
 
 GroupsWithMembers = Sequence[tuple[dict[str, Any], Sequence[int] | np.ndarray]]
-"""torch's parameter groups as they stand before the step, and the parameters each is for, by their
-number in registration order."""
+"""(settings, members) of each param_group before the step; members: indices of its parameters in
+registration order."""
 
 ROOT_NAMES = {
     int(lib.FC_STEP_ROOT_EXACT): "exact",
@@ -40,14 +40,15 @@ STEP_ROW = np.dtype(
         )
     ]
 )
-"""struct fc_step_row."""
+"""dtype of `struct fc_step_row` (dpdk_ext/step/fc_step.h)."""
 assert STEP_ROW.itemsize == ffi.sizeof("struct fc_step_row")
 
 
 def why_no_c_kernel(
     optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
 ) -> Finding | None:
-    """Why torch itself must apply the steps of this optimizer; None where C may."""
+    """Why torch must apply the steps of this optimizer; None: the C kernel can. layout: of the
+    replica. arithmetic: rounding of the trainer's kernels."""
     rule = rule_of_class(type(optimizer))
     if rule.c_kernel is None:
         return findings.NO_KERNEL(type(optimizer).__name__)
@@ -73,23 +74,25 @@ def why_no_c_kernel(
 
 
 def cpu_assumptions(optimizer: torch.optim.Optimizer) -> tuple[Finding, ...]:
-    """What no frame shows of a CPU's arithmetic."""
+    """Assumptions about a CPU trainer's arithmetic that no packet can confirm."""
     return (findings.SQUARE_ROOTS(),) if rule_of_class(type(optimizer)).square_roots else ()
 
 
 def fuses() -> bool:
-    """Whether torch's CPU kernels contract a multiplication and an addition: those for AVX2 and
-    AVX-512 do, the ones for every x86 do not (ATEN_CPU_CAPABILITY)."""
+    """Whether torch's CPU kernels contract multiplication and addition to one fma. Those for AVX2
+    and AVX-512 do, the default x86 kernels do not (ATEN_CPU_CAPABILITY)."""
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 @cache
 def square_root_kind() -> int | None:
-    """Which of C's square roots gives the bits of torch's, tried on `_probes`; None: none.
+    """Number of the C square root that gives the same bits as torch's on all `_probes`; None: none
+    does.
 
-    torch hands them to MKL (aten/src/ATen/cpu/vml.h), which takes Newton's step on an estimate: on
-    that of AVX-512 with fma on Intel's CPUs that have it, one in 170 is a bit off there; on the
-    CPU's own of 12 bits on another maker's, where every seventh is.
+    torch uses MKL for square roots (aten/src/ATen/cpu/vml.h), which refines an estimate by a
+    Newton step. With AVX-512 and fma on Intel CPUs it starts from that instruction set's estimate,
+    and one result in 170 is one ulp off; on another vendor's CPUs it starts from a 12-bit
+    estimate, and every seventh is off.
     """
     values = _probes()
     own = torch.from_numpy(values).sqrt().numpy().view(np.uint32)
@@ -102,7 +105,7 @@ def square_root_kind() -> int | None:
 
 
 def square_root_name() -> str:
-    """`square_root_kind` in a word: what a recording says of the CPUs it was made on."""
+    """Name of this machine's square root, as stored with a recording."""
     kind = square_root_kind()
     return "unknown" if kind is None else ROOT_NAMES[kind]
 
@@ -135,7 +138,7 @@ def _probes() -> np.ndarray:
 
 
 def c_square_roots(values: np.ndarray, kind: int) -> np.ndarray:
-    """C's square roots. values: [n] float32."""
+    """Square roots by the C kernel. values: [n] float32; kind: as `square_root_kind`."""
     found = np.empty_like(values)
     pointers = (ffi.cast("float *", a.ctypes.data) for a in (values, found))
     lib.fc_step_roots(*pointers, values.size, kind)
@@ -153,13 +156,18 @@ def kernel_args(
     scale: float | None = None,
     arithmetic: Arithmetic = Arithmetic.CPU,
 ) -> np.ndarray:
-    """[parameters] of STEP_ROW: what the next step does to each.
+    """[parameters] of dtype STEP_ROW: arguments of the next step.
 
-    optimizer: one that `why_no_c_kernel` says nothing of; steps: [parameters] float32, its
-    counters before it, None where it counts none; held: [parameters] bool, those that have an
-    optimizer state; used: those that have a gradient; divisor, scale: of the gradient, before all
-    else; arithmetic: whose rounding the elements get. Raises OverflowError where a setting is more
-    than float32 holds.
+    optimizer: one that `why_no_c_kernel` accepts.
+    groups: its param_groups and their members.
+    steps: [parameters] float32, step counters before the step; None: the optimizer has none.
+    held: [parameters] bool, those that have an optimizer state.
+    used: [parameters] bool, those that have a gradient.
+    divisor, scale: the gradient is divided by and multiplied with these first; scale None: not
+    multiplied.
+    arithmetic: rounding of the trainer's kernels.
+
+    Raises OverflowError where a setting exceeds float32.
     """
     table = np.zeros(len(used), STEP_ROW)
     kernel = C_KERNELS[_kernel_of(optimizer)]
@@ -182,8 +190,8 @@ def double_kernel_args(
     parameters: int,
     arithmetic: Arithmetic,
 ) -> np.ndarray | None:
-    """[parameters] of cuda_arithmetic.STEP_DOUBLES: what stays double in the arithmetic that needs
-    it; else None. optimizer: as `kernel_args` has it."""
+    """[parameters] of dtype STEP_DOUBLES (cuda_arithmetic.py): settings in double, for the
+    arithmetic that needs them; None: `arithmetic` does not. optimizer: as in `kernel_args`."""
     if arithmetic is not Arithmetic.CUDA_FUSED_WIDE:
         return None
     table = np.zeros(parameters, cuda_arithmetic.STEP_DOUBLES)

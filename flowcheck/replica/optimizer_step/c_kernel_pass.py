@@ -15,19 +15,20 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.worker_threads import tensor_blocks, thread_number, thread_of_piece
 
 ITEM = np.dtype([("first", "u8"), ("elements", "u8"), ("row", "u4"), ("reserved", "u4")])
-"""struct fc_step_item."""
+"""dtype of `struct fc_step_item` (dpdk_ext/step/fc_step.h): one block of one tensor."""
 assert ITEM.itemsize == ffi.sizeof("struct fc_step_item")
 ELEMENT_BYTES = 4
 ALONE_ELEMENTS = 1 << 15
-"""Elements. So few take no longer than it takes to wake a thread: tens of microseconds."""
+"""Elements up to which one thread does a pass: it takes no longer than waking a second thread,
+tens of microseconds."""
 _BYTES = state_digest.DIGEST_BYTES
 
 
 class KernelPlan:
-    """The blocks of a float32 layout's tensors, each of which has a digest of its own."""
+    """The blocks of all tensors of a float32 layout. Each block has its own digest."""
 
     def __init__(self, layout: Layout, sections: Sequence[str]) -> None:
-        """sections: those of one element per element of the layout, parameters first."""
+        """sections: names of those with one entry per element of the layout, parameters first."""
         self.sections = tuple(sections)
         cut = tensor_blocks(layout, ELEMENT_BYTES, state_digest.BLOCK_BYTES)
         self.items = np.array([(*each, 0) for each in cut], ITEM)
@@ -49,9 +50,15 @@ class KernelPlan:
         gradient: np.ndarray,
         wide: np.ndarray | None = None,
     ) -> KernelPass:
-        """A pass of which nothing is done yet. table: [parameters] of
-        c_kernel_args.STEP_ROW; gradient: [elements] float32, read as its parameters are stepped;
-        wide: [parameters] of cuda_arithmetic.STEP_DOUBLES, where rows ask for it."""
+        """Prepares a pass over all blocks.
+
+        table: [parameters] of dtype STEP_ROW (c_kernel_args.py).
+        root: number of the square root, as `square_root_kind`.
+        source, target: {section: flat float32 array} before and after the step.
+        gradient: [elements] float32; read when its parameters are stepped.
+        wide: [parameters] of dtype STEP_DOUBLES (cuda_arithmetic.py); None: the arithmetic does
+        not need it.
+        """
         found = np.zeros((len(self.items), len(self.sections), state_digest.DIGEST_BYTES), np.uint8)
         job = ffi.new("struct fc_step_job *")
         job.rows = _at("struct fc_step_row *", table)
@@ -66,11 +73,11 @@ class KernelPlan:
         return KernelPass(self, job, found, (table, gradient, source, target, wide))
 
     def of(self, parameters: Sequence[int]) -> np.ndarray:
-        """[..] the items of parameters."""
+        """Indices of the items of these parameters."""
         return np.flatnonzero(np.isin(self.items["row"], parameters))
 
     def owners(self, threads: int) -> np.ndarray:
-        """[item] the thread that it is of."""
+        """[item] number of the thread that steps it."""
         if len(self._owners) == 0 or self._threads != threads:
             self._owners, self._threads = (
                 thread_of_piece(self.elements * ELEMENT_BYTES, threads),
@@ -79,7 +86,7 @@ class KernelPlan:
         return self._owners
 
     def digests(self, found: np.ndarray) -> list[bytes]:
-        """As `KernelPass.digests`; found: [item][section][16]."""
+        """As `KernelPass.digests`. found: uint8 [item][section][16]."""
         made: list[bytes] = []
         for place in range(len(self.sections)):
             own = np.empty((self._parameters, _BYTES), np.uint8)
@@ -93,7 +100,7 @@ class KernelPlan:
 
 
 class KernelPass:
-    """A pass that is being made, some parameters after the other."""
+    """A pass in progress; parameters can be stepped in several calls."""
 
     def __init__(
         self,
@@ -114,8 +121,8 @@ class KernelPass:
         *,
         joins: bool = False,
     ) -> None:
-        """Those items that are not done yet; None: all that are left. joins: the caller is the
-        first of the threads (worker_threads.py)."""
+        """Steps the items that are not done yet. items: indices; None: all. joins: the calling
+        thread is one of the `threads` (worker_threads.py)."""
         wanted = self._left if items is None else self._left & _mask(items, len(self._left))
         chosen = np.flatnonzero(wanted).astype(np.uint32)
         if not chosen.size:
@@ -140,8 +147,8 @@ class KernelPass:
         return job, chosen
 
     def digests(self) -> list[bytes]:
-        """Every tensor's, those of the parameters first, as `digest.tensor_digests` gives them;
-        all items are done."""
+        """Digests of all tensors, those of the parameters first, as `state_digest.tensor_digests`.
+        All items must be done."""
         assert not self._left.any()
         return self._flat.digests(self._found)
 

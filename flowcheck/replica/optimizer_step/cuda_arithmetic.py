@@ -1,5 +1,5 @@
-"""Whose rounding the steps of a trainer on a GPU have: which of torch's CUDA kernels takes them,
-and what that rests on."""
+"""Which of torch's CUDA kernels a GPU trainer's steps run in, and thereby how they round; and the
+assumptions of that."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic, CKernelRule
 
 FLOAT_FUSED_SINCE = (2, 11)
-"""The release of torch whose fused Adam computes in float32 with std::fma; adam_math before takes
-its settings as double (headers of the wheels 2.6.0 to 2.13.0)."""
+"""First torch release whose fused Adam computes in float32 with std::fma; earlier ones pass
+settings to adam_math as double (headers of the wheels 2.6.0 to 2.13.0)."""
 READ = "2.6.0 and 2.13.0"
-"""Releases whose compiled kernels were read."""
+"""torch releases whose compiled kernels were disassembled."""
 
 STEP_DOUBLES = np.dtype(
     [
@@ -23,15 +23,19 @@ STEP_DOUBLES = np.dtype(
         for name in ("decay", "weight_decay", "beta1", "beta1_rest", "beta2", "beta2_rest", "eps")
     ]
 )
-"""struct fc_step_wide."""
+"""dtype of `struct fc_step_wide` (dpdk_ext/step/fc_step.h)."""
 assert STEP_DOUBLES.itemsize == ffi.sizeof("struct fc_step_wide")
 
 
 def arithmetic_of(
     device: str, optimizer: torch.optim.Optimizer, torch_version: str | None
 ) -> Arithmetic:
-    """Of torch's own object, made as the trainer makes it. torch_version: the trainer's, "2.10.0";
-    None: a newest one."""
+    """The arithmetic of the trainer's optimizer.
+
+    device: "cpu" or "cuda".
+    optimizer: torch's object with the trainer's settings.
+    torch_version: the trainer's release, such as "2.10.0"; None: the newest known.
+    """
     if device == "cpu":
         return Arithmetic.CPU
     group = optimizer.param_groups[0]
@@ -44,7 +48,8 @@ def arithmetic_of(
 
 
 def why_no_cuda_kernel(optimizer: torch.optim.Optimizer, kernel: CKernelRule) -> Finding | None:
-    """Why the operations read off the kernels are not those of these settings; None: they are."""
+    """Why the known arithmetic of the CUDA kernels does not apply to these settings; None: it
+    does. kernel: rule of the C kernel."""
     for group in optimizer.param_groups:
         if why := kernel.unfit_on_cuda(group):
             return why
@@ -55,7 +60,8 @@ def why_no_cuda_kernel(optimizer: torch.optim.Optimizer, kernel: CKernelRule) ->
 def cuda_assumptions(
     arithmetic: Arithmetic, unfit: Finding | None, *, clips: bool
 ) -> tuple[Finding, ...]:
-    """What no frame shows of a GPU's arithmetic. unfit: why C does not apply the steps."""
+    """Assumptions about a GPU trainer's arithmetic that no packet can confirm. unfit: why torch
+    and not the C kernel applies the steps; None: C does. clips: the job clips by norm."""
     if unfit is not None:
         return (findings.CPU_FOR_GPU(unfit),)
     told = [findings.GPU_KERNELS(kernels=arithmetic, releases=READ)]

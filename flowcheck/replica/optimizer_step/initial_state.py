@@ -22,7 +22,8 @@ from flowcheck.replica.state_file.file_header import Description
 def initial_arrays(
     config: OptimizerConfig, description: Description, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """{section: flat array} of step 0. weights: [layout.elements], the parameters."""
+    """{section: flat array} of a replica before its first step. weights: [layout.elements], the
+    initial parameters."""
     arrays = {s.name: np.zeros(s.elements, s.dtype) for s in description.sections}
     arrays[PARAMETERS] = weights
     if not config.computes_steps:

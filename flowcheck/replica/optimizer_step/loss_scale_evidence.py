@@ -1,10 +1,8 @@
-"""Whether the loss scale that a stated GradScaler predicts shows in the gradients' size.
-
-A growth or a backoff multiplies all gradients from one step to the next; what the model does to
-them from step to step is noise, whose size the steps between tell. Only a change that stands far
-out of it says anything, and no single one decides. The scale itself is not told: all gradients
-multiplied by one number look as well.
-"""
+"""Compares the loss scale that the stated GradScaler predicts with the size of the gradients on
+the wire. Each growth or backoff multiplies all gradients from one step to the next. Other changes
+from step to step are noise; its size is estimated from the steps between. Only a change well above
+the noise counts, and several are needed. The scale itself cannot be observed: a constant factor on
+all gradients looks the same."""
 
 from __future__ import annotations
 
@@ -19,49 +17,49 @@ from flowcheck.findings.catalog.step_arithmetic import SCALE_CHANGES
 from flowcheck.findings.finding import Finding
 
 SIDE = 8
-"""Steps on either side of a change whose levels are compared, by their medians. A choice: more is
-less noisy, and leaves fewer changes that stand alone."""
+"""Steps on each side of a change; the medians of their levels are compared. A choice: more are
+less noisy, and leave fewer changes that are isolated."""
 NOISES = 64
-"""Newest changes of level without a change of scale that tell the noise. A choice: more is
-steadier, fewer follow the training sooner."""
+"""Number of newest level changes without a change of scale that estimate the noise. A choice: more
+are steadier, fewer adapt sooner."""
 NOISES_LEAST = 16
-"""Of them that must be there before a change is judged. A choice: more judges later."""
+"""Least number of such level changes before a change of scale is judged. A choice: more judge
+later."""
 FAR = 8.0
-"""Standard deviations of that noise that a change must exceed, to be told from none. A choice on
-the safe side: a wrong contradiction would discredit a right job file, a missed one waits for the
-next change."""
+"""Standard deviations of the noise that a change must exceed to count. A choice on the safe side:
+a wrong contradiction would discredit a correct job file, a missed one is found at the next change.
+"""
 NEAR = 4.0
-"""Standard deviations within which a level counts as predicted: half of FAR, so that a change is
-never near both of two predictions."""
+"""Standard deviations within which a level equals a prediction: half of FAR, so that it never
+equals both predictions."""
 NOISE_LEAST = 0.01
-"""Least standard deviation of the noise that is believed, in the levels' own unit (logarithm to
-base 2). A choice: quieter samples are chance."""
+"""Least standard deviation of the noise, in log2. A choice: a smaller estimate is chance."""
 ENOUGH = 3
-"""Changes that contradict the rule, before it is said. A choice: no single one decides; more says
-it later."""
+"""Changes against the prediction before it counts as contradicted. A choice: one is not enough;
+more report it later."""
 
 
 class ScaleEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen since the job is followed."""
+    """Number of changes of scale since the job is followed, by result."""
 
     shown: int = 0
-    """Changes of scale that the rule predicts and the gradients have."""
+    """Predicted, and visible in the gradients."""
     missing: int = 0
-    """That they have not."""
+    """Predicted, but not visible in the gradients."""
     unclear: int = 0
-    """That noise or other changes beside them hide."""
+    """Predicted, but hidden by noise or by other changes nearby."""
     unpredicted: int = 0
-    """Growths that the gradients have and the rule does not predict."""
+    """Growths that are visible in the gradients but not predicted."""
 
     @property
     def contradicted(self) -> bool:
-        """Too often to be chance."""
+        """Whether the observations contradict the stated GradScaler too often for chance."""
         against = self.missing + self.unpredicted
         return against >= ENOUGH and against > self.shown
 
     @property
     def summary(self) -> Finding:
-        """The counts."""
+        """The counts as a finding."""
         return SCALE_CHANGES(
             predicted=self.shown + self.missing + self.unclear,
             shown=self.shown,
@@ -72,14 +70,15 @@ class ScaleEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_scale_evidence(file: Path) -> ScaleEvidence | None:
-    """What was counted there; None: nothing yet."""
+    """The counts in a file; None: no file yet. Raises msgspec.DecodeError for a file of another
+    kind."""
     with suppress(FileNotFoundError):
         return msgspec.json.decode(file.read_bytes(), type=ScaleEvidence)
     return None
 
 
 class ScaleObserver:
-    """Steps whose gradients were finite, in order."""
+    """Takes the steps with finite gradients in order and counts changes of scale."""
 
     def __init__(self, growth_log2: float, tally: ScaleEvidence | None = None) -> None:
         """growth_log2: of the factor a scale grows by; tally: of a process before."""
@@ -92,8 +91,8 @@ class ScaleObserver:
         self.tally = tally or ScaleEvidence()
 
     def add(self, level_log2: float, scale_log2: float) -> bool:
-        """A step: how large its gradients are, as they were reduced, and their scale as predicted.
-        Whether the tally is another now."""
+        """Adds a step; returns whether the counts changed. level_log2: log2 of the size of its
+        gradients as reduced; scale_log2: log2 of the predicted scale."""
         changed = 0.0 if self._scale_log2 is None else scale_log2 - self._scale_log2
         self._scale_log2 = scale_log2
         self._levels.append((level_log2 - scale_log2, changed))

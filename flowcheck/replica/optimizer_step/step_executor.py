@@ -1,5 +1,5 @@
-"""Executes a step from the committed copy into another: in one pass of C where the optimizer
-fits, else by torch on a copy of it."""
+"""Executes a step from the committed copy of the state into another copy: in one pass of the C
+kernel if the optimizer allows it, else with torch on a copy of the state."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ from flowcheck.step_numbers import Step
 
 
 class StepInProgress(Protocol):
-    """A step that is being made in a copy nobody reads."""
+    """A step that is written to a copy which is not visible to readers yet."""
 
     def apply(self, parameters: Sequence[int]) -> None:
-        """Steps those whose gradients are there, where they can be stepped alone."""
+        """Steps these parameters, whose gradients are complete, if they can be stepped before the
+        others."""
 
     def finish(self) -> list[bytes]:
-        """What is left; every tensor's digest, in the order of `named_tensors`."""
+        """Steps all remaining parameters. Returns the digest of every tensor, in the order of
+        `named_tensors`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class _TorchStep:
 
 
 class StepExecutor:
-    """Applies the steps of one state file."""
+    """Executes the steps of one state file."""
 
     def __init__(
         self, state: StateFile, optimizer: OptimizerConfig, workers: WorkerThreads | None = None
@@ -86,7 +88,7 @@ class StepExecutor:
         self._optimizer, self._description = optimizer, state.description
         self._layout = state.description.layout
         self.inner = stepped_layout(optimizer, self._layout)
-        """The layout of what the optimizer steps, in which gradients are taken."""
+        """Layout of the tensors that the optimizer steps, in whose dtype it reads gradients."""
         self._sections = [state.sections(copy) for copy in range(state.copies)]
         self._whole = [state.bytes_of_copy(copy) for copy in range(state.copies)]
         self._steppers = [
@@ -96,7 +98,7 @@ class StepExecutor:
         self._threads, self._pool = workers.pool()
         self._joins = workers.caller_steps
         self.arithmetic = self._arithmetic()
-        """Whose rounding the trainer's steps have."""
+        """Rounding of the trainer's kernels."""
         self.why_torch_steps = self._why_not_one_pass()
         """Why torch applies the steps; None where C does."""
 
@@ -123,7 +125,7 @@ class StepExecutor:
 
     @property
     def assumptions(self) -> tuple[Finding, ...]:
-        """What the arithmetic rests on that no frame shows."""
+        """Assumptions about the trainer's arithmetic that no packet can confirm."""
         first, clips = self._steppers[0], self._optimizer.clip_norm is not None
         if isinstance(first, WeightsOnlyStepper):
             return ()
@@ -146,12 +148,12 @@ class StepExecutor:
         return ParamGroupSettings(self._optimizer, self.inner)
 
     def parameters(self, copy: int) -> Tensors:
-        """Of a copy, in place."""
+        """[parameter] tensors of a copy, in place. copy: its number in the state file."""
         return self._steppers[copy].parameters
 
     @property
     def applies_early(self) -> bool:
-        """Whether parameters may be stepped before the gradients of the others are there."""
+        """Whether a parameter can be stepped before the gradients of all others are complete."""
         config = self._optimizer
         alone = config.clip_norm is None and config.gradient_divisor == 1.0
         return self.why_torch_steps is None and alone and self._layout.gradient_dtype is None
@@ -165,8 +167,17 @@ class StepExecutor:
         has_state: bool,
         used: GradientMask,
     ) -> StepInProgress:
-        """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
-        it was reduced; has_state: a step was applied before."""
+        """Prepares `step`; its result is written when the returned object's apply() and finish()
+        are called.
+
+        good: number of the copy with the state before the step.
+        other: number of the copy to write.
+        gradient: flat [inner.elements], as it was reduced.
+        has_state: at least one step was applied before.
+        used: [parameters] bool, those that have a gradient; None: all.
+
+        Raises ConfigError where the schedule fails.
+        """
         stepper = self._steppers[other]
         if self.why_torch_steps is not None or isinstance(stepper, WeightsOnlyStepper):
             return _TorchStep(lambda: self._by_torch(step, good, other, gradient, has_state, used))
@@ -237,11 +248,12 @@ class StepExecutor:
         return gradient, 1.0, clip_factor(own, config.clip_norm, threads=config.torch_threads)
 
     def digests(self, copy: int) -> list[bytes]:
-        """Of every tensor of a copy, read once."""
+        """Digests of all tensors of a copy, in the order of `named_tensors`."""
         named = named_tensors(self._description, self._sections[copy])
         return tensor_digests((array for _, array in named), self._pool)
 
     def close(self) -> None:
+        """Stops the threads and releases the state file's memory."""
         self._pool.shutdown()
         self._steppers, self._sections, self._whole = [], [], []
 

@@ -1,9 +1,7 @@
-"""Steps of the trainer's optimizers run by torch itself, in place on the replica's memory.
-
-Which arithmetic runs (for-loop, foreach, fused) decides the last bits, so it is stated, never
-guessed. torch makes its state lazily and sometimes replaces a tensor instead of writing into it;
-`step` makes sure that after it everything lies in our memory.
-"""
+"""Steps of the trainer's optimizers in torch, in place on the replica's memory. The implementation
+(for-loop, foreach, fused) decides the last bits, so the job file states it. torch creates states
+lazily and sometimes replaces a tensor instead of writing into it; after `step` all states are in
+the replica's memory again."""
 
 from __future__ import annotations
 
@@ -73,18 +71,18 @@ class InPlaceTorchOptimizers:
 
     @property
     def steps_all(self) -> bool:
-        """Every parameter is in one of torch's groups."""
+        """Whether every parameter is in a param_group."""
         return all(number >= 0 for number in self._order)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """torch's own, the first, its groups as `step` or `set_groups` left them."""
+        """torch's first optimizer, with the group settings of the last `step` or `set_groups`."""
         return self.optimizers[0]
 
     @property
     def groups(self) -> list[tuple[dict[str, Any], np.ndarray]]:
-        """torch's groups of all optimizers, and the parameters of each by their place in
-        registration order."""
+        """(settings, indices of its parameters in registration order) of each param_group of all
+        optimizers."""
         return list(zip(self._stated, self._members, strict=True))
 
     @property
@@ -97,8 +95,8 @@ class InPlaceTorchOptimizers:
         return [np.array([place[id(p)] for p in g["params"]], np.intp) for g in self._stated]
 
     def set_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Settings of torch's groups in the step that follows
-        (`ParamGroupSettings.settings_at`)."""
+        """Sets the settings of all param_groups for the next step. groups: as
+        `ParamGroupSettings.settings_at`."""
         for group, settings in zip(self._stated, groups, strict=True):
             group.update(settings)
 
@@ -111,13 +109,16 @@ class InPlaceTorchOptimizers:
         has_state: bool,
         used: GradientMask = None,
     ) -> None:
-        """One step in place: clipped, scaled and averaged as the script does. gradient: flat, in
-        the layout of what is stepped (`stepped_layout`), as it was reduced; groups: settings of
-        torch's groups in this step.
+        """One optimizer step in place, with the script's clipping, loss scaling and averaging.
 
-        has_state: False for the very first step, where torch has no state yet and does things it
-        does only once (SGD's momentum starts as the gradient, without dampening). used: torch
-        leaves out what has no gradient: no decay, no count.
+        gradient: flat, in the layout of the stepped tensors (`stepped_layout`), as it was reduced.
+        groups: settings of the param_groups in this step.
+        has_state: False for the very first step, when torch has no state and initialises it (SGD's
+        momentum starts as the gradient, without dampening).
+        used: [parameters] bool, those that have a gradient; torch skips the others, without weight
+        decay or step count. None: all.
+
+        Raises ConfigError for user code that fails, StateError where the script would stop.
         """
         if writes_gradient(self._config):
             gradient = gradient.clone()
@@ -170,8 +171,8 @@ class InPlaceTorchOptimizers:
             update_averages(stated, self._averages, self.parameters, self._arrays[AVERAGED])
 
     def give_states(self, *, has_state: bool) -> None:
-        """Gives torch the states of what was stepped before, in place; it makes those of the
-        others. has_state: as `step` has it."""
+        """Passes the stored states to torch for parameters that have one, in place; torch creates
+        the others. has_state: as in `step`."""
         held = has_state_mask(self._description, self._arrays, stepped=has_state)
         zeros = self._config.rule.made_as_zeros and STEPPED not in self._arrays
         for index, (leaf, optimizer) in enumerate(zip(self._leaves, self._of, strict=True)):
@@ -181,7 +182,8 @@ class InPlaceTorchOptimizers:
 
     @contextmanager
     def trainers_threads(self) -> Iterator[None]:
-        """As many of torch's as the trainer has, where bits depend on them."""
+        """Context manager: torch uses the trainer's number of threads, where the result depends on
+        it."""
         config = self._config
         alike = all(part.rule.per_element for part in config.per_optimizer) and not _two_bytes(
             self._inner

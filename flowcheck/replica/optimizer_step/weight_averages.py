@@ -25,7 +25,8 @@ def _function(config: AverageConfig) -> Callable[..., None]:
 
 
 def averages_due(config: AverageConfig, step: Step, *, stepped: bool) -> bool:
-    """The script calls update_parameters() behind this step of the stream."""
+    """Whether the script calls update_parameters() after this step. stepped: False if a loss
+    scaler skipped an optimizer."""
     if step < config.start or (step - config.start) % config.every:
         return False
     return stepped or config.when_skipped
@@ -37,7 +38,8 @@ def update_averages(
     parameters: Sequence[torch.Tensor],
     averaged: np.ndarray,
 ) -> None:
-    """In place. averaged: [1] int64, n_averaged; the first call copies."""
+    """Updates the averages in place. averaged: [1] int64, n_averaged; the first update copies the
+    parameters."""
     count = torch.tensor(int(averaged[0]), dtype=torch.long)
     pairs = list(zip(averages, parameters, strict=True))
     if not averaged[0]:

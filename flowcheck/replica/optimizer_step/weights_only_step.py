@@ -1,5 +1,5 @@
-"""Steps without an optimizer: weights replaced as they were gathered on the wire; chooses this
-or torch's step for a copy."""
+"""Steps without an optimizer, for sharded training: weights are replaced by those gathered on the
+wire. Chooses this or torch's step for a copy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flowcheck.step_numbers import Step
 
 
 class WeightsOnlyStepper:
-    """The parameters of one copy of the replica, without an optimizer."""
+    """The parameters of one copy of a replica without an optimizer."""
 
     def __init__(self, layout: Layout, sections: Mapping[str, np.ndarray]) -> None:
-        """sections: `parameters`, and `stepped`: the step that each is of."""
+        """sections: flat arrays `parameters`, and `stepped`: the step that each belongs to."""
         self._layout, self._sections = layout, sections
         self.parameters = parameter_views(
             flat_tensor(sections[state_section_names.PARAMETERS], layout), layout
@@ -32,7 +32,8 @@ class WeightsOnlyStepper:
     def replace_weights(
         self, step: Step, values: torch.Tensor, used: state_section_names.GradientMask = None
     ) -> None:
-        """values: [layout.elements] of that step; used: [parameters] that came, None: all."""
+        """Replaces parameters. values: [layout.elements] of `step`; used: [parameters] bool, those
+        that arrived; None: all."""
         new = parameter_views(values, self._layout)
         for index, (own, value) in enumerate(zip(self.parameters, new, strict=True)):
             if used is None or used[index]:
@@ -43,7 +44,8 @@ class WeightsOnlyStepper:
 def stepper_for_copy(
     config: OptimizerConfig, description: Description, sections: Mapping[str, np.ndarray]
 ) -> InPlaceTorchOptimizers | WeightsOnlyStepper:
-    """What steps one copy."""
+    """The stepper of one copy: without optimizer for sharded training, else with torch. sections:
+    {name: flat array}. Raises ConfigError as `build_optimizer`."""
     if not config.computes_steps:
         return WeightsOnlyStepper(description.layout, sections)
     return InPlaceTorchOptimizers(config, description, sections)
@@ -52,7 +54,8 @@ def stepper_for_copy(
 def parameters_of_other_steps(
     config: OptimizerConfig, layout: Layout, sections: Mapping[str, np.ndarray], step: Step
 ) -> dict[str, int]:
-    """{parameter: the step it is of} of those that did not come with `step`."""
+    """{name: step that its value belongs to} of the parameters that did not arrive with `step`; {}
+    with an optimizer."""
     if config.computes_steps:
         return {}
     steps = map(int, sections[state_section_names.STEPPED])

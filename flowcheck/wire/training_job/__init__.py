@@ -1,1 +1,1 @@
-"""A learned training job as records, and the placement tables made of it."""
+"""The records of a learned training job, and the placement tables computed from it."""

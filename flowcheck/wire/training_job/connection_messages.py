@@ -1,5 +1,5 @@
-"""Every message that the collectives of a job send over one connection, and which bucket bytes
-it holds."""
+"""All messages that the collectives of a job send over one connection, and the bucket bytes in
+each."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ from flowcheck.wire.training_job.learned_job import (
 
 
 class SendKind(IntEnum):
+    """How the extractor treats the payload of a message (`fc_send.kind` in
+    dpdk_ext/core/fc_plan.h)."""
+
     IGNORED = 0
-    """Its bytes belong to no gradient."""
+    """Not placed: the message carries no gradient."""
     PARTIAL = 1
-    """A partial sum: checked for size, placed nowhere."""
+    """A partial sum: its size is checked, its bytes are not placed."""
     FINAL = 2
-    """Result bytes: placed by its segments."""
+    """A final result: placed by its segments."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeMessage:
-    """One message of an edge's channel, and what of a bucket it holds."""
+    """One message of one channel of an edge, with the part of a bucket that it carries. Sizes and
+    positions in bytes; `skip_lines` in lines."""
 
     wire_bytes: int
     protocol: Protocol
@@ -50,14 +54,15 @@ class EdgeMessage:
     bucket: int
     skip_lines: int = 0
     buffer_broadcast: int | None = None
-    """Of `LearnedJob.buffer_broadcasts` instead of a bucket."""
+    """Index into `LearnedJob.buffer_broadcasts`; None: the message carries part of bucket
+    `bucket`."""
 
 
 def iteration_sizes(
     job: LearnedJob,
 ) -> Iterator[tuple[tuple[int, int], tuple[FlowKey, ...], NDArray[np.int64]]]:
-    """((edge, channel), flows by turns, [message] wire bytes) of what an iteration sends over each
-    mirrored connection."""
+    """For each mirrored connection: ((edge, channel), its flows in the order of their turns,
+    [messages] int64 wire bytes of one iteration)."""
     for place, edge in enumerate(job.edges):
         for channel, sent in enumerate(edge_messages(job, edge, job.each)):
             if turns := edge.turns(channel):
@@ -66,7 +71,8 @@ def iteration_sizes(
 
 
 def op_sizes(job: LearnedJob, edge: Edge, op: CollectiveOp) -> tuple[tuple[int, ...], ...]:
-    """[channel][message] wire bytes of what `op` sends over `edge`."""
+    """[channel][message] wire bytes of what `op` sends over `edge`, whatever communicator `op`
+    names."""
     own = msgspec.structs.replace(op, communicator=edge.communicator)
     channels = edge_messages(job, edge, (own,))
     return tuple(tuple(message.wire_bytes for message in channel) for channel in channels)
@@ -75,7 +81,8 @@ def op_sizes(job: LearnedJob, edge: Edge, op: CollectiveOp) -> tuple[tuple[int, 
 def edge_messages(
     job: LearnedJob, edge: Edge, ops: Iterable[CollectiveOp]
 ) -> list[list[EdgeMessage]]:
-    """[channel][message] of everything `ops` sends over `edge`."""
+    """[channel][message] of everything that `ops` send over `edge`, in order. If queue pairs split
+    each send, one message per piece."""
     communicator = job.communicators[edge.communicator]
     channels: list[list[EdgeMessage]] = [[] for _ in edge.flows]
     for op in ops:

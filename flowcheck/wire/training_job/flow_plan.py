@@ -1,8 +1,6 @@
-"""From a learned job to the placement tables that C obeys: for every flow, what each of its
-messages holds.
-
-The tables mirror `struct fc_send` and `struct fc_segment` of dpdk_ext/core/fc_plan.h.
-"""
+"""Compiles a learned job into the placement tables that the C extractor uses: for each flow, what
+each of its messages contains. The tables have the layout of `struct fc_send` and `struct
+fc_segment` (dpdk_ext/core/fc_plan.h)."""
 
 from __future__ import annotations
 
@@ -34,55 +32,60 @@ SEGMENT = np.dtype([("data_byte", "<u4"), ("data_bytes", "<u4"), ("dst_byte", "<
 
 
 PROTOCOL_CODE = {Protocol.LL: 0, Protocol.LL128: 1, Protocol.SIMPLE: 2}
-"""NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
+"""Protocol codes: NCCL src/include/nccl_tuner.h, NCCL_PROTO_*."""
 LINEAR_CODE = 3
-"""LL128 of a job whose lines lie in order."""
+"""Code for LL128 with data lines in linear order, as before NCCL 2.10."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTable:
-    """Consecutive messages of one flow."""
+    """Placement of consecutive messages of one flow."""
 
     sends: NDArray[np.void]
-    """[messages] SEND."""
+    """[messages] of dtype SEND: size, protocol, kind, and range in `segments`."""
     segments: NDArray[np.void]
-    """[pieces] SEGMENT; `dst_byte` counts in the state, registration order."""
+    """[pieces] of dtype SEGMENT: runs of payload; `dst_byte` is an offset in the flat gradient,
+    registration order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """`first` once, from message `first_number` on; then `each` for ever, one step a
-    round."""
+    """Placement plan of one flow: messages from number `first_number` on use `first` once, then
+    `each` again and again, one iteration per round."""
 
     flow: FlowKey
     first_number: int
     first: MessageTable
     each: MessageTable
     flags_count: bool = True
-    """A line's flag is its message's number plus one: no Simple send ever came between."""
+    """True: the LL or LL128 flag of a line is the message number plus one, since no Simple send
+    came between."""
     connection: int = 0
-    """Flows of one connection have one plan: numbers in it are of the connection."""
+    """Number of the connection. Flows of one connection share a plan; message numbers in it count
+    over the connection."""
     first_psn: int | None = None
-    """Of this flow's first message from `first_number` on, where numbers are counted from there;
-    None: from the start."""
+    """PSN of this flow's first message from `first_number` on, if message numbers count from
+    there; None: they count from the flow's start."""
     stride: int = 1
     phase: int = 0
-    """Message n of this flow is number n * stride + phase of its connection."""
+    """Message n of this flow is message n * stride + phase of its connection."""
 
     def number(self, own: int) -> int:
-        """In the plan, of message `own` of this flow."""
+        """Number in the plan of message `own` of this flow."""
         return own * self.stride + self.phase
 
     second_at: int | None = None
-    """Into the sends of `first`, where those of the second step begin; None: it is one step."""
+    """Index in `first.sends` at which the second iteration begins; None: `first` is one
+    iteration."""
 
     @property
     def first_steps(self) -> int:
+        """Number of iterations in `first`."""
         return 1 if self.second_at is None else 2
 
 
 def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
-    """One plan per mirrored flow of the job's edges, in edge, channel and turn order."""
+    """One plan per mirrored flow of the job's edges, ordered by edge, channel and turn."""
     first = [BucketLayout(job.reduced, bucket) for bucket in job.first_buckets]
     later = [BucketLayout(job.reduced, bucket) for bucket in job.buckets]
     places = accumulate((held.nbytes for held in job.buffer_broadcasts), initial=job.gradient_bytes)

@@ -15,11 +15,13 @@ from itertools import accumulate
 from flowcheck.wire.training_job.learned_job import Parameter
 
 FIRST_CAP_BYTES = 1 << 20
-"""torch/csrc/distributed/c10d/reducer.hpp, kDefaultFirstBucketBytes."""
+"""Default size of the first bucket, bytes: torch/csrc/distributed/c10d/reducer.hpp,
+kDefaultFirstBucketBytes."""
 CAP_BYTES = 25 << 20
-"""torch/nn/parallel/distributed.py, bucket_cap_mb."""
+"""Default bucket size, bytes: torch/nn/parallel/distributed.py, bucket_cap_mb."""
 BROADCAST_CAP_BYTES = 250 << 20
-"""torch/nn/parallel/distributed.py, broadcast_bucket_size."""
+"""Largest broadcast of weights or buffers, bytes: torch/nn/parallel/distributed.py,
+broadcast_bucket_size."""
 
 Buckets = tuple[tuple[int, ...], ...]
 """Parameter indices (registration order) of each bucket, in bucket order."""
@@ -27,7 +29,7 @@ Buckets = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class BucketPiece:
-    """A run of bucket bytes and its place in the flat state, which has registration order."""
+    """A run of bucket bytes and its offset in the flat gradient, which has registration order."""
 
     bucket_byte: int
     state_byte: int
@@ -35,8 +37,8 @@ class BucketPiece:
 
 
 class BucketLayout:
-    """Where the bytes of one bucket belong. Inside a parameter bytes keep memory order, so a
-    dense but permuted parameter is one plain range like any other."""
+    """Maps the bytes of one bucket to the flat gradient. Bytes of a parameter keep their memory
+    order, so a dense permuted parameter is one contiguous range."""
 
     def __init__(self, parameters: Sequence[Parameter], bucket: Sequence[int]) -> None:
         state = list(accumulate((p.nbytes for p in parameters), initial=0))
@@ -54,8 +56,9 @@ class BucketLayout:
         self.size_bytes = size
 
     def pieces(self, start_byte: int, size_bytes: int) -> list[BucketPiece]:
-        """The range [start_byte, start_byte + size_bytes) of the bucket, cut where its place in
-        the state jumps, ascending. Raises ValueError if it leaves the bucket."""
+        """The range [start_byte, start_byte + size_bytes) of the bucket as runs that are
+        contiguous in the flat gradient, ascending. Raises ValueError for a range outside the
+        bucket."""
         stop = start_byte + size_bytes
         if start_byte < 0 or size_bytes < 0 or stop > self.size_bytes:
             raise ValueError(f"bytes [{start_byte}, {stop}) of a bucket of {self.size_bytes}")
@@ -72,13 +75,14 @@ class BucketLayout:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """One run of bytes behind the flat gradient."""
+    """A contiguous range of `size_bytes` bytes at offset `place`, after the flat gradient, for
+    broadcast buffers."""
 
     place: int
     size_bytes: int
 
     def pieces(self, start_byte: int, size_bytes: int) -> list[BucketPiece]:
-        """As `BucketLayout.pieces`; a line's slack at the end belongs nowhere."""
+        """As `BucketLayout.pieces`; padding after the end of the buffers is dropped."""
         size_bytes = min(start_byte + size_bytes, self.size_bytes) - start_byte
         return (
             [BucketPiece(start_byte, self.place + start_byte, size_bytes)] if size_bytes > 0 else []
@@ -92,12 +96,18 @@ def assign_buckets(
     groups: Sequence[Hashable] | None = None,
     order: Sequence[int] | None = None,
 ) -> Buckets:
-    """Close a bucket with the tensor that fills its cap; each group (dtype and device) has its
-    own open bucket and goes through `caps_bytes` on its own, the last cap for ever. `order`: the
-    order in which tensors come; buckets then stay in closing order, those still open behind them,
-    the group that came last first, else they are sorted by their first tensor.
-    compute_bucket_assignment_by_size; its open buckets are in an unordered_map, which gives back
-    first what went in last (libstdc++, as long as no two groups share a place)."""
+    """Assigns tensors to buckets as torch does (reducer.cpp, compute_bucket_assignment_by_size).
+
+    sizes_bytes: [tensors] bytes.
+    caps_bytes: size limits of the first, second, ... bucket; the last one holds for all later
+    buckets. A bucket closes with the tensor that reaches its limit.
+    groups: [tensors] dtype and device; each group has its own open bucket and its own sequence of
+    limits. None: one group.
+    order: order in which tensors are assigned. With it, buckets are in closing order, then those
+    still open, the latest group first: torch iterates over an unordered_map, which libstdc++
+    traverses in reverse order of insertion (unless two groups share a hash bucket). None:
+    registration order; buckets are sorted by their first tensor.
+    """
     kinds = groups or [None] * len(sizes_bytes)
     open_buckets: dict[Hashable, list[int]] = {}
     filled: dict[Hashable, int] = {}
@@ -116,8 +126,8 @@ def assign_buckets(
 
 
 def first_buckets(parameters: Sequence[Parameter]) -> Buckets:
-    """Iteration 0 without find_unused_parameters: one bucket per dtype, registration order; DDP
-    hands the list of buckets over reversed."""
+    """Buckets of iteration 0 without find_unused_parameters: one per dtype in registration order;
+    DDP reverses the list of buckets."""
     sizes = [p.nbytes for p in parameters]
     return assign_buckets(sizes, [1 << 62], groups=_groups(parameters))[::-1]
 
@@ -127,8 +137,8 @@ def rebuilt_buckets(
     ready: Sequence[int] | None = None,
     caps_bytes: Sequence[int] = (FIRST_CAP_BYTES, CAP_BYTES),
 ) -> Buckets:
-    """Later iterations if gradients became `ready` in that order; None: the reverse of the
-    registration order, which is usual and only a guess."""
+    """Buckets of the later iterations (reducer.cpp, rebuild_buckets). ready: order in which
+    gradients become ready; None: reverse registration order, which is usual but only a guess."""
     order = range(len(parameters) - 1, -1, -1) if ready is None else ready
     sizes = [p.nbytes for p in parameters]
     return assign_buckets(sizes, caps_bytes, groups=_groups(parameters), order=order)
@@ -137,8 +147,8 @@ def rebuilt_buckets(
 def find_unused_buckets(
     parameters: Sequence[Parameter], caps_bytes: Sequence[int] = (FIRST_CAP_BYTES, CAP_BYTES)
 ) -> Buckets:
-    """Every iteration with find_unused_parameters: capped in registration order, then the list
-    of buckets reversed, so that the small one is last."""
+    """Buckets of every iteration with find_unused_parameters: assigned in registration order, then
+    the list is reversed, so that the small first one comes last."""
     sizes = [p.nbytes for p in parameters]
     return assign_buckets(sizes, caps_bytes, groups=_groups(parameters))[::-1]
 

@@ -1,8 +1,6 @@
 """A learned training job as records (communicators, connections, parameters, buckets,
-collectives), and its JSON file.
-
-Written once it is proved, because the start-up messages it came from never come again.
-"""
+collectives), and its JSON file. The file is written as soon as the job is proved, because start-up
+messages are not repeated."""
 
 from __future__ import annotations
 
@@ -36,21 +34,27 @@ from flowcheck.wire.traffic.observed_messages import FlowKey
 
 
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
+    """An NCCL communicator as it was observed."""
+
     ranks: int
     channels: int
     extra_sends: int = 0
-    """1: the trainer is patched to forward one result more per loop."""
+    """1: the trainer's NCCL is patched to forward one more result per loop; else 0."""
     threads: int | None = None
     threshold: int | None = None
     buffer_bytes: int | None = None
-    """Non-default NCCL_NTHREADS, NCCL_THREAD_THRESHOLDS, NCCL_BUFFSIZE; see Tuning."""
+    """Values of NCCL_NTHREADS, NCCL_THREAD_THRESHOLDS and NCCL_BUFFSIZE that are not the defaults;
+    see Tuning."""
     gpus: int = 1
-    """Ranks of a node: the ring passes through all; only the last one writes to the network."""
+    """Ranks per node. The ring passes through all of them; only the last one sends to the
+    network."""
     found: int = 0
-    """Channels of NCCL's search, which tell the tree of each; 0: no trees were seen."""
+    """Number of channels that NCCL's topology search found, which determines the tree of each
+    channel; 0: no trees were observed."""
 
     @property
     def tuning(self) -> Tuning:
+        """NCCL's parameters for the chunk partition."""
         return Tuning(
             threads=self.threads, threshold=self.threshold, buffer_bytes=self.buffer_bytes
         )
@@ -61,37 +65,42 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
 
     communicator: int
     sender: int
-    """Ring index of the rank that writes; on channel 0, where `senders` tells of the others."""
+    """Ring index of the sending rank; with `senders`, of the one on channel 0."""
     flows: tuple[FlowKey | None, ...]
-    """[channel]; None where no mirror saw it."""
+    """[channel] flow; None: not mirrored."""
     first_numbers: tuple[int, ...]
-    """[channel]: message number in its flow of the first message of `LearnedJob.first`."""
+    """[channel] number, in its flow, of the first message of `LearnedJob.first`."""
     flags_count: bool = True
-    """No send was Simple, which is two steps long: a line's flag is its number plus one."""
+    """True: the LL or LL128 flag of a line is its message number plus one. A Simple send counts as
+    two, so there was none."""
     queue_pairs: tuple[tuple[FlowKey, ...], ...] = ()
-    """[channel] all flows of a connection of several queue pairs, in the order of their turns;
-    empty: `flows` are all there are."""
+    """[channel] all flows of a connection with several queue pairs, in the order of their turns;
+    empty: `flows` has all flows."""
     split: bool = False
-    """Each of them carries a piece of every send; else whole sends take turns."""
+    """True: each queue pair carries a piece of every send. False: whole sends go to the queue
+    pairs in turn."""
     first_psns: tuple[tuple[int, ...], ...] = ()
-    """[channel][turn] unwrapped PSN of that message, and on each other flow of the connection of
-    its first one behind, where the start was not seen: numbers are counted from there; empty: from
-    the flows' start."""
+    """[channel][turn] unwrapped PSN of that first message, and on the other flows of the
+    connection of the first one after it. Set if the start of the job was not captured; message
+    numbers then count from there. Empty: they count from the flow's start."""
     senders: tuple[int, ...] = ()
-    """[channel] who writes, where that is another rank of the node on each; (): it is one."""
+    """[channel] ring index of the sending rank, where channels of a node have different ones; ():
+    `sender` for all."""
     receiver: int | None = None
-    """Ring index of who reads, where only trees pass: it is not the next one, or connections of
-    theirs are beside the ring's. Any of its node, where nodes have several ranks."""
+    """Ring index of the receiving rank, for links that only trees use; on nodes with several
+    ranks, any rank of the node. None: the next rank of the ring."""
     trees: tuple[bool, bool] = (True, True)
-    """Which of the two trees pass there, where their ranks are linked."""
+    """Which of NCCL's two trees use this link, if the ranks are linked by trees."""
 
     @property
     def algorithm(self) -> Algorithm:
-        """Whose connections they are: the ring's, where others may pass too, or of one alone."""
+        """Algorithm that the connections belong to: the ring, whose links other algorithms may
+        also use, or the only one that uses them."""
         return link_owner(self.receiver)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
-        """The mirrored flows of one channel, in the order of their turns."""
+        """The mirrored flows of one channel in the order of their turns; () if it was not
+        mirrored."""
         if self.queue_pairs:
             return self.queue_pairs[channel]
         flow = self.flows[channel]
@@ -99,96 +108,107 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pieces(self) -> int:
-        """Messages that make up one send."""
+        """Messages per send: the number of queue pairs if they split sends, else 1."""
         return max(map(len, self.queue_pairs)) if self.split else 1
 
     @property
     def all_flows(self) -> tuple[FlowKey, ...]:
-        """All that were mirrored."""
+        """All mirrored flows."""
         return tuple(flow for channel in range(len(self.flows)) for flow in self.turns(channel))
 
 
 MAP_BYTES = 4
-"""Of each parameter in the map of how many ranks used it: one int32."""
+"""Bytes per parameter in the map of used parameters: one int32."""
 FORMAT = 3
-"""Of the file (below), which reads format 2 too; any other is refused."""
+"""Version of the JSON file. Format 2 can be read as well; others are refused."""
 UNTIL_AUDITED = UNTIL_AUDIT.strip()
-"""Ends what is assumed until an audit passes, where that is a sentence still."""
+"""Text at the end of assumptions that hold until an audit, in files where these are still
+sentences."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """One parameter in registration order; `sizes` and `strides` in elements, as torch has them."""
+    """A model parameter; `sizes` and `strides` in elements, as in torch."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     element_bytes: int = 4
     dtype: str | None = None
-    """torch's name without the prefix, "float32"; None: the wire does not tell."""
+    """torch's name of the dtype without the prefix, such as "float32"; None: the traffic does not
+    show it."""
 
     @property
     def elements(self) -> int:
+        """Number of elements."""
         return prod(self.sizes)
 
     @property
     def nbytes(self) -> int:
+        """Number of bytes."""
         return self.elements * self.element_bytes
 
 
 class Role(StrEnum):
+    """What the payload of a collective is used for."""
+
     BUCKET = "bucket"
-    """An all-reduce of a gradient bucket, or a send of a part of one; or a gather of parameters."""
+    """Placed: an all-reduce of a gradient bucket, a send of a part of one, or an all-gather of
+    parameters."""
     IGNORED = "ignored"
-    """Nothing that is placed: index lists, buffers, metrics."""
+    """Not placed: index lists, buffers, metrics."""
 
 
 class FollowedData(StrEnum):
+    """What the replica is updated from."""
+
     GRADIENTS = "gradients"
-    """Whole sums, which an optimizer takes."""
+    """Summed gradients, which the optimizer applies."""
     PARAMETERS = "parameters"
-    """Of sharded training, as they are gathered: each bucket of a step is a unit, whose bytes are
-    the ranks' parts one behind the other."""
+    """Gathered parameters of sharded training: each bucket of a step is a unit, whose bytes are
+    the ranks' shards one after another."""
 
 
 class PointToPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a send that carries a part of a finished bucket."""
+    """One message of a point-to-point send that carries a part of a summed bucket."""
 
     channel: int
     start_byte: int
-    """In the bucket."""
+    """Offset in the bucket."""
     data_bytes: int
 
 
 class CollectiveOp(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective, or the point-to-point sends that complete one, in program order."""
+    """One collective, or the point-to-point sends that complete one."""
 
     communicator: int
     protocol: Protocol
     role: Role
     bucket: int = 0
-    """Index into the buckets of its iteration; meaningful for Role.BUCKET."""
+    """Index into the buckets of its iteration; only for Role.BUCKET."""
     kind: CollectiveKind | None = CollectiveKind.ALL_REDUCE
-    """None: `messages` lists point-to-point sends."""
+    """Kind of collective; None: point-to-point sends, listed in `messages`."""
     work_bytes: int = 0
     element_bytes: int = 4
     root: int = 0
-    """Ring index; broadcasts only."""
+    """Ring index of the root; broadcasts only."""
     algorithm: Algorithm = Algorithm.RING
-    """What NCCL made it with; says nothing of point-to-point sends."""
+    """NCCL algorithm of the collective; unused for point-to-point sends."""
     buffer_broadcast: int | None = msgspec.field(default=None, name="held")
-    """Which of `LearnedJob.buffer_broadcasts` an ignored broadcast sends; None: none of them."""
+    """Index into `LearnedJob.buffer_broadcasts`, for a broadcast of module buffers; None: another
+    collective."""
     messages: tuple[PointToPoint, ...] = ()
 
 
 class BufferBroadcast(msgspec.Struct, frozen=True, kw_only=True):
-    """Buffers that every forward broadcasts together, as they are after the iteration before."""
+    """Module buffers that one broadcast of each forward pass carries; their values are those after
+    the previous iteration."""
 
     numbers: tuple[int, ...]
-    """Among the stated model's buffers."""
+    """Indices of the buffers in the stated model's list."""
     nbytes: int
 
 
 class HasGradientSizes:
-    """Of a training job: its flat gradient, and what lies behind it."""
+    """Properties of the flat gradient that LearnedJob and TrainingSpec share."""
 
     __slots__ = ()
     parameters: tuple[Parameter, ...]
@@ -198,36 +218,38 @@ class HasGradientSizes:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of all parameters, flat in registration order."""
+        """Bytes of all parameters in their own dtype."""
         return sum(parameter.nbytes for parameter in self.parameters)
 
     @property
     def reduced(self) -> tuple[Parameter, ...]:
-        """The parameters as gradient buckets hold them, and behind them the map, if there is."""
+        """The parameters with the dtype in which gradients are reduced; last, the map of used
+        parameters if the job has one."""
         own = as_reduced(self.parameters, self.gradient_element_bytes)
         used = Parameter(sizes=(len(self.parameters),), strides=(1,), dtype="int32")
         return (*own, used) if self.has_usage_map else own
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients as they are reduced, flat in registration order, and of the map
-        behind them."""
+        """Bytes of the flat gradient as it is reduced, in registration order, and of the map of
+        used parameters after it."""
         return sum(parameter.nbytes for parameter in self.reduced)
 
     @property
     def module_buffer_bytes(self) -> int:
-        """What lies behind the gradients; no step waits for it."""
+        """Bytes of the broadcast module buffers, which lie after the gradients. No step waits for
+        them."""
         return sum(held.nbytes for held in self.buffer_broadcasts)
 
     @property
     def map_index(self) -> int:
-        """Of the map among `reduced`."""
+        """Index of the map of used parameters in `reduced`."""
         return len(self.parameters)
 
 
 class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the extractor needs to know about a training job, and the updater
-    (training_spec.py: of that what has nothing to do with connections)."""
+    """Everything that the extractor needs to know about a training job. The updater needs only the
+    part without connections (training_spec.py)."""
 
     era: NcclEra = msgspec.field(name="rule")
     kind: FollowedData = FollowedData.GRADIENTS
@@ -235,60 +257,64 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[Edge, ...]
     parameters: tuple[Parameter, ...]
     first_buckets: tuple[tuple[int, ...], ...]
-    """Iteration 0: parameter indices of each bucket, in bucket order."""
+    """Iteration 0: [bucket] parameter indices, in bucket order."""
     buckets: tuple[tuple[int, ...], ...]
-    """Every later iteration."""
+    """All later iterations: [bucket] parameter indices, in bucket order."""
     first: tuple[CollectiveOp, ...]
-    """Iteration 0 and what follows it once, up to the first repeating collective."""
+    """Collectives of iteration 0 and of what follows it once, before the repeating part."""
     each: tuple[CollectiveOp, ...]
-    """One later iteration; repeats for ever."""
+    """Collectives of one later iteration; they repeat."""
     gradient_element_bytes: int = 0
-    """Of the type that a hook compresses gradients into; 0: they are reduced as they are."""
+    """Bytes per element of the dtype to which a communication hook casts gradients; 0: no cast."""
     has_usage_map: bool = msgspec.field(default=False, name="mapped")
-    """Every iteration ends with the map of how many ranks used each parameter; both lists of
-    buckets have it as their last one, which is `map_index` alone."""
+    """True: each iteration ends with the all-reduce of the map of used parameters. The last bucket
+    of both lists then contains only `map_index`."""
     bucket_plan_unseen: bool = msgspec.field(default=False, name="plan_unseen")
-    """The buckets are those of the incarnation before: this one had not sent its plan yet."""
+    """True: the buckets are those of the previous incarnation, since this one has not broadcast
+    its bucket plan yet."""
     linear: bool = False
-    """LL128's lines hold data one behind the other, as before NCCL 2.10."""
+    """True: LL128 data lines are in linear order, as before NCCL 2.10."""
     unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
-    """Parameters that no rank ever uses, by the one map of a static graph."""
+    """Indices of parameters that no rank ever uses, from the one map of a static graph."""
     unchanged_buffers: tuple[int, ...] = msgspec.field(default=(), name="still")
-    """Buffers, by their number among the stated model's, that no forward was seen to change."""
+    """Indices (in the stated model's list) of buffers that did not change in any captured forward
+    pass."""
     buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
-    """Behind the gradients of an iteration, in this order."""
+    """Broadcasts of module buffers; their data lie after the gradients, in this order."""
     evidence: tuple[Finding, ...] = ()
-    """What was read."""
+    """Observations from which the job was learned."""
     assumed: tuple[Finding, ...] = ()
-    """What no observation could have contradicted."""
+    """Facts that no observation could have contradicted."""
     format: int = FORMAT
 
     @property
     def communicator_ranks(self) -> tuple[int, ...]:
-        """Ranks of each communicator."""
+        """[communicator] number of ranks."""
         return tuple(communicator.ranks for communicator in self.communicators)
 
     @property
     def midstream(self) -> bool:
-        """Its start was not seen: which of the trainer's steps its first one is, the wire does not
-        tell."""
+        """Whether the start of the job was not captured. Then the step number of its first
+        captured step is unknown."""
         return any(edge.first_psns for edge in self.edges)
 
     @property
     def awaits_base(self) -> bool:
-        """Its start was not seen, and the gradients of its steps wait for a base."""
+        """Whether the optimizer state is unknown, so that captured gradients are logged until a
+        base is given."""
         return self.midstream and self.kind is FollowedData.GRADIENTS
 
     @property
     def sharded(self) -> bool:
-        """The trainer was stated, and gathers every unit once a step."""
+        """Whether it is sharded training whose trainer is stated; then each unit is gathered once
+        per step."""
         told = all(parameter.dtype is not None for parameter in self.parameters)
         return self.kind is FollowedData.PARAMETERS and told
 
     @property
     def sees_units_twice(self) -> bool:
-        """Gradients in the place of parameters would show, as two copies of every unit must be
-        equal: it is gathered twice an iteration, or forwarded."""
+        """Whether each unit is captured at least twice per iteration. Then gradients taken for
+        parameters would be detected, since the copies would differ."""
         if self.communicators[0].ranks > 2 and len(self.edges) > 1:
             return True
         units = [op.bucket for op in self.each if op.role is Role.BUCKET]
@@ -296,7 +322,8 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_iterations(self) -> tuple[tuple[CollectiveOp, ...], ...]:
-        """`first` by iterations: a static graph has two before its bucket plan."""
+        """The collectives of `first`, one tuple per iteration; with a static graph two iterations
+        come before the bucket plan."""
         if self.kind is FollowedData.PARAMETERS:
             return (self.first,)
         starts = [
@@ -309,7 +336,7 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[Parameter, ...]:
-    """`parameters` in a type of `element_bytes`; 0: as they are."""
+    """`parameters` with elements of `element_bytes` bytes; 0: unchanged."""
     if not element_bytes:
         return parameters
     return tuple(
@@ -319,7 +346,7 @@ def as_reduced(parameters: tuple[Parameter, ...], element_bytes: int) -> tuple[P
 
 
 SENTENCES_FORMAT = 2
-"""Evidence and assumptions are sentences; all else is as in format 3."""
+"""Format in which evidence and assumptions are sentences; otherwise as format 3."""
 
 
 class _Format(msgspec.Struct):
@@ -334,13 +361,13 @@ class _Sentences(msgspec.Struct):
 
 
 def encode_job(job: LearnedJob) -> bytes:
-    """JSON, readable as it is."""
+    """The job as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(job), indent=1)
 
 
 def decode_job(text: bytes) -> LearnedJob:
-    """Raises LearnError for anything `encode_job` did not write, in this release or in those that
-    wrote format 2."""
+    """Decodes a file of `encode_job`, also in format 2 of earlier releases. Raises LearnError for
+    anything else."""
     try:
         number = msgspec.json.decode(text, type=_Format).format
         if number == FORMAT:

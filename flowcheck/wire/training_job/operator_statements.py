@@ -1,8 +1,9 @@
-"""What the operator states because the wire does not tell it: model tensors, ring orders, and
-the layout of sharded training.
+"""What the operator states about a job because the traffic does not show it: model tensors, ring
+orders, layout of sharded training.
 
-The parameters lie in units, each cut into one part a rank. Every step sums the gradients, and once
-each rank has stepped its parts gathers every unit once, in the type of the model.
+In sharded training parameters are grouped into units, and each rank holds one shard of each unit.
+In each step gradients are summed; after the optimizer step of each rank every unit is all-gathered
+once, in the model's dtype.
 """
 
 from __future__ import annotations
@@ -16,78 +17,80 @@ from flowcheck.wire.training_job.learned_job import Parameter
 
 
 class ShardingStyle(StrEnum):
-    """Whose collectives they are."""
+    """Framework of the sharded training."""
 
     FSDP = "fsdp"
-    """torch's: the wire tells them."""
+    """torch's FSDP; its layout is learned from the traffic."""
     ZERO = "zero"
-    """DeepSpeed's first two stages: gradients are all-reduced."""
+    """DeepSpeed ZeRO stages 1 and 2: gradients are all-reduced."""
     MEGATRON = "megatron"
-    """Megatron-LM's distributed optimizer: each bucket is reduce-scattered, then gathered."""
+    """Megatron-LM's distributed optimizer: each bucket is reduce-scattered, later all-gathered."""
 
 
 class UnitShard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank holds of one unit."""
+    """The shard of one unit on each rank. `gathered_bytes`: bytes per rank in the all-gather."""
 
     gathered_bytes: int
     scattered_bytes: int
-    """Of its gradient's sum; 0: that is no reduce-scatter's."""
+    """Bytes per rank in the gradient's reduce-scatter; 0: the gradient is not reduce-scattered."""
     dtype: str
-    """As it is gathered, torch's name without the prefix."""
+    """dtype of the all-gather, torch's name without the prefix."""
     gradient_bytes: int = 4
-    """Of an element of the gradient."""
+    """Bytes per gradient element."""
 
 
 class ParameterPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a parameter lies."""
+    """Position of a parameter in its unit."""
 
     nbytes: int
     unit: int | None = None
-    """None: it takes no gradients, and lies in none."""
+    """Index of the unit; None: the parameter has no gradient and belongs to no unit."""
     start_byte: int = 0
-    """In the unit."""
+    """Offset in the unit."""
 
 
 class ShardedTraining(msgspec.Struct, frozen=True, kw_only=True):
-    """What crosses the wire in every step."""
+    """Collectives of one step of sharded training."""
 
     style: ShardingStyle
     ranks: int
     parts: tuple[UnitShard, ...]
-    """In the order that gradients are scattered in."""
+    """Shards of all units, in the order in which gradients are reduce-scattered."""
     places: tuple[ParameterPlace, ...] = ()
-    """Of all parameters in registration order, as the trainer may send each before it begins."""
+    """[parameter] positions in registration order, for trainers that broadcast parameters one by
+    one at the start."""
     summed_bytes: int = 0
-    """Of all gradients, where they are all-reduced."""
+    """Bytes of all gradients together, if they are all-reduced; else 0."""
     sums: int = 1
-    """Times that they are, in a step."""
+    """Number of all-reduces of all gradients per step."""
     backward: bool | None = None
-    """Units are gathered from the last one on; None: it is not stated."""
+    """True: units are gathered from the last to the first; None: not stated."""
 
 
 class StatedTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """A parameter or a buffer by its name."""
+    """A parameter or buffer of the model with its name."""
 
     name: str
     wire: Parameter
-    """Sizes and strides in elements, the type, bytes of an element."""
+    """Sizes and strides in elements, dtype, bytes per element."""
     has_gradient: bool = msgspec.field(default=True, name="trains")
-    """False: frozen, or a buffer; it has no gradient."""
+    """False: a frozen parameter or a buffer."""
     buffer: bool = False
 
 
 class OperatorStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """What gradients are of, and in which order rings pass through ranks."""
+    """The operator's statements about one job."""
 
     parameters: tuple[Parameter, ...] = ()
-    """Those that take gradients, in registration order; (): they are not stated."""
+    """Parameters with gradients in registration order; (): not stated."""
     module_tensors: tuple[StatedTensor, ...] = msgspec.field(default=(), name="everything")
-    """All that DistributedDataParallel's start-up broadcasts hold of the module, in their order:
-    parameters, frozen ones in their places, then buffers; (): it is not stated."""
+    """All tensors in DistributedDataParallel's start-up broadcasts, in their order: parameters
+    with frozen ones at their places, then buffers; (): not stated."""
     order: tuple[int, ...] = ()
-    """Parameters in the order of their gradients, one by one or in flat buffers; (): it is not
-    stated."""
+    """Parameter indices in the order in which their gradients are all-reduced, one by one or in
+    flat buffers; (): not stated."""
     linear: bool | None = None
-    """LL128 is that of an NCCL before 2.10, by the release that is stated; None: none is."""
+    """True: LL128 lines are in linear order, since the stated NCCL release is older than 2.10;
+    None: no release is stated."""
     rings: tuple[RingOrder, ...] = ()
-    """As NCCL's log tells them."""
+    """Ring orders from NCCL's debug log."""

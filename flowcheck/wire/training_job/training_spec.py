@@ -1,8 +1,6 @@
-"""What a replica's updater must know of a training job, whoever brings the gradients.
-
-A learned job tells it. Where none is (gradients come from a file, or from another machine) a file
-of this alone stands in its place: no connections, collectives or buckets.
-"""
+"""The part of a training job that the updater of a replica needs, whatever the source of the
+gradients. It comes from the learned job; without one (gradients from a log or from another
+machine) a file with only this record replaces it, without connections, collectives and buckets."""
 
 from __future__ import annotations
 
@@ -20,17 +18,18 @@ from flowcheck.wire.training_job.learned_job import (
 )
 
 SPEC_FORMAT = 1
-"""Of the file."""
+"""Version of the file."""
 
 
 class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
-    """Each field and property is as LearnedJob has it."""
+    """What the updater needs to know of a training job. Fields and properties are as in
+    LearnedJob."""
 
     kind: FollowedData = FollowedData.GRADIENTS
     parameters: tuple[Parameter, ...]
-    """In registration order, which is that of the flat gradient."""
+    """Parameters with gradients in registration order, which is the order of the flat gradient."""
     communicator_ranks: tuple[int, ...]
-    """Ranks of each communicator; the first one's is the world size of data-parallel training."""
+    """[communicator] number of ranks; the first is the data-parallel world size."""
     gradient_element_bytes: int = 0
     has_usage_map: bool = msgspec.field(default=False, name="mapped")
     unused_parameters: tuple[int, ...] = msgspec.field(default=(), name="never_used")
@@ -43,11 +42,11 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
 
 
 TrainingFacts = LearnedJob | TrainingSpec
-"""Either tells the updater all that it must know."""
+"""The facts about a training job that the updater reads: from a learned job or a specification."""
 
 
 def without_connections(job: LearnedJob) -> TrainingSpec:
-    """What is left of a learned job without its connections."""
+    """The specification of a learned job."""
     return TrainingSpec(
         kind=job.kind,
         parameters=job.parameters,
@@ -64,12 +63,12 @@ def without_connections(job: LearnedJob) -> TrainingSpec:
 
 
 def encode_spec(spec: TrainingSpec) -> bytes:
-    """JSON, readable as it is."""
+    """The specification as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(spec), indent=1)
 
 
 def decode_spec(text: bytes) -> TrainingSpec:
-    """Raises LearnError for anything `encode_spec` did not write."""
+    """Decodes a file of `encode_spec`. Raises LearnError for anything else."""
     try:
         found = msgspec.json.decode(text, type=TrainingSpec)
     except DECODE_ERRORS as error:

@@ -27,50 +27,53 @@ from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import NicCabling
 from flowcheck.wire.collectives.nccl_debug_log import MAX_PRINTED_RANKS, RingOrder
 
 ORDER_ASSUMPTIONS = (ORDER_BY_RANK, ORDER_AS_LOGGED_GROUP, ORDER_CUT_IN_LOG)
-"""Of how a ring passes through the nodes."""
+"""Findings that state an assumption about the order of nodes in a ring."""
 
 
 class RingLink(msgspec.Struct, frozen=True, kw_only=True):
-    """From one node to the next one of a ring."""
+    """One link of a ring: from a node to the next one."""
 
     sender: int
-    """Ring index of who writes."""
+    """Ring index of the rank that sends."""
     out_of: int
     into: int
-    """Nodes."""
+    """The receiving node; `out_of` is the sending node."""
     nic_out: int
     nic_in: int
 
 
 class ChannelRing(msgspec.Struct, frozen=True, kw_only=True):
-    """One channel of one group."""
+    """The ring of one channel of one data-parallel group."""
 
     group: DataParallelGroup
     channel: int
     channels: int
-    """Of the group."""
+    """Number of channels of the group."""
     links: tuple[RingLink, ...]
 
     @property
     def name(self) -> str:
+        """Name for people, such as "tp0 channel 1"."""
         return f"{self.group.name} channel {self.channel}"
 
     @property
     def ranks(self) -> int:
+        """Number of ranks in the ring."""
         return len(self.group.members)
 
 
 class ChannelNics(msgspec.Struct, frozen=True, kw_only=True):
-    """NICs of each channel of NCCL's search: in, out."""
+    """(NIC in, NIC out) of each channel that NCCL's search found, for one set of GPUs."""
 
     gpus: tuple[int, ...]
     nics: tuple[tuple[int, int], ...]
     alternate: bool = False
-    """Odd nodes exchange channels by pairs (src/graph/connect.cc, ncclTopoPostset, crossNic 2)."""
+    """True: on odd nodes the two channels of a pair exchange their NICs (src/graph/connect.cc,
+    ncclTopoPostset, crossNic 2)."""
 
 
 class RingsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """All rings of a job."""
+    """All rings of a job, with what was assumed about them."""
 
     rings: tuple[ChannelRing, ...]
     assumed: tuple[Finding, ...]
@@ -84,8 +87,15 @@ def rings_of(
     logs: Sequence[Sequence[RingOrder]] = (),
     ways: Sequence[ChannelNics] = (),
 ) -> RingsResult:
-    """channels: as stated; logs: of each --nccl-log its orders, one log for all groups or one for
-    each; ways: of graph dumps. Raises ConfigError where these contradict each other."""
+    """The rings of all groups and channels.
+
+    plugs: cabling of the NICs.
+    channels: number of channels as stated; None: from the log, else from the number of NICs.
+    logs: ring orders of each NCCL log; one log for all groups, or one per group.
+    ways: NICs of the channels from NCCL graph dumps.
+
+    Raises ConfigError where these contradict each other.
+    """
     assumed: dict[Finding, None] = dict.fromkeys(plugs.assumed)
     rings: list[ChannelRing] = []
     if len(logs) not in (0, 1, len(groups)):

@@ -12,40 +12,43 @@ from flowcheck.findings.catalog.refused_layouts import GROUP_IN_ONE_NODE, GROUP_
 from flowcheck.ops.mirror_ports.cluster_layout.layout_file import SIZES, ClusterLayout
 
 SUMMED = ("dp", "cp")
-"""Megatron-LM sums gradients over data and context parallel ranks together
-(megatron/core/parallel_state.py, get_data_parallel_group with_context_parallel)."""
+"""Parallel dimensions over which gradients are summed: Megatron-LM sums over data and context
+parallel ranks together (megatron/core/parallel_state.py, get_data_parallel_group
+with_context_parallel)."""
 
 
 class DataParallelGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One communicator that all-reduces gradients."""
+    """One communicator that all-reduces gradients. Its ranks count from 0 in the order of
+    `members`."""
 
     number: int
     name: str
-    """`tp0 pp1`, or `dp` where there is one only."""
+    """Coordinates of the group, such as "tp0 pp1"; "dp" if there is only one group."""
     members: tuple[int, ...]
-    """Ranks of the job, ascending: the communicator's ranks in order."""
+    """Global ranks of the job, ascending."""
     gpus: int
-    """Of a node, that are in it."""
+    """GPUs of each node that belong to the group."""
     per_node: int
-    """GPUs of a node, whether in it or not."""
+    """All GPUs of a node."""
 
     def node(self, rank: int) -> int:
-        """Of the communicator's rank."""
+        """Node of a rank of the communicator."""
         return self.members[rank] // self.per_node
 
     def gpu(self, rank: int) -> int:
-        """Of its node."""
+        """GPU number, within its node, of a rank of the communicator."""
         return self.members[rank] % self.per_node
 
     def local(self, node: int) -> tuple[int, ...]:
-        """GPUs of a node that are in it."""
+        """GPU numbers of a node that belong to the group."""
         mine = (rank for rank in self.members if rank // self.per_node == node)
         return tuple(rank % self.per_node for rank in mine)
 
 
 def groups_of(topology: ClusterLayout) -> tuple[DataParallelGroup, ...]:
-    """Every data-parallel group. Raises ConfigError where there is nothing to sum, where a group
-    stays inside one node, or has more ranks on one node than on another."""
+    """All data-parallel groups of the layout. Raises ConfigError where gradients are not summed at
+    all, where a group lies inside one node, or where it has different numbers of ranks on its
+    nodes."""
     found: dict[tuple[int, ...], list[int]] = {}
     for rank, place in _places(topology):
         key = tuple(place[size] for size in SIZES if size not in SUMMED)

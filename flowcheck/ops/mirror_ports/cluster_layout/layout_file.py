@@ -49,11 +49,13 @@ from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, sp
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
 
 RANGE = re.compile(r"\{(\d{1,5})-(\d{1,5})(?::(\d{1,5}))?\}", re.ASCII)
-"""First, last and, if it is not 1, the stride."""
+"""A range in a name: first, last, and optionally the stride: "{1-16}", "{1-16:2}"."""
 
 
 def expand_numbers(key: str, text: str | None, count: int) -> tuple[int, ...]:
-    """`0-3,8` as (0, 1, 2, 3, 8), all below `count`; None: all of them. Raises ConfigError."""
+    """Numbers of a text such as `0-3,8` -> (0, 1, 2, 3, 8). None: all numbers below `count`.
+    Raises ConfigError for other text, and for numbers of `count` or more. key: name of the
+    setting, for the message."""
     if text is None:
         return tuple(range(count))
     found: list[int] = []
@@ -69,7 +71,8 @@ def expand_numbers(key: str, text: str | None, count: int) -> tuple[int, ...]:
 
 
 def expand_range(key: str, ports: str | Sequence[str], most: int) -> tuple[str, ...]:
-    """The names that a range stands for, in order. Raises ConfigError for more than `most`."""
+    """Names that a range stands for, in order; a list of names is returned as it is. Raises
+    ConfigError for more than `most` names. key: name of the setting, for the message."""
     if not isinstance(ports, str):
         return tuple(ports)
     told = RANGE.search(ports)
@@ -83,20 +86,22 @@ def expand_range(key: str, ports: str | Sequence[str], most: int) -> tuple[str, 
 
 
 MOST = 1 << 50
-"""Bytes or numbers. A choice that stops slips of the pen."""
+"""Largest accepted number of bytes or parameters. A choice that catches typing errors."""
 
 
 class TrafficFigures(ConfigSection, frozen=True):
-    """Figures of the job, for bandwidth; none of them decides what fits."""
+    """The [traffic] table: figures of the job for rate estimates. They do not decide which ports
+    are chosen."""
 
     gradient_bytes: int
-    """That one rank gives to its data-parallel all-reduces in a step."""
+    """Gradient bytes that one rank all-reduces per step."""
     step_s: float
     bucket_bytes: int = 25 << 20
-    """torch DistributedDataParallel's bucket_cap_mb."""
+    """torch DistributedDataParallel's bucket_cap_mb in bytes."""
     element_bytes: int = 4
     other_gbps: float = 0.0
-    """Tensor, pipeline and expert parallel, storage: mean on each direction of a port."""
+    """Mean rate of other traffic (tensor, pipeline and expert parallel, storage) in each direction
+    of a port, Gb/s."""
 
     def __post_init__(self) -> None:
         at_least("traffic.gradient_bytes", self.gradient_bytes, 1)
@@ -110,12 +115,12 @@ class TrafficFigures(ConfigSection, frozen=True):
 
 
 class ReplicaFigures(ConfigSection, frozen=True):
-    """What is kept of each data-parallel group, for memory."""
+    """The [replica] table: size of the model, for memory estimates."""
 
     parameters: int | None = None
-    """Numbers that one group trains."""
+    """Trained parameters of one data-parallel group."""
     job: str | None = None
-    """In place of these: the job file of each machine, with [model] factory."""
+    """Job file of each machine, with [model] factory; replaces the other keys of this table."""
     optimizer: str = PLAN_DEFAULT
     element_bytes: int = 4
 
@@ -134,27 +139,30 @@ def _at_most(key: str, value: int) -> None:
 
 
 def check_speed(key: str, value: float, most: float = 1e5) -> None:
-    """Raises ConfigError for what is no speed in Gb/s, or no time in seconds."""
+    """Raises ConfigError unless 0 < `value` <= `most`. key: name of the setting; the value is a
+    rate in Gb/s or a time in seconds."""
     if not 0 < value <= most:  # NaN is neither
         raise ConfigError(key, value, SPEED(most))
 
 
 MOST_RANKS = 4096
-"""As `flowcheck plan` (ops/planning/wire_traffic.py, MOST_RANKS)."""
+"""Largest supported number of ranks, as in `flowcheck plan` (ops/planning/wire_traffic.py,
+MOST_RANKS)."""
 MOST_FILE_BYTES = 4 << 20
-"""Bytes. A choice: 1,024 for each of 4,096 ranks; a larger file is not a layout, and is not
-read."""
+"""Largest layout file, bytes. A choice: 1,024 for each of 4,096 ranks; a larger file is refused
+unread."""
 MOST_CHANNELS = 64
-"""NCCL src/include/device.h, MAXCHANNELS."""
+"""Largest number of channels: NCCL src/include/device.h, MAXCHANNELS."""
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
-"""Of RoCE, bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
+"""Path MTUs of RoCE in bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
 SIZES = ("tp", "cp", "dp", "pp")
 SEVERAL_ALGORITHMS = {"both": tuple(spec.name for spec in followed_algorithms())}
-"""Words of the `algorithm` key for several that NCCL's tuner uses by turns."""
+"""Values of the `algorithm` key that stand for several algorithms, between which NCCL's tuner
+switches."""
 
 
 class Sharding(StrEnum):
-    """Who has a parameter's optimizer state."""
+    """How optimizer states are sharded: not at all, or over which ranks."""
 
     NONE = "none"
     FSDP = "fsdp"
@@ -162,57 +170,61 @@ class Sharding(StrEnum):
 
 
 class Cable(ConfigSection, frozen=True):
-    """One NIC of each of some nodes, and where it is plugged in."""
+    """A [[cable]] table: one NIC of each of some nodes, and the switch ports that they are cabled
+    to."""
 
     nic: int
-    """NCCL's number of it: 2 in `NET/IB/2`."""
+    """NCCL's number of the NIC: 2 in `NET/IB/2`."""
     switch: str
     ports: str | tuple[str, ...]
-    """A port for each node in turn: a list, or a name with a range, `Ethernet{1-16}/1`."""
+    """One port per node: a list, or a name with a range such as `Ethernet{1-16}/1`."""
     gbps: float
     nodes: str | None = None
-    """`0-15` or `0,2,4`; None: every node."""
+    """Nodes as `0-15` or `0,2,4`; None: all nodes."""
     gpus: tuple[int, ...] | None = None
-    """Of the node: those whose traffic goes by this NIC; None: by number."""
+    """GPUs of the node that use this NIC; None: assigned by number."""
     hosts: str | tuple[str, ...] = ()
-    """Addresses of the servers at those ports, as `ports`: for `[[mirror]]` tables alone."""
+    """Addresses of the servers at those ports, in the form of `ports`. Used only for [[mirror]]
+    tables."""
 
 
 class Monitor(ConfigSection, frozen=True):
-    """A port that copies leave by, or a tunnel, to the machine with FlowCheck."""
+    """A [[monitor]] table: a monitor port or an ERSPAN tunnel that carries copies to a FlowCheck
+    machine."""
 
     switch: str
     gbps: float
     machine: str = "flowcheck"
-    """Where it ends: all copies of one data-parallel group end at one machine."""
+    """Name of the FlowCheck machine. All copies of a data-parallel group must reach one machine."""
     port: str | None = None
-    """With erspan only where a system's tunnel names the port it leaves by."""
+    """Monitor port. With `erspan`, only for switches whose tunnel names its egress port."""
     erspan: str | None = None
-    """`src=A,dst=B`, as for `flowcheck switch`."""
+    """Tunnel as `src=A,dst=B`, in the form of `flowcheck switch`."""
     session: str | int | None = None
-    """A free number, or a name, of the mirror session that will hold it."""
+    """Free session number or name for the mirror session."""
 
     @property
     def label(self) -> str:
+        """The monitor port, or the tunnel's options, for display."""
         return f"erspan {self.erspan}" if self.erspan is not None else str(self.port)
 
 
 class Switch(ConfigSection, frozen=True):
-    """What is said of a switch, where anything is."""
+    """A [[switch]] table: system and connection of one switch."""
 
     name: str
     os: str | None = None
     bridge: str | None = None
     host: str | None = None
-    """Of SONiC, as ssh reaches it."""
+    """SONiC: host name as ssh knows it."""
 
 
 class ClusterLayout(ConfigSection, frozen=True):
-    """The whole file."""
+    """The whole layout file."""
 
     nodes: int
     gpus: int
-    """Of each node."""
+    """GPUs per node."""
     cable: tuple[Cable, ...]
     monitor: tuple[Monitor, ...]
     switch: tuple[Switch, ...] = ()
@@ -221,11 +233,13 @@ class ClusterLayout(ConfigSection, frozen=True):
     pp: int = 1
     ep: int = 1
     order: str = "tp-cp-dp-pp"
-    """Which rank differs first: Megatron-LM's order, the fastest first."""
+    """Order of the parallel dimensions, the one whose rank changes fastest first (Megatron-LM's
+    --rank order)."""
     channels: int | None = None
-    """Of the communicator; None: one for each NIC of a group's GPUs, doubled."""
+    """Channels of each communicator; None: two per NIC of a group's GPUs."""
     algorithm: str = str(Algorithm.RING)
-    """NCCL_ALGO of the gradients' all-reduces: a name, or one of SEVERAL_ALGORITHMS."""
+    """NCCL_ALGO of the gradient all-reduces: a name of an algorithm, or a key of
+    SEVERAL_ALGORITHMS."""
     sharding: Sharding = Sharding.NONE
     protocol: Protocol | None = None
     nccl: str | None = None
@@ -268,25 +282,28 @@ class ClusterLayout(ConfigSection, frozen=True):
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:
-        """All that gradients go by."""
+        """All algorithms that the gradient all-reduces use."""
         return SEVERAL_ALGORITHMS.get(self.algorithm) or (Algorithm(self.algorithm),)
 
     @property
     def ranks(self) -> int:
+        """Ranks of the job."""
         return self.nodes * self.gpus
 
     @property
     def dp(self) -> int:
+        """Size of the data-parallel dimension."""
         return self.ranks // (self.tp * self.cp * self.pp)
 
     @property
     def era(self) -> NcclEra:
-        """Of the stated NCCL release, else of the newest."""
+        """Era of the stated NCCL release; without one, the newest."""
         return NcclEra.V2_29 if self.nccl is None else era_of(self.nccl)
 
 
 def load_layout(path: Path) -> ClusterLayout:
-    """A layout, checked. Raises ConfigError naming the key and what would be right."""
+    """Reads and checks a layout file. Raises ConfigError that names the key and the accepted
+    values."""
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise ConfigError("FILE", str(path), TOO_LARGE(MOST_FILE_BYTES))
@@ -303,7 +320,7 @@ def load_layout(path: Path) -> ClusterLayout:
 
 
 def topology_from(tree: dict[str, Any]) -> ClusterLayout:
-    """The checked layout of a parsed file. Raises ConfigError."""
+    """Checks a parsed layout file. Raises ConfigError as load_layout()."""
     for key, why in (("cable", NO_CABLES()), ("monitor", NO_MONITORS())):
         if not tree.get(key):
             raise ConfigError(key, "not stated", why)

@@ -32,33 +32,34 @@ from flowcheck.findings.finding import Finding
 from flowcheck.ops.mirror_ports.cluster_layout.channel_rings import ChannelNics
 
 MOST_BYTES = 8 << 20
-"""Bytes. A choice: a larger file is not a dump of NCCL's, and is not read."""
+"""Largest dump, bytes. A choice: a larger file is not an NCCL dump and is refused unread."""
 MOST_DEPTH = 32
-"""Elements within each other. A choice: deeper than NCCL's topology nests; stops files made to
+"""Largest nesting depth. A choice: deeper than NCCL's topology; stops files that are made to
 exhaust memory."""
 MOST_ELEMENTS = 100_000
-"""Elements of a file. A choice: stops files made to exhaust memory."""
+"""Most elements in a file. A choice: stops files that are made to exhaust memory."""
 RING_GRAPH = 0
-"""The id of its ring graph (src/init.cc, initTransportsRank)."""
+"""Id of the ring graph in a dump (src/init.cc, initTransportsRank)."""
 ALTERNATE = 2
 """Value of a graph's crossnic with which a ring's channels alternate between two NICs."""
 LOCAL_BITS = 56
-"""Of a device's number; above them stands the system's (src/graph/topo.h, NCCL_TOPO_ID)."""
+"""Bits of the device number; the system number is above them (src/graph/topo.h, NCCL_TOPO_ID)."""
 
 Attributes = dict[str, str]
 Path_ = tuple[int, ...]
 
 
 class NcclDump(msgspec.Struct, frozen=True, kw_only=True):
-    """What one file tells: one of the two."""
+    """Contents of one dump: `ways` from a graph dump, `near` from a topology dump."""
 
     ways: ChannelNics | None = None
     near: dict[int, int] | None = None
-    """[GPU] NIC whose path to it is the shortest."""
+    """GPU -> NIC with the shortest path to it; None: a graph dump."""
 
 
 def read_dump(path: Path) -> NcclDump:
-    """NCCL_GRAPH_DUMP_FILE or NCCL_TOPO_DUMP_FILE. Raises ConfigError for what is neither."""
+    """Reads a file that NCCL wrote for NCCL_GRAPH_DUMP_FILE or NCCL_TOPO_DUMP_FILE. Raises
+    ConfigError for any other file."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ConfigError("--graph", str(path), TOO_LARGE(MOST_BYTES))

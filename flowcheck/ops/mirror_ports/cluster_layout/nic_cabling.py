@@ -25,7 +25,7 @@ from flowcheck.ops.mirror_ports.cluster_layout.layout_file import (
 
 
 class CabledPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A port of a switch, and the node behind it."""
+    """A switch port and the node that is cabled to it."""
 
     switch: str
     port: str
@@ -33,22 +33,24 @@ class CabledPort(msgspec.Struct, frozen=True, kw_only=True, order=True):
     nic: int
     gbps: float
     host: str = ""
-    """Address of the node there; empty where none is stated."""
+    """Address of the node; "": not stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicCabling:
-    """Ports and NICs of all nodes of a job."""
+    """Switch ports and NICs of all nodes of a job."""
 
     ports: Mapping[tuple[int, int], tuple[CabledPort, ...]]
-    """[node, NIC] several where it has several cables, which share its traffic by a hash."""
+    """(node, NIC) -> its switch ports; several if the NIC has several cables, over which its
+    traffic is hashed."""
     nics: Mapping[tuple[int, int], int]
-    """[node, GPU]"""
+    """(node, GPU) -> NIC that the GPU uses."""
     assumed: tuple[Finding, ...] = ()
 
 
 def nic_cabling(topology: ClusterLayout, near: Mapping[int, int] | None = None) -> NicCabling:
-    """near: NIC of each GPU by NCCL's topology dump, where there is one. Raises ConfigError."""
+    """The cabling of the layout. near: GPU -> nearest NIC, from an NCCL topology dump; None: by
+    number. Raises ConfigError for contradictory cables."""
     found: dict[tuple[int, int], list[CabledPort]] = {}
     stated: dict[tuple[int, int], int] = {}
     taken: dict[tuple[str, str], str] = {}

@@ -22,32 +22,32 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import (
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPort, MonitorPorts
 
 PlacedPorts = tuple[tuple[MirroredDirection, int], ...]
-"""Pairs with the number of the monitor that has their copies."""
+"""Mirrored port directions, each with the number of the monitor that receives its copies."""
 
 
 ChunksSeen = tuple[tuple[int, frozenset[int]], ...]
-"""[bit of a want] (on how many monitors it is seen, which)."""
+"""For each bit of a coverage goal: (number of monitors that see it, which ones)."""
 
 
 class PartialChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the search."""
+    """One node of the search tree: a partial choice of taps."""
 
     chosen: tuple[tuple[int, frozenset[int]], ...]
-    """Taps with their monitors."""
+    """(tap number, monitors that receive its copies)."""
     placed: PlacedPorts
     home: dict[str, str]
-    """[group] the machine that all its copies end at."""
+    """Group -> FlowCheck machine that receives all its copies."""
     banned: frozenset[int]
-    """Taps whose every choice was tried under another branch."""
+    """Taps that are excluded here, since another branch tries all choices with them."""
     seen: dict[str, ChunksSeen]
-    """[want]"""
+    """Name of a coverage goal -> what is seen of it."""
 
 
 def seen_on(
     want: CoverageGoal, at: PartialChoice, taps: Sequence[PortTap], monitors: MonitorPorts
 ) -> ChunksSeen:
-    """By the monitors of its group's machine. Of taps of several pairs those count that share no
-    monitor."""
+    """What the chosen taps show of a goal on the monitors of its group's machine. A tap with
+    several port directions counts for a monitor once."""
     machine = at.home.get(want.group)
     seen: ChunksSeen = ((0, frozenset()),) * len(want.chunks)
     for number, where in at.chosen:
@@ -58,7 +58,7 @@ def seen_on(
 
 
 def shown_more(seen: ChunksSeen, bits: int, where: frozenset[int]) -> ChunksSeen:
-    """With a tap more, that shows these bits on these monitors."""
+    """`seen` after one more tap that shows `bits` on the monitors `where`."""
     if not bits:
         return seen
     return tuple(
@@ -68,7 +68,7 @@ def shown_more(seen: ChunksSeen, bits: int, where: frozenset[int]) -> ChunksSeen
 
 
 def load_of(placed: PlacedPorts) -> dict[int, tuple[MirroredDirection, ...]]:
-    """[monitor] its pairs."""
+    """Monitor number -> mirrored port directions that send copies to it."""
     found: dict[int, tuple[MirroredDirection, ...]] = {}
     for pair, where in placed:
         found[where] = (*found.get(where, ()), pair)
@@ -76,14 +76,14 @@ def load_of(placed: PlacedPorts) -> dict[int, tuple[MirroredDirection, ...]]:
 
 
 SEARCH_LIMIT_S = 30.0
-"""Seconds of one search; beyond, the best that was found stands, as beyond its steps. A choice:
-longer may find fewer ports, while the operator waits."""
+"""Seconds for one search; then the best choice found so far is used, as after MOST_STEPS. A
+choice: a longer time may find fewer ports, while the operator waits."""
 QUIET_S = 3.0
-"""Seconds between two lines on stderr, and before the first. A choice of layout."""
+"""Seconds before the first progress line on stderr, and between two. A choice of layout."""
 
 
 class SearchTimer:
-    """Of one search of at most so many steps."""
+    """Ends a search after its time or its steps are used up, and prints its progress."""
 
     def __init__(self, most_steps: int, clock: Callable[[], float] = monotonic) -> None:
         self.most_steps = most_steps
@@ -91,7 +91,8 @@ class SearchTimer:
         self.started_s = self.said_s = clock()
 
     def spent(self, steps: int, pairs: int | None) -> bool:
-        """Whether to end after so many steps. pairs: of the best choice so far."""
+        """Whether the search must end after this many steps. pairs: port directions of the best
+        choice so far; None: none was found."""
         if steps > self.most_steps:
             return True
         now_s = self.clock()
@@ -106,9 +107,12 @@ class SearchTimer:
 
 
 class LowerBound:
-    """Each want needs so many taps more by its chunks alone; a tap counts for all it shows. With
-    what a tap costs shared out over its wants, and each want at the least such share, no tap's
-    shares are more than its cost: a solution of the dual program, so no choice is below."""
+    """Lower bound on the number of port directions, for pruning.
+
+    The cost of a tap is split evenly over the goals it shows, and each goal is charged its
+    smallest such share per tap that it still needs. No tap is charged more than it costs, so this
+    is a feasible solution of the dual linear program and no choice costs less.
+    """
 
     def __init__(self, wants: Sequence[CoverageGoal], taps: Sequence[PortTap]) -> None:
         self.shown = {want.name: [t for t in taps if want.name in t.shows] for want in wants}
@@ -119,7 +123,8 @@ class LowerBound:
         self.widest: dict[tuple[str, int], int] = {}
 
     def pairs(self, short: Mapping[str, Sequence[int]]) -> int:
-        """short: [want][bit] on how many monitors more it has to be seen."""
+        """Least number of further port directions. short: goal -> for each of its bits, on how
+        many more monitors it must be seen."""
         total = 0.0
         for name, counts in short.items():
             lacks = sum(1 << bit for bit, count in enumerate(counts) if count)
@@ -132,29 +137,30 @@ class LowerBound:
 
 
 MOST_STEPS = 5_000
-"""Steps of a search; beyond, the best that was found stands, with how much less there might be. A
-choice: more may find fewer ports, while the operator waits."""
+"""Steps of one search; then the best choice found so far is used, with a bound on how many fewer
+are possible. A choice: more may find fewer ports, while the operator waits."""
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one part of a job whose rings share switches."""
+    """Result of the search for one part of a job: rings that share switches."""
 
     placed: PlacedPorts
     home: dict[str, str]
-    """[group] machine"""
+    """Group -> FlowCheck machine that receives all its copies."""
     least: int
-    """No choice has fewer pairs."""
+    """Lower bound on the number of port directions."""
     exact: bool
 
 
 class SearchStopped(Exception):
-    """The steps or the time are used up."""
+    """The steps or the time of the search are used up."""
 
 
 class PortSearch:
-    """One part. `run` gives the result; None: there is none, or none was found.
+    """Search for one part of a job: rings that share switches.
 
-    homes: [group] machines that could see all of it.
+    homes: group -> machines that could receive all its copies.
+    redundancy: on how many monitors each chunk must be seen.
     """
 
     def __init__(
@@ -186,6 +192,7 @@ class PortSearch:
         self.fits: dict[tuple[str, frozenset[tuple[MirroredDirection, int]]], bool] = {}
 
     def run(self) -> SearchResult | None:
+        """The best choice found; None: there is none, or none was found in time."""
         nothing: dict[str, ChunksSeen] = {
             name: ((0, frozenset()),) * len(want.chunks) for name, want in self.wants.items()
         }

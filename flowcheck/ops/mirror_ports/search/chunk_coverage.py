@@ -30,13 +30,14 @@ from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec
 
 MOST_CHUNKS = 8
-"""Chunks that an error names."""
+"""Chunks that an error message lists. A choice of layout."""
 _TapPlace = tuple[int, int, tuple[MirrorDirection, ...]]
 """(node, NIC, directions that are mirrored together)."""
 
 
 class MirroredDirection(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A direction of a port, as the switch names it: `rx` is what the server sends."""
+    """One direction of a switch port, as the switch names it: `rx` is what the server sends, `tx`
+    what it receives."""
 
     switch: str
     port: str
@@ -45,38 +46,41 @@ class MirroredDirection(msgspec.Struct, frozen=True, kw_only=True, order=True):
     nic: int
     gbps: float
     host: str = ""
-    """Address of the node there; empty where none is stated."""
+    """Address of the node at the port; "": not stated."""
 
     @property
     def description(self) -> str:
-        """What that is, from the server's side."""
+        """The direction from the server's side, for people."""
         does = "sends" if self.direction is MirrorDirection.RX else "receives"
         return f"{self.direction}: what node {self.node} {does} by NIC {self.nic}"
 
 
 class PortTap(msgspec.Struct, frozen=True, kw_only=True):
-    """Pairs that show something only together: of a NIC of several cables all of them, where an
-    algorithm asks for it both directions."""
+    """Port directions that only together show data: all cables of a NIC, and both directions where
+    an algorithm requires that."""
 
     pairs: tuple[MirroredDirection, ...]
     shows: dict[str, int]
-    """[ring] bits of its chunks (Want.chunks) that pass in final form."""
+    """Coverage goal -> bits (of `CoverageGoal.chunks`) whose final data pass this tap."""
 
 
 class CoverageGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """A ring, or what else a channel's collectives go by, all of whose chunks must be seen."""
+    """All chunks of one channel's collectives by one algorithm, each of which must be seen."""
 
     name: str
     group: str
     chunks: tuple[tuple[int, ...], ...]
-    """Chunks that the same links carry are one bit."""
+    """For each bit: the chunk numbers that it stands for. Chunks that appear on the same links
+    share a bit."""
 
     @property
     def whole(self) -> int:
+        """Bit mask of all chunks."""
         return (1 << len(self.chunks)) - 1
 
     def seen_without(self, bits: int) -> Finding:
-        """What is seen if these bits are not: the first missing chunks by their numbers."""
+        """The finding that says what is seen if these bits are not: lists the first missing
+        chunks."""
         each = sorted(c for n, some in enumerate(self.chunks) if bits >> n & 1 for c in some)
         if bits == self.whole:
             return NO_CHUNK_SEEN(len(each))
@@ -87,23 +91,28 @@ class CoverageGoal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoverageProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a job."""
+    """Coverage goals of a job, and the taps from which to choose."""
 
     wants: tuple[CoverageGoal, ...]
     taps: tuple[PortTap, ...]
-    """Those that are preferred come first: rx before tx, nodes in the order of rings."""
+    """Preferred ones first: rx before tx, then nodes in ring order."""
 
 
 def goal_name(ring: ChannelRing, algorithm: Algorithm) -> str:
-    """Name of what an algorithm makes of a ring's channel."""
+    """Name of the coverage goal of a ring's channel for an algorithm."""
     return ring.name if algorithm is Algorithm.RING else f"{ring.name} {algorithm}"
 
 
 def coverage_problem(
     rings: Sequence[ChannelRing], plugs: NicCabling, algorithms: Sequence[Algorithm]
 ) -> CoverageProblem:
-    """algorithms: all that the job's all-reduces go by. Raises ConfigError where one of them is not
-    followed in this layout."""
+    """The coverage goals and taps of a job.
+
+    plugs: cabling of the NICs.
+    algorithms: all algorithms of its all-reduces.
+
+    Raises ConfigError where an algorithm is not followed in this layout.
+    """
     specs = [spec_of(algorithm) for algorithm in algorithms]
     for spec in specs:
         _check_sizes(spec, rings)

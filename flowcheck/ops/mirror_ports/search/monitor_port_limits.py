@@ -24,53 +24,60 @@ from flowcheck.ops.switch.session_rules import RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform, platform_named
 
 Load = Mapping[int, tuple[MirroredDirection, ...]]
-"""[monitor] the pairs whose copies go there."""
+"""Monitor number -> mirrored port directions whose copies it receives."""
 KEYS = {"--monitor": "port", "--erspan": "erspan", "--session": "session"}
-"""Of a `[[monitor]]`, by the option of `flowcheck switch` that refuses it."""
+"""Option of `flowcheck switch` -> key of the `[[monitor]]` table with the same meaning, for error
+messages."""
 TUNNEL_BYTES = 16
-"""GRE with a sequence number, and ERSPAN II (switch_platforms.py, Platform.tunnel_bytes)."""
+"""Bytes between outer IP header and frame, for an unknown switch: GRE with sequence number and
+ERSPAN II (switch_platforms.py, Platform.tunnel_bytes)."""
 
 
 class MonitorPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A monitor, with what is known of its switch."""
+    """A monitor port or tunnel, with what is known of its switch."""
 
     number: int
     monitor: Monitor
     os: str | None
     session: str | None
-    """As `--session` has it; None: no system is stated."""
+    """Session as for `--session`; None: the switch's system is unknown."""
     bridge: str | None
     host: str | None
     growth: float
-    """Of each frame, by a tunnel."""
+    """Factor by which a tunnel makes full frames larger; 1.0 without a tunnel."""
     number_matters: bool
-    """Both directions would take the next number, too."""
+    """True: a session with both directions also takes the next session number."""
 
     @property
     def kind(self) -> tuple[float, float, str]:
-        """Monitors of a switch and a machine that are alike in it are so in everything."""
+        """Key of equivalent monitors: those of one switch and one machine with equal keys are
+        interchangeable."""
         return self.monitor.gbps, self.growth, (self.session or "") * self.number_matters
 
     @property
     def name(self) -> str:
+        """Switch and port, for display."""
         return f"{self.monitor.switch} {self.monitor.label}"
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorPorts:
-    """All of a job's."""
+    """All monitor ports of a job."""
 
     spots: tuple[MonitorPort, ...]
 
     def ports_of_switch(self, switch: str) -> tuple[MonitorPort, ...]:
+        """The monitor ports of one switch."""
         return tuple(spot for spot in self.spots if spot.monitor.switch == switch)
 
     def gbps(self, spot: MonitorPort, pairs: Sequence[MirroredDirection]) -> float:
-        """Line rates of the sources, grown by a tunnel."""
+        """Rate in Gb/s that the copies of these port directions can reach at a monitor: the sum of
+        their line rates, times the tunnel's growth."""
         return sum(pair.gbps for pair in pairs) * spot.growth
 
     def refusal_reason(self, switch: str, load: Load) -> Finding | None:
-        """Why the monitors of a switch cannot take this; None: they can."""
+        """Why the monitors of a switch cannot carry this load (rate, or rules of its mirror
+        sessions); None: they can."""
         spots = [spot for spot in self.ports_of_switch(switch) if load.get(spot.number)]
         for spot in spots:
             total = self.gbps(spot, load[spot.number])
@@ -85,8 +92,9 @@ class MonitorPorts:
 
 
 def monitors_of(topology: ClusterLayout, plugs: NicCabling, os: str | None) -> MonitorPorts:
-    """os: the system of switches that state none. Raises ConfigError for a session number that is
-    missing, and for a port name that the system does not have."""
+    """The monitor ports of the layout. os: system of switches that state none; None: unknown.
+    Raises ConfigError for a missing session number, and for port names that the system does not
+    have."""
     said = {one.name: one for one in topology.switch}
     counts: dict[str, int] = {}
     for monitor in topology.monitor:
@@ -183,7 +191,8 @@ def _of_file(number: int) -> Iterator[None]:
 def session_of(
     spot: MonitorPort, platform: Platform, pairs: Sequence[MirroredDirection]
 ) -> MirrorSession:
-    """The session that copies these to a monitor. Raises ConfigError for invalid settings."""
+    """The mirror session that copies these port directions to a monitor. Raises ConfigError for
+    invalid settings."""
     request = parse_session(
         platform,
         [],
@@ -198,7 +207,8 @@ def session_of(
 def mirror_sources(
     platform: Platform, pairs: Sequence[MirroredDirection]
 ) -> tuple[MirrorSource, ...]:
-    """A source for each port: both directions of one are `both`."""
+    """One source per port; both directions of a port become `both`. Raises ConfigError for a name
+    that is not a port of the platform."""
     ways: dict[str, set[MirrorDirection]] = {}
     for pair in pairs:
         ways.setdefault(platform.canonical_port(pair.port), set()).add(pair.direction)

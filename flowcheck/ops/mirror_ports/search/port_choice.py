@@ -42,8 +42,13 @@ def coverage_error(
     redundancy: int,
     within: int,
 ) -> ConfigError:
-    """machine: the one that sees most of the group; lacking: its rings of which it does not see
-    these bits; within: the --redundancy at which some machine would see all, 0 where none."""
+    """The error for a ring that no choice of ports can show.
+
+    machine: FlowCheck machine that sees most of the group.
+    lacking: (goal, bits that this machine does not see) for its rings.
+    redundancy: requested number of monitors per chunk.
+    within: redundancy at which a machine would see all; 0: none.
+    """
     want, bits = lacking[0]
     rings = sum(one.group == want.group for one in sought.wants)
     ends = _ends(sought, want)
@@ -95,18 +100,18 @@ def _monitors_to_add(
 
 
 class PortChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What to mirror, and to where."""
+    """The ports to mirror, and the monitors that receive the copies."""
 
     placed: PlacedPorts
     home: dict[str, str]
-    """[group] the machine that follows it."""
+    """Group -> FlowCheck machine that follows it."""
     least: int
-    """No choice has fewer pairs."""
+    """Lower bound on the number of port directions."""
     exact: bool
 
     @property
     def gap(self) -> int:
-        """How many pairs fewer there might be."""
+        """By how many port directions a better choice could be smaller; 0: this one is optimal."""
         return len(self.placed) - self.least
 
 
@@ -116,8 +121,14 @@ def choose_ports(
     redundancy: int = 1,
     most_steps: int = MOST_STEPS,
 ) -> PortChoice:
-    """Raises ConfigError naming the ring that no choice covers, or the sum that no monitor port
-    of a switch takes."""
+    """Chooses the fewest port directions that show all goals.
+
+    redundancy: on how many monitors each chunk must be seen.
+    most_steps: limit of the search, per part of the job.
+
+    Raises ConfigError that names a ring that no choice shows, or the load that the monitor ports
+    of a switch cannot carry.
+    """
     at_least("--redundancy", redundancy, 1)
     with_monitor = {spot.monitor.switch for spot in monitors.spots}
     usable = [t for t in sought.taps if all(pair.switch in with_monitor for pair in t.pairs)]

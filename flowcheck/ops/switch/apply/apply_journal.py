@@ -21,14 +21,15 @@ from flowcheck.findings.catalog.switch_changes import LOCKED, NOT_A_JOURNAL
 from flowcheck.private_files import make_folder
 
 LOCK_S = 15.0
-"""Seconds to wait for another run's lock: longer than a command goes on that outlived its run
-(ovs_state.py, TIMEOUT_S)."""
+"""Seconds to wait for the lock of another run. Longer than TIMEOUT_S (ovs_state.py): a command of
+a killed run may go on for that long."""
 LOOK_S = 0.1
-"""Seconds between two tries of the lock. A choice: shorter costs processor time."""
+"""Seconds between two attempts to take the lock. A choice: a shorter time costs CPU time."""
 
 
 def default_folder() -> Path:
-    """Of the machine for root, of the user for others."""
+    """Where journals are stored: /var/lib/flowcheck/switch for root, else
+    $XDG_STATE_HOME/flowcheck/switch (~/.local/state)."""
     if os.geteuid() == 0:
         return Path("/var/lib/flowcheck/switch")
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
@@ -36,13 +37,14 @@ def default_folder() -> Path:
 
 
 class ApplyJournal:
-    """One file of a folder: what is noted of one switch."""
+    """A JSON file that lists what FlowCheck created on one switch."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / f"{name}.json"
 
     def read(self) -> dict[str, Any]:
-        """What is noted; empty without a file. Raises StateError for a file of another kind."""
+        """The entries of the journal; empty if there is no file. Raises StateError for a file that
+        is not a journal."""
         try:
             with naming_file(self._path):
                 noted = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Any])
@@ -53,7 +55,8 @@ class ApplyJournal:
         return noted
 
     def write(self, noted: dict[str, Any]) -> None:
-        """On disk when this returns; an empty journal removes the file."""
+        """Writes the entries to disk (synced when this returns). An empty journal removes the
+        file."""
         with naming_file(self._path):
             if noted:
                 write_atomically(self._path, msgspec.json.encode(noted))
@@ -63,12 +66,13 @@ class ApplyJournal:
 
 @contextmanager
 def apply_lock(folder: Path, lock: str = "lock") -> Iterator[None]:
-    """One at a time on this machine, and a folder that can be written.
+    """Allows one apply or remove at a time on this machine, and checks that `folder` is writable.
 
-    Programs started meanwhile hold it too: of a run that was killed, the command it had begun may
-    still be at work, and what was looked at before its end would not be so for long.
+    Commands started inside inherit the lock: if this process is killed, its running command holds
+    the lock until it ends, so that the next run does not read a state that is still changing.
 
-    Raises ConfigError where it cannot, StateError where another holds it for LOCK_S.
+    Raises ConfigError if the folder cannot be written, StateError if another run holds the lock
+    for LOCK_S seconds.
     """
     try:
         make_folder(folder)

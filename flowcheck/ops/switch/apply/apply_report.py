@@ -21,12 +21,12 @@ ENDED = {
 
 
 def warned(note: Finding) -> None:
-    """On stderr."""
+    """Prints a warning on stderr."""
     print(f"note: {printable(str(note))}", file=sys.stderr)
 
 
 def difference(steps: list[CommandStep]) -> None:
-    """What will be done, and the very commands, on stdout."""
+    """Prints on stdout the changes that are needed and the exact commands."""
     for step in steps:
         print(printable(str(step.what)))
         print(printable(f"    {step}"))
@@ -34,7 +34,7 @@ def difference(steps: list[CommandStep]) -> None:
 
 
 def ended(result: ApplyResult) -> None:
-    """On stdout where it is as asked, else on stderr."""
+    """Prints the result: on stdout if the switch is as requested, else on stderr."""
     out = sys.stdout if result.why is None else sys.stderr
     why = [] if result.why is None else [printable_lines(str(result.why))]
     print(ENDED[result.outcome], *why, file=out)
@@ -47,7 +47,7 @@ def ended(result: ApplyResult) -> None:
 
 
 def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
-    """The same for programs."""
+    """The result for JSON. notes: the warnings of this run."""
     return {
         "outcome": result.outcome.value,
         "steps": [

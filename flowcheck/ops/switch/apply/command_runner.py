@@ -26,33 +26,36 @@ from flowcheck.findings.catalog.switch_changes import (
 )
 
 LIMIT_S = 30
-"""Seconds a local command may take. A choice: longer delays the error, shorter fails on a busy
-machine."""
+"""Seconds that a local command may run. A choice: a longer limit delays the error, a shorter one
+fails on a busy machine."""
 MOST_BYTES = 16 << 20
-"""Bytes of a command's output. A choice: stops a command that never ends talking from taking all
-memory."""
+"""Largest output of a command, bytes. A choice: stops a command with endless output before it
+fills the memory."""
 SAID_BYTES = 4096
-"""Bytes of standard error that an error shows, its end. A choice of layout."""
+"""Bytes of standard error that an error message shows (the last ones). A choice of layout."""
 UNHEARD = 255
-"""ssh(1), EXIT STATUS: an error of ssh's own; else it is that of the command."""
+"""Exit code of ssh for its own errors (ssh(1), EXIT STATUS); other codes come from the remote
+command."""
 
 
 class ProgramTimeoutError(StateError):
-    """A program waited as long as its own --timeout said, and ended itself by an alarm."""
+    """A program ended itself after its own --timeout (SIGALRM)."""
 
 
 class OutcomeUnknownError(StateError):
-    """A program was killed at its limit, or ended with 255, as ssh does when its connection dies:
-    what it began elsewhere may go on."""
+    """A program was killed at its time limit, or ssh exited with 255: what it started on the other
+    side may still run."""
 
 
 def run_switch_command(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
-    """Standard output.
+    """Runs a local program and returns its standard output.
 
-    The program inherits the lock (apply_journal.py), and keeps it where it outlives this process.
+    limit_s: seconds after which the program is killed.
+    The program inherits the lock (apply_journal.py) and holds it if it outlives this process.
 
-    Raises StateError with what the program said where it fails, is missing, takes longer than
-    `limit_s` or says more than MOST_BYTES.
+    Raises StateError with the program's message if it is missing, fails, or prints more than
+    MOST_BYTES; ProgramTimeoutError or OutcomeUnknownError (both are StateErrors) if it runs out of
+    time.
     """
     environment = {**os.environ, "LC_ALL": "C"}
     with tempfile.TemporaryFile() as errors:
@@ -101,7 +104,8 @@ def run_switch_command(command: Sequence[str], *, limit_s: float = LIMIT_S) -> s
 
 
 def run_json(command: Sequence[str]) -> Any:
-    """Standard output as JSON; None where there is none. Raises StateError."""
+    """Runs a program and decodes its standard output as JSON; None if it prints nothing. Raises
+    StateError if the program fails or prints no JSON."""
     out = run_switch_command(command)
     try:
         # A device's name may have control characters, which ip and tc print as they are.
@@ -112,11 +116,11 @@ def run_json(command: Sequence[str]) -> Any:
 
 HOST = r"[A-Za-z0-9_][A-Za-z0-9_.@:%-]{0,254}"
 SSH_LIMIT_S = 60
-"""Seconds a command over ssh may take, CONNECT_S included. A choice: switches answer slowly; longer
-delays the error."""
+"""Seconds that a command over ssh may run, CONNECT_S included. A choice: switches answer slowly; a
+longer limit delays the error."""
 CONNECT_S = 10
-"""Seconds for ssh to connect (ssh_config(5), ConnectTimeout). A choice: longer delays the error of
-a switch that is off."""
+"""Seconds for ssh to connect (ssh_config(5), ConnectTimeout). A choice: a longer limit delays the
+error of a switch that is off."""
 OPTIONS = (
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
@@ -131,7 +135,7 @@ OPTIONS = (
 
 
 class SshShell:
-    """A host that takes one command line a connection."""
+    """Runs commands on a host over ssh, one connection per call."""
 
     def __init__(self, host: str | None, config: Path | None) -> None:
         """Raises ConfigError where the host is missing or not a valid name."""
@@ -143,9 +147,11 @@ class SshShell:
         self._head = ("ssh", *file, "-T", *options, "--", host)
 
     def command(self, *commands: Sequence[str]) -> tuple[str, ...]:
-        """What to run here, so that these run there, one after another until one fails."""
+        """The local ssh command that runs `commands` on the host, one after another until one
+        fails."""
         return (*self._head, " && ".join(shlex.join(words) for words in commands))
 
     def run(self, *commands: Sequence[str]) -> str:
-        """Standard output of all. Raises StateError with what ssh or the switch said."""
+        """Runs `commands` on the host and returns their standard output. Raises StateError with
+        the message of ssh or of the switch."""
         return run_switch_command(self.command(*commands), limit_s=SSH_LIMIT_S)

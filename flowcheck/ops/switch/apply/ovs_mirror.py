@@ -65,14 +65,14 @@ from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession
 
 COUNTED_S = 15.0
-"""Seconds to wait for counters to move. The daemon writes them every 5 s unless told otherwise
-(vswitch.ovsschema, other_config:stats-update-interval): three of its turns."""
+"""Seconds to wait until the mirror's counters move. The daemon writes them every 5 s by default
+(vswitch.ovsschema, other_config:stats-update-interval); this is three of those intervals."""
 LOOK_S = 0.2
-"""Seconds between two looks at the counters. A choice: shorter costs processor time."""
+"""Seconds between two readings of the counters. A choice: a shorter time costs CPU time."""
 
 
 class OvsGoal(msgspec.Struct, frozen=True, kw_only=True):
-    """One mirror. Ports are UUIDs."""
+    """The mirror that a bridge shall have. `output`, `rx` and `tx` are UUIDs of ports."""
 
     bridge: str
     output: str
@@ -81,7 +81,7 @@ class OvsGoal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenVSwitch:
-    """The mirror of one session name in one database."""
+    """The mirror of one session name in one Open vSwitch database (a `MirrorBackend`)."""
 
     def __init__(self, name: str, database: str | None) -> None:
         self._name, self._database = name, database
@@ -90,10 +90,12 @@ class OpenVSwitch:
         self._looked_at: dict[str, set[str]] = {}
 
     def observe(self) -> OvsState:
+        """The database's present state. Raises StateError where the database does not answer."""
         return ovs_state.read(self._database)
 
     def mine(self, state: OvsState) -> list[OvsMirror]:
-        """Marked with this name, on a bridge: others the database has dropped already."""
+        """The mirrors that carry this session's mark and belong to a bridge. Marked mirrors
+        without a bridge are leftovers that the database deletes."""
         return [
             one
             for one in state.mirrors.values()
@@ -101,6 +103,8 @@ class OpenVSwitch:
         ]
 
     def own(self, state: OvsState) -> OvsGoal | None:
+        """The first mirror of this session that has an output port, as a goal; None: there is
+        none."""
         for one in self.mine(state):
             bridge = state.bridge_of(one.uuid)
             if bridge and one.output:
@@ -108,14 +112,16 @@ class OpenVSwitch:
         return None
 
     def possible(self, state: OvsState, goal: OvsGoal | None) -> OvsGoal | None:
-        """No mirror without its output."""
+        """`goal` without ports that no longer exist; None if its bridge or its output port is
+        gone."""
         if goal is None or goal.output not in state.ports or goal.bridge not in state.bridges:
             return None
         there = state.bridges[goal.bridge].ports
         return msgspec.structs.replace(goal, rx=goal.rx & there, tx=goal.tx & there)
 
     def steps(self, state: OvsState, goal: OvsGoal | None) -> list[CommandStep]:
-        """One transaction each: the mirror is there with all its ports, or it is not."""
+        """The commands that lead from `state` to `goal`. Each is one OVSDB transaction, so that a
+        mirror exists with all its ports or not at all."""
         steps = []
         kept = None
         for one in self.mine(state):
@@ -135,7 +141,8 @@ class OpenVSwitch:
         return steps
 
     def run(self, step: CommandStep, *, back: bool) -> None:
-        """Undoing does not wait for a daemon that may be the reason for it."""
+        """Runs a command. back: it undoes an earlier one; then it does not wait for the daemon
+        (--no-wait), which may be the cause of the failure. Raises StateError."""
         head, *rest = step.command
         try:
             run_switch_command(
@@ -150,7 +157,8 @@ class OpenVSwitch:
             self._look_again_everywhere(self.observe())
 
     def confirm(self, goal: OvsGoal | None) -> None:
-        """The daemon has opened the ports, counts what it copies, and does it for flows in use."""
+        """Waits until the daemon has opened the ports and counts mirrored frames, and has flows in
+        use translated again. Raises StateError where that does not happen within COUNTED_S."""
         state = self.observe()
         for bridge in self._touched | ({goal.bridge} if goal else set()):
             self._look_again(bridge)
@@ -169,7 +177,7 @@ class OpenVSwitch:
             state = self.observe()
 
     def settle(self, state: OvsState) -> None:
-        """Marks are on the rows."""
+        """Nothing to do: the marks are in the database rows."""
 
     def _look_again(self, bridge: str) -> None:
         if not self.daemon.remote:
@@ -265,18 +273,19 @@ def _opened(state: OvsState, uuid: str) -> None:
 
 
 ADDRESSES_SHOWN = 3
-"""MAC addresses that an error shows. A choice of layout."""
+"""MAC addresses that an error message lists. A choice of layout."""
 TAG_IS_CUT = ("access", "native-untagged", "dot1q-tunnel")
-"""vlan_mode of ports that take tags off or put others on."""
+"""Values of vlan_mode at which a port removes or replaces VLAN tags."""
 
 
 def ovs_goal(
     ovs: OpenVSwitch, session: MirrorSession, state: OvsState, warn: Callable[[Finding], None]
 ) -> OvsGoal:
-    """The mirror `session` asks for.
+    """The mirror that `session` describes, checked against the database.
 
-    warn: called with what the user should know, though it is no reason to refuse. Raises
-    ConfigError with the reason where the session is impossible.
+    warn: called with each finding that the user should know but that does not prevent the mirror.
+
+    Raises ConfigError with the reason where Open vSwitch cannot hold the mirror.
     """
     if session.tunnel is not None or session.monitor is None or session.bridge is None:
         raise ConfigError("--erspan", str(session.tunnel), NO_TUNNEL_IN_OVS())

@@ -14,8 +14,9 @@ from flowcheck.findings.catalog.switch_changes import OVS_NO_SOCKET, OVSDB_UNEXP
 from flowcheck.ops.switch.apply.command_runner import run_json, run_switch_command
 
 TIMEOUT_S = 10
-"""Seconds an Open vSwitch command may take: it would wait for ever where nobody answers. A choice:
-longer delays the error; below apply_journal.py's LOCK_S."""
+"""Seconds an Open vSwitch command may take (--timeout); without a limit it waits forever for a
+daemon that is not running. A choice: a longer limit delays the error. It must stay below LOCK_S
+(apply_journal.py)."""
 COLUMNS = {
     "Open_vSwitch": ("external_ids", "other_config"),
     "Bridge": ("_uuid", "name", "ports", "mirrors", "controller"),
@@ -28,66 +29,75 @@ COLUMNS = {
 }
 
 PRETEND = frozenset({"bridge", "dummy", "openvswitch", "tun", "veth", "virtio_net"})
-"""Drivers (status:driver_name) whose speed is made up."""
+"""Drivers (status:driver_name) of virtual devices, whose reported speed is not a real line rate."""
 
 
 class OvsBridge(msgspec.Struct, frozen=True, kw_only=True):
+    """A bridge: UUIDs of its ports and mirrors."""
+
     name: str
     ports: frozenset[str]
     mirrors: frozenset[str]
     controlled: bool
-    """Somebody's controller tells it what to do."""
+    """True: the bridge has an OpenFlow controller."""
 
 
 class OvsPort(msgspec.Struct, frozen=True, kw_only=True):
+    """A port, with what its interfaces report."""
+
     uuid: str
     name: str
     tag: int | None
     vlan_mode: str | None
     kinds: tuple[str, ...]
-    """The type of each of its interfaces; `` is a device of the system."""
+    """Type of each interface of the port; an empty text is a system device."""
     numbers: tuple[int, ...]
-    """Of the interfaces the daemon has opened."""
+    """OpenFlow port numbers of the interfaces that the daemon has opened."""
     errors: tuple[str, ...]
     gbps: float | None = None
-    """Line rate, where hardware is behind it (vswitch.ovsschema, link_speed: bits a second)."""
+    """Line rate in Gb/s (vswitch.ovsschema, link_speed, in bit/s); None: a virtual device, or
+    unknown."""
 
 
 class OvsMirror(msgspec.Struct, frozen=True, kw_only=True):
+    """A mirror: `output`, `rx` and `tx` are UUIDs of ports."""
+
     uuid: str
     name: str
     mark: str | None
-    """external_ids:flowcheck"""
+    """Value of external_ids:flowcheck, the session's name; None: not FlowCheck's mirror."""
     output: str | None
     rx: frozenset[str]
     tx: frozenset[str]
     plain: bool
-    """Nothing else is set: no select_all, VLANs or snaplen."""
+    """True: no further columns are set (select_all, VLANs, snaplen)."""
     counted: bool
-    """The daemon does it: it counts what it copies."""
+    """True: the daemon has written statistics, so it mirrors frames."""
 
 
 class OvsState(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by UUID; bridges by name."""
+    """The parts of the database that matter for mirrors. Ports and mirrors by UUID, bridges by
+    name."""
 
     bridges: dict[str, OvsBridge]
     ports: dict[str, OvsPort]
     mirrors: dict[str, OvsMirror]
     virtual_network: bool
-    """OVN is at home here."""
+    """True: OVN manages this Open vSwitch."""
     counts_after_ms: int
 
     def port(self, name: str) -> OvsPort | None:
-        """By its name, which the database keeps unique."""
+        """The port named `name` (names are unique in the database); None: there is none."""
         return next((port for port in self.ports.values() if port.name == name), None)
 
     def bridge_of(self, uuid: str) -> OvsBridge | None:
-        """The one a port or a mirror is on."""
+        """The bridge that has the port or mirror `uuid`; None: no bridge."""
         return next((one for one in self.bridges.values() if uuid in one.ports | one.mirrors), None)
 
 
 def read(database: str | None) -> OvsState:
-    """Raises StateError where the database does not answer."""
+    """Reads the database in one transaction. database: as ovs-vsctl's --db; None: this machine's.
+    Raises StateError where the database does not answer."""
     selects = [
         {"op": "select", "table": table, "where": [], "columns": list(columns)}
         for table, columns in COLUMNS.items()
@@ -195,15 +205,16 @@ def _mirror(row: dict[str, Any]) -> OvsMirror:
 
 
 COOKIE = 0x666C6F77636B
-"""Cookie of the OpenFlow flow that marks FlowCheck's work: the letters "flowck" in ASCII."""
+"""Cookie of the temporary OpenFlow flow by which FlowCheck makes the daemon translate flows again:
+"flowck" in ASCII."""
 NOWHERE = 65279
-"""Port number of that flow. No port has this number, and the flow has the lowest priority, so that
-it matches no frame. It is one below OFPP_MAX of OpenFlow 1.0 (ofp10_port, 0xff00)."""
+"""Port number that this flow matches: 65279, one below OFPP_MAX of OpenFlow 1.0 (ofp10_port,
+0xff00). No port has it, and the flow's priority is the lowest, so it matches no frame."""
 VERSIONS = ",".join(f"OpenFlow1{minor}" for minor in range(6))
 
 
 class OvsDaemon:
-    """The one whose database is `database`; None: this machine's."""
+    """The ovs-vswitchd of one database; None: this machine's."""
 
     def __init__(self, database: str | None) -> None:
         self.remote = database is not None and not database.startswith("unix:")
@@ -211,14 +222,16 @@ class OvsDaemon:
         self._folder = Path(here.removeprefix("unix:")).parent if here else None
 
     def learned(self, bridge: str) -> str:
-        """Which addresses are behind which port. Raises StateError where it does not answer."""
+        """The MAC table of a bridge as `ovs-appctl fdb/show` prints it. Raises StateError where
+        the daemon does not answer."""
         target = [f"--target={self._control()}"] if self._folder else []
         return run_switch_command(
             ["ovs-appctl", *target, f"--timeout={TIMEOUT_S}", "fdb/show", bridge]
         )
 
     def answers(self) -> bool:
-        """It runs; True as well where it is on another machine and cannot be asked."""
+        """Whether the daemon runs. True also for a daemon on another machine, which cannot be
+        checked."""
         if self.remote:
             return True
         try:
@@ -229,11 +242,12 @@ class OvsDaemon:
         return True
 
     def revalidate_flows(self, bridge: str) -> None:
-        """Has the flows in use translated anew, in place: no frame is lost by it.
+        """Makes the daemon translate the flows of a bridge again. No frame is lost by it.
 
-        ovs-vswitchd does not do that for a mirror that comes or goes (seen in 3.1.0: a flow in use
-        was copied neither at once nor later, and copied on after the mirror was gone); it does for
-        any flow that comes or goes, so one comes and goes. Raises StateError.
+        ovs-vswitchd does not do so when a mirror is added or removed (observed in 3.1.0: a flow in
+        use was not mirrored after the mirror was added, and stayed mirrored after it was removed),
+        but it does when an OpenFlow flow is added or removed. So this adds and removes one. Raises
+        StateError where the daemon does not answer.
         """
         where = f"unix:{self._folder}/{bridge}.mgmt" if self._folder else bridge
         words = ("ovs-ofctl", f"--timeout={TIMEOUT_S}", "-O", VERSIONS)

@@ -27,45 +27,48 @@ Goal = TypeVar("Goal")
 
 
 class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One command, and what it does."""
+    """One command to run, and what it does as a finding."""
 
     what: Finding
     command: tuple[str, ...]
     still: Callable[[], bool] | None = None
-    """Looks again at what the command is about: False where there is nothing left to do.
-    Raises StateError where it is no longer what it was."""
+    """Called directly before the command runs. False: the change is no longer needed. Raises
+    StateError where the object has changed since it was read. None: no check."""
 
     def __str__(self) -> str:
         return shlex.join(self.command)
 
 
 class MirrorBackend(Protocol[State, Goal]):
-    """One session of one switch. A goal is what of it shall be there; an empty one is nothing."""
+    """One mirror session on one switch. `State` is what the switch holds now; `Goal` is what it
+    shall hold of this session (an empty goal: nothing)."""
 
     def observe(self) -> State:
-        """What is there now, ours and others'. Raises StateError."""
+        """Reads what the switch holds now, FlowCheck's objects and others. Raises StateError."""
 
     def own(self, state: State) -> Goal:
-        """What of this session is there, as far as it can be made again."""
+        """The part of `state` that belongs to this session, as a goal that can be restored."""
 
     def possible(self, state: State, goal: Goal) -> Goal:
-        """What of a goal can be there: nothing can of a port that has gone."""
+        """`goal` without what is impossible now, such as ports that no longer exist."""
 
     def steps(self, state: State, goal: Goal) -> list[CommandStep]:
-        """The commands from a state to a goal; none where it is reached."""
+        """The commands that lead from `state` to `goal`; empty: nothing to change."""
 
     def run(self, step: CommandStep, *, back: bool) -> None:
-        """Runs a step; back: it undoes one. Raises StateError."""
+        """Runs one command. back: it undoes an earlier one. Raises StateError."""
 
     def confirm(self, goal: Goal) -> None:
-        """Raises StateError where the switch holds the goal but does not do it."""
+        """Checks that the switch really mirrors. Raises StateError where it is configured but does
+        not."""
 
     def settle(self, state: State) -> None:
-        """Forgets what need not be remembered any more; `state` is the last one seen."""
+        """Cleans up notes that are no longer needed. state: the last state that was read."""
 
 
 class ApplyOutcome(StrEnum):
-    """How it ended."""
+    """How an apply or remove ended: nothing to change; dry run with changes; changed; failed and
+    rolled back; failed and not fully rolled back."""
 
     UNCHANGED = "unchanged"
     WOULD_CHANGE = "would change"
@@ -75,20 +78,21 @@ class ApplyOutcome(StrEnum):
 
 
 EXIT_CODES = {ApplyOutcome.UNDONE: 1, ApplyOutcome.LEFT: 2}
-"""Of the command line; 0 for the others."""
+"""Exit codes of the command line; 0 for all other outcomes."""
 
 
 class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it."""
+    """Result of an apply or remove."""
 
     outcome: ApplyOutcome
     steps: list[CommandStep]
     why: Finding | None = None
-    """Why it was undone; None: it was not."""
+    """Why the change failed and was rolled back; None: it did not fail."""
     left: list[str] = []
-    """Commands that would bring back what was before, where undoing failed too."""
+    """Commands that would restore the previous state, where the rollback failed as well."""
     advice: Finding | None = None
-    """What to do in their place, where the switch does not say what it has."""
+    """What to do where the rollback failed and the present state of the switch is unknown; None:
+    `left` says it."""
 
 
 def reconcile(
@@ -98,10 +102,15 @@ def reconcile(
     dry_run: bool,
     tell: Callable[[list[CommandStep]], None],
 ) -> ApplyResult:
-    """Brings `target` to the goal that `wanted` chooses by what is there.
+    """Brings a switch to a goal: reads its state, runs the commands, checks the result, and rolls
+    back on failure.
 
-    tell: is given the difference before anything is done. Raises FlowCheckError where nothing was
-    touched; what fails later is in the result.
+    wanted: chooses the goal for the state that was read; it may raise to refuse.
+    dry_run: only compute and report the commands.
+    tell: called with the commands before anything is changed.
+
+    Raises FlowCheckError where nothing was changed; a failure after the first command is reported
+    in the result.
     """
     before = target.observe()
     goal = wanted(before)

@@ -43,40 +43,46 @@ from flowcheck.ops.switch.apply.sonic_state import SessionRow, SonicState, norma
 from flowcheck.ops.switch.mirror_session import MirrorSession
 
 ACTIVE_S = 10.0
-"""Seconds for the session's status to become active. A choice: longer delays the error, shorter
-fails on a busy switch."""
+"""Seconds until the session's status must be active. A choice: a longer limit delays the error, a
+shorter one fails on a busy switch."""
 LOOK_S = 1.0
-"""Seconds between two looks at the session: each is a command over ssh. A choice: shorter costs the
-switch's processor."""
+"""Seconds between two readings of the session's status; each is a command over ssh. A choice: a
+shorter time costs the switch's CPU."""
 CONFIG = ("sudo", "-n", "config", "mirror_session")
 SAVE = ("sudo", "-n", "config", "save", "-y")
 
 
 class SonicSwitch:
-    """The session of one name. A goal is its row in CONFIG_DB, or None."""
+    """The mirror session of one name on a SONiC switch (a `MirrorBackend`). A goal is its row in
+    CONFIG_DB; None: no session."""
 
     def __init__(self, name: str, shell: SshShell, journal: ApplyJournal, *, save: bool) -> None:
         self._name, self._shell, self._journal, self._save = name, shell, journal, save
         self._unheard = False
 
     def observe(self) -> SonicState:
+        """The switch's databases now. Raises StateError where the switch does not answer."""
         return sonic_state.read(self._shell)
 
     def noted(self) -> list[SessionRow]:
-        """Rows this machine has made, or was about to."""
+        """The rows that this machine has created or was about to create, from the journal."""
         found: list[SessionRow] = self._journal.read().get("made", [])
         return found
 
     def own(self, state: SonicState) -> SessionRow | None:
-        """A session is ours where it is, to the letter, one that was noted."""
+        """The session's row if it equals one in the journal exactly, else None: then somebody else
+        made it."""
         there = state.sessions.get(self._name)
         return there if there is not None and there in self.noted() else None
 
     def possible(self, state: SonicState, goal: SessionRow | None) -> SessionRow | None:
+        """`goal` unchanged: SONiC checks ports itself when it creates the session."""
         return goal
 
     def steps(self, state: SonicState, goal: SessionRow | None) -> list[CommandStep]:
-        """A session cannot be changed: it goes, and another comes."""
+        """The commands from `state` to `goal`. SONiC cannot change a session, so it is removed and
+        created again. Raises StateError where a session of this name exists that FlowCheck did not
+        create."""
         there = state.sessions.get(self._name)
         if there == goal:
             return []
@@ -90,7 +96,8 @@ class SonicSwitch:
         return steps
 
     def run(self, step: CommandStep, *, back: bool) -> None:
-        """What the switch was told and did not answer, it may do later: that stays noted."""
+        """Runs a command over ssh. Where its outcome is unknown the journal keeps the session,
+        since the switch may still execute it. Raises StateError."""
         try:
             run_switch_command(step.command, limit_s=SSH_LIMIT_S)
         except OutcomeUnknownError as error:
@@ -98,7 +105,8 @@ class SonicSwitch:
             raise StateError(SONIC_UNHEARD(why=error.finding, host=self._shell.host)) from error
 
     def confirm(self, goal: SessionRow | None) -> None:
-        """Configured is not active: the switch says what it made of it. Then, if asked, saves."""
+        """Waits until the switch reports the session as active, then saves the configuration if
+        requested. Raises StateError where it is not active after ACTIVE_S, or cannot be saved."""
         end = time.monotonic() + ACTIVE_S
         while goal is not None:
             status = self.observe().status.get(self._name)
@@ -118,6 +126,8 @@ class SonicSwitch:
                 raise StateError(SONIC_SAVED_UNCHECKED(error.finding)) from error
 
     def settle(self, state: SonicState) -> None:
+        """Updates the journal to what the switch holds; unchanged while the outcome of a command
+        is unknown."""
         there = self.own(state)
         if there is None and self._unheard:
             return
@@ -170,11 +180,12 @@ GRE = "0x88be"
 def sonic_goal(
     sonic: SonicSwitch, session: MirrorSession, state: SonicState, warn: Callable[[Finding], None]
 ) -> SessionRow:
-    """The row of CONFIG_DB `session` asks for (sonic-utilities config/main.py, add_span and
-    add_erspan).
+    """The row in CONFIG_DB for `session` (sonic-utilities config/main.py, add_span and
+    add_erspan), checked against the switch's state.
 
-    warn: called with what the user should know, though it is no reason to refuse. Raises
-    ConfigError with the reason where the session is impossible.
+    warn: called with each finding that the user should know but that does not prevent the session.
+
+    Raises ConfigError with the reason where the switch cannot hold the session.
     """
     ways = {source.direction for source in session.sources}
     (way,) = ways

@@ -14,36 +14,39 @@ from flowcheck.findings.catalog.switch_changes import SONIC_NO_ECHO, SONIC_NO_JS
 from flowcheck.ops.switch.apply.command_runner import SshShell
 
 READ = (("CONFIG_DB", "[IMPV][ILNO][ART]*|*"), ("STATE_DB", "[MS][IW][IR][RT][CO][HR]_*|*"))
-"""Databases, and patterns of Redis that match the tables below and few others: a dump for each
-table would take a switch's processor seconds each."""
+"""Databases, and the Redis key pattern read from each. The patterns match the tables below and few
+others; one dump per table would cost seconds of the switch's CPU each."""
 CONFIG = ("MIRROR_SESSION", "PORT", "PORTCHANNEL", "PORTCHANNEL_MEMBER", "VLAN_MEMBER", "INTERFACE")
 STATE = ("MIRROR_SESSION_TABLE", "SWITCH_CAPABILITY")
-"""Tables and keys: sonic-utilities config/main.py and acl_loader/main.py."""
+"""Tables of STATE_DB that are read, as CONFIG above (sonic-utilities config/main.py and
+acl_loader/main.py)."""
 
 GRE = "0[xX][0-9a-fA-F]{1,4}|[1-9][0-9]{0,4}"
-"""Releases since 2021 keep the number that was said in hexadecimal as a decimal one
-(config/main.py, validate_gre_type)."""
+"""GRE protocol type, hexadecimal or decimal. Releases since 2021 store a hexadecimal input as a
+decimal number (config/main.py, validate_gre_type)."""
 
 SessionRow = dict[str, str]
 
 
 class SonicState(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by key; keys of several parts are as in the database."""
+    """Rows of a SONiC switch's databases by key. Composite keys are as in the database
+    ("Vlan10|Ethernet0")."""
 
     sessions: dict[str, SessionRow]
     ports: dict[str, SessionRow]
     bundles: frozenset[str]
     members: dict[str, str]
-    """Ports in a port channel or a VLAN, and which."""
+    """Port -> the port channel or VLAN that it is a member of."""
     routed: frozenset[str]
     status: dict[str, str]
-    """What the switch makes of each session: active, inactive."""
+    """Session name -> status that the switch reports: "active" or "inactive"."""
     incapable: frozenset[str]
-    """Directions the ASIC does not have."""
+    """Mirror directions that the ASIC does not support."""
 
 
 def read(shell: SshShell) -> SonicState:
-    """One connection. Raises StateError where the switch does not answer so."""
+    """Reads both databases over one ssh connection. Raises StateError where the switch does not
+    answer, or not with JSON."""
     begin = f"flowcheck-{secrets.token_hex(8)}"
     dumps = [("sudo", "-n", "sonic-db-dump", "-n", base, "-y", "-k", key) for base, key in READ]
     out = shell.run(("echo", begin), *dumps)
@@ -58,18 +61,19 @@ def read(shell: SshShell) -> SonicState:
 
 
 def gbps(state: SonicState, port: str) -> float | None:
-    """Line rate by PORT|..:speed, which is in Mb/s (sonic-buildimage, sonic-port.yang)."""
+    """Line rate of a port in Gb/s from PORT|..:speed, which is in Mb/s (sonic-buildimage,
+    sonic-port.yang); None: not stated."""
     speed = state.ports.get(port, {}).get("speed", "")
     return int(speed) / 1000 if speed.isascii() and speed.isdigit() and int(speed) else None
 
 
 def ports_of(entry: SessionRow) -> frozenset[str]:
-    """The watched ports of a session."""
+    """The source ports of a mirror session's row."""
     return frozenset(port.strip() for port in entry.get("src_port", "").split(",") if port.strip())
 
 
 def normalized_row(entry: SessionRow) -> SessionRow:
-    """An entry in one spelling, so that two that mean the same are equal."""
+    """The row in canonical spelling, so that rows with the same meaning compare equal."""
     one = {key: value for key, value in entry.items() if value not in ("", "NULL")}
     if "src_port" in one:
         one["src_port"] = ",".join(sorted(ports_of(one)))

@@ -41,43 +41,55 @@ Tell = Callable[[list[CommandStep]], None]
 
 
 class ApplyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the switch is reached, beside its ports."""
+    """Options for the connection to the switch; ports are in the session."""
 
     database: str | None = None
-    """Open vSwitch's, as ovs-vsctl's --db; None: this machine's."""
+    """Open vSwitch: database as ovs-vsctl's --db; None: this machine's."""
     form: str | None = None
-    """Of tc; None: what this kernel has."""
+    """tc: classifier, "matchall", "u32" or "hardware"; None: the one that this kernel has."""
     host: str | None = None
-    """SONiC's, as ssh knows it."""
+    """SONiC: host name as ssh knows it."""
     ssh_config: Path | None = None
-    """For ssh, in place of the user's own; None: that."""
+    """SONiC: configuration file for ssh; None: the user's own."""
     save: bool = False
-    """SONiC's configuration as well, over a reboot: others' unsaved changes with it."""
+    """SONiC: also save the configuration, so that it survives a reboot. This saves unsaved changes
+    of others, too."""
     keep_hooks: bool = False
-    """Of tc: the emptied qdisc clsact stays."""
+    """tc: on removal, leave the clsact qdisc even if it is empty."""
     journal: Path | None = None
     oversubscribe: bool = False
-    """The monitor port may be slower than its sources together."""
+    """Allow a monitor port that is slower than all its source ports together."""
 
 
 class ConnectedBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A switch, and its own words for a session and for none."""
+    """A backend with the functions that compute its goals: `asked` for a session, `nothing` for
+    its removal."""
 
     target: MirrorBackend[Any, Any]
     asked: Callable[[MirrorSession, Any, Warn], Any]
     nothing: Callable[[Any], Any]
     gbps: Callable[[Any, str], float | None]
-    """Line rate of a port by name, of a state."""
+    """(state, port name) -> line rate in Gb/s; None: unknown."""
     other_sources: Callable[[Any, str | None], list[str]] = msgspec.field(
         default=lambda _, __: [], name="beside"
     )
-    """Ports others copy to a monitor port; empty where a monitor port is of one session."""
+    """(state, monitor port) -> ports that other sessions copy to that monitor port, one entry per
+    direction. Empty for switches where a monitor port belongs to one session."""
 
 
 def apply(
     os: str, session: MirrorSession, where: ApplyOptions, *, dry_run: bool, warn: Warn, tell: Tell
 ) -> ApplyResult:
-    """Makes the switch hold `session`. Raises FlowCheckError where nothing was touched."""
+    """Creates or changes `session` on the switch.
+
+    os: short name of the platform.
+    dry_run: only report the commands.
+    warn: called with each finding that the user should know.
+    tell: called with the commands before anything is changed.
+
+    Raises ConfigError for invalid options or an impossible session, and any FlowCheckError while
+    nothing was changed. Later failures are in the result.
+    """
     (session,) = platform_sessions(check_supported(os, where), session)
     with _reached(os, session.name, where, dry_run=dry_run) as one:
 
@@ -92,7 +104,8 @@ def apply(
 
 
 def remove(os: str, name: str, where: ApplyOptions, *, dry_run: bool, tell: Tell) -> ApplyResult:
-    """Takes away what apply made under `name`, and nothing else. Raises as apply()."""
+    """Removes what apply created under the session name `name`, and nothing else. Parameters and
+    errors as in apply()."""
     check_supported(os, where)
     if not re.fullmatch(SESSION_NAME_PATTERN, name, re.ASCII):
         raise ConfigError("--session", name, SESSION_NAME())
@@ -101,8 +114,8 @@ def remove(os: str, name: str, where: ApplyOptions, *, dry_run: bool, tell: Tell
 
 
 def check_supported(os: str, where: ApplyOptions) -> Platform:
-    """The platform. Raises ConfigError for a platform that apply does not support, and for
-    options of another platform."""
+    """Checks that `os` is a platform that apply supports and that all options fit it; returns the
+    platform. Raises ConfigError."""
     platform = platform_named(os)
     if os not in APPLY_SYSTEMS:
         raise ConfigError("--os", os, APPLY_UNSUPPORTED(supported=APPLY_SYSTEMS, os=os))

@@ -28,17 +28,19 @@ MATCHES = {
 
 
 class MirrorFilter(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """Frames of one direction of a device also leave by the monitor."""
+    """A tc filter that copies the frames of one direction of `device` to `monitor`. way: "ingress"
+    or "egress"."""
 
     device: str
     way: str
     monitor: str
     form: str = ""
-    """By which classifier (MATCHES); empty: by any, a new one by what the kernel has."""
+    """Classifier (a key of MATCHES); empty: any existing one, and for a new filter the one that
+    the kernel has."""
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """All of it but its form."""
+        """(device, direction, monitor): what the filter copies, whatever its classifier."""
         return self.device, self.way, self.monitor
 
     def __str__(self) -> str:
@@ -46,13 +48,14 @@ class MirrorFilter(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 def mirror_filter_of(one: TcFilter) -> MirrorFilter:
-    """What a filter of ours does."""
+    """The copy that an existing filter of FlowCheck makes."""
     form = "hardware" if one.in_hardware_only else one.kind
     return MirrorFilter(device=one.device, way=one.way, monitor=one.copies_to[0], form=form)
 
 
 def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
-    """Away with one filter, and none beside it: a pref alone would take all of that pref."""
+    """The command that deletes one filter by its handle; a pref alone would delete all filters of
+    that pref. still: checked before it runs."""
     what = REMOVE_STALE_FILTER(device=one.device, way=one.way, pref=one.pref)
     if one.copies_to and one.copies_to[0] != "*":
         to = one.copies_to[0]
@@ -67,7 +70,8 @@ def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
 
 
 def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep:
-    """u32 keeps an emptied table where others of its kind hang on the device."""
+    """The command that deletes an empty u32 table, which u32 leaves where the device has other u32
+    filters."""
     return CommandStep(
         what=REMOVE_FILTER_TABLE(device=device, way=way, pref=pref),
         command=(
@@ -79,7 +83,8 @@ def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep
 
 
 def add_filter(copy: MirrorFilter, pref: int, form: str, cookie: str) -> CommandStep:
-    """A filter that copies, and lets those behind it see the frame too."""
+    """The command that adds a mirror filter. It ends with "continue", so that later filters see
+    the frame as well. form: classifier, a key of MATCHES; cookie: hexadecimal."""
     return CommandStep(
         what=ADD_FILTER(
             device=copy.device, way=copy.way, monitor=copy.monitor, pref=pref, form=form
@@ -94,12 +99,14 @@ def add_filter(copy: MirrorFilter, pref: int, form: str, cookie: str) -> Command
 
 
 def gone_with_device(step: CommandStep) -> bool:
-    """What a step takes away went with its device (`dev` comes fourth in every command here)."""
+    """Whether the command failed because its device no longer exists, which also removed what it
+    would delete. (`dev` is the fourth word of all commands here.)"""
     return step.command[2] == "del" and tc_state.device_gone(step.command[4])
 
 
 def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
-    """noted: has it on disk that the hook is ours, before it is there."""
+    """The command that adds the clsact qdisc. noted: called before it runs; it writes to the
+    journal that the qdisc is FlowCheck's."""
     return CommandStep(
         what=ADD_CLSACT(device),
         command=("tc", "qdisc", "add", "dev", device, "clsact"),
@@ -108,7 +115,8 @@ def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
 
 
 def delete_clsact(device: str) -> CommandStep:
-    """Only where nothing of anybody is on it."""
+    """The command that deletes the clsact qdisc. It runs only if nobody's filters or chains are
+    left."""
     return CommandStep(
         what=REMOVE_CLSACT(device),
         command=("tc", "qdisc", "del", "dev", device, "clsact"),

@@ -44,14 +44,16 @@ from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, 
 from flowcheck.ops.switch.mirror_session_options import SESSION_NAME_PATTERN
 
 USUAL_PREF = 1000
-"""Ours, where nobody has a lower one. Room is left below: the kernel gives filters added without a
-pref the number below the lowest (net/sched/cls_api.c, tcf_auto_prio)."""
+"""Preference (priority) of FlowCheck's filters, unless another filter has a lower one. Smaller
+numbers stay free: the kernel gives a filter without a pref the number below the lowest
+(net/sched/cls_api.c, tcf_auto_prio)."""
 
 Goal = frozenset[MirrorFilter]
 
 
 class TcMirrors:
-    """The mirrors of one session name in this network namespace."""
+    """The mirror filters of one session name in this network namespace (a `MirrorBackend`). A goal
+    is a set of `MirrorFilter`."""
 
     def __init__(self, name: str, form: str, made: TcJournal, *, keep_hooks: bool = False) -> None:
         self._cookie, self._made = name.encode().hex(), made
@@ -59,17 +61,21 @@ class TcMirrors:
         self._keep_hooks = keep_hooks
 
     def observe(self) -> TcState:
+        """The devices, qdiscs and filters now. Raises StateError where tc or ip fails."""
         return tc_state.read()
 
     def own(self, state: TcState) -> Goal:
+        """This session's filters that copy frames."""
         return frozenset(mirror_filter_of(one) for one in self.filters(state) if one.copies_to)
 
     def filters(self, state: TcState) -> list[TcFilter]:
-        """Those with our cookie."""
+        """All filters with this session's cookie."""
         return [one for one in state.filters if self._ours(one)]
 
     def steps(self, state: TcState, goal: Goal) -> list[CommandStep]:
-        """Away with what is ours and not asked; then the hooks and filters that are missing."""
+        """The commands from `state` to `goal`: first delete filters that are not wanted, then add
+        missing qdiscs and filters, then delete qdiscs that are no longer used. Raises StateError
+        where no preference is free."""
         asked = {copy.place: copy for copy in goal}
         kept: set[MirrorFilter] = set()
         away = []
@@ -90,11 +96,14 @@ class TcMirrors:
         return steps + self._hooks_away(state, goal, away)
 
     def possible(self, state: TcState, goal: Goal) -> Goal:
+        """`goal` without copies whose device or monitor no longer exists."""
         return frozenset(
             copy for copy in goal if copy.device in state.links and copy.monitor in state.links
         )
 
     def run(self, step: CommandStep, *, back: bool) -> None:
+        """Runs a command. A delete that fails because the device is gone counts as done. Raises
+        StateError for other failures. back: not used here."""
         try:
             run_switch_command(step.command)
         except StateError:
@@ -102,9 +111,10 @@ class TcMirrors:
                 raise
 
     def confirm(self, goal: Goal) -> None:
-        """What tc shows is what the kernel does."""
+        """Nothing to check: what tc shows is what the kernel does."""
 
     def settle(self, state: TcState) -> None:
+        """Removes entries of the journal for devices and qdiscs that no longer exist."""
         self._made.keep(state, {one.device for one in self.filters(state)})
 
     def pref(
@@ -115,9 +125,14 @@ class TcMirrors:
         ignored: list[TcFilter],
         taken: set[tuple[str, int]] | frozenset[tuple[str, int]] = frozenset(),
     ) -> int | None:
-        """A free one below all that would take frames from us; None where there is none.
+        """The highest free preference up to USUAL_PREF at which no earlier filter can consume the
+        frames; None: there is none.
 
-        Free on both hooks: u32 shows the tables of one in the other where the pref is the same.
+        way: "ingress" or "egress".
+        ignored: filters that will be deleted.
+        taken: (device, pref) of filters that will be added.
+        The number must be free for both directions: u32 shows the tables of one direction in the
+        other where their prefs are equal.
         """
         others = [one for one in state.filters if one.device == device and one not in ignored]
         before = [
@@ -231,23 +246,24 @@ def _bare(filters: list[TcFilter], table: TcFilter) -> bool:
 
 WAY = {MirrorDirection.RX: "ingress", MirrorDirection.TX: "egress"}
 HARMLESS = ("noqueue", "mq", "fq_codel", "fq", "pfifo_fast", "pfifo", "multiq")
-"""Root qdiscs that drop nothing while the device keeps up."""
+"""Root qdiscs that do not drop frames while the device keeps up."""
 LOOK_S = 0.5
-"""Seconds in which frames of the monitor port are counted. A choice: longer delays `apply`, shorter
-may miss traffic."""
+"""Seconds in which frames of the monitor port are counted. A choice: a longer time delays `apply`,
+a shorter one may miss traffic."""
 MOST_FRAMES = 4
-"""Frames in LOOK_S, one way. A choice: what a host says by itself of a device that has come up
-(IPv6's neighbour and multicast reports, LLDP, spanning tree) stays below; more is somebody's
-traffic."""
+"""Frames per direction in LOOK_S above which the monitor port counts as in use. A choice: a host's
+own frames on a device that has come up (IPv6 neighbour discovery and multicast reports, LLDP,
+spanning tree) stay below."""
 
 
 def tc_goal(
     tc: TcMirrors, session: MirrorSession, state: TcState, warn: Callable[[Finding], None]
 ) -> Goal:
-    """The copies `session` asks for.
+    """The copies that `session` describes, checked against this machine.
 
-    warn: called with what the user should know, though it is no reason to refuse. Raises
-    ConfigError with the reason where the session is impossible.
+    warn: called with each finding that the user should know but that does not prevent the session.
+
+    Raises ConfigError with the reason where tc cannot hold the session.
     """
     if session.tunnel is not None or session.monitor is None:
         raise ConfigError("--erspan", str(session.tunnel), NO_TUNNEL_IN_TC())

@@ -24,7 +24,7 @@ TC = ("tc", "-j")
 
 
 class NetDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device."""
+    """A network device as `ip -j` shows it."""
 
     name: str
     index: int
@@ -34,21 +34,21 @@ class NetDevice(msgspec.Struct, frozen=True, kw_only=True):
     master: str | None
     addresses: tuple[str, ...]
     frames: tuple[int, int] = (0, 0)
-    """Received and sent since it was made."""
+    """(received, sent) frames since the device was created."""
 
 
 class FilterQdisc(msgspec.Struct, frozen=True, kw_only=True):
-    """The qdisc filters hang on: `clsact`, or `ingress`, which has no egress."""
+    """The qdisc that filters are attached to: "clsact", or "ingress", which has no egress side."""
 
     kind: str
     shared: bool
-    """Its filters are in a block of several devices."""
+    """True: its filters are in a shared block of several devices."""
     chains: bool
-    """Chains are on it that no filter keeps there."""
+    """True: it has chains without filters, which tc keeps only if they were added explicitly."""
 
 
 class TcFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """One filter of one hook, or an empty table of u32's."""
+    """One tc filter of one direction of a device, or an empty u32 table."""
 
     device: str
     way: str
@@ -57,18 +57,18 @@ class TcFilter(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     chain: int
     handle: str | None
-    """None: only a table."""
+    """Handle of the filter; None: an empty u32 table."""
     cookies: tuple[str, ...]
     controls: tuple[str, ...]
-    """What follows each action."""
+    """Control action after each action ("pipe", "continue", "ok", ...)."""
     copies_to: tuple[str, ...]
     hands_to: tuple[str, ...] = ()
-    """Devices that get frames otherwise: redirected, or as if they had received them."""
+    """Devices that receive frames in other ways: by redirect, or mirrored to their ingress."""
     matches_all: bool
     in_hardware_only: bool
 
     def continues(self) -> bool:
-        """The filters behind it see every frame it saw."""
+        """Whether all frames that reach this filter also reach the filters after it."""
         return (
             bool(self.controls)
             and self.controls[-1] == "continue"
@@ -77,16 +77,16 @@ class TcFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TcState(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything read at once."""
+    """Devices, qdiscs and filters, read together."""
 
     links: dict[str, NetDevice]
     hooks: dict[str, FilterQdisc]
     root: dict[str, str]
-    """The kind of each device's root qdisc."""
+    """Device -> kind of its root qdisc."""
     filters: list[TcFilter]
 
     def filters_on(self, device: str, way: str) -> list[TcFilter]:
-        """Of one hook, tables left out."""
+        """The filters of one direction of a device, without empty tables."""
         return [
             one
             for one in self.filters
@@ -95,7 +95,8 @@ class TcState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read() -> TcState:
-    """The devices, qdiscs and filters of this network namespace. Raises StateError."""
+    """Reads devices, qdiscs and filters of this network namespace. Raises StateError where tc or
+    ip fails."""
     links = {}
     for one in run_json(["ip", "-j", "-s", "address", "show"]) or []:
         if link := _link(one):
@@ -122,27 +123,28 @@ def read() -> TcState:
 
 
 def read_hook(device: str, way: str) -> list[TcFilter]:
-    """The filters of one hook, in the order frames meet them; none where the device has gone.
+    """The filters of one direction of a device, in the order in which frames meet them; empty if
+    the device is gone.
 
-    Raises StateError.
+    Raises StateError where tc fails or prints a filter that cannot be read.
     """
     shown = _shown(device, "filter", way)
     return [filter_of(device, way, one) for one in shown if "options" in one]
 
 
 def read_chains(device: str, way: str) -> set[int]:
-    """The numbers of a hook's chains, as of its filters. Raises StateError."""
+    """The numbers of the chains of one direction of a device. Raises StateError where tc fails."""
     return {one.get("chain", 0) for one in _shown(device, "chain", way)}
 
 
 def frames(device: str) -> tuple[int, int]:
-    """Received and sent by now. Raises StateError where it has gone."""
+    """(received, sent) frames of a device so far. Raises StateError if the device is gone."""
     (one,) = run_json(["ip", "-j", "-s", "link", "show", "dev", device])
     return _frames(one)
 
 
 def device_gone(device: str) -> bool:
-    """It is in this network namespace no more."""
+    """Whether the device is no longer in this network namespace."""
     try:
         return not socket.if_nametoindex(device)
     except OSError:
@@ -160,13 +162,13 @@ def _shown(device: str, what: str, way: str) -> list[dict[str, Any]]:
 
 
 def namespace() -> str:
-    """What tells this network namespace of this boot from others."""
+    """A text that identifies this network namespace of this boot."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}-{Path('/proc/thread-self/ns/net').stat().st_ino}"
 
 
 def has_classifier(name: str) -> bool:
-    """This kernel has it built in, loaded, or as a module it can load."""
+    """Whether this kernel has the classifier: built in, loaded, or as a module that it can load."""
     module = f"cls_{name}"
     if Path("/sys/module", module).exists():
         return True
@@ -204,7 +206,7 @@ def _frames(one: dict[str, Any]) -> tuple[int, int]:
 
 
 def filter_of(device: str, way: str, one: dict[str, Any]) -> TcFilter:
-    """One filter as `tc -j` shows it. Raises StateError for what cannot be read."""
+    """A filter from the JSON of `tc -j`. Raises StateError for JSON that cannot be read."""
     try:
         options, actions = one["options"], one["options"].get("actions", [])
         handle = options.get("fh", options.get("handle"))
@@ -244,23 +246,24 @@ def _all_of_u32(options: dict[str, Any]) -> bool:
 
 
 class TcJournal:
-    """A journal of one network namespace of one boot: numbers of devices begin anew with it."""
+    """Journal of the qdiscs and tables that FlowCheck created in one network namespace of one
+    boot; device numbers start again with each boot."""
 
     def __init__(self, journal: ApplyJournal) -> None:
         self._journal = journal
 
     def hook(self, link: NetDevice) -> None:
-        """clsact is about to be put on this device."""
+        """Notes that FlowCheck is about to add clsact to a device."""
         noted = self._read()
         self._entry(noted, link)["clsact"] = True
         self._journal.write(noted)
 
     def has_hook(self, link: NetDevice) -> bool:
-        """clsact was put there by us."""
+        """Whether FlowCheck added the clsact qdisc of a device."""
         return bool(self._read().get(_key(link), {}).get("clsact"))
 
     def note_table(self, link: NetDevice, way: str, pref: int) -> None:
-        """A filter of u32 is about to go; its table may stay."""
+        """Notes that FlowCheck is about to delete a u32 filter, whose empty table may remain."""
         noted = self._read()
         tables = self._entry(noted, link)["tables"]
         if [way, pref] not in tables:
@@ -268,13 +271,14 @@ class TcJournal:
             self._journal.write(noted)
 
     def table(self, state: TcState, one: TcFilter) -> bool:
-        """An empty table was left there by us."""
+        """Whether an empty u32 table is a leftover of FlowCheck's filters."""
         link = state.links.get(one.device)
         tables = self._read().get(_key(link), {}).get("tables", []) if link else []
         return [one.way, one.pref] in tables
 
     def keep(self, state: TcState, used: set[str]) -> None:
-        """Forgets devices that are gone, and hooks that are."""
+        """Removes entries for devices and qdiscs that no longer exist. used: devices that have
+        filters of this session."""
         noted = self._read()
         hooked = {_key(link) for link in state.links.values() if link.name in state.hooks}
         mine = {_key(link) for link in state.links.values() if link.name in used}

@@ -1,8 +1,9 @@
-"""The page for people: one HTML that holds its style and its script, and asks for nothing else.
+"""The page of `flowcheck watch`: one HTML document with style and script inside. It is assembled
+once from the files of this folder.
 
-It is put together of the files beside this one, once. What its headers allow a browser is that
-style and that script, by their digests, and /state.json of the server it came from; no string of a
-state is ever made into HTML there (tree.js), and a browser that knows trusted types refuses to.
+Its headers allow the browser that style and script (by digest) and /state.json of the same server,
+nothing else. No text of a state is parsed as HTML (tree.js), and browsers with Trusted Types
+enforce it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ SCRIPTS = (
     "drawing.js",
     "poll.js",
 )
-"""In this order; poll.js begins."""
+"""Script files in the order in which they are joined; poll.js starts the page."""
 STYLES = ("page.css", "health.css", "steps.css", "chain.css", "media.css")
-"""In this order: what comes later overrules."""
+"""Style files in the order in which they are joined; later rules override earlier ones."""
 KIND = "text/html; charset=utf-8"
 
 
@@ -76,9 +77,9 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""What it is to be sent with."""
+"""HTTP headers of the page."""
 
 
 def page() -> bytes:
-    """The whole page; nothing else is asked for but state.json beside it."""
+    """The whole page as UTF-8 bytes. It requests only state.json from the same server."""
     return _PAGE

@@ -23,24 +23,29 @@ class StateStruct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthWord(StrEnum):
+    """Health of a chain or a job, from best to worst."""
+
     EXACT = "exact"
     """The replica has applied every complete step, and all of it equals the trainers' state."""
     BEHIND = "behind"
-    """It waits for a job or for a base, or has more than a little to apply."""
+    """The replica waits for a job or for a base, or has more steps to apply than usual."""
     TAINTED = "tainted"
-    """A part of it is of an earlier step, or an audit found that it differs from the trainers'
-    state."""
+    """Some elements of the replica are of an earlier step, or an audit found a difference from the
+    trainers' state."""
     STALE = "stale"
-    """It makes no progress, or that is unknown: no chain, no stage, a lost step, no traffic."""
+    """The replica makes no progress, or its progress is unknown: no chain, no stage, a lost step,
+    no traffic."""
 
 
 class Health(StateStruct, frozen=True, kw_only=True):
+    """Health of a chain or a job, and the reason."""
+
     word: HealthWord
     reason: Finding
 
 
 class StepState(StateStruct, frozen=True, kw_only=True):
-    """What became of one step; the marks of a timeline."""
+    """What happened to one step: an entry of the timeline."""
 
     step: Step
     arrived_ns: int | None = None
@@ -54,7 +59,7 @@ class StepState(StateStruct, frozen=True, kw_only=True):
     lost: Finding | None = None
     """Why it cannot be rebuilt; None: it was not lost."""
     missing: int = 0
-    """Packets of it that sequence numbers show and no mirror brought."""
+    """Packets of the step that sequence numbers show and no mirror port delivered."""
     healed: int = 0
     """Missing packets that arrived after all; with `lost`, 1: the replica went on after it."""
     tainted: bool = False
@@ -81,13 +86,13 @@ class StageState(StateStruct, frozen=True, kw_only=True):
     gone_s: float | None
     """Seconds since it was first seen dead; None: it is alive, or was never started."""
     done: int | None = None
-    """Frames, or steps, so far (`unit`); None: it counts nothing."""
+    """Frames or steps so far (`unit`); None: the process counts nothing."""
     rate: float | None = None
     """Frames or steps per second, over the last seconds; None: not known yet."""
     unit: str = ""
     """frames, steps or empty."""
     bytes_s: float | None = None
-    """Capture: bytes off the wire a second."""
+    """Captured bytes per second; None: not a capture process."""
 
 
 class RingState(StateStruct, frozen=True, kw_only=True):
@@ -95,34 +100,34 @@ class RingState(StateStruct, frozen=True, kw_only=True):
 
     number: int
     source: str
-    """What frames come from, as the job file states it: eth1, 0000:3b:00.0, a file."""
+    """Where frames come from, as the job file states it: eth1, 0000:3b:00.0, a file."""
     slots: int
     filled_slots: int
-    """Slots that are captured and not yet released by the slowest reader."""
+    """Slots that are captured and that the slowest reader has not released yet."""
     fill: float
-    """Their share of all slots, 0 to 1."""
+    """Share of all slots that is filled, 0 to 1."""
     huge_pages: bool
     head: int
     parsed: int
     tail: int
     captured_bytes: int
-    """Bytes off the wire."""
+    """Bytes of the captured frames."""
     frame_age_s: float | None
     """Seconds since the last frame, to half a second; None: no frame came."""
     dark_s: float | None
-    """Seconds for which its interface has had no link; None: it has one, or the kernel has no
-    interface for it."""
+    """Seconds for which the interface has had no link; None: it has a link, or the kernel does not
+    know the interface."""
     lost: dict[str, int]
     """Frames that reached this machine and found no slot, by counter (LOSSES,
     packet_counters.py)."""
     verdicts: dict[str, int]
-    """Frames by what the parser found them to be; zeros are left out."""
+    """Number of frames by parser verdict; zeros are left out."""
     parse: dict[str, int]
     """The parser's other counters."""
     extract: dict[str, int]
-    """The first job's extractor's counters."""
+    """Counters of the first job's extractor."""
     missing_packets: int
-    """Packets that flows' sequence numbers show and that port did not bring, at present."""
+    """Packets that sequence numbers of flows show and the port has not delivered so far."""
 
 
 class DiagramLink(StateStruct, frozen=True, kw_only=True):
@@ -132,24 +137,26 @@ class DiagramLink(StateStruct, frozen=True, kw_only=True):
     sender: int
     receiver: int
     sources: tuple[str, ...]
-    """Addresses."""
+    """Addresses of the sender."""
     destinations: tuple[str, ...]
     channels: tuple[int, ...]
     queue_pairs: tuple[int, ...]
     protocols: tuple[str, ...]
     rx: tuple[str, ...]
-    """Switch ports that are stated to copy it as they receive it from the sender."""
+    """Switch ports in the job file that mirror this link where the switch receives it from the
+    sender."""
     tx: tuple[str, ...]
-    """And those that copy it as they send it to the receiver."""
+    """Switch ports in the job file that mirror this link where the switch sends it to the
+    receiver."""
     off_ring: bool = msgspec.field(name="tree")
-    """It is no link of the ring: only other algorithms' traffic passes there. The JSON key is older
+    """True: the link is not part of the ring; only other algorithms use it. The JSON key is older
     than `algorithm`."""
     algorithm: Algorithm = Algorithm.RING
-    """The algorithm whose link it is: the ring's, or the only one that uses this link."""
+    """The algorithm that the link belongs to: the ring, or the only one that uses it."""
 
 
 class RingDiagram(StateStruct, frozen=True, kw_only=True):
-    """One communicator of the learned job: what a drawing of it needs."""
+    """One communicator of the learned job, as needed to draw it."""
 
     number: int
     ranks: int
@@ -163,20 +170,19 @@ class RingDiagram(StateStruct, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     """[nodes] addresses; empty: no mirrored link ends there."""
     links: tuple[DiagramLink, ...]
-    """All links that are mirrored; those between other nodes are not."""
+    """All mirrored links."""
     chunk_links: tuple[int, ...]
-    """[chunk] number of mirrored links that carry its sum; -1: the chunk has no byte; ():
-    unknown."""
+    """[chunk] number of mirrored links that carry its sum; -1: the chunk is empty; (): unknown."""
     summary: tuple[str, ...]
     """Sentences, as `flowcheck analyze` prints them."""
 
 
 class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
-    """Checkpoints that are written while the chain runs."""
+    """State of the checkpoints that are written while the chain runs."""
 
     target: str
     step: Step | None
-    """Step of the newest complete checkpoint there."""
+    """Step of the newest complete checkpoint at the target."""
     name: str
     time_ns: int | None
     age_s: float | None
@@ -194,12 +200,14 @@ class DurableCheckpoint(StateStruct, frozen=True, kw_only=True):
 
 
 class EndKind(StrEnum):
+    """How a chain ended."""
+
     ASKED = "asked"
-    """Somebody stopped it: `flowcheck down`, Ctrl-C, a signal."""
+    """A user stopped it: `flowcheck down`, Ctrl-C, a signal."""
     DRAINED = "drained"
-    """Its sources ended, and everything from them was applied: a replay."""
+    """All sources ended and all their frames were processed: a replay."""
     FAILED = "failed"
-    """It gave up."""
+    """It failed."""
     KILLED = "killed"
 
 
@@ -211,9 +219,9 @@ class JobEnd(StateStruct, frozen=True, kw_only=True):
     why: Finding | None = None
     """Why it did not follow to the end; None: it did."""
     in_flight: int | None = None
-    """A step that was not complete then; this is no loss."""
+    """A step that was still incomplete at the end; this is not a loss."""
     checkpoint: str | None = None
-    """Where it was written; None: it was not."""
+    """Folder or URL of the checkpoint; None: none was written."""
 
 
 class ChainEnd(StateStruct, frozen=True, kw_only=True):
@@ -234,15 +242,14 @@ class ChainEnd(StateStruct, frozen=True, kw_only=True):
 
     @property
     def in_order(self) -> bool:
-        """Whether somebody stopped it, or its sources ended."""
+        """Whether the chain ended without failure: a user stopped it, or its sources ended."""
         return self.how in (EndKind.ASKED, EndKind.DRAINED)
 
 
 TIMELINE_STEPS = 120
-"""Steps a job's timeline holds, the newest ones. A choice: more make each state longer."""
+"""Newest steps that a job's timeline holds. A choice: more make each state longer."""
 ANCHORS_MAX = 3
-"""Trainer's files that a job tells of, the newest ones. A choice of layout; anchors.jsonl has
-all."""
+"""Newest anchors that a job lists. A choice of layout; anchors.jsonl has all."""
 
 
 class TrafficArrival(StateStruct, frozen=True, kw_only=True):
@@ -255,13 +262,15 @@ class TrafficArrival(StateStruct, frozen=True, kw_only=True):
     step_s: float | None
     """Median step time in seconds; None: fewer than two steps were complete."""
     newest_step: Step | None
-    """The newest step that a packet arrived for; only set while packets of an unapplied step are
-    missing."""
+    """The newest step for which a packet arrived; None unless packets of a step that is not
+    applied are missing."""
     unplaced_s: float
-    """Seconds for which only packets without a plan arrived, since the last one with a plan."""
+    """Seconds for which only packets without a plan have arrived, since the last one with a
+    plan."""
 
     @property
     def silent(self) -> bool:
+        """Whether the job counts as silent: no packet for longer than limit_s."""
         return self.age_s > self.limit_s
 
 
@@ -271,11 +280,11 @@ class AnchorFile(StateStruct, frozen=True, kw_only=True):
     step: Step
     file: str
     at: int
-    """The replica's step when it was taken."""
+    """The replica's step when it read the checkpoint."""
 
 
 class JobState(StateStruct, frozen=True, kw_only=True):
-    """One job that is followed, or will be once it is learned."""
+    """One job that is followed, or that is not learned yet."""
 
     number: int
     name: str
@@ -283,9 +292,9 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     health: Health
     learned: bool
     why_not: tuple[Finding, ...]
-    """Why it is not learned yet."""
+    """Why the job is not learned yet."""
     follows: str | None
-    """gradients or parameters; None: not learned."""
+    """"gradients" or "parameters": what the replica is updated from; None: not learned."""
     life: int
     """Number of the job's incarnation, from 1."""
     step: Step | None
@@ -294,9 +303,9 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     """The job's last step, where it is stated: after it no traffic is expected."""
     digest: str
     step_ns: int | None
-    """When that step was applied."""
+    """When the replica applied that step."""
     arrived_step: Step | None
-    """The last complete step; while steps are `logged`, counted as they are."""
+    """The last complete step; while steps are `logged`, in their numbering."""
     lag_steps: int
     """Complete steps that the replica has not applied yet, logged ones included."""
     lag_ms: float
@@ -305,59 +314,60 @@ class JobState(StateStruct, frozen=True, kw_only=True):
     arrival: TrafficArrival | None
     """None: no job is learned, or the sources have ended."""
     step_rate: float | None
-    """Steps per second that the replica applied lately; 0 once none came for long; None: fewer than
-    two."""
+    """Steps per second that the replica applied recently; 0 after a long pause; None: fewer than
+    two steps."""
     update_seconds: float | None
     """Seconds that applying the last step took."""
     gradient_bytes: int | None
     under_way: float | None
     """Share of the next step's bytes that is placed, 0 to 1."""
     lost_step: Step | None
-    """The step the replica waits before, as it cannot be rebuilt; None: it waits for none."""
+    """The step that cannot be rebuilt and before which the replica stopped; None: there is none."""
     lost_why: Finding | None
     steps_lost: int
-    """Since the chain began."""
+    """Steps lost since the chain began."""
     awaits_base: bool
-    """The job began with an unknown state."""
+    """True: the replica's optimizer state is unknown until a base is given."""
     logged: tuple[int, int] | None
     """First and last logged step, counted from 1 since the job was joined midstream; (1, 0): none
     yet; None: it was not joined midstream."""
     tainted: tuple[Finding, ...]
-    """Which parts are of an earlier step; () where none is."""
+    """Which elements are of an earlier step; (): none."""
     assumed: tuple[Finding, ...]
-    """Assumptions that it rests on: facts that no observation could have contradicted."""
+    """Facts that no observation could have contradicted and that the replica relies on."""
     addresses: tuple[str, ...]
-    """Addresses of its connections' ends."""
+    """Addresses at both ends of its connections."""
     audited_step: Step | None
     audit_passed: bool | None
-    """Result of the last audit; None: it was never audited."""
+    """Whether the last audit passed; None: there was none."""
     audit_differs: str
-    """The first tensor that differed in it."""
+    """Name of the first tensor that differed in the last audit; "": none did."""
     anchors: tuple[AnchorFile, ...]
     """The newest ANCHORS_MAX, ascending."""
     anchors_before: int
-    """Number of earlier ones."""
+    """Number of anchors older than those in `anchors`."""
     durable: DurableCheckpoint | None
-    """None: the job file states no [persist], and nothing was written as the chain ended."""
+    """State of its checkpoints; None: the job file has no [persist], and none was written when the
+    chain ended."""
     kept_at: str | None
-    """The folder to which its replica is written when the chain stops."""
+    """Folder into which the replica is saved when the chain stops; None: not stated."""
     served: str | None
-    """The URL at which its steps are served."""
+    """URL at which its steps are served; None: they are not."""
     timeline: tuple[StepState, ...]
-    """Ascending in time, the newest TIMELINE_STEPS."""
+    """The newest TIMELINE_STEPS steps, oldest first."""
     diagram: tuple[RingDiagram, ...]
-    """() until it is learned."""
+    """One diagram per communicator; () until the job is learned."""
 
 
 VERSION = 2
 """Version of the state. Since 2, facts are findings instead of sentences."""
 EVENTS_MAX = 60
-"""Events a state holds, the newest ones, those of every step (arrived, applied) left out. A choice
-of layout; events.jsonl has all."""
+"""Newest events that a state holds, without those of every step (arrived, applied). A choice of
+layout; events.jsonl has all."""
 
 
 class ChainState(StateStruct, frozen=True, kw_only=True):
-    """A chain at one instant."""
+    """The state of a chain at one moment."""
 
     version: int = VERSION
     run: str
@@ -369,37 +379,39 @@ class ChainState(StateStruct, frozen=True, kw_only=True):
     beat_age_s: float | None
     """Seconds since the supervisor's last heartbeat; None: there never was one."""
     ending: bool
-    """It was asked to end."""
+    """True: the chain was told to end."""
     in_order: bool
-    """It ends, or has ended, because somebody asked for it or its sources ended: nothing failed."""
+    """True: the chain ends or has ended without failure, because a user stopped it or its sources
+    ended."""
     ended: ChainEnd | None
-    """Why it ended; None: it runs, or no record says so yet."""
+    """How and why it ended; None: it runs, or there is no record yet."""
     watched: str | None
-    """The address of its own watch server; None: it has none, or none that is known here."""
+    """Address of its own watch server; None: it has none, or the address is not known here."""
     watch_port_in_log: bool = False
-    """It has one, at a port that the kernel chose: its log names it."""
+    """True: its watch server has a port that the kernel chose; the log names it."""
     stages: tuple[StageState, ...]
     rings: tuple[RingState, ...]
-    """For a chain that has ended, as they were at the end."""
+    """State of all rings; of a chain that has ended, at its end."""
     jobs: tuple[JobState, ...]
     event_counts: dict[str, int]
-    """{kind: number of events} since the chain began, of all jobs."""
+    """{kind: number of events} since the chain began, over all jobs."""
     packets_came_late: int
-    """Packets that were missing at one look and there at a later one."""
+    """Packets that were missing at one reading and present at a later one."""
     events: tuple[Event, ...]
-    """The newest EVENTS_MAX, ascending."""
+    """The newest EVENTS_MAX events, oldest first."""
     problems: tuple[Finding, ...]
-    """Parts that could not be read just now, and are left out; and record files that have no
-    room."""
+    """Parts of the state that could not be read and are left out, and record files on a full
+    disk."""
     unwritten_lines: int = 0
-    """Lines of records that found no room since the chain began, of all jobs."""
+    """Lines of record files that could not be written since the chain began, over all jobs."""
 
 
 def encode_state(state: ChainState) -> bytes:
+    """The state as the JSON text of state.json."""
     return msgspec.json.encode(state)
 
 
 def decode_state(text: bytes) -> ChainState:
-    """Decodes state.json. Raises msgspec.ValidationError for anything else, also for a state of
-    another version."""
+    """Decodes state.json. Raises msgspec.ValidationError for other JSON and for a state of another
+    version."""
     return msgspec.json.decode(text, type=ChainState)

@@ -17,11 +17,11 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.persist import save_status_file
 
 FRESH_S = 90.0
-"""Seconds up to which an age is shown in seconds, beyond in minutes. A choice of layout."""
+"""Ages up to this many seconds are shown in seconds, larger ones in minutes. A choice of layout."""
 
 
 def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> DurableCheckpoint | None:
-    """The persist stage's last status, with the checkpoint's age; None for a chain that saves no
+    """The last status of the persist stage, with the checkpoint's age; None: the chain saves no
     checkpoints."""
     if config is None:
         return None
@@ -46,8 +46,8 @@ def read_checkpoint_status(where: RunDir, config: PersistConfig | None) -> Durab
 
 
 def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
-    """The job with the checkpoint that was written when its chain ended, if that still exists and
-    is no older than the durable one before."""
+    """`job` with the checkpoint that was written when its chain ended, if it still exists and is
+    at least as new as the durable one."""
     kept = end.jobs[job.number - 1] if end is not None and job.number <= len(end.jobs) else None
     before = job.durable.step if job.durable is not None else None
     if kept is None or kept.checkpoint is None or (before is not None and before > kept.step):
@@ -78,14 +78,14 @@ def with_final_checkpoint(job: JobState, end: ChainEnd | None) -> JobState:
 
 
 def serve_url(where: RunDir) -> str | None:
-    """The URL at which its steps are served; None: they are not."""
+    """The URL at which the steps of a job are served; None: they are not."""
     with suppress(OSError, *DECODE_ERRORS):
         return msgspec.json.decode(where.served.read_bytes(), type=dict[str, str]).get("url")
     return None
 
 
 def checkpoint_sentences(own: DurableCheckpoint | None, newest: int) -> list[str]:
-    """Sentences for people. newest: the replica's step."""
+    """Sentences about checkpoints for people. newest: the replica's step."""
     if own is None:
         return []
     if own.step is None:

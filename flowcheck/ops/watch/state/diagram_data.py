@@ -16,12 +16,13 @@ from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
 HOSTS_MAX = 4096
-"""Nodes whose addresses are told: the most ranks that are planned for
+"""Most nodes whose addresses a diagram lists: the largest number of ranks that `plan` supports
 (ops/planning/wire_traffic.py, MOST_RANKS)."""
 
 
 def diagrams(job: LearnedJob, mirrors: Sequence[MirrorConfig] = ()) -> tuple[RingDiagram, ...]:
-    """The diagrams of a job. mirrors: the switch ports that are stated to be mirrored."""
+    """The diagrams of a job, one per communicator. mirrors: the mirrored switch ports of the job
+    file."""
     return tuple(_diagram(one, mirrors) for one in summarize_learned_job(job))
 
 

@@ -56,21 +56,22 @@ from flowcheck.ops.watch.state.traffic_silence import health_with_silence
 from flowcheck.stages.stage_table import SUPERVISOR, stage_named
 
 BEAT_STALE_S = 5.0
-"""Seconds without the supervisor's heartbeat, which comes every 0.5 s
-(stages/chain_events/event_recorder.py, LOOK_S): ten are missing."""
+"""Seconds without a heartbeat after which the supervisor counts as gone. It beats every 0.5 s
+(stages/chain_events/event_recorder.py, LOOK_S), so ten are missing."""
 RESTART_S = 5.0
-"""Seconds that a stage may be gone. One that died is started again at once, and reads what it needs
-from shared memory. A choice: longer tells a dead stage later, shorter tells of each restart."""
+"""Seconds for which a stage may be dead. The supervisor restarts it at once, and it reads its
+position from shared memory. A choice: a longer limit reports a dead stage later, a shorter one
+reports every restart."""
 BEHIND_MS = 5000.0
-"""Milliseconds that a whole step has waited. A choice: longer tells of a slow updater later,
-shorter tells of each pause."""
+"""Milliseconds for which a complete step may wait. A choice: a longer limit reports a slow updater
+later, a shorter one reports every pause."""
 ORDER = (HealthWord.EXACT, HealthWord.BEHIND, HealthWord.TAINTED, HealthWord.STALE)
 HEALTHY = (HealthWord.EXACT, HealthWord.BEHIND)
-"""Answered with HTTP status 200; the other words with 503."""
+"""Health words that HTTP answers with status 200; the others get 503."""
 
 
 def worst(jobs: Sequence[JobState]) -> Health:
-    """The health of a running chain: that of its worst job, of several the first."""
+    """The worst health among the jobs of a running chain; of equal ones the first."""
     found = max(jobs, key=lambda job: ORDER.index(job.health.word))
     many = len(jobs) > 1
     reason = OF_JOB(job=found.name, reason=found.health.reason) if many else found.health.reason
@@ -80,7 +81,12 @@ def worst(jobs: Sequence[JobState]) -> Health:
 def chain_health(
     stages: Sequence[StageState], beat_age_s: float | None, *, ending: bool
 ) -> Health | None:
-    """What is wrong with the processes; None: nothing is."""
+    """Health of the chain's processes: stale with a reason if the supervisor or a stage is dead;
+    None: they are fine.
+
+    beat_age_s: seconds since the supervisor's last heartbeat; None: there was none.
+    ending: the chain is about to end.
+    """
     if not any(one.name == SUPERVISOR.name and one.pid is not None for one in stages):
         return _stale(SUPERVISOR_GONE())
     if ending:
@@ -100,7 +106,12 @@ def job_health(
     *,
     sources_ended: bool,
 ) -> Health:
-    """The health of one job, where the supervisor is well. rings: of all its ports."""
+    """Health of one job, where the supervisor is fine.
+
+    stages: its processes.
+    rings: the rings of all its ports.
+    sources_ended: all sources are read to their end.
+    """
     health = _but_for_arrival(job, stages, sources_ended=sources_ended)
     dark = {ring.source: ring.dark_s for ring in rings if ring.dark_s is not None}
     silent = bool(rings) and all(ring.frame_age_s is None and not ring.head for ring in rings)
@@ -168,7 +179,7 @@ def _awaits(job: JobState) -> Health:
 
 
 def failed_audit(job: JobState) -> Finding:
-    """The finding of a job whose last audit failed."""
+    """The finding for a job whose last audit failed."""
     if not job.audit_differs:
         return AUDIT_FAILED(job.audited_step)
     return AUDIT_FAILED_AT(step=job.audited_step, tensor=job.audit_differs)
@@ -197,8 +208,11 @@ def _stale(reason: Finding) -> Health:
 
 
 def base_missing(steps: tuple[int, int] | None) -> Finding:
-    """The finding of a job that waits for a base. steps: the first and the last step logged since
-    the job was joined, (1, 0) where no step is; None: the job's start was seen."""
+    """The finding for a job that waits for a base.
+
+    steps: (first, last) step logged since the job was joined midstream, (1, 0) if none is; None:
+    the job's start was captured.
+    """
     if steps is None:
         return BASE_MISSING()
     if not steps[1]:

@@ -41,7 +41,7 @@ from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 @dataclass(frozen=True)
 class Learned:
-    """Facts of a known training job, read once for each version of its file."""
+    """Facts of the learned training job, read once per version of its file."""
 
     stamp: tuple[int, int]
     job: TrainingFacts
@@ -60,7 +60,7 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobReader:
-    """Reads the state of one run directory."""
+    """Reads the state of the job in one run directory."""
 
     def __init__(self, run: RunDir, number: int, name: str) -> None:
         self.run, self.number, self.name = run, number, name
@@ -69,9 +69,14 @@ class JobReader:
         self._learned: Learned | None = None
 
     def read(self, config: JobConfig, backwards_per_step: int, steps_lost: int) -> State:
-        """The job's state without its health, which is judged with the state of the whole chain.
-        backwards_per_step: all-reduced backward passes per step. Raises what reading its files and
-        memory raises."""
+        """The job's state without its health, which depends on the whole chain.
+
+        backwards_per_step: all-reduced backward passes per optimizer step.
+        steps_lost: steps lost since the chain began.
+
+        Raises the errors of reading its files and shared memory (READ_FAILURES in
+        state_reader.py).
+        """
         self.history.update()
         run, learned, life = self.run, self._known(config), incarnation_of(self.run)
         line, source = self._last_line(), _source(run, backwards_per_step)
@@ -168,13 +173,14 @@ def _waiting(step: StepState) -> StepState:
 
 @dataclass(frozen=True)
 class SourceFigures:
-    """What is shown of a job's gradient source."""
+    """Progress of a job's gradient source."""
 
     waiting_steps: int = 0
-    """Complete steps that the replica has not applied."""
+    """Complete steps that the replica has not applied yet."""
     gradient_bytes: int | None = None
     under_way: float | None = None
-    """How much of the next iteration has arrived, 0 to 1; None: none of it is known to arrive."""
+    """Share of the next iteration's bytes that has arrived, 0 to 1; None: unknown, or nothing has
+    arrived."""
 
 
 def _source(run: RunDir, each: int) -> SourceFigures:

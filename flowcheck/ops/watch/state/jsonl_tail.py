@@ -10,14 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 
 FIRST_BYTES = 4 << 20
-"""Bytes of a file that is met for the first time, its end alone. A choice: more shows older lines,
-and delays the first state."""
+"""Bytes that are read of a file at first, from its end. A choice: more shows older lines and
+delays the first state."""
 TURN_BYTES = 16 << 20
-"""Bytes read at a time. A choice that bounds memory; a longer rest is read with the next state."""
+"""Largest read at once, bytes. A choice that bounds memory; the rest is read with the next
+state."""
 
 
 class JsonLinesTail:
-    """`read_new_lines` returns complete lines in order, each once."""
+    """Reads a JSON-lines file that another process appends to; each complete line is returned
+    once, in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,8 +28,8 @@ class JsonLinesTail:
         self._last = b""
 
     def read_new_lines(self) -> list[bytes]:
-        """The new lines; [] where the file does not exist. Raises OSError where it cannot be
-        read."""
+        """The lines added since the last call; [] if the file does not exist. Raises OSError where
+        it cannot be read."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:

@@ -14,11 +14,13 @@ CAPTURE_BYTES, CAPTURE_FRAMES = "rx_bytes", "rx_frames"
 
 
 def source_name(source: SourceConfig) -> str:
+    """The interface, PCI address, device or file of a source, for display."""
     return source.pci or source.interface or source.file or source.vdev or ""
 
 
 def read_ring(run: RunDir, config: JobConfig, number: int) -> tuple[State, dict[str, int]]:
-    """(the ring, its capture counters). Raises RingError where it is not there."""
+    """(state of ring `number`, its capture counters). Raises RingError if the ring does not
+    exist."""
     with FrameRing.open(run.ring(number)) as ring, FlowTable.open(run.flows(number)) as flows:
         counters = ring.counters()
         capture, parse = counters["capture"], counters["parse"]

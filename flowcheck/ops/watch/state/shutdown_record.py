@@ -35,14 +35,14 @@ END_ENTRIES = {
 
 
 def write_end(run: RunDir, end: ChainEnd) -> None:
-    """Writes the record. A failure, as on a full disk, does not keep the chain from ending."""
+    """Writes the record. An error, such as a full disk, is ignored, so that the chain can end."""
     with suppress(OSError):
         write_atomically(run.ended, msgspec.json.encode(end))
 
 
 def read_end(run: RunDir) -> ChainEnd | None:
-    """The record; None where there is none. Raises msgspec.ValidationError for any other file.
-    Records of FlowCheck 0.1 hold sentences."""
+    """The record; None: there is none. Raises msgspec.ValidationError for a file that is not a
+    record. In records of FlowCheck 0.1 facts are sentences."""
     try:
         record = msgspec.json.decode(run.ended.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -62,6 +62,7 @@ def _with_finding(record: object, key: str) -> object:
 
 
 def clock(time_ns: int) -> str:
+    """A time (nanoseconds since 1970) as text for people, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_ns // 10**9))
 
 
@@ -75,7 +76,7 @@ def last_sign_ns(run: RunDir) -> int | None:
 
 def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None) -> Finding:
     """How, when and by whom a chain ended whose shared memory is gone. stopped_ns: when its stages
-    ended, where no record was written."""
+    ended, nanoseconds since 1970, if there is no record."""
     if end is not None:
         return END_ENTRIES[end.how](run=run.root, time=clock(end.time_ns), by=end.by)
     if run.has_shared_memory:

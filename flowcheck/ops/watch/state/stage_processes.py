@@ -19,7 +19,7 @@ FRAMES, STEPS = "frames", "steps"
 
 
 class StageProcesses:
-    """The processes of all jobs of a chain."""
+    """Reads the processes of all jobs of a chain, and keeps what rates and ages need."""
 
     def __init__(self) -> None:
         self._rates: dict[int, CounterRates] = defaultdict(CounterRates)
@@ -33,8 +33,12 @@ class StageProcesses:
         captured: Sequence[Mapping[str, int]],
         step: Step,
     ) -> list[StageState]:
-        """The processes of one job. captured: [ring] capture counters, empty where a ring could not
-        be read; step: the replica's."""
+        """The processes of one job.
+
+        rings: the rings that could be read.
+        captured: [ring] capture counters; empty for a ring that could not be read.
+        step: the replica's step.
+        """
         config, pids, beat = run.settings(), run.stage_pids(), read_beat(run.heartbeat_file)
         restarts = beat.restarts if beat is not None else {}
         named = stage_names(config, run.reader)
@@ -71,20 +75,20 @@ class StageProcesses:
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What the stages of one job have done so far."""
+    """Work done so far by the stages of one job."""
 
     config: JobConfig
     reader: int
     rings: Sequence[RingState]
     """The rings that could be read."""
     captured: Sequence[Mapping[str, int]]
-    """[ring] capture counters, empty where a ring could not be read."""
+    """[ring] capture counters; empty for a ring that could not be read."""
     step: Step
     """The replica's step."""
 
     def done(self, stage: str) -> tuple[int, str] | None:
-        """(number, unit) of a stage's work so far; None: it counts nothing, or could not be
-        read."""
+        """(number, unit) of the work of a stage so far; None: it has no counter, or the counter
+        could not be read."""
         spec, number = stage_named(stage)
         if spec.position is Position.STEP:
             return self.step, STEPS
@@ -101,7 +105,7 @@ class StageWork:
         return None if frames is None else (frames, FRAMES)
 
     def received_bytes(self, stage: str) -> int | None:
-        """Bytes off the wire; None: the stage captures nothing."""
+        """Captured bytes so far; None: not a capture stage."""
         spec, number = stage_named(stage)
         if not spec.brings_frames:
             return None
@@ -115,22 +119,23 @@ class StageWork:
 
 
 RATE_SPAN_S = 5.0
-"""Seconds over which a rate is taken. A choice: longer is smoother, shorter shows changes
-sooner."""
+"""Seconds over which a rate is averaged. A choice: a longer time is smoother, a shorter one shows
+changes sooner."""
 LEAST_S = 0.2
-"""Seconds that a rate needs at least. A choice: over less, one frame burst is the whole rate."""
+"""Least time for a rate, seconds. A choice: over a shorter time one burst of frames would
+dominate."""
 
 
 class CounterRates:
-    """Rates of counters: each look's values are compared with those of a look about RATE_SPAN_S
-    before."""
+    """Rates of counters: compares each reading with one about RATE_SPAN_S earlier."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, dict[str, int]]] = deque()
 
     def look(self, counters: dict[str, int], now_s: float | None = None) -> dict[str, float]:
-        """{name: change per second} for counters that exist for LEAST_S or longer and did not fall;
-        they fall when a chain begins anew."""
+        """{name: change per second} for counters that have been read for at least LEAST_S and did
+        not decrease; they decrease when a chain is restarted. now_s: monotonic seconds; None: now.
+        """
         at_s = time.monotonic() if now_s is None else now_s
         self._looks.append((at_s, dict(counters)))
         while len(self._looks) > 2 and at_s - self._looks[1][0] >= RATE_SPAN_S:

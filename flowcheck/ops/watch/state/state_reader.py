@@ -54,15 +54,16 @@ from flowcheck.stages.stage_table import stage_named
 from flowcheck.step_numbers import START
 
 CACHED_S = 0.25
-"""Seconds for which a state is given again. A choice: longer shows older facts, shorter reads more
-often where several clients ask."""
+"""Seconds for which a state is reused. A choice: a longer time shows older facts, a shorter one
+reads more often if several clients ask."""
 Read = TypeVar("Read")
 READ_FAILURES = (FlowCheckError, OSError, *DECODE_ERRORS, ValueError, KeyError, AssertionError)
-"""What reading raises for a file or memory that is incomplete, gone, or of another version."""
+"""Exceptions of reading a file or memory that is incomplete, missing, or of another version."""
 
 
 class StatePart(StrEnum):
-    """What is read of a chain, each by itself: one that fails leaves the others."""
+    """Parts of a chain's state that are read independently: an error in one does not affect the
+    others."""
 
     SETTINGS = "settings"
     END_RECORD = "end_record"
@@ -84,12 +85,12 @@ CALLED = {
     StatePart.NAMES: "names",
     StatePart.JOB: "{}",
 }
-"""The same for people."""
+"""Names of the parts for people."""
 
 
 class StateReader:
-    """Reads one run directory, for any number of threads. For the directory of a further job (below
-    the chain's own): that job alone, with the chain's capture."""
+    """Reads the state of one run directory. Thread-safe. For the run directory of a further job
+    (inside the chain's own) it reads that job, with the chain's capture."""
 
     def __init__(self, root: Path, cached_s: float = CACHED_S) -> None:
         own = RunDir(root)
@@ -104,7 +105,7 @@ class StateReader:
         self._problems: list[Finding] = []
 
     def state(self) -> ChainState:
-        """The chain's state, no older than `cached_s` seconds plus the time of a reading."""
+        """The chain's state; at most `cached_s` seconds old, plus the time of one reading."""
         with self._lock:
             if self._state is None or time.monotonic() - self._read_s >= self._cached_s:
                 self._state = self._read()

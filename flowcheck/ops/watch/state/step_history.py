@@ -22,21 +22,22 @@ from flowcheck.step_numbers import START, Step
 
 OF_EVERY_STEP = (EventKind.ARRIVED, EventKind.APPLIED)
 RATE_STEPS = 10
-"""Steps, the newest, of which the rate is told. A choice: more are smoother, fewer show changes
-sooner."""
+"""Number of newest steps over which the step rate is averaged. A choice: more are smoother, fewer
+show changes sooner."""
 RATE_S = 5.0
-"""Seconds. No step for so long, and for RATE_GAPS times what one took: none is taken any more. A
-choice: longer shows a stopped job's rate for longer."""
+"""Seconds without a step after which the step rate is 0, if this is also RATE_GAPS times the usual
+step time. A choice: a longer time shows the old rate of a stopped job for longer."""
 RATE_GAPS = 3
-"""Times a step's own time. A choice, as RATE_S."""
+"""Factor on the usual step time, see RATE_S. A choice."""
 OVERTAKEN_NS = 10**9
-"""Nanoseconds. Two processes tell of a step, that it is whole and that it was taken: the second
-line may come first, by less than this. A choice: an idle stage looks every 20 ms
+"""Nanoseconds. Two processes write the events of a step (complete, applied), and the second may be
+written first, by less than this. A choice: an idle stage wakes every 20 ms
 (stages/service_loop.py, IDLE_MAX_MS)."""
 
 
 class StepHistory:
-    """The history of one run directory; `update` reads new lines."""
+    """The history of the steps of one run directory, from its event file; `update` reads new
+    lines."""
 
     def __init__(self, events: Path) -> None:
         self._tail = JsonLinesTail(events)
@@ -49,22 +50,25 @@ class StepHistory:
         self.arrived: Step | None = None
 
     def update(self) -> None:
+        """Reads the new events. Raises OSError where the file cannot be read."""
         for line in self._tail.read_new_lines():
             event = read_event(line)
             if event is not None:
                 self._take(event)
 
     def taint(self, step: Step) -> None:
-        """The step was applied without all of its bytes."""
+        """Notes that a step was applied without all of its bytes."""
         if step in self._steps:
             self._change(step, tainted=True)
 
     @property
     def timeline(self) -> tuple[StepState, ...]:
+        """The newest steps, oldest first."""
         return tuple(self._steps[step] for step in sorted(self._steps))
 
     def step_rate(self, now_ns: int) -> float | None:
-        """Steps per second over the last RATE_STEPS; 0 once the last one is long ago."""
+        """Steps per second over the last RATE_STEPS steps; 0 after a pause (RATE_S); None: fewer
+        than two steps. now_ns: nanoseconds since 1970."""
         times = [one.applied_ns for one in self.timeline if one.applied_ns][-RATE_STEPS:]
         if len(times) < 2 or times[-1] <= times[0]:
             return None
@@ -73,7 +77,8 @@ class StepHistory:
         return 0.0 if gone else 1 / each_s
 
     def waits_since_ns(self, step: Step) -> int | None:
-        """When the first complete step after `step` became complete; None: there is none."""
+        """When the first complete step after `step` became complete, nanoseconds since 1970; None:
+        there is none."""
         waiting = [o.arrived_ns for o in self._steps.values() if o.step > step and o.arrived_ns]
         return min(waiting, default=None)
 

@@ -29,15 +29,15 @@ from flowcheck.stages.chain_events.heartbeat import Heartbeat
 from flowcheck.step_numbers import Step
 
 QUIET_S, QUIET_STEPS = 5.0, 4
-"""Seconds, and median steps, without traffic after which a job is called quiet, before it is called
-silent. A choice: longer tells later, shorter tells of each evaluation."""
+"""A job is reported as quiet, before it is silent, after this many seconds and this many median
+step times without traffic. A choice: longer reports later, shorter reports every evaluation."""
 LEARNS_S = 3.0
-"""Seconds with packets of no plan, and none of one. A choice: more than a pause of the job's beside
-others; longer tells of a new job later."""
+"""Seconds for which only packets without a plan arrive, before a new job is assumed. A choice:
+longer than a pause of one job beside others; a longer time reports a new job later."""
 
 
 def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
-    """When traffic of this supervisor's job last arrived."""
+    """When traffic of this supervisor's job last arrived; None: unknown."""
     age_s = None if beat is None or beat.came_ns is None else _age_s(beat.came_ns)
     if beat is None or age_s is None:
         return None
@@ -51,7 +51,7 @@ def arrival(beat: Heartbeat | None) -> TrafficArrival | None:
 
 
 def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
-    """The job with what its supervisor counts: steps after one with missing packets count as
+    """`job` with the supervisor's counts: complete steps after one with missing packets count as
     waiting as well."""
     own = arrival(beat)
     lag = job.lag_steps
@@ -67,8 +67,8 @@ def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
 def with_frame_ages(
     rings: Sequence[RingState], config: JobConfig, beat: Heartbeat | None
 ) -> list[RingState]:
-    """The rings with the age of their last frame, and how long their port has had no link. beat: of
-    the supervisor of the ports."""
+    """The rings with the age of their last frame and the time without link of their port. beat:
+    heartbeat of the supervisor of the ports."""
     if beat is None:
         return list(rings)
     return [
@@ -94,7 +94,7 @@ def _age_s(then_ns: int) -> float | None:
 
 def health_with_silence(health: Health, job: JobState) -> Health:
     """The health with the arrival of traffic taken into account. health: without it; a stale job
-    keeps its own reason."""
+    keeps its reason."""
     own = job.arrival
     if own is None or health.word is HealthWord.STALE:
         return health
