@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
@@ -12,7 +12,7 @@ from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
-from flowcheck.wire.learn.flows.numbering import number_sends
+from flowcheck.wire.learn.flows.numbering import number_sends, number_unbroken, unbroken
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
@@ -33,9 +33,7 @@ class Sorted:
 
 def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage]) -> Sorted:
     """Roles, pairs, protocols and numbers of all flows; nothing about collectives yet."""
-    of_flow: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
-    for message in messages:
-        of_flow[message.flow].append(message)
+    of_flow = _by_flow(messages)
     grants = [g for f in flows if (g := _read_grants(f, of_flow[f.key])) is not None]
     granting = {g.flow.key for g in grants}
     data = [
@@ -45,7 +43,11 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
         and _is_data(of_flow[f.key])
         and not of_another_protocol(of_flow[f.key])
     ]
-    sends = {flow.key: join_sends(of_flow[flow.key], flow.pmtu_bytes) for flow in data}
+    sends: dict[FlowKey, list[SendSeen]] = {}
+    for flow in data:
+        own = of_flow[flow.key]
+        lines = _only_granted(_granter(flow, own, grants)) is not Protocol.SIMPLE
+        sends[flow.key] = join_sends(own, flow.pmtu_bytes, lines=lines)
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
         streams += _streams(group, of_flow, sends, grants)
@@ -53,18 +55,36 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
     return Sorted(tuple(streams), tuple(grants), readings)
 
 
+def _by_flow(messages: Sequence[ObservedMessage]) -> dict[FlowKey, list[ObservedMessage]]:
+    """Those of each flow, in their order. A reader has one key for all messages of a flow, which
+    need not be hashed for each."""
+    names: dict[int, list[ObservedMessage]] = {}
+    for message in messages:
+        own = names.get(id(message.flow))
+        if own is None:
+            own = names[id(message.flow)] = []
+        own.append(message)
+    found: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
+    found |= {own[0].flow: own for own in names.values()}
+    if len(found) < len(names):
+        found.clear()
+        for message in messages:
+            found[message.flow].append(message)
+    return found
+
+
 def _read_grants(flow: ObservedFlow, messages: Sequence[ObservedMessage]) -> Grants | None:
     """The flow as clear-to-send messages; None if it is anything else."""
-    if not messages or any(m.immediate is not None for m in messages):
+    if not messages:
         return None
-    whole = [m for m in messages if m.complete]
-    payloads = [m.payload.tobytes() for m in whole]
-    entries = nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in whole])
-    if not entries or len(whole) < len(messages):
+    for message in messages:
+        if message.immediate is not None or message.missing:
+            return None
+    payloads = [m.payload for m in messages]
+    entries = nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in messages])
+    if entries is None:
         return None
-    found = {cts.index: cts for cts in entries}
-    times = {cts.index: m.time for cts, m in zip(entries, whole, strict=True)}
-    return Grants(flow, found, len(messages), times)
+    return Grants(flow, entries, messages)
 
 
 def _is_data(messages: Sequence[ObservedMessage]) -> bool:
@@ -100,14 +120,19 @@ def _streams(
 
 
 def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
-    granted = granter.granted if granter is not None else {}
     protocol = _protocol(sends, granter)
-    numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
-    told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
+    lines = _only_lines(sends, granter)
+    if unbroken(sends):
+        addresses = granter.address_of if granter is not None else {}
+        numbered = number_unbroken(sends, addresses, flags_count=lines)
+    else:
+        granted = granter.granted if granter is not None else {}
+        numbered = number_sends(sends, granted, flags_count=lines)
+    _tell(sends, granter, protocol)
     return Stream(
         flow=flow,
-        sends=told,
-        protocol=protocol or _most(told.values()),
+        sends=numbered.sends,
+        protocol=protocol or _most(sends),
         from_start=numbered.from_start,
         numbered_by=numbered.numbered_by,
         problems=numbered.problems,
@@ -131,7 +156,7 @@ def _granter(
         key = grant.flow.key
         if (key.source, key.destination) != (flow.key.destination, flow.key.source):
             continue
-        hits = sum(cts.address in addresses for cts in grant.by_index.values())
+        hits = grant.hits(addresses)
         score = (hits, int(grant.flow.udp_source_port == flow.udp_source_port))
         if score > best and (hits or not addresses):
             best, found = score, grant
@@ -140,14 +165,20 @@ def _granter(
 
 def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:
     """Of all sends, if it is one: by the capacities granted, else by the flags; None: it is not."""
-    if granter is not None:
-        told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
-        if len(told) == 1 and (only := told.pop()) is not None:
-            return only
+    if (only := _only_granted(granter)) is not None:
+        return only
     found = {s.protocol for s in sends if _has_line(s)}
     if len(found) <= 1:
         return found.pop() if found and None not in found else Protocol.SIMPLE
     return None
+
+
+def _only_granted(granter: Grants | None) -> Protocol | None:
+    """Whose all receives granted are; None: of several, or nothing tells."""
+    if granter is None:
+        return None
+    told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
+    return told.pop() if len(told) == 1 else None
 
 
 def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
@@ -158,13 +189,20 @@ def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     return all(s.flag is not None for s in sends if _has_line(s))
 
 
-def _told(send: SendSeen, granter: Grants | None, only: Protocol | None) -> SendSeen:
-    """The send with the protocol that is sure: of its own receive, of all, of its own lines. What
+def _tell(sends: Sequence[SendSeen], granter: Grants | None, only: Protocol | None) -> None:
+    """Each send is of the protocol that is sure: of its own receive, of all, of its own lines. What
     looks like a line's flag in Simple data is none."""
-    granted = granter.protocol_of(send) if granter is not None else None
-    protocol = granted or only or send.protocol or (Protocol.SIMPLE if _has_line(send) else None)
-    flag = None if protocol is Protocol.SIMPLE else send.flag
-    return replace(send, protocol=protocol, flag=flag)
+    if only is not None and only is _only_granted(granter):
+        for send in sends:
+            send.protocol = only
+    else:
+        for send in sends:
+            granted = granter.protocol_of(send) if granter is not None else None
+            told = granted or only or send.protocol
+            send.protocol = told or (Protocol.SIMPLE if _has_line(send) else None)
+    for send in sends:
+        if send.protocol is Protocol.SIMPLE:
+            send.flag = None
 
 
 def _most(sends: Iterable[SendSeen]) -> Protocol:

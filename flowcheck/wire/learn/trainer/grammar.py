@@ -213,7 +213,8 @@ def _expected(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:
             return [(CollectiveKind.BROADCAST, habits.pieces[habits.sent][1], WEIGHTS)]
         if habits.each:
             return [used, *_first_buckets(habits)]
-        return [(CollectiveKind.BROADCAST, size, WEIGHTS) for size in sizes]
+        sizes += [habits.pieces_of(e)[0][1] for e in ELEMENT_BYTES]
+        return [(CollectiveKind.BROADCAST, size, WEIGHTS) for size in dict.fromkeys(sizes)]
     if habits.stage is Stage.STEPPED:
         order = (CollectiveKind.BROADCAST, 4 * (habits.parameters + 1), ORDER)
         return [order, used, *_first_buckets(habits)]
@@ -227,9 +228,10 @@ def _expected(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:
 
 
 def _weights_left(habits: Habits) -> bool:
-    """A broadcast of weights that are known to be of several dtypes is to come."""
-    due = habits.types is not None and habits.stage is Stage.SHAPED
-    return due and habits.sent < len(habits.pieces)
+    """A broadcast of weights is to come whose size is known: they are of several dtypes, or more
+    than one holds."""
+    known = habits.types is not None or habits.sent > 0
+    return known and habits.stage is Stage.SHAPED and habits.sent < len(habits.pieces)
 
 
 def _first_buckets(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:

@@ -168,6 +168,10 @@ class Habits:
         sizes = [count * each for count, each in zip(counts, self.each, strict=False)]
         return ddp_messages.weight_broadcasts(sizes, self.kinds)
 
+    def pieces_of(self, element_bytes: int) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """As `pieces`, if all parameters have elements of so many bytes."""
+        return ddp_messages.weight_broadcasts([n * element_bytes for n in self.shapes[0].counts])
+
     @property
     def first_buckets(self) -> ddp_messages.Buckets:
         """Iteration 0: a bucket of each dtype, the last one that came first."""

@@ -16,6 +16,7 @@ from flowcheck.wire.learn.trainer.content import SLACK_BYTES, content_of
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
     COUNT,
+    ELEMENT_BYTES,
     GRADIENTS,
     ORDER,
     PART,
@@ -93,12 +94,25 @@ def _weighed(habits: Habits, cut: Cut, ring: Ring) -> Habits:
         for i, cut in enumerate(habits.shapes)
         for fit in ddp_messages.weights_fits(cut.elements, op.work_bytes, slack_bytes=slack)[:1]
     ]
+    if all(buffers for _, buffers, _, _ in fits) and (several := _several(habits, op.work_bytes)):
+        return several
     if not fits:
         return habits
     _, _, best, size = min(fits)
     shapes = (habits.shapes[best], *habits.shapes[:best], *habits.shapes[best + 1 :])
     each = (size,) * habits.parameters
     return replace(habits, shapes=shapes, each=each, weights_bytes=op.work_bytes)
+
+
+def _several(habits: Habits, size: int) -> Habits | None:
+    """What a broadcast of `size` bytes tells if it is the first of several of weights; None: it is
+    not. torch closes one with the tensor that fills 250 MiB."""
+    for element_bytes in ELEMENT_BYTES:
+        pieces = habits.pieces_of(element_bytes)
+        if len(pieces) > 1 and pieces[0][1] == size:
+            told = replace(habits, each=(element_bytes,) * habits.parameters, sent=1)
+            return replace(told, weights_bytes=told.state_bytes)
+    return None
 
 
 def _typed(habits: Habits, types: Types) -> Habits:

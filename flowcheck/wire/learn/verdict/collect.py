@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.collective_evidence import (
     BEGINNING_UNTOLD,
@@ -27,20 +28,21 @@ from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.cuts.place import (
     WHOLE_BYTES,
     Canvas,
+    Placements,
     copies_differ,
     paint,
-    placements,
     ranges_of,
     result_bytes,
+    seen_once,
 )
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.reading import Collective, LinkSeen, Placement, RingSeen
+from flowcheck.wire.learn.reading import Collective, Deferred, LinkSeen, Placement, RingSeen
 from flowcheck.wire.learn.search.begins import beginnings
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, counted
 from flowcheck.wire.learn.search.pairs import completions
-from flowcheck.wire.learn.trainer.habits import BUCKET
+from flowcheck.wire.learn.trainer.habits import BUCKET, WEIGHTS
 from flowcheck.wire.learn.trainer.iteration import disputed
 from flowcheck.wire.learn.trainer.widths import as_wide
 from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about, unread_since
@@ -78,8 +80,9 @@ def collect(
     known = counted(ring, cuts)
     ends = Ends(communicator)
     left_out = set() if results or proposed or not added else _gradients(cuts[:known], ends)
+    later = set() if results else _weights(communicator)
     painted = [
-        _unpainted(cut, ring) if i in left_out else paint(cut, ring, added=added)
+        _unpainted(cut, ring) if i in left_out | later else paint(cut, ring, added=added)
         for i, cut in enumerate(cuts)
     ]
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
@@ -122,8 +125,11 @@ def collect(
             assumed.append(END_OPEN())
         elif ends.assumed(i, canvas):
             assumed.append(END_BY_CONTENT())
+        deferred = _deferred(cut, ring) if i in later else None
         collectives.append(
-            _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
+            _collective(
+                communicator, cut, canvas, number, since, sources, doubts, assumed, deferred
+            )
         )
     return Found(tuple(collectives), proposed, known, added)
 
@@ -138,11 +144,34 @@ def _gradients(cuts: Sequence[Cut], ends: Ends) -> set[int]:
     }
 
 
+def _weights(communicator: Communicator) -> set[int]:
+    """Indices of the large broadcasts of weights of which all was seen: what they hold is put
+    together once it is asked for. Where several dtypes are among them it is looked at here."""
+    cuts, ring = communicator.cuts.found, communicator.ring
+    if communicator.habits.types is not None or ring.sounding:
+        return set()
+    return {
+        i
+        for i, cut in enumerate(cuts)
+        if cut.op.meaning == WEIGHTS and cut.op.protocol is Protocol.SIMPLE
+        if result_bytes(cut, ring) > WHOLE_BYTES
+        if seen_once(cut, ring) and not copies_differ(cut, ring)
+    }
+
+
+def _deferred(cut: Cut, ring: Ring) -> Deferred:
+    def make() -> tuple[NDArray[np.uint8], bool]:
+        canvas, _, _ = paint(cut, ring)
+        return canvas.result, not canvas.conflicts and bool(canvas.covered.all())
+
+    return Deferred(result_bytes(cut, ring), make)
+
+
 def _unpainted(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int | None]:
     """As `paint`, without the result."""
     canvas = Canvas(0)
     canvas.conflicts = int(copies_differ(cut, ring))
-    streams = {id(stream): stream for stream, _, _ in cut.sends(ring)}
+    streams = {id(stream): stream for stream, _, _ in cut.rows(ring)}
     return canvas, tuple(streams.values()), min(cut.times(ring), default=None)
 
 
@@ -175,6 +204,7 @@ def _collective(
     sources: Sequence[str],
     doubts: Sequence[Finding],
     assumed: Sequence[Finding],
+    deferred: Deferred | None,
 ) -> Collective:
     ring, size = communicator.ring, result_bytes(cut, communicator.ring)
     canvas.covered &= ~canvas.disputed
@@ -191,18 +221,19 @@ def _collective(
         ranks=ring.ranks,
         channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
         bytes=size,
-        covered_bytes=int(canvas.covered.sum()),
-        missing=canvas.missing() if canvas.size_bytes == size else ((0, size),),
+        covered_bytes=size if deferred else int(np.count_nonzero(canvas.covered)),
+        missing=() if deferred else canvas.missing() if canvas.size_bytes else ((0, size),),
         result=canvas.result,
         conflicts=canvas.conflicts + canvas.torn,
         sources=tuple(dict.fromkeys(sources)),
         assumed=tuple(dict.fromkeys((*doubts, *assumed))),
         first_ns=first_ns,
-        placements=placements(cut, ring),
+        placements=Placements(cut, ring),
         meaning=cut.op.meaning,
         doubtful=bool(doubts),
         ring=_ring(cut, ring),
         tree=cut.op.tree,
+        deferred=deferred,
     )
 
 
