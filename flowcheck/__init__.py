@@ -17,20 +17,25 @@ def load(
     token_file: str | PathLike[str] | None = None,
     ca: str | PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """A step in memory, as torch.load would give it: {"model", "optimizer", "scheduler", "scaler",
-    "averages", "step"}, as far as there are any.
+    """Loads one step into memory, in the form that torch.load returns: {"model", "optimizer",
+    "scheduler", "scaler", "averages", "step"}, each as far as the step has it.
 
-    where: a run directory (its newest step), a checkpoint folder or a folder of them, or any file
-    or folder of a format that is read; of what others wrote it is what they put there; or a URL:
-    http://host:port of `flowcheck serve` (token_file: the file with its word; ca: of https the file
-    of who vouches for it, by default those this machine trusts), or the target of a job's
-    [persist]. step: another than the newest. format: its name, where it cannot be told. What
-    FlowCheck wrote is held against its sums first; no code in a file is run, nor any that a
-    checkpoint names. Of a run directory the job file's schedule and factory are called, with this
-    process's rights, unless the directory is another user's.
+    where: a run directory, a checkpoint folder, a folder of checkpoint folders, a file or folder
+        of any format that FlowCheck reads (the result is then what its writer put there), the URL
+        of a `flowcheck serve` (http://host:port), or the target of a job's [persist].
+    step: the step to load; by default the newest one.
+    format: the format's name, for files whose format cannot be recognised.
+    token_file: the file that holds the bearer token of `flowcheck serve`.
+    ca: the CA bundle (PEM) that the server's certificate is checked with (https only); by default
+        the CAs that this machine trusts.
 
-    Raises flowcheck.errors.StateError where there is no such step, or something is not whole (the
-    tensor is named), ConfigError for an unknown format.
+    What FlowCheck wrote is compared with its checksums before it is returned. No code in a
+    checkpoint is run, nor any code that a checkpoint names. For a run directory the schedule and
+    the model factory of its job file are called, with this process's rights, unless the directory
+    belongs to another user.
+
+    Raises flowcheck.errors.StateError if there is no such step or a tensor is damaged (the message
+    names it), ConfigError for an unknown format.
     """
     from flowcheck.ops.restore.load_step import load as load_step
 

@@ -20,14 +20,14 @@ def _stage() -> None:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--number", type=int, default=0)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--lend", type=int)
+    parser.add_argument("--checkpoint-socket", type=int)
     told = parser.parse_args(sys.argv[2:])
     for_stage(told.name, told.run, told.number)
     code = run_stage(told.name, told.run, told.number, told.parent)
-    if told.lend is not None and code == 0:
+    if told.checkpoint_socket is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
 
-        run_checkpoint_helper(told.lend)
+        run_checkpoint_helper(told.checkpoint_socket)
     sys.exit(code)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flowcheck.errors import FlowCheckError
 from flowcheck.private_files import PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE, make_private, write_new
 
 _APART = re.compile(r"\.\d+\.tmp\Z")
@@ -63,7 +64,8 @@ def atomic_path_per_process(
         if _APART.search(left.name):  # a user may have named something so as well
             _sweep(left)
     place = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # see _APART
-    held = _made(place, folder=folder)
+    with _named_as(path, place):
+        held = _made(place, folder=folder)
     try:
         with _taking_its_name(place, path, durable=True):
             yield place
@@ -83,16 +85,33 @@ def sync(path: Path) -> None:
 @contextmanager
 def _taking_its_name(place: Path, path: Path, *, durable: bool) -> Iterator[None]:
     try:
-        yield
-        make_private(place, path.parent)
-        if durable:
-            sync(place)
-        place.replace(path)
+        with _named_as(path, place):
+            yield
+            make_private(place, path.parent)
+            if durable:
+                sync(place)
+            place.replace(path)
     except (Exception, KeyboardInterrupt, SystemExit):
         _remove(place)
         raise
     if durable:
         sync(path.parent)
+
+
+@contextmanager
+def _named_as(path: Path, place: Path) -> Iterator[None]:
+    """An OSError from within that names `place`, or what lies in it, or nothing, names `path`: it
+    is what the user knows, and `place` is gone when the user looks."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FlowCheckError) or error.errno is None:
+            raise
+        named = place if error.filename is None else Path(os.fsdecode(error.filename))
+        if not named.is_relative_to(place):
+            raise
+        known = path / named.relative_to(place)
+        raise OSError(error.errno, os.strerror(error.errno), str(known)) from error
 
 
 def _made(place: Path, *, folder: bool) -> int:

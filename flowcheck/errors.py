@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import CORE_REFUSED, ERROR_TEXT, SETTING_REFUSED
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -37,7 +37,7 @@ class FlowCheckError(Exception):
 class ConfigError(FlowCheckError):
     """A setting is unknown, missing, or not what it must be."""
 
-    def __init__(self, key: str, value: object, right: str | Finding) -> None:
+    def __init__(self, key: str, value: object, right: Finding) -> None:
         """key: of the job file or the option; right: what it must be, and what to do."""
         super().__init__(SETTING_REFUSED(key=key, value=repr(value), right=right))
         self.key, self.value, self.right = key, value, right
@@ -103,11 +103,16 @@ def has_no_room(error: OSError) -> bool:
 
 
 def check(code: int, what: str, kind: type[CoreError] = CoreError) -> int:
-    """Return `code`, or raise `kind` with C's own sentence if it is a negative errno."""
+    """Return `code`, or raise `kind` with C's own sentence if it is a negative errno. For what no
+    operator can mend; shared memory has `check_shared_memory`."""
     if code >= 0:
         return code
+    name = errno.errorcode.get(-code, str(-code))
+    raise kind(-code, CORE_REFUSED(what=what, error=core_sentence(-code), errno=name))
+
+
+def core_sentence(code: int) -> str:
+    """What C says of its last refusal in this thread; code: the errno that it gave."""
     from flowcheck._core import ffi, lib
 
-    detail = ffi.string(lib.fc_last_error()).decode(errors="replace")
-    name = errno.errorcode.get(-code, str(-code))
-    raise kind(-code, f"{what}: {detail or os.strerror(-code)} ({name})")
+    return ffi.string(lib.fc_last_error()).decode(errors="replace") or os.strerror(code)

@@ -8,7 +8,7 @@ Step = NewType("Step", int)
 """An optimizer step of the trainer, from 1; 0 is the state before the first one."""
 
 START = Step(0)
-"""Before any step was taken."""
+"""Before any step was applied."""
 
 Iteration = NewType("Iteration", int)
 """An all-reduced backward pass, from 1, counted by the shard over all incarnations of a job: with

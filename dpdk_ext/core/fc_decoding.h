@@ -19,7 +19,7 @@ static inline uint32_t fc_at(const struct fc_decoding *d)
 	return (uint32_t)(d->c.pos - d->frame);
 }
 
-static inline enum fc_verdict fc_cut(const struct fc_decoding *d)
+static inline enum fc_verdict fc_truncated(const struct fc_decoding *d)
 {
 	return d->snapped ? FC_SNAPPED : FC_MALFORMED;
 }

@@ -33,9 +33,9 @@ void fc_extract_unblock(struct fc_extractor *x);
 int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_plan *plan,
 		    const struct fc_send *sends, uint64_t sends_count,
 		    const struct fc_segment *segments, uint64_t segments_count);
-/* Appends a cut to the plan of one flow and makes it active; -EINVAL where it has
- * no plan, or the cut lies before the last one. */
-int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut);
+/* Appends a skip to the plan of one flow and makes it active; -EINVAL where it has
+ * no plan, or the skip lies before the last one. */
+int fc_plan_skip(struct fc_extractor *x, uint32_t flow, const struct fc_skip *skip);
 /* Takes a suspended plan up again, as it is. */
 int fc_plan_resume(struct fc_extractor *x, uint32_t flow);
 /* Which message of its plan `number` is; UINT64_MAX: it belongs to no step. */

@@ -36,20 +36,20 @@ static bool flag_known(const struct fc_flow_plan *plan, const struct fc_message 
 
 bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t *nth)
 {
-	const uint64_t kept = plan->cuts_used < FC_FLOW_CUTS ? plan->cuts_used : FC_FLOW_CUTS;
+	const uint64_t kept = plan->skips_used < FC_FLOW_SKIPS ? plan->skips_used : FC_FLOW_SKIPS;
 	uint64_t skipped = 0, left = kept;
 
 	for (; left; left--) {
-		const struct fc_cut *cut =
-			&plan->cuts[(plan->cuts_used - 1 - (kept - left)) % FC_FLOW_CUTS];
-		if (number < cut->from)
+		const struct fc_skip *skip =
+			&plan->skips[(plan->skips_used - 1 - (kept - left)) % FC_FLOW_SKIPS];
+		if (number < skip->from)
 			continue;
-		if (number < cut->resume)
+		if (number < skip->resume)
 			return false;
-		skipped = cut->skipped;
+		skipped = skip->skipped;
 		break;
 	}
-	if (!left && plan->cuts_used > kept)
+	if (!left && plan->skips_used > kept)
 		return false;
 	*nth = number - plan->first_number - skipped;
 	return true;
@@ -57,17 +57,17 @@ bool fc_place_in_plan(const struct fc_flow_plan *plan, uint64_t number, uint64_t
 
 uint64_t fc_plan_frontier(const struct fc_extractor *x, const struct fc_flow_plan *plan)
 {
-	const uint64_t kept = plan->cuts_used < FC_FLOW_CUTS ? plan->cuts_used : FC_FLOW_CUTS;
+	const uint64_t kept = plan->skips_used < FC_FLOW_SKIPS ? plan->skips_used : FC_FLOW_SKIPS;
 	uint64_t at = *fc_shard_frontier(x->shard, plan->frontier);
 
 	if (at < plan->first_number)
 		at = plan->first_number;
-	for (uint64_t n = plan->cuts_used - kept; n < plan->cuts_used; n++) {
-		const struct fc_cut *cut = &plan->cuts[n % FC_FLOW_CUTS];
-		/* What lies before the oldest cut of many belongs to no step. */
-		const bool forgotten = plan->cuts_used > kept && n == plan->cuts_used - kept;
-		if (at < cut->resume && (forgotten || at >= cut->from))
-			at = cut->resume;
+	for (uint64_t n = plan->skips_used - kept; n < plan->skips_used; n++) {
+		const struct fc_skip *skip = &plan->skips[n % FC_FLOW_SKIPS];
+		/* What lies before the oldest skip of many belongs to no step. */
+		const bool forgotten = plan->skips_used > kept && n == plan->skips_used - kept;
+		if (at < skip->resume && (forgotten || at >= skip->from))
+			at = skip->resume;
 	}
 	return at;
 }

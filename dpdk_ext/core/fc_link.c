@@ -20,7 +20,7 @@ static enum fc_verdict decode_udp(struct fc_decoding *d, size_t ip_payload_bytes
 	const struct fc_udp *udp = fc_take(&d->c, sizeof *udp);
 
 	if (!udp)
-		return fc_cut(d);
+		return fc_truncated(d);
 	const uint16_t source = fc_be16(udp->source), destination = fc_be16(udp->destination);
 	if (FC_UNLIKELY(destination != FC_PORT_ROCE)) {
 		const bool ptp =
@@ -36,7 +36,7 @@ static enum fc_verdict decode_udp(struct fc_decoding *d, size_t ip_payload_bytes
 	if (fc_be16(udp->length) != ip_payload_bytes || ip_payload_bytes < sizeof *udp)
 		return FC_MALFORMED;
 	if (!fc_limit(d, ip_payload_bytes - sizeof *udp))
-		return fc_cut(d);
+		return fc_truncated(d);
 	return fc_decode_roce(d);
 }
 
@@ -64,7 +64,7 @@ static enum fc_verdict decode_ipv4(struct fc_decoding *d)
 	d->out->l3_at = fc_at(d);
 	const struct fc_ipv4 *ip = fc_take(&d->c, sizeof *ip);
 	if (!ip)
-		return fc_cut(d);
+		return fc_truncated(d);
 	const size_t header_bytes = (size_t)(ip->version_ihl & 0x0f) * 4;
 	const size_t total_bytes = fc_be16(ip->total_length);
 	if (ip->version_ihl >> 4 != 4 || header_bytes < sizeof *ip)
@@ -72,7 +72,7 @@ static enum fc_verdict decode_ipv4(struct fc_decoding *d)
 	if (fc_be16(ip->fragment) & 0x3fff) /* more fragments, or an offset (RFC 791) */
 		return FC_FRAGMENT;
 	if (!fc_take(&d->c, header_bytes - sizeof *ip))
-		return fc_cut(d);
+		return fc_truncated(d);
 	if (total_bytes < header_bytes)
 		return ip->protocol == FC_IP_UDP || ip->protocol == FC_IP_GRE
 			       ? FC_MALFORMED
@@ -89,7 +89,7 @@ static enum fc_verdict decode_ipv6(struct fc_decoding *d)
 	d->out->l3_at = fc_at(d);
 	const struct fc_ipv6 *ip = fc_take(&d->c, sizeof *ip);
 	if (!ip)
-		return fc_cut(d);
+		return fc_truncated(d);
 	if (ip->version_class_label[0] >> 4 != 6)
 		return FC_MALFORMED;
 	memcpy(d->out->key.source, ip->source, 16);
@@ -104,7 +104,7 @@ static enum fc_verdict decode_ipv6(struct fc_decoding *d)
 			return by_ip_protocol(d, next, left);
 		const struct fc_ipv6_extension *extension = fc_take(&d->c, sizeof *extension);
 		if (!extension)
-			return fc_cut(d);
+			return fc_truncated(d);
 		const size_t bytes = 8 + 8 * (size_t)extension->length;
 		skipped += bytes;
 		if (left < bytes)
@@ -112,7 +112,7 @@ static enum fc_verdict decode_ipv6(struct fc_decoding *d)
 		if (skipped > IPV6_EXTENSION_BYTES_MAX)
 			return FC_IP_OTHER;
 		if (!fc_take(&d->c, bytes - sizeof *extension))
-			return fc_cut(d);
+			return fc_truncated(d);
 		left -= bytes;
 		next = extension->next;
 	}
@@ -129,7 +129,7 @@ static enum fc_verdict decode_llc(struct fc_decoding *d)
 	const uint8_t *llc = fc_take(&d->c, 3);
 
 	if (!llc)
-		return fc_cut(d);
+		return fc_truncated(d);
 	if (fc_be24(llc) == FC_LLC_STP)
 		return FC_STP;
 	/* Cisco's per-VLAN spanning tree: SNAP, OUI 00000c, type 010b */
@@ -189,7 +189,7 @@ enum fc_verdict fc_decode_ethernet(struct fc_decoding *d)
 	const struct fc_ethernet *ethernet = fc_take(&d->c, sizeof *ethernet);
 
 	if (!ethernet)
-		return fc_cut(d);
+		return fc_truncated(d);
 	uint16_t type = fc_be16(ethernet->type);
 	for (int tags = 0; tags < VLAN_TAGS_MAX; tags++) {
 		if (type != FC_ETHERTYPE_VLAN && type != FC_ETHERTYPE_QINQ &&
@@ -197,7 +197,7 @@ enum fc_verdict fc_decode_ethernet(struct fc_decoding *d)
 			break;
 		const struct fc_vlan *vlan = fc_take(&d->c, sizeof *vlan);
 		if (!vlan)
-			return fc_cut(d);
+			return fc_truncated(d);
 		d->out->flags |= FC_PACKET_VLAN;
 		d->out->network &= ~(0xfffull << FC_NETWORK_VLAN_SHIFT);
 		d->out->network |= (fc_be16(vlan->tci) & 0xfffull) << FC_NETWORK_VLAN_SHIFT;

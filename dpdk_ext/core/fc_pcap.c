@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "fc_error.h"
 #include "fc_pcap_file.h"
@@ -10,6 +11,7 @@
 enum {
 	PCAP_MICROSECONDS = 0xa1b2c3d4,
 	PCAP_NANOSECONDS = 0xa1b23c4d,
+	LET_GO_BYTES = 1 << 24, /* a multiple of the page size; a choice: less is more calls */
 };
 
 int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
@@ -21,6 +23,15 @@ int fc_pcap_torn(struct fc_pcap *pcap, const char *what)
 		       "cut it there (head -c %llu) to have them read",
 		       pcap->path, (unsigned long long)pcap->at, what,
 		       (unsigned long long)pcap->delivered, (unsigned long long)pcap->at);
+}
+
+int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type)
+{
+	pcap->foreign = true;
+	pcap->foreign_link = (uint16_t)link_type;
+	pcap->ended = true;
+	return fc_fail(EPROTO, "%s has link type %u, this program reads Ethernet (1)", pcap->path,
+		       link_type);
 }
 
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen)
@@ -39,8 +50,7 @@ static int open_classic(struct fc_pcap *pcap, uint32_t magic)
 			       fc_pcap_word16(pcap, 4));
 	/* The upper bits say whether frames carry their FCS. */
 	if ((fc_pcap_word32(pcap, 20) & 0x0fffffff) != FC_PCAP_ETHERNET)
-		return fc_fail(EPROTO, "%s has link type %u, this program reads Ethernet (1)",
-			       pcap->path, fc_pcap_word32(pcap, 20) & 0x0fffffff);
+		return fc_pcap_not_ethernet(pcap, fc_pcap_word32(pcap, 20) & 0x0fffffff);
 	fc_pcap_note_snaplen(pcap, fc_pcap_word32(pcap, 16));
 	pcap->start = pcap->at = 24;
 	return 0;
@@ -95,12 +105,29 @@ void fc_pcap_rewind(struct fc_pcap *pcap)
 	pcap->delivered = 0;
 	pcap->ended = false;
 	pcap->torn = NULL;
+	pcap->let_go = 0;
+	pcap->foreign = false;
 	pcap->interfaces_used = 0;
 }
 
 uint64_t fc_pcap_position(const struct fc_pcap *pcap)
 {
 	return pcap->delivered;
+}
+
+uint64_t fc_pcap_offset(const struct fc_pcap *pcap)
+{
+	return pcap->at;
+}
+
+const char *fc_pcap_torn_why(const struct fc_pcap *pcap)
+{
+	return pcap->torn;
+}
+
+int32_t fc_pcap_foreign_link(const struct fc_pcap *pcap)
+{
+	return pcap->foreign ? pcap->foreign_link : -1;
 }
 
 uint32_t fc_pcap_snaplen(const struct fc_pcap *pcap)
@@ -137,6 +164,8 @@ static int next_classic(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 
 int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 {
+	if (pcap->foreign)
+		return fc_pcap_not_ethernet(pcap, pcap->foreign_link);
 	if (pcap->ended)
 		return pcap->torn ? fc_pcap_torn(pcap, pcap->torn) : 0;
 	const int code =
@@ -144,6 +173,17 @@ int fc_pcap_next(struct fc_pcap *pcap, struct fc_pcap_frame *out)
 	if (code == 1)
 		pcap->delivered++;
 	return code;
+}
+
+/* What was read stays in the page cache, and is no memory of this process any more. */
+static void let_go(struct fc_pcap *pcap)
+{
+	const uint64_t done = pcap->at / LET_GO_BYTES * LET_GO_BYTES;
+
+	if (done <= pcap->let_go)
+		return;
+	madvise(pcap->map.base + pcap->let_go, done - pcap->let_go, MADV_DONTNEED);
+	pcap->let_go = done;
 }
 
 int64_t fc_pcap_fill(struct fc_pcap *pcap, struct fc_ring *ring, uint64_t limit,
@@ -174,5 +214,6 @@ int64_t fc_pcap_fill(struct fc_pcap *pcap, struct fc_ring *ring, uint64_t limit,
 	}
 	if (taken)
 		fc_ring_publish(ring, pushed, commit);
+	let_go(pcap);
 	return code < 0 && !taken ? code : (int64_t)taken;
 }

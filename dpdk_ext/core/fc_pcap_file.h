@@ -25,11 +25,14 @@ struct fc_pcap {
 	char path[256];
 	uint64_t at, start;
 	uint64_t delivered;
+	uint64_t let_go; /* bytes whose pages this process need not hold any more */
 	struct fc_pcap_interface interfaces[FC_PCAP_INTERFACES_MAX];
 	uint32_t interfaces_used;
 	uint32_t snaplen_least;
 	bool swapped, next_generation, nanoseconds, ended;
-	const char *torn; /* what is wrong with the file, once it was met */
+	const char *torn;      /* what is wrong with the file, once it was met */
+	bool foreign;          /* an interface that is not Ethernet was met */
+	uint16_t foreign_link; /* its link type */
 };
 
 static inline uint32_t fc_pcap_word32(const struct fc_pcap *pcap, uint64_t at)
@@ -55,6 +58,8 @@ static inline bool fc_pcap_has(const struct fc_pcap *pcap, uint64_t at, uint64_t
 
 /* -EBADMSG with a sentence, now and at every later call; the file ends here. */
 int fc_pcap_torn(struct fc_pcap *pcap, const char *what);
+/* -EPROTO with a sentence, now and at every later call. */
+int fc_pcap_not_ethernet(struct fc_pcap *pcap, uint32_t link_type);
 void fc_pcap_note_snaplen(struct fc_pcap *pcap, uint32_t snaplen);
 
 /* fc_pcap_next of a pcapng file. */

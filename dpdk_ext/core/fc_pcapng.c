@@ -44,7 +44,7 @@ static int read_interface(struct fc_pcap *pcap, uint32_t block_bytes)
 	if (block_bytes < 20 || pcap->interfaces_used == FC_PCAP_INTERFACES_MAX)
 		return fc_pcap_torn(pcap, "an interface description too short, or too many");
 	if (fc_pcap_word16(pcap, pcap->at + 8) != FC_PCAP_ETHERNET)
-		return fc_pcap_torn(pcap, "an interface that is not Ethernet");
+		return fc_pcap_not_ethernet(pcap, fc_pcap_word16(pcap, pcap->at + 8));
 	struct fc_pcap_interface *it = &pcap->interfaces[pcap->interfaces_used++];
 	it->snaplen = fc_pcap_word32(pcap, pcap->at + 12);
 	it->ticks_per_second = 1000000;

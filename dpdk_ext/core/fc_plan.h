@@ -46,12 +46,12 @@ struct fc_send {
 #define FC_NO_FRONTIER UINT64_MAX
 
 enum {
-	FC_FLOW_CUTS = 16, /* the latest ones; a message before them belongs to no step */
+	FC_FLOW_SKIPS = 16, /* the latest ones; a message before them belongs to no step */
 };
 
 /* Where the stream leaves the plan: messages [from, resume) belong to no step, and
  * from `resume` on a message's number less `skipped`, mod 2^64, counts in the plan. */
-struct fc_cut {
+struct fc_skip {
 	uint64_t from, resume, skipped;
 };
 
@@ -69,7 +69,7 @@ struct fc_flow_plan {
 	uint64_t last_step;         /* of the furthest message that was given a home; 0: none */
 	uint64_t deviating_number;  /* of the message that suspended it; UINT64_MAX: none did */
 	uint64_t next_number;       /* one past the furthest message that was placed or ignored */
-	uint64_t cuts_used;         /* ever; cut `n` lies at n % FC_FLOW_CUTS, ascending */
+	uint64_t skips_used;        /* ever; skip `n` lies at n % FC_FLOW_SKIPS, ascending */
 	uint64_t frontier;          /* which of the shard's it moves; FC_NO_FRONTIER: none */
 	uint64_t stride, phase;     /* queue pairs of the connection, and whose turn this flow is */
 	uint64_t second_at;         /* into the first sends; UINT64_MAX: they are one step's */
@@ -77,7 +77,7 @@ struct fc_flow_plan {
 	 * place there lacks of a number, mod 2^64. 0: numbers count from its start. */
 	uint64_t run_psn, run_shift;
 	uint64_t spare[6];
-	struct fc_cut cuts[FC_FLOW_CUTS];
+	struct fc_skip skips[FC_FLOW_SKIPS];
 };
 
 #endif

@@ -122,7 +122,7 @@ int fc_plan_install(struct fc_extractor *x, uint32_t flow, const struct fc_flow_
 	fc_set(x, &kept->last_step, 0);
 	fc_set(x, &kept->deviating_number, UINT64_MAX);
 	fc_set(x, &kept->next_number, 0);
-	fc_set(x, &kept->cuts_used, 0);
+	fc_set(x, &kept->skips_used, 0);
 	fc_set(x, &kept->frontier, plan->frontier);
 	fc_set(x, &kept->stride, plan->stride);
 	fc_set(x, &kept->phase, plan->phase);
@@ -183,22 +183,23 @@ int fc_plan_resume(struct fc_extractor *x, uint32_t flow)
 	return 0;
 }
 
-int fc_plan_cut(struct fc_extractor *x, uint32_t flow, const struct fc_cut *cut)
+int fc_plan_skip(struct fc_extractor *x, uint32_t flow, const struct fc_skip *skip)
 {
-	if (flow >= FC_FLOWS_MAX || cut->resume < cut->from)
-		return fc_fail(EINVAL, "flow %u cannot be cut there", flow);
+	if (flow >= FC_FLOWS_MAX || skip->resume < skip->from)
+		return fc_fail(EINVAL, "flow %u cannot skip there", flow);
 	struct fc_flow_plan *plan = &x->staging->plans[flow];
 	if (!fc_plan_follows(plan))
-		return fc_fail(EINVAL, "flow %u has no plan to cut", flow);
-	if (plan->cuts_used && cut->from < plan->cuts[(plan->cuts_used - 1) % FC_FLOW_CUTS].resume)
-		return fc_fail(EINVAL, "flow %u: a cut at message %llu, before the last one", flow,
-			       (unsigned long long)cut->from);
-	struct fc_cut *kept = &plan->cuts[plan->cuts_used % FC_FLOW_CUTS];
+		return fc_fail(EINVAL, "flow %u has no plan that could skip messages", flow);
+	if (plan->skips_used &&
+	    skip->from < plan->skips[(plan->skips_used - 1) % FC_FLOW_SKIPS].resume)
+		return fc_fail(EINVAL, "flow %u: a skip at message %llu, before the last one", flow,
+			       (unsigned long long)skip->from);
+	struct fc_skip *kept = &plan->skips[plan->skips_used % FC_FLOW_SKIPS];
 	fc_change_begin(x);
-	fc_set(x, &kept->from, cut->from);
-	fc_set(x, &kept->resume, cut->resume);
-	fc_set(x, &kept->skipped, cut->skipped);
-	fc_set(x, &plan->cuts_used, plan->cuts_used + 1);
+	fc_set(x, &kept->from, skip->from);
+	fc_set(x, &kept->resume, skip->resume);
+	fc_set(x, &kept->skipped, skip->skipped);
+	fc_set(x, &plan->skips_used, plan->skips_used + 1);
 	fc_set(x, &plan->deviating_number, UINT64_MAX);
 	fc_set(x, &plan->state, FC_PLAN_ACTIVE);
 	fc_change_end(x);

@@ -62,7 +62,7 @@ static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, si
 	const uint8_t *header = fc_take(&d->c, bytes);
 
 	if (!header)
-		return fc_cut(d);
+		return fc_truncated(d);
 	if (header[0] >> 4 != version)
 		return FC_IP_OTHER;
 	if (fc_be16(header + 2) & ERSPAN_TRUNCATED)
@@ -71,7 +71,7 @@ static enum fc_verdict decode_erspan(struct fc_decoding *d, unsigned version, si
 		if (header[10] & ERSPAN_FRAME_TYPE)
 			return FC_IP_OTHER; /* not an Ethernet frame */
 		if (header[11] & ERSPAN_PLATFORM && !fc_take(&d->c, ERSPAN_III_PLATFORM_BYTES))
-			return fc_cut(d);
+			return fc_truncated(d);
 	}
 	return inner_ethernet(d, fc_network(FC_NETWORK_SEEN, 0));
 }
@@ -88,7 +88,7 @@ enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
 	const uint8_t *gre = fc_take(&d->c, 4);
 
 	if (!gre)
-		return fc_cut(d);
+		return fc_truncated(d);
 	const unsigned flags = fc_be16(gre), protocol = fc_be16(gre + 2);
 	if (flags & (GRE_ROUTING | GRE_VERSION))
 		return FC_IP_OTHER;
@@ -99,7 +99,7 @@ enum fc_verdict fc_decode_gre(struct fc_decoding *d, size_t payload_bytes)
 	end_within(d, payload_bytes - 4);
 	const uint8_t *taken = fc_take(&d->c, options);
 	if (!taken)
-		return fc_cut(d);
+		return fc_truncated(d);
 	const uint8_t *key = flags & GRE_KEY ? taken + 4 * !!(flags & GRE_CHECKSUM) : NULL;
 	switch (protocol) {
 	case GRE_ERSPAN:
@@ -126,7 +126,7 @@ enum fc_verdict fc_decode_vxlan(struct fc_decoding *d, size_t payload_bytes)
 	const uint8_t *vxlan = fc_take(&d->c, 8);
 
 	if (!vxlan)
-		return fc_cut(d);
+		return fc_truncated(d);
 	if (vxlan[0] != 0x08) /* the identifier is there, and nothing newer than RFC 7348 */
 		return FC_UDP_OTHER;
 	if (payload_bytes < 8)

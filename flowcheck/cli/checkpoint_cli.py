@@ -9,7 +9,11 @@ import typer
 
 from flowcheck.cli.shared_options import DEFAULT_RUN, Json, Run
 from flowcheck.errors import ConfigError
-from flowcheck.findings.catalog.refused_options import STEP_OR_LATEST
+from flowcheck.findings.catalog.refused_options import (
+    CHECKPOINT_NEEDED,
+    CHECKPOINT_TWICE,
+    STEP_OR_LATEST,
+)
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.format_registry import (
     FORMATS,
@@ -19,6 +23,12 @@ from flowcheck.vault.checkpoint_formats.format_registry import (
 )
 
 FORMS = "; ".join(f"{one.name} ({one.what})" for one in FORMATS.values())
+
+
+SameCheckpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="CHECKPOINT", help="CHECKPOINT, stated as an option."),
+]
 
 
 def _of(option: str, what: str) -> str:
@@ -186,12 +196,14 @@ def _step(stated: str) -> Step | None:
 
 def audit(
     checkpoint: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="CHECKPOINT",
             help="Checkpoint of the trainer: a file, or a folder of DCP, Hugging Face, DeepSpeed.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    same: SameCheckpoint = None,
     run: Run = DEFAULT_RUN,
     step: Annotated[
         int | None, typer.Option(help="Step of the checkpoint; default: as the file states it.")
@@ -207,20 +219,32 @@ def audit(
     from flowcheck.ops.trainer_checkpoint import audit_command as verb
     from flowcheck.stages.privilege.drop_privileges import for_run
 
-    for_run(run, checkpoint)
-    raise typer.Exit(
-        verb.run(run, checkpoint, None if step is None else Step(step), as_json=as_json)
-    )
+    file = _one_checkpoint(checkpoint, same, "flowcheck audit runs/step-400.pt")
+    for_run(run, file)
+    raise typer.Exit(verb.run(run, file, None if step is None else Step(step), as_json=as_json))
+
+
+def _one_checkpoint(argument: Path | None, option: Path | None, example: str) -> Path:
+    """The checkpoint, stated as the argument or as --checkpoint. Raises ConfigError where it is
+    stated by none of them, or by both and not the same."""
+    file = option if argument is None else argument
+    if file is None:
+        raise ConfigError("CHECKPOINT", None, CHECKPOINT_NEEDED(example))
+    if option not in (None, file):
+        raise ConfigError("--checkpoint", str(option), CHECKPOINT_TWICE(file))
+    return file
 
 
 def base(
     checkpoint: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             help="Checkpoint of the trainer: of the step it resumed from, or of a step that "
-            "FlowCheck logged."
+            "FlowCheck logged.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    same: SameCheckpoint = None,
     run: Run = DEFAULT_RUN,
     then: Annotated[
         Path | None,
@@ -248,9 +272,10 @@ def base(
     from flowcheck.ops.trainer_checkpoint import base_command as verb
     from flowcheck.stages.privilege.drop_privileges import for_run
 
-    for_run(run, checkpoint, then)
+    file = _one_checkpoint(checkpoint, same, "flowcheck base runs/step-400.pt")
+    for_run(run, file, then)
     place = verb.LogPosition(later_checkpoint=then, after=after)
-    raise typer.Exit(verb.run(run, checkpoint, place=place, as_json=as_json))
+    raise typer.Exit(verb.run(run, file, place=place, as_json=as_json))
 
 
 def verify(

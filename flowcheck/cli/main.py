@@ -4,6 +4,7 @@ doctor) and the registration of all others."""
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from flowcheck.cli import ports_cli as cli_ports
 from flowcheck.cli import serve_cli as cli_serve
 from flowcheck.cli import switch_cli as cli_switch
 from flowcheck.cli import watch_cli as cli_watch
+from flowcheck.cli.option_names import naming_options
 from flowcheck.cli.shared_options import (
     DEFAULT_RUN,
     Files,
@@ -47,7 +49,7 @@ def stage(
         int | None,
         typer.Option(help="End when the process with this ID ends; set by the supervisor."),
     ] = None,
-    lend: Annotated[
+    checkpoint_socket: Annotated[
         int | None,
         typer.Option(
             help="File descriptor of a socket: after its stage has ended, this process writes the "
@@ -65,10 +67,10 @@ def stage(
 
     for_stage(name, run, number)
     code = stage_main.run_stage(name, run, number, parent)
-    if lend is not None and code == 0:
+    if checkpoint_socket is not None and code == 0:
         from flowcheck.ops.lifecycle.shutdown_checkpoint import run_checkpoint_helper
 
-        run_checkpoint_helper(lend)
+        run_checkpoint_helper(checkpoint_socket)
     if as_json:
         print(json.dumps({"stage": name, "number": number, "exit_code": code}))
     raise typer.Exit(code)
@@ -160,6 +162,9 @@ def analyze(
     For each communicator it shows the ring, the protocols, which chunks the mirrored ports cover,
     and what another mirrored port or direction would add. No job file is needed. Facts that no
     frame could contradict are marked `assumed`.
+
+    Exit code 0: the captures were read, whatever they hold; 2: one cannot be read, or an option is
+    refused.
 
     Example: `flowcheck analyze capture.pcapng --svg rings.svg`
     """
@@ -282,9 +287,13 @@ def up(
 
     Example: `flowcheck up job.toml`
     """
+    from flowcheck.config import load_job
+    from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
+
+    check_capture_ports(load_job(job).source)  # before root makes folders for the chain
+    drop_privileges.for_chain(job, run, live=True)
     from flowcheck.ops.lifecycle import up_command as verb
 
-    drop_privileges.for_chain(job, run, live=True)
     raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
@@ -371,8 +380,16 @@ def _options(
 
 def main() -> None:
     """The console script."""
-    from flowcheck.ops.command_errors import exit_on_error
+    from flowcheck.cli.usage_errors import run_for_program
+    from flowcheck.ops.command_errors import asks_for_json, exit_on_error
+
+    def run() -> None:
+        with naming_options(sys.argv[1:]):
+            if asks_for_json():
+                run_for_program(app)
+            else:
+                app()
 
     set_private_umask()
     drop_privileges.note_program()
-    exit_on_error(app)
+    exit_on_error(run)

@@ -64,7 +64,8 @@ def watch(
 def top(run: Run = DEFAULT_RUN, as_json: Json = False) -> None:
     """Show a chain in the terminal until Ctrl-C: rates, lag, ring fill, losses, the last steps.
 
-    If stdout is not a terminal, it prints once. It may start before the chain and outlive it.
+    In a terminal it may start before the chain and outlive it. If stdout is not a terminal, it
+    prints once; exit code 2: no chain was started in this run directory.
 
     Example: `flowcheck top --run /run/flowcheck/job`
     """

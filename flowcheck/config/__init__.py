@@ -5,6 +5,7 @@ from flowcheck.config.job_config import JobConfig, decode_config, encode_config,
 from flowcheck.config.model_config import (
     ELEMENT_BYTES,
     GradientLogConfig,
+    GradientsConfig,
     ModelConfig,
     ReplicaConfig,
 )
@@ -15,6 +16,7 @@ from flowcheck.config.multi_job_config import (
     check_jobs_distinguishable,
 )
 from flowcheck.config.optimizer_config import (
+    CLASS_ARGUMENTS,
     AverageConfig,
     GroupConfig,
     OptimizerConfig,
@@ -25,9 +27,11 @@ from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 
 __all__ = [
+    "CLASS_ARGUMENTS",
     "ELEMENT_BYTES",
     "AverageConfig",
     "GradientLogConfig",
+    "GradientsConfig",
     "GroupConfig",
     "JobConfig",
     "JobTableConfig",

@@ -25,7 +25,7 @@ CACHE_LINE_BYTES = 64
 
 
 class SourceConfig(ConfigSection, frozen=True, kw_only=True):
-    """Where frames come from: exactly one of pci, vdev, interface, file."""
+    """A source of frames. The table states exactly one of pci, vdev, interface and file."""
 
     pci: str | None = None
     """A NIC port by PCI address, "0000:3b:00.0"."""
@@ -38,19 +38,21 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
     queues: int = 1
     """RX queues; each feeds a ring of its own."""
     engines: tuple[str, ...] = ()
-    """Copy engines (dmadev names or PCI addresses); none: the CPU copies."""
+    """Copy engines, by dmadev name or PCI address. Empty: the CPU copies."""
     speed: float | None = None
-    """Files only: pace by the time stamps, 1.0 as recorded; None: as fast as it goes."""
+    """Speed at which a file is replayed, by its time stamps: 1.0 is the recorded speed, 2.0 twice
+    as fast. None: as fast as possible. Other sources ignore it."""
     idle_us: int = 50
-    """Microseconds that an idle capture loop sleeps; 0 spins, for a core of its own. At a quiet
-    kernel interface it grows to a millisecond. A choice: longer needs more room in the NIC,
-    shorter costs processor time."""
+    """Microseconds that an idle capture loop sleeps. 0: the loop spins and needs a core of its own.
+    While a kernel interface is quiet, the sleep grows to a millisecond. A choice: longer needs more
+    room in the NIC, shorter costs processor time."""
     frames: int | None = None
-    """End after so many frames; a file through DPDK has no end of its own."""
+    """Capture ends after this number of frames. DPDK does not report the end of a pcap file (vdev),
+    so such a source needs a number here to end."""
 
     @property
     def live(self) -> bool:
-        """A full ring means drop and count, not wait."""
+        """True: when the ring is full, frames are dropped and counted. False: the source waits."""
         return self.file is None and not (self.vdev or "").startswith("net_pcap")
 
     def __post_init__(self) -> None:
@@ -67,11 +69,12 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class ServicesConfig(ConfigSection, frozen=True, kw_only=True):
-    """Whom the chain's processes are, where root starts it (stages/README.md has the table)."""
+    """The user that the chain's processes run as when root starts it (table: stages/README.md)."""
 
     user: str | None = None
-    """By name or number; None: the system user flowcheck, or a number that is nobody's where there
-    is none. "root": all of it keeps root's rights, code of the user's as well."""
+    """User name or number. None: the system user `flowcheck`; if there is no such user, a number
+    that no user has. "root": all processes keep root's rights, and so does code that the job file
+    names (factories, losses, rounding functions)."""
 
     def __post_init__(self) -> None:
         if self.user is not None and not self.user.strip():
@@ -79,14 +82,14 @@ class ServicesConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class MirrorConfig(ConfigSection, frozen=True, kw_only=True):
-    """A switch port that is mirrored, as its operator calls it. Shown to people only."""
+    """A mirrored switch port, by the name that operators use. FlowCheck only displays it."""
 
     port: str
-    """With the switch's name, "leaf0 Ethernet1/1"."""
+    """Names of the switch and the port: "leaf0 Ethernet1/1"."""
     host: str
-    """Address of the server at that port, as the job's connections have it."""
+    """IP address of the server behind the port, as it appears in the job's packets."""
     direction: Literal["rx", "tx", "both"] = "rx"
-    """The switch's: rx is what it receives from the server, so what that one sends."""
+    """Direction as the switch sees it: "rx" is what the switch receives and the server sends."""
 
     def __post_init__(self) -> None:
         try:
@@ -101,11 +104,12 @@ class RingConfig(ConfigSection, frozen=True, kw_only=True):
     """Shared memory between capture and extraction, one ring per RX queue."""
 
     slots: int = 1 << 16
-    """Frames a ring holds; a power of two so that positions mask to slots. A choice: 272 MiB
-    bridge 23 ms of 25 Gb/s in frames of 1,102 bytes; more bridges longer pauses of the
-    extractor."""
+    """Frames that a ring holds. A power of two, so that a position is masked to its slot. A choice:
+    the default takes 272 MiB and holds 23 ms of 25 Gb/s in frames of 1,102 bytes; more slots bridge
+    longer pauses of the extractor."""
     slot_bytes: int = 4352
-    """Room for one frame and its 64-byte header; path MTU 4096 with encapsulation fits."""
+    """Bytes for one frame and its 64-byte slot header. A frame of path MTU 4096 fits, with the
+    mirror session's encapsulation."""
 
     def __post_init__(self) -> None:
         if self.slots & (self.slots - 1) or not 2 <= self.slots <= SLOTS_MAX:
@@ -115,21 +119,21 @@ class RingConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class ParseConfig(ConfigSection, frozen=True, kw_only=True):
-    """How frames are read."""
+    """How frames are parsed."""
 
     icrc_every: int = 1
-    """Check the ICRC of every n-th frame; 0 of none."""
+    """The ICRC of every n-th frame is checked. 0: no ICRC is checked."""
 
     def __post_init__(self) -> None:
         at_least("parse.icrc_every", self.icrc_every, 0)
 
 
 class StagingConfig(ConfigSection, frozen=True, kw_only=True):
-    """Where payloads wait until their plan is proved."""
+    """Staging: shared memory where payloads wait until FlowCheck knows where they belong."""
 
     size_bytes: int = 256 << 20
-    """Bytes, per ring. Must hold the start-up broadcast and iteration 0 as they lie on the
-    wire. A choice: more takes memory and less fits small models only; `flowcheck plan` tells
+    """Bytes of staging per ring. It must hold the payloads of the start-up broadcast and of
+    iteration 0. A choice: more takes memory, less fits small models only. `flowcheck plan` prints
     what a model needs."""
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from flowcheck import foreign_messages
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_settings import (
@@ -26,15 +27,15 @@ from flowcheck.findings.catalog.refused_settings import (
 from flowcheck.findings.finding import Finding
 
 TORCHS_WORDS = {"lr": "learning_rate", "foreach": "implementation", "fused": "implementation"}
-"""What a trainer's script calls a setting, and what it is called here."""
+"""{torch's name of a setting: the key of the job file}, for the hint after a wrong key."""
 
 
 class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table of a file of settings: frozen, and no unknown keys."""
+    """Base class of every table in a settings file: frozen, and unknown keys are refused."""
 
 
 def at_least(key: str, value: int, least: int) -> None:
-    """Raises ConfigError for a value that is less."""
+    """Raises ConfigError if `value` is below `least`."""
     if value < least:
         raise ConfigError(key, value, AT_LEAST(least))
 
@@ -43,7 +44,7 @@ AnySection = TypeVar("AnySection", bound=ConfigSection)
 
 
 def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
-    """`tree` as `kind`. Raises ConfigError with the path of the key that is unknown or wrong."""
+    """Converts `tree` to `kind`. Raises ConfigError with the path of an unknown or wrong key."""
     _refuse_unknown(tree, kind, "", kind)
     try:
         return msgspec.convert(tree, kind)
@@ -51,9 +52,9 @@ def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
         text = str(error)
-        where = re.search(r"at `\$\.?(.*)`", text)
+        where = foreign_messages.MSGSPEC_PLACE.search(text)
         key = where[1] if where else "job file"
-        right = _plain(text.split(" - at ", maxsplit=1)[0], _choices(kind, key))
+        right = _plain(text[: where.start()] if where else text, _choices(kind, key))
         raise ConfigError(key, _lookup(tree, key), right) from error
 
 
@@ -65,18 +66,18 @@ WORDS = {
     "array": "a list",
     "object": "a table",
 }
-"""msgspec's names of types, as a job file has them; null is a key that is left out."""
+"""{msgspec's name of a type: its name in a message}. msgspec's null is a key that is left out."""
 
 
 def _plain(told: str, choices: tuple[str, ...]) -> Finding:
-    """What msgspec says of a value, in words of the job file."""
+    """Translates msgspec's message about a value into a finding in words of the job file."""
     if choices:
         return ONE_OF(choices)
-    if missing := re.fullmatch(r"Object missing required field `(\w+)`", told):
+    if missing := foreign_messages.MSGSPEC_MISSING.fullmatch(told):
         return NOT_STATED(missing[1])
-    if wrong := re.fullmatch(r"Expected `array` of length (\d+), got (\d+)", told):
+    if wrong := foreign_messages.MSGSPEC_LENGTH.fullmatch(told):
         return WRONG_LENGTH(wanted=int(wrong[1]), found=int(wrong[2]))
-    if wrong := re.fullmatch(r"Expected `(.+)`, got `(\w+)`", told):
+    if wrong := foreign_messages.MSGSPEC_TYPE.fullmatch(told):
         wanted = [WORDS.get(name, name) for name in wrong[1].split(" | ") if name != "null"]
         found = WORDS.get(wrong[2], wrong[2])
         return WRONG_TYPE(wanted=" or ".join(wanted), found=found)
@@ -84,7 +85,7 @@ def _plain(told: str, choices: tuple[str, ...]) -> Finding:
 
 
 def _choices(kind: type[ConfigSection], key: str) -> tuple[str, ...]:
-    """The words a key may have, where it may not have any."""
+    """The values that the key accepts; empty where it is not limited to a list."""
     *tables, last = re.sub(r"\[.*?\]", "", key).split(".")
     for table in tables:
         if table not in _sections(kind):
@@ -110,7 +111,7 @@ def _lookup(tree: Any, key: str) -> object:
 
 
 def _sections(kind: type[ConfigSection]) -> dict[str, type[ConfigSection]]:
-    """Fields of `kind` that are tables themselves."""
+    """{key: class} of the fields of `kind` that are tables."""
     found: dict[str, type[ConfigSection]] = {}
     for field in msgspec.structs.fields(kind):
         for candidate in (field.type, *getattr(field.type, "__args__", ())):

@@ -17,7 +17,12 @@ from flowcheck.config.capture_config import (
     StagingConfig,
 )
 from flowcheck.config.config_decoding import ConfigSection, convert
-from flowcheck.config.model_config import GradientLogConfig, ModelConfig, ReplicaConfig
+from flowcheck.config.model_config import (
+    GradientLogConfig,
+    GradientsConfig,
+    ModelConfig,
+    ReplicaConfig,
+)
 from flowcheck.config.multi_job_config import (
     JobTableConfig,
     addresses,
@@ -33,6 +38,10 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import NOT_STATED
 from flowcheck.findings.catalog.refused_settings import (
     EMPTY_SOURCES,
+    LEARNED_FOR_LOGS,
+    LOGS_BESIDE_SOURCES,
+    LOGS_OF_ONE_JOB,
+    NO_LOGS,
     NO_SOURCE,
     NOT_TOML,
     ONE_FSDP_JOB,
@@ -48,39 +57,42 @@ from flowcheck.wire.training_job.operator_statements import OperatorStatement, S
 class JobConfig(ConfigSection, frozen=True, kw_only=True):
     """A whole job file."""
 
-    source: tuple[SourceConfig, ...]
-    """One per mirror port; `[[source]]` in TOML."""
+    source: tuple[SourceConfig, ...] = ()
+    """Sources of frames, one per mirror port; `[[source]]` in TOML."""
     optimizer: OptimizerConfig | None = None
     jobs: int = 1
-    """Data-parallel jobs on these ports, with the same settings: as many replicas are kept."""
+    """Number of data-parallel jobs on these ports that share all settings. Each has a replica."""
     job: tuple[JobTableConfig, ...] = ()
-    """In place of `jobs`, where settings differ; `[[job]]` in TOML, `[job.optimizer]` below it."""
+    """One table per job, in place of `jobs`, where the jobs' settings differ; `[[job]]` in TOML,
+    with `[job.optimizer]` below it."""
     together: bool | None = None
-    """The jobs are rings of one training job, kept and given back at a step that all of them have.
-    By default so where they have the same settings."""
+    """True: the jobs are rings of one training job. They are saved and restored at a step that all
+    of them have. None: true where the jobs have the same settings."""
     hosts: tuple[str, ...] = ()
-    """Addresses the job uses, as `flowcheck analyze` prints them: no other job is followed."""
+    """IP addresses that the job uses, as `flowcheck analyze` prints them. Jobs on other addresses
+    are ignored. Empty: any job is followed."""
     run: str = "/run/flowcheck/job"
-    """Directory of this run: sockets, logs, the learned job, steps.jsonl."""
+    """Run directory: it holds sockets, logs, the learned job and steps.jsonl."""
     learned: str | None = None
-    """A job.json that another run learned, its weights.bin beside it: taken instead of learning.
-    Edit it to override what was read wrongly; needed where the start-up was not captured."""
+    """A job.json that another run learned, with weights.bin in the same folder. FlowCheck uses it
+    and learns nothing itself. Needed where the job's start-up was not captured; edit the file to
+    correct what FlowCheck learned wrongly."""
     nccl: str | None = None
-    """NCCL's version in the trainers, "2.21.5": decides where the frames fit the partitions of
-    several releases, as they may where no clear-to-send entries are mirrored."""
+    """NCCL's version in the trainers: "2.21.5". It decides where the frames fit the chunk layout of
+    several NCCL releases. That can happen where clear-to-send messages are not mirrored."""
     nccl_log: str | None = None
-    """What rank 0 of the trainers printed with NCCL_DEBUG=INFO: its lines "Channel 00/02 : 0 1 ..."
-    tell how rings pass through the GPUs of a node, where sizes do not; its version stands for
-    `nccl`."""
+    """File with what rank 0 of the trainers printed under NCCL_DEBUG=INFO. FlowCheck reads the
+    order of the GPUs in each ring from lines such as "Channel 00/02 : 0 1 ...", for where message
+    sizes leave the order open. NCCL's version in the file takes the place of `nccl`."""
     ring_orders: tuple[RingOrder, ...] = ()
-    """What was read in that log."""
+    """Ring orders that FlowCheck read from the file `nccl_log`."""
     last_step: int | None = None
-    """Of the trainer's, where it is known: once the replica took it the job is over, and nothing of
-    it need arrive any more."""
+    """Number of the trainer's last step, where it is known. When the replica has applied it, the
+    job is over; FlowCheck then waits for no further packets of the job."""
     checkpoint: str | None = None
-    """Directory a checkpoint is written to when the chain stops."""
+    """Directory for the checkpoint that is written when the chain stops."""
     digests: bool = False
-    """Write sha256 of every gradient and of the parameters to steps.jsonl."""
+    """True: steps.jsonl has the sha256 of every gradient and of the parameters after each step."""
     ring: RingConfig = RingConfig()
     parse: ParseConfig = ParseConfig()
     staging: StagingConfig = StagingConfig()
@@ -88,21 +100,22 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
     sharded: ShardedConfig | None = None
     replica: ReplicaConfig = ReplicaConfig()
     gradient_log: GradientLogConfig = GradientLogConfig()
+    gradients: GradientsConfig | None = None
+    """Gradient logs of other chains as the source of gradients, in place of `source`."""
     persist: PersistConfig | None = None
-    """Checkpoints while the chain runs, and a last one when it stops."""
+    """Saves checkpoints while the chain runs, and a last one when it stops."""
     serve: ServeConfig | None = None
-    """Steps over HTTP while the chain runs."""
+    """Serves steps over HTTP while the chain runs."""
     mirror: tuple[MirrorConfig, ...] = ()
-    """Switch ports whose copies come by these; `[[mirror]]` in TOML."""
+    """Switch ports whose traffic is mirrored to the sources; `[[mirror]]` in TOML."""
     watch: WatchConfig | None = None
-    """Metrics, health and the page over HTTP while it runs."""
+    """Serves metrics, health and a web page over HTTP while the chain runs."""
     log: LogConfig = LogConfig()
     services: ServicesConfig = ServicesConfig()
-    """Their user."""
+    """The user that the chain's processes run as."""
 
     def __post_init__(self) -> None:
-        if not self.source:
-            raise ConfigError("source", (), EMPTY_SOURCES())
+        self._check_origin()
         if self.optimizer is None:
             raise ConfigError("optimizer", None, NOT_STATED())
         validate_optimizer(self.optimizer)
@@ -116,14 +129,31 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
         except ValueError as error:
             raise ConfigError("nccl", self.nccl, VERSION(short="2.21", long="2.21.5")) from error
 
+    def _check_origin(self) -> None:
+        """Checks that the file states one origin of gradients: `source`, or `gradients` with all
+        it needs. Raises ConfigError."""
+        if self.gradients is None:
+            if not self.source:
+                raise ConfigError("source", (), EMPTY_SOURCES())
+            return
+        if self.source:
+            raise ConfigError("gradients", self.gradients.logs, LOGS_BESIDE_SOURCES())
+        if not self.gradients.logs:
+            raise ConfigError("gradients.logs", (), NO_LOGS())
+        if self.learned is None:
+            raise ConfigError("learned", None, LEARNED_FOR_LOGS())
+        if self.several:
+            raise ConfigError("gradients", self.gradients.logs, LOGS_OF_ONE_JOB())
+
     @property
     def release(self) -> NcclEra | None:
-        """The era of the stated NCCL version; None: no version is stated."""
+        """The NCCL era of the version that `nccl` states; None: `nccl` is not stated."""
         return era_of(self.nccl) if self.nccl is not None else None
 
     @property
     def stated(self) -> OperatorStatement | None:
-        """What the wire may not tell; None: nothing of it is stated."""
+        """What the operator states about the job because packets may not show it; None: the file
+        states nothing of this kind."""
         model = self.model.operator_statement or OperatorStatement()
         linear = has_linear_ll128(self.nccl) if self.nccl is not None else None
         told = msgspec.structs.replace(model, rings=self.ring_orders, linear=linear)
@@ -131,30 +161,30 @@ class JobConfig(ConfigSection, frozen=True, kw_only=True):
 
     @property
     def late_join(self) -> bool:
-        """Whether a job may be joined midstream."""
+        """Whether FlowCheck may join a job in the middle of its training."""
         stated = self.replica.joins
         return any(source.live for source in self.source) if stated is None else stated
 
     @property
     def wants_final_checkpoint(self) -> bool:
-        """A checkpoint is asked for when the chain stops."""
+        """Whether the file asks for a checkpoint when the chain stops."""
         return self.checkpoint is not None or self.persist is not None
 
     @property
     def several(self) -> bool:
-        """More than one job is followed."""
+        """Whether the file states more than one job."""
         return max(self.jobs, len(self.job)) > 1
 
     @property
     def rings(self) -> tuple[tuple[int, int], ...]:
-        """(source number, queue) of every ring, by ring number."""
+        """(source number, RX queue) of every ring, in the order of ring numbers."""
         return tuple((n, q) for n, source in enumerate(self.source) for q in range(source.queues))
 
 
 def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
-    """A job file, checked. Raises ConfigError naming the key and what would be right.
+    """Reads and checks a job file. Raises ConfigError that names the key and what it must be.
 
-    sources: take the place of the file's own, which may then be left out.
+    sources: replace the sources of the file, which may then state none.
     """
     try:
         tree = tomllib.loads(path.read_text())
@@ -171,23 +201,23 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
 
 
 def job_from(tree: dict[str, Any]) -> JobConfig:
-    """The checked settings of a parsed job file."""
+    """The checked settings of a job file whose TOML is parsed. Raises ConfigError."""
     own = tree.get("job", [])
     told = isinstance(own, list) and all(isinstance(o, dict) and "optimizer" in o for o in own)
     if "optimizer" not in tree and own and told:
         tree = tree | {"optimizer": own[0]["optimizer"]}
     if "optimizer" not in tree and "sharded" in tree:
         tree = tree | {"optimizer": {"name": NO_OPTIMIZER.name, "learning_rate": 0.0}}
-    if not tree.get("source"):
+    if not tree.get("source") and "gradients" not in tree:
         raise ConfigError("source", None, NO_SOURCE())
     return convert(tree, JobConfig)
 
 
 def encode_config(config: JobConfig) -> bytes:
-    """JSON for the run directory."""
+    """The settings as JSON, for the run directory."""
     return msgspec.json.format(msgspec.json.encode(config), indent=1)
 
 
 def decode_config(text: bytes) -> JobConfig:
-    """What `encode_config` wrote."""
+    """Reads the settings from JSON that `encode_config` wrote."""
     return msgspec.json.decode(text, type=JobConfig)

@@ -1,5 +1,5 @@
-"""Settings of the model, its replica and the gradient log: [model], [replica] and
-[gradient_log]."""
+"""Settings of the model, its replica and gradient logs: [model], [replica], [gradient_log] and
+[gradients]."""
 
 from __future__ import annotations
 
@@ -21,49 +21,58 @@ from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, StatedTensor
 
 ELEMENT_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
-"""Of the dtypes a replica may hold, by torch's names."""
+"""{dtype by torch's name: bytes per element}, for the dtypes that a replica can hold."""
 
 
 class ModelConfig(ConfigSection, frozen=True, kw_only=True):
-    """What the wire does not tell about the parameters."""
+    """Facts about the model's parameters that packets do not show."""
 
     names: tuple[str, ...] = ()
-    """In registration order; default param.0, param.1, ..."""
+    """Names of the parameters, in registration order. Default: param.0, param.1, ..."""
     dtype: str | None = None
-    """torch's name without the prefix, where two fit one element size: "float32", "bfloat16"."""
+    """Dtype of all parameters, "float32" or "bfloat16". Needed where two dtypes have the element
+    size that FlowCheck found."""
     dtypes: tuple[str, ...] = ()
-    """In place of `dtype` where parameters are of several; which has which, the wire tells."""
+    """Dtypes of the parameters, in place of `dtype`, where the model mixes dtypes. Each has another
+    element size; FlowCheck finds each parameter's element size in the packets."""
     gradient_dtype: str | None = None
-    """Of what a hook compresses gradients into: "float16" (fp16_compress_hook), "bfloat16"
-    (bf16_compress_hook)."""
+    """Dtype that a communication hook compresses gradients to: "float16" for fp16_compress_hook,
+    "bfloat16" for bf16_compress_hook."""
     factory: str | None = None
-    """A function that makes the module, "file.py:function" or "package.module:function", called on
-    torch's meta device: names and types come from it, and sizes where no trainer tells them."""
+    """Function that returns the module: "file.py:function" or "package.module:function". FlowCheck
+    calls it on torch's meta device and takes names and dtypes from the module, and also sizes where
+    no packet shows them."""
     factory_arguments: dict[str, float | int | str | bool] = msgspec.field(default_factory=dict)
-    """Keyword arguments of the factory."""
+    """Keyword arguments of the function `factory`."""
     loss: str | None = None
-    """"file.py:function", called with the module, a loss: its backward tells the order of gradients
-    where DistributedDataParallel's start-up was not seen."""
+    """Function "file.py:function" that takes the module and returns a loss. FlowCheck runs the
+    loss's backward pass to learn the order of gradients. Used only where the start-up of
+    DistributedDataParallel was not captured."""
     bucket_cap_mb: float | None = None
-    """DistributedDataParallel's there, where it is not torch's default."""
+    """bucket_cap_mb of DistributedDataParallel, in MiB, where the trainer sets it. Used together
+    with `loss`."""
     find_unused_parameters: bool = False
-    """And this."""
+    """find_unused_parameters of DistributedDataParallel. Used together with `loss`."""
     parameters: tuple[Parameter, ...] = ()
-    """Those that take gradients, in registration order: what the factory gave, or as stated."""
+    """Trainable parameters in registration order. FlowCheck fills this in from the factory; a job
+    file may state it instead."""
     everything: tuple[StatedTensor, ...] = ()
-    """Frozen parameters and buffers as well, as the start-up broadcasts have them: what the factory
-    gave, or as stated."""
+    """All parameters, also frozen ones, and buffers, as in the start-up broadcasts. FlowCheck fills
+    this in from the factory; a job file may state it instead."""
     keys: tuple[tuple[str, str], ...] = ()
-    """Of the module's state_dict, each with its tensor's name in `module_tensors`."""
+    """(key of the module's state_dict, name of its tensor in `everything`)."""
     ready: tuple[int, ...] | None = None
-    """Parameters in the order in which the backward of `loss` made their gradients."""
+    """Indices into `parameters`, in the order in which the backward pass of `loss` made their
+    gradients."""
     order: Literal["registration", "reversed"] | tuple[str, ...] = ()
-    """Of the gradients that a trainer without DistributedDataParallel sums, one by one or in flat
-    buffers, where sizes leave it open; or all names in that order."""
+    """Order in which a trainer without DistributedDataParallel sums its gradients, one by one or in
+    flat buffers: "registration", "reversed", or the names of all parameters in order. Needed where
+    sizes leave the order open."""
 
     @property
     def operator_statement(self) -> OperatorStatement | None:
-        """The model, for trainers that do not tell theirs; None where it is not stated."""
+        """The model as the operator states it, for trainers whose packets do not show it. None: no
+        parameters are stated."""
         every = range(len(self.parameters))
         if isinstance(self.order, str):
             order = tuple(every if self.order == "registration" else reversed(every))
@@ -92,24 +101,27 @@ class ModelConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class ReplicaConfig(ConfigSection, frozen=True, kw_only=True):
-    """The state of the model and its optimizer."""
+    """The replica: FlowCheck's copy of the model and its optimizer state."""
 
     keep_bytes: int = 512 << 20
-    """Memory for whole steps beside the newest and the one being made, as many as fit: what a job
-    that comes back from an older step, and an audit of a step gone by, ask for."""
+    """Bytes of memory for earlier steps, beside the newest step and the step in progress. FlowCheck
+    keeps as many whole steps as fit. They serve a job that restarts from an earlier step, and the
+    audit of an earlier step. A choice: more reaches further back."""
 
     awaits_base: bool = False
-    """The trainer itself resumes: its optimizer has a state, which `flowcheck base` gives."""
+    """True: the trainer starts from a checkpoint of its own, so its optimizer already has a state.
+    The replica then waits until `flowcheck base` gives it this state."""
 
     joins: bool | None = None
-    """Go on with a job that is known where its start, or steps between, were not seen: what it
-    sends waits for a base. By default where a source is live."""
+    """True: FlowCheck follows a known job also where its start, or steps in between, were not
+    captured. Its gradients then wait for a base (`flowcheck base`). None: true where a source is
+    live."""
 
     threads: int | None = None
-    """That take the steps; by default as many as there are CPUs to run on, but one."""
+    """Number of threads that compute steps. None: one less than the CPUs this process may use."""
 
     cpus: tuple[int, ...] = ()
-    """Where these threads are pinned, by their numbers; without them the kernel chooses."""
+    """Numbers of the CPUs that these threads are pinned to. Empty: the kernel chooses."""
 
     def __post_init__(self) -> None:
         at_least("replica.keep_bytes", self.keep_bytes, 0)
@@ -118,20 +130,33 @@ class ReplicaConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class GradientLogConfig(ConfigSection, frozen=True, kw_only=True):
-    """Where gradients wait while a job's optimizer state is not known, and stay for a while."""
+    """The gradient log: gradients wait in it while FlowCheck does not know the optimizer's state.
+    It can also keep gradients of steps that the replica has applied (`taken_steps`)."""
 
     memory_bytes: int = 512 << 20
-    """Bytes of memory. Taken only when the first one comes. A choice: what does not fit goes to
-    the file."""
+    """Bytes of memory for waiting gradients, reserved when the first one arrives. A choice: what
+    does not fit goes to `file`."""
     file: str | None = None
-    """Goes on there when memory is full; without it the replica stops there."""
+    """File for gradients that no longer fit in memory. None: the replica stops when memory is
+    full."""
     file_bytes: int = 16 << 30
-    """Bytes on disk. A choice: when full, the replica stops at its last good step."""
+    """Bytes of disk that `file` may take. A choice: when it is full, the replica stops at its last
+    good step."""
     taken_steps: int = 0
-    """So many steps at least, twice as many at most, keep their gradients in memory once they were
-    taken: on a file of the trainer's of one of them those behind it are taken again."""
+    """Number of applied steps whose gradients stay in memory: at least this number, at most twice
+    as many. When the trainer's checkpoint of such a step replaces the replica's state, FlowCheck
+    applies the later steps again from these gradients. 0: none are kept."""
 
     def __post_init__(self) -> None:
         at_least("gradient_log.memory_bytes", self.memory_bytes, 0)
         at_least("gradient_log.file_bytes", self.file_bytes, 0)
         at_least("gradient_log.taken_steps", self.taken_steps, 0)
+
+
+class GradientsConfig(ConfigSection, frozen=True, kw_only=True):
+    """`[gradients]`, in place of `[[source]]`: the replica reads gradients from gradient logs that
+    other chains write. This chain captures nothing."""
+
+    logs: tuple[str, ...]
+    """Gradient logs, in any order: the files that other chains of the job name in `[gradient_log]`
+    as `file`. They may overlap, and their chains may still write them."""

@@ -28,20 +28,23 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 
 JOBS_MAX = 64
-"""Readers that a ring has room for (fc_ring.h, FC_READERS_MAX)."""
+"""Most jobs of a file: each is a reader of the ring, and a ring has room for so many readers
+(fc_ring.h, FC_READERS_MAX)."""
 ORDERS_MAX = 12
-"""Rings. The least and most that any order of a sum gives is found in each step
-(replica/optimizer/gradient_clipping.py, `float32_sum_bounds`), over about 3^n / 2 pairs
-of subsets: 270,000 for twelve, three times as many with each ring more."""
+"""Most rings for which `clip_order` may be left out. FlowCheck then computes in each step the least
+and the greatest sum that any order gives (replica/optimizer/gradient_clipping.py,
+`float32_sum_bounds`), over about 3^n / 2 pairs of subsets: 270,000 for twelve rings, three times as
+many for each further ring."""
 
 
 class JobTableConfig(ConfigSection, frozen=True, kw_only=True):
-    """One of several jobs; what it does not state, the file states for all."""
+    """Settings of one of several jobs. Keys that are left out have the value of the whole file."""
 
     name: str | None = None
-    """Of its checkpoints' folder; by default its number."""
+    """Name of the job's checkpoint folder. None: the job's number."""
     hosts: tuple[str, ...] = ()
-    """Addresses it uses, as `flowcheck analyze` prints them, all of which no other job uses."""
+    """IP addresses that this job uses, as `flowcheck analyze` prints them. No other job may use
+    all of them."""
     optimizer: OptimizerConfig | None = None
     model: ModelConfig | None = None
     last_step: int | None = None
@@ -51,7 +54,8 @@ class JobTableConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 def addresses(key: str, hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """In the form that addresses of frames have. Raises ConfigError for an invalid address."""
+    """IP addresses in their standard spelling. Raises ConfigError that names `key` if one is
+    invalid."""
     for host in hosts:
         try:
             ip_address(host)
@@ -61,14 +65,14 @@ def addresses(key: str, hosts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_last(*stated: int | None) -> None:
-    """Raises ConfigError for a step below 1."""
+    """Raises ConfigError if a stated last step is below 1."""
     for step in stated:
         if step is not None and step < 1:
             raise ConfigError("last_step", step, LAST_STEP())
 
 
 def check_job_tables(jobs: int, own: tuple[JobTableConfig, ...]) -> None:
-    """Raises ConfigError for what no port carries."""
+    """Raises ConfigError for a wrong number of jobs or a wrong or repeated job name."""
     if not 1 <= jobs <= JOBS_MAX:
         raise ConfigError("jobs", jobs, FROM_TO(least=1, most=JOBS_MAX))
     if own and jobs not in (1, len(own)):
@@ -82,7 +86,11 @@ def check_job_tables(jobs: int, own: tuple[JobTableConfig, ...]) -> None:
 def check_clip_scope(
     optimizer: OptimizerConfig | None, jobs: int, own: tuple[JobTableConfig, ...]
 ) -> None:
-    """Of one of so many jobs. Raises ConfigError where its norm may be over more than it sends."""
+    """Checks the scope of `clip_norm` of an optimizer, of which there are `jobs` jobs.
+
+    Raises ConfigError where the trainer may compute the norm over more gradients than one job
+    sends, and neither `clip_alone` nor `clip_together` says which.
+    """
     if optimizer is None or optimizer.clip_norm is None:
         return
     if jobs == 1 and not optimizer.clip_together:
@@ -100,7 +108,8 @@ def check_clip_scope(
 
 
 def check_jobs_distinguishable(own: tuple[JobTableConfig, ...]) -> None:
-    """Raises ConfigError where two tables differ and nothing on the wire shows which is which."""
+    """Raises ConfigError where two tables differ, and neither addresses nor parameter sizes show
+    which job is which."""
     for one, two in combinations(own, 2):
         hosts = set(one.hosts), set(two.hosts)
         if (one.optimizer, one.model) == (two.optimizer, two.model) and not any(hosts):

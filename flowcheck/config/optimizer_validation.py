@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from flowcheck.config.config_decoding import at_least
 from flowcheck.config.optimizer_config import (
+    CLASS_ARGUMENTS,
     AverageConfig,
     GroupConfig,
     OptimizerConfig,
@@ -47,20 +48,19 @@ from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.torch_optimizers import KEYS
 
 REST = "rest"
-NUMBERS = ("learning_rate", "momentum", "dampening", "eps", "weight_decay")
 NEVER_BELOW_0 = ("learning_rate", "momentum", "eps", "weight_decay")
-"""torch/optim/adam.py, adamw.py and sgd.py refuse them in their constructors."""
+"""Keys whose values must not be negative: the constructors in torch/optim/adam.py, adamw.py and
+sgd.py refuse negative ones."""
 OF_THE_OPTIMIZER = (
-    *("implementation", "learning_rate", "momentum", "dampening", "nesterov", "betas", "eps"),
-    *("weight_decay", "amsgrad", "maximize", "arguments", "groups", "each", "schedule"),
-    "schedule_arguments",
+    *("implementation", *CLASS_ARGUMENTS, "arguments"),
+    *("groups", "each", "schedule", "schedule_arguments"),
 )
-"""What a factory states by itself."""
+"""Keys that must be left out beside `factory`, since the factory decides them itself."""
 
 
 def validate_optimizer(optimizer: OptimizerConfig) -> None:
-    """What torch would refuse at the first step is refused before anything starts. Raises
-    ConfigError with the key."""
+    """Refuses, before anything starts, settings that torch would refuse at the first step. Raises
+    ConfigError that names the key."""
     _check_maker(optimizer)
     _check_numbers(optimizer, "optimizer")
     if not (math.isfinite(optimizer.gradient_divisor) and optimizer.gradient_divisor > 0):
@@ -101,7 +101,8 @@ def _check_tables(table: str, groups: Sequence[GroupConfig]) -> None:
 
 
 def _check_maker(optimizer: OptimizerConfig) -> None:
-    """Either a class or a factory is stated; the settings of the other are refused."""
+    """Checks that the table states a class, a factory or several optimizers, and no keys of the
+    other two. Raises ConfigError."""
     if optimizer.factory is not None:
         _refuse_stated(optimizer, ("name", *OF_THE_OPTIMIZER), STATED_BY_FACTORY())
         return
@@ -150,9 +151,9 @@ def _check_class(optimizer: OptimizerConfig, table: str = "optimizer") -> None:
 
 
 def _check_numbers(where: OptimizerConfig | GroupConfig, table: str) -> None:
-    for key in NUMBERS:
+    for key in CLASS_ARGUMENTS:
         value = getattr(where, key)
-        if value is not None and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{table}.{key}", value, FINITE())
     for key in NEVER_BELOW_0:
         value = getattr(where, key)
@@ -191,7 +192,7 @@ def _check_clips(optimizer: OptimizerConfig) -> None:
 
 
 def _check_scaler(scaler: ScalerConfig) -> None:
-    """As torch.amp.GradScaler asserts."""
+    """Checks what torch.amp.GradScaler asserts. Raises ConfigError."""
     if not (math.isfinite(scaler.init_scale) and scaler.init_scale > 0):
         right = FINITE_ABOVE(0)
         raise ConfigError("optimizer.scaler.init_scale", scaler.init_scale, right)

@@ -22,38 +22,42 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class PersistConfig(ConfigSection, frozen=True, kw_only=True):
-    """Checkpoints that are written while the chain runs, by a process of their own."""
+    """Checkpoints that a process of its own saves while the chain runs."""
 
     target: str
-    """A folder, or a URL that fsspec knows: s3://bucket/job, gs://..., abfs://...; several jobs
-    have a folder each below it."""
+    """Folder, or URL that fsspec knows: s3://bucket/job, gs://..., abfs://... With several jobs,
+    each has a folder of its own below the target."""
     options: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Arguments of fsspec's file system, {endpoint_url = "http://..."}. Credentials are better left
-    to the environment and the files that the cloud's own library reads."""
+    """Arguments of fsspec's file system: {endpoint_url = "http://..."}. Leave credentials to the
+    environment and to the files that the cloud's own library reads."""
     every_steps: int | None = None
-    """A checkpoint of each step that is a multiple of it; where that one is gone from memory by
-    then, of the newest."""
+    """A checkpoint is saved of each step whose number is a multiple of this. If memory no longer
+    holds that step, the newest step is saved instead."""
     every_minutes: float | None = None
-    """So long from the begin of one to the begin of the next."""
+    """Minutes from the start of one save to the start of the next."""
     format: str = "flowcheck"
-    """Of those that `flowcheck restore --format` knows."""
+    """Checkpoint format, one of those that `flowcheck restore --format` knows."""
     format_options: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Options of the format: fields of FormatOptions
+    (vault/checkpoint_formats/format_registry.py)."""
     keep_last: int = 3
-    """Checkpoints that stay; an older one goes only once a newer one is durable. A choice: more
-    takes storage."""
+    """Number of newest checkpoints that stay. An older one is deleted only when a newer one is
+    durable. A choice: more takes storage."""
     keep_every: int | None = None
-    """And for ever the first at or behind each multiple of so many steps."""
+    """The first checkpoint at or after each multiple of this number of steps is never deleted.
+    None: only `keep_last` applies."""
     rate_limit_bytes_s: int | None = None
+    """Most bytes per second that are written to the target. None: no limit."""
     staging: str | None = None
-    """A folder on a disk of this machine for what is sent elsewhere, by default below the run
-    directory; holds one checkpoint at most."""
+    """Folder on a local disk for checkpoints on their way to a remote target. It holds at most one
+    checkpoint. None: a folder below the run directory."""
     timeout_s: float = 60.0
-    """Seconds in which nothing moves: the attempt has failed, and another one begins. A choice:
-    longer tells of a dead store later, shorter gives a slow one up."""
+    """Seconds without progress after which an attempt to save has failed and the next one begins. A
+    choice: longer reports a dead store later, shorter gives up a slow one."""
 
     @property
     def is_local(self) -> bool:
-        """The target is a folder."""
+        """Whether the target is a local folder."""
         return urlsplit(self.target).scheme in ("", "file", "local")
 
     def __post_init__(self) -> None:
@@ -73,27 +77,31 @@ class PersistConfig(ConfigSection, frozen=True, kw_only=True):
 
 
 class ServeConfig(ConfigSection, frozen=True, kw_only=True):
-    """Steps over HTTP, for `flowcheck restore --from http://...` and anyone who can fetch files."""
+    """HTTP server of steps, for `flowcheck restore --from http://...` and other HTTP clients."""
 
     host: str = "127.0.0.1"
+    """Address or name that the server listens on."""
     port: int = 7377
-    """0: one that is free, told in the log and by `flowcheck status`."""
+    """TCP port. 0: a free port; the log and `flowcheck status` show which."""
     token_file: str | None = None
-    """A file with the token that clients send. Without it the server must be on loopback, and
-    answers its own user and root alone."""
+    """File that holds the bearer token of clients. Without it the server must listen on loopback
+    and answers only its own user and root."""
     tls_certificate: str | None = None
-    """A file of PEM: https instead of http. It is read again when it is renewed."""
+    """PEM file with the certificate. If stated, the server speaks https instead of http. The server
+    reads the file again when it changes."""
     tls_key: str | None = None
-    """The file of its private key, where that is not in the same one."""
+    """PEM file with the private key, where `tls_certificate` does not contain it."""
     connections: int = 256
-    """Connections at once; more are told to come back. A choice: each is a thread."""
+    """Most connections at a time; further clients are asked to retry later. A choice: each
+    connection takes a thread."""
     timeout_s: float = 30.0
-    """Seconds. A client that takes or sends nothing for so long is let go. A choice: longer
+    """Seconds after which a client that neither reads nor sends is disconnected. A choice: longer
     lets dead clients hold steps, shorter cuts off bad links."""
     staging: str | None = None
-    """A folder for steps that are in memory alone, by default below the run directory."""
+    """Folder where the server writes steps that are only in memory. None: a folder below the run
+    directory."""
     staged: int = 2
-    """Steps that lie there at most. A choice: each takes a whole checkpoint's room."""
+    """Most steps in the folder `staging`. A choice: each takes the room of a whole checkpoint."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -16,37 +16,40 @@ OF_STYLE: dict[str, tuple[ShardingStyle, ...]] = {
     "round_robin_gradients": (ShardingStyle.ZERO,),
     "pad_buckets_for_high_nccl_busbw": (ShardingStyle.MEGATRON,),
 }
-"""Settings that only some trainers have."""
+"""{key: styles it belongs to}, for the keys that not every style has."""
 
 
 class ShardedConfig(ConfigSection, frozen=True, kw_only=True):
-    """The model as the training script wraps it. Without it what is gathered is called unit.N."""
+    """The model as the training script shards it. Without this table FlowCheck names the gathered
+    units unit.0, unit.1, ..."""
 
     factory: str
-    """"train.py:make", which returns the model wrapped by fully_shard or FullyShardedDataParallel:
-    names, shapes and types are asked of torch."""
+    """Function "train.py:make". With the style "fsdp" it returns the model wrapped by fully_shard
+    or FullyShardedDataParallel; FlowCheck takes names, shapes and dtypes from torch. With another
+    style it returns the model as it is trained, or (model, parameter groups) where the optimizer
+    has several groups."""
     ranks: int
-    """Of the whole job: the world that the factory is called in. Where it is no FSDP: of the group
-    that data is parallel over."""
+    """Number of ranks. With the style "fsdp": ranks of the whole job, the world size in which
+    FlowCheck calls the factory. With another style: ranks of the data-parallel group."""
     style: ShardingStyle = ShardingStyle.FSDP
-    """"zero": DeepSpeed's stages 1 and 2; "megatron": Megatron-LM's distributed optimizer. The
-    factory returns the model as it is trained then, or (model, groups of parameters) where the
-    optimizer has several."""
+    """How the trainer shards: "fsdp"; "zero" for DeepSpeed's ZeRO stages 1 and 2; "megatron" for
+    Megatron-LM's distributed optimizer."""
     gradient_dtype: str | None = None
-    """That gradients are summed in; by default the parameters' own with "zero", "float32" with
+    """Dtype in which gradients are summed. None: the parameters' dtype with "zero", "float32" with
     "megatron"."""
     bucket_elements: int | None = None
-    """Megatron-LM's --ddp-bucket-size; by default all is one bucket, as without
+    """--ddp-bucket-size of Megatron-LM, in elements. None: one bucket holds all, as without
     --overlap-grad-reduce."""
     overlap_param_gather: bool | None = None
-    """Megatron-LM's: the last bucket is gathered first. By default sizes must tell."""
+    """--overlap-param-gather of Megatron-LM, which gathers the last bucket first. None: FlowCheck
+    decides by the message sizes."""
     sums_per_step: int = 1
-    """Times that DeepSpeed sums all gradients before a step: its stage 2 does so in every backward
-    pass that it accumulates."""
+    """How often DeepSpeed sums all gradients before a step. Its stage 2 sums them in every
+    accumulated backward pass."""
     round_robin_gradients: bool = False
-    """DeepSpeed's: parameters are dealt to the ranks in turn."""
+    """round_robin_gradients of DeepSpeed, which deals parameters to the ranks in turn."""
     pad_buckets_for_high_nccl_busbw: bool = False
-    """Megatron-LM's."""
+    """--ddp-pad-buckets-for-high-nccl-busbw of Megatron-LM."""
 
     def __post_init__(self) -> None:
         file, _, name = self.factory.rpartition(":")

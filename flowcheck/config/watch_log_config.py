@@ -16,25 +16,28 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 
 LISTEN = "127.0.0.1:9464"
-"""On this machine only, unless another address is stated."""
+"""Default address of the metrics server: on loopback, so that only this machine reaches it."""
 
 
 class WatchConfig(ConfigSection, frozen=True, kw_only=True):
-    """Metrics, health, state and the page over HTTP, by a process of their own."""
+    """HTTP server of metrics, health, state and the web page, in a process of its own."""
 
     listen: str = LISTEN
-    """Address and port, "[::1]:9464" of IPv6; port 0: one that is free, told in the log."""
+    """Address and port to listen on: "127.0.0.1:9464", or "[::1]:9464" for IPv6. Port 0: a free
+    port; the log shows which."""
     token_file: str | None = None
-    """A file with the word that clients send, as bearer token or as a password; must be there
-    beyond this machine."""
+    """File that holds the token of clients, who send it as bearer token or as password. Required
+    where the server does not listen on loopback."""
     tls_certificate: str | None = None
-    """A file of PEM: https instead of http. It is read again when it is renewed."""
+    """PEM file with the certificate. If stated, the server speaks https instead of http. The server
+    reads the file again when it changes."""
     tls_key: str | None = None
-    """The file of its private key, where that is not in the same one."""
+    """PEM file with the private key, where `tls_certificate` does not contain it."""
     connections: int = 32
-    """Connections at once; more are told to come back. A choice: each is a thread."""
+    """Most connections at a time; further clients are asked to retry later. A choice: each
+    connection takes a thread."""
     timeout_s: float = 10.0
-    """Seconds. A client that takes or sends nothing for so long is let go. A choice: longer
+    """Seconds after which a client that neither reads nor sends is disconnected. A choice: longer
     lets dead clients hold connections."""
 
     @property
@@ -47,7 +50,7 @@ class WatchConfig(ConfigSection, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """Of the page; its port may be 0."""
+        """URL of the web page, with the stated port, which may be 0."""
         return f"{'http' if self.tls_certificate is None else 'https'}://{self.listen}/"
 
     @property
@@ -73,5 +76,5 @@ class LogConfig(ConfigSection, frozen=True, kw_only=True):
     """What `flowcheck up` prints on stderr."""
 
     format: Literal["text", "json"] = "text"
-    """json: each line is an object {"time_ns", "level", "message"}. The stages' own logs are what
-    DPDK, torch and Python print, and stay text."""
+    """"text", or "json": each line is an object {"time_ns", "level", "message"}. The logs of the
+    stages hold what DPDK, torch and Python print, and are always text."""

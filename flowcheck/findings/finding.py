@@ -1,7 +1,16 @@
 """A fact as a code with arguments; its sentence is made from the catalogue, last.
 
 What is stored, sent or compared is the code and its arguments. The sentence stands beside them in
-JSON for people, and no program reads it: rewording one changes no behaviour.
+JSON for people, and so does the remedy; no program reads either: rewording one changes no
+behaviour.
+
+Which entries have a remedy: whatever stops an operator. That is each error that is raised (an
+option, a job file, a capture, a checkpoint, a switch refused), each reason why a job is not
+followed, and each lost step. Two kinds need none: a sentence that is the instruction itself
+("must be ...", "...: give another folder"), and a wrapper, whose argument is the finding that has
+it. Facts, evidence, assumptions and progress have none: nothing is to be done about them. What has
+a remedy also has a cause, unless its sentence says the cause. tests/unit/test_remedies.py holds
+this over the places that raise and refuse.
 """
 
 from __future__ import annotations
@@ -10,8 +19,9 @@ import importlib
 import math
 import os
 import pkgutil
+import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -25,8 +35,10 @@ INTEGER_MIN, INTEGER_MAX = -(1 << 63), (1 << 64) - 1
 """What msgspec encodes as JSON; a file of somebody else's may hold any number."""
 HEX_SHOWN = 60
 """Characters of such a number that are kept."""
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+"""A link in Markdown: of its two parts a terminal shows the first."""
 UNTIL_AUDIT = " (no audit has shown it yet)"
-"""Ends the sentence of what is assumed until an audit of a step taken since passes."""
+"""Ends the sentence of what is assumed until an audit of a step applied since passes."""
 
 
 class Finding(msgspec.Struct, frozen=True, eq=False):
@@ -38,9 +50,11 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
         str, bool | int | float | str | Finding | tuple[Scalar | Finding, ...] | None
     ] = {}
     until_audit: bool = False
-    """It is assumed until an audit of a step taken since passes."""
+    """It is assumed until an audit of a step applied since passes."""
     sentence: str = ""
     """As the version that made it said it; shown only where this one does not know the code."""
+    told_remedy: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="remedy")
+    """Likewise; JSON has the key only where something is to be done."""
 
     def __str__(self) -> str:
         entry = _entry(self.code)
@@ -67,14 +81,31 @@ class Finding(msgspec.Struct, frozen=True, eq=False):
 
     def until_audited(self) -> Finding:
         """The same, assumed until an audit passes."""
-        made = msgspec.structs.replace(self, until_audit=True)
-        return msgspec.structs.replace(made, sentence=str(made))
+        return msgspec.structs.replace(self, until_audit=True).with_words()
+
+    def with_words(self) -> Finding:
+        """The same, with the sentence and the remedy that this version has for it."""
+        return msgspec.structs.replace(
+            self, sentence=str(self), told_remedy=self.remedy or msgspec.UNSET
+        )
 
     @property
     def remedy(self) -> str:
-        """What to do, of the catalogue; "" where nothing is to be done."""
+        """What to do; "" where nothing is to be done. Where its own entry has none, that of the
+        first finding among its arguments which has one: of "cannot be saved: {why}" that of why."""
         entry = _entry(self.code)
-        return "" if entry is None else entry.remedy
+        if entry is None:
+            return "" if self.told_remedy is msgspec.UNSET else self.told_remedy
+        if entry.remedy:
+            return _LINK.sub(r"\1", entry.remedy)
+        return next((one.remedy for one in self._within() if one.remedy), "")
+
+    def _within(self) -> Iterator[Finding]:
+        """The findings that it is made of."""
+        for value in self.arguments.values():
+            for one in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(one, Finding):
+                    yield one
 
 
 class Entry:
@@ -121,8 +152,7 @@ class Entry:
             raise TypeError(f"{self.code} takes {self.names}, not {values} {named}")
         given = {**dict(zip(rest, values, strict=True)), **named}
         arguments = {name: _plain(given[name]) for name in self.names}
-        made = Finding(self.code, arguments, self.until_audit)
-        return msgspec.structs.replace(made, sentence=str(made))
+        return Finding(self.code, arguments, self.until_audit).with_words()
 
     def sentence_of(self, arguments: Mapping[str, Any]) -> str | None:
         """The sentence with these arguments in their places; None: they are not those it has, as
@@ -171,6 +201,13 @@ def _load_all() -> None:
         importlib.import_module(module.name)
 
 
+def text_of(error: BaseException) -> str:
+    """What another's error says, without its number: `FILE: No space left on device`."""
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    return str(error) or type(error).__name__
+
+
 def _plain(value: Any, *, inside: bool = False) -> Any:
     """As JSON has it: numbers of numpy's, paths and enums as what they hold."""
     if value is None or isinstance(value, Finding) or type(value) is bool:
@@ -178,7 +215,7 @@ def _plain(value: Any, *, inside: bool = False) -> Any:
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, BaseException):
-        return getattr(value, "finding", None) or _text(str(value))
+        return getattr(value, "finding", None) or _text(text_of(value))
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, os.PathLike):

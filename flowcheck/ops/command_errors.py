@@ -1,21 +1,35 @@
-"""Turns an operator's error into one line on stderr and exit code 2."""
+"""Turns an operator's error into one line on stderr and exit code 2.
+
+For a command with --json the line is a JSON object (ops/watch/README.md describes it): stdout may
+hold a document already, or a part of one.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from flowcheck.errors import ConfigError, FlowCheckError, has_no_room
-from flowcheck.findings.catalog.refused_commands import FOLDER_REMOVED
+from flowcheck.findings.catalog.refused_commands import (
+    FILE_ERROR,
+    FOLDER_REMOVED,
+    NO_INODE_AT,
+    NO_ROOM,
+    NO_ROOM_AT,
+)
 from flowcheck.findings.finding import Finding
 
 OPERATOR_ERROR = 2
-NO_ROOM = (
-    "no room left on the file system of the run directory, of the checkpoints or of shared memory: "
-    "df shows which one is full"
-)
+JSON_OPTION = "--json"
+
+
+def asks_for_json() -> bool:
+    """Whether this command line has --json; what follows a `--` is no option."""
+    words = sys.argv[1:]
+    return JSON_OPTION in words[: words.index("--") if "--" in words else None]
 
 
 def exit_on_error(run: Callable[[], object]) -> None:
@@ -25,15 +39,46 @@ def exit_on_error(run: Callable[[], object]) -> None:
         run()
         return
     except FlowCheckError as error:
-        said: str | Finding = error.finding
+        found = error.finding
     except OSError as error:
         if error.filename is None and not has_no_room(error):
             raise
-        said = f"{error.filename}: {error.strerror}" if error.filename else NO_ROOM
+        found = file_error_finding(error)
     from flowcheck.ops.lifecycle.progress_messages import ERROR, print_message
 
-    print_message(said, ERROR)
+    ending = {"remedy": found.remedy or None, "exit_code": OPERATOR_ERROR}
+    print_message(found, ERROR, ending if asks_for_json() else None)
     sys.exit(OPERATOR_ERROR)
+
+
+def file_error_finding(error: OSError) -> Finding:
+    """What a system call said of a file: where it is full, with what is free there."""
+    if not error.filename:
+        return NO_ROOM()
+    path = Path(os.fsdecode(error.filename))
+    there = next((one for one in (path, *path.absolute().parents) if one.is_dir()), None)
+    if not has_no_room(error) or there is None:
+        name = errno.errorcode.get(error.errno or 0, "")
+        return FILE_ERROR(path=path, error=error.strerror or type(error).__name__, errno=name)
+    found = os.statvfs(there)
+    mount, free_mib = _mount(there), found.f_bavail * found.f_frsize >> 20
+    if found.f_files and not found.f_favail:
+        return NO_INODE_AT(path=path, mount=mount, free_mib=free_mib)
+    return NO_ROOM_AT(
+        path=path,
+        mount=mount,
+        error=error.strerror,
+        free_mib=free_mib,
+        total_mib=found.f_blocks * found.f_frsize >> 20,
+    )
+
+
+def _mount(folder: Path) -> Path:
+    """Where the file system of a folder is mounted."""
+    above = folder.absolute()
+    while not above.is_mount():
+        above = above.parent
+    return above
 
 
 def _refuse_nowhere() -> None:

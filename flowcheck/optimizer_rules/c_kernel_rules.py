@@ -58,7 +58,7 @@ def fits_always(group: Group) -> Finding | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKernelRule:
-    """How C takes the steps of an optimizer."""
+    """How C applies the steps of an optimizer."""
 
     cpu_args: Callable[[Group, float], KernelArgs]
     """Of one group and a parameter's count of steps, this one included; where the optimizer counts
@@ -102,8 +102,8 @@ def _adam(group: Group, step: float) -> KernelArgs:
     flags = _maximizes(group)
     beta1, beta2 = group["betas"]
     if group["weight_decay"]:
-        apart = group["decoupled_weight_decay"]
-        flags |= lib.FC_STEP_DECAY_PARAMETER if apart else lib.FC_STEP_DECAY_GRADIENT
+        decoupled = group["decoupled_weight_decay"]
+        flags |= lib.FC_STEP_DECAY_PARAMETER if decoupled else lib.FC_STEP_DECAY_GRADIENT
     return {
         "rule": lib.FC_STEP_AMSGRAD if group["amsgrad"] else lib.FC_STEP_ADAM,
         "flags": flags,
@@ -160,10 +160,10 @@ def _adam_fused_wide(args: KernelArgs, group: Group, step: float) -> KernelArgs:
 
 def _adam_doubles(group: Group) -> tuple[float, ...]:
     beta1, beta2 = group["betas"]
-    apart = group["decoupled_weight_decay"]
+    decoupled = group["decoupled_weight_decay"]
     return (
         -(group["lr"] * group["weight_decay"]),
-        0.0 if apart else group["weight_decay"],
+        0.0 if decoupled else group["weight_decay"],
         beta1,
         1 - beta1,
         beta2,

@@ -1,7 +1,7 @@
 """The form of a row: everything the package knows of one class of torch.optim.
 
 Whatever a row does not say is as for a class that nobody has read: nothing is taken for granted,
-and torch itself takes the steps. No torch here, nor numpy: reading a job file needs neither.
+and torch itself applies the steps. No torch here, nor numpy: reading a job file needs neither.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class OptimizerRule:
     `writes_gradient` is right."""
 
     c_kernel: CKernel | None = None
-    """How C takes its steps in one pass; None: torch takes them."""
+    """How C applies its steps in one pass; None: torch applies them."""
 
     @property
     def known_without_torch(self) -> bool:

@@ -58,7 +58,7 @@ def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
 
 
 def load_torch(*, steps: bool = False) -> None:
-    """So that the first optimizer is not late. steps: nor the first step that torch takes itself,
+    """So that the first optimizer is not late. steps: nor the first step that torch applies itself,
     with which it loads its compiler."""
     skip_compiler_import()
     parameter = torch.nn.Parameter(torch.zeros(1))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from flowcheck._core import lib
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import BROKE
+from flowcheck.findings.finding import text_of
 from flowcheck.messages import Fault, Hello, Message, Stop
 from flowcheck.stages.run_directory.process_liveness import die_with_parent
 from flowcheck.stages.zmq_sockets import StageSockets
@@ -125,7 +126,7 @@ def drive(
             links.report(Fault(stage=service.name, finding=error.finding))
             raise
         except Exception as error:
-            found = BROKE(kind=type(error).__name__, text=str(error))
+            found = BROKE(kind=type(error).__name__, text=text_of(error))
             links.report(Fault(stage=service.name, finding=found))
             raise
         finally:

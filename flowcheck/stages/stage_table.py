@@ -56,6 +56,11 @@ def always(_: JobConfig) -> bool:
     return True
 
 
+def captures(config: JobConfig) -> bool:
+    """Whether frames are captured, else the gradients come from logs."""
+    return bool(config.source)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
     """All that others know of one kind of stage. README.md says how one is added."""
@@ -128,6 +133,7 @@ STAGES = (
     StageSpec(
         name="extract",
         factory="flowcheck.stages.extraction.extract_stage:ExtractService",
+        exists=captures,
         takes_frames=True,
         position=Position.TAIL,
         counts_whole_steps=True,
@@ -158,6 +164,7 @@ STAGES = (
         name="parse",
         factory="flowcheck.stages.packet_capture.parse_stage:ParseService",
         per=InstancePer.RING,
+        exists=captures,
         takes_frames=True,
         position=Position.PARSED,
         shared=True,
@@ -166,6 +173,7 @@ STAGES = (
         name="capture",
         factory="flowcheck.stages.packet_capture.capture_stage:capture_service",
         per=InstancePer.SOURCE,
+        exists=captures,
         waits_for=WaitsFor.FRAME_TAKERS,
         brings_frames=True,
         position=Position.HEAD,

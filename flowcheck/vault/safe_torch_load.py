@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import re
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
@@ -19,6 +18,7 @@ import torch
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import unreadable_checkpoints as findings
 from flowcheck.findings.finding import Entry, Finding
+from flowcheck.foreign_messages import TORCH_NOT_ALLOWED
 from flowcheck.untrusted_paths import refuse_special_file
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -44,8 +44,9 @@ EXPANDED_BYTES_MAX = 1 << 30
 choice: stops a file made to exhaust memory."""
 TEXT_BYTES_MAX = 256 << 20
 """Bytes of a text file that is read into memory. A choice that bounds memory."""
-_REFUSED = re.compile(r"[Uu]nsupported (?:global: GLOBAL|global:|class:|GLOBAL) ([\w.]+)")
-"""torch/_weights_only_unpickler.py: of what is not allowed, and of modules that never are."""
+_OF_TORCHSCRIPT = "constants.pkl"
+"""A record that torch.jit.save writes and torch.save does not: torch/serialization.py tells the two
+apart by it (_is_torchscript_zip)."""
 
 
 def safe_torch_load(path: Path, more: Sequence[Any] = ()) -> Any:
@@ -98,7 +99,7 @@ def _loaded(
                 _refuse_packed(file, size_bytes)
             tree = torch.load(file, map_location="cpu", weights_only=True, **how)
     except Exception as error:  # torch raises whatever its unpickler meets
-        why = _why_refused(error, archive=archive)
+        why = _why_refused(error, file if archive else None)
         raise StateError(findings.IN_FILE(file=where, why=why)) from error
     refuse_expanded(tree, size_bytes, where)
     return tree
@@ -197,12 +198,19 @@ def structure_errors_as_state_errors(where: str) -> Iterator[None]:
         raise StateError(findings.PARTS_DO_NOT_FIT(file=where, error=told)) from error
 
 
-def _why_refused(error: Exception, *, archive: bool) -> Finding:
-    """What a file is that torch refuses with this error."""
-    told = str(error)
-    other = _REFUSED.search(told)
+def _why_refused(error: Exception, archive: Path | io.BytesIO | None) -> Finding:
+    """What a file is that torch refuses with this error. archive: it, where it is a zip archive."""
+    other = TORCH_NOT_ALLOWED.search(str(error))
     if other is not None:
         return findings.WOULD_RUN_CODE(other[1])
-    if "TorchScript" in told:
-        return findings.TORCHSCRIPT()
-    return findings.OTHER_ZIP() if archive else findings.NOT_TORCH_SAVE()
+    if archive is None:
+        return findings.NOT_TORCH_SAVE()
+    return findings.TORCHSCRIPT() if _is_torchscript(archive) else findings.OTHER_ZIP()
+
+
+def _is_torchscript(archive: Path | io.BytesIO) -> bool:
+    try:
+        with zipfile.ZipFile(archive) as records:
+            return any(name.partition("/")[2] == _OF_TORCHSCRIPT for name in records.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False

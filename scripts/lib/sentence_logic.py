@@ -1,12 +1,14 @@
 """Program logic touches no English sentence: facts are codes (flowcheck/findings).
 
-Reads flowcheck/ and reports where a sentence is compared or searched, and where a record stores a
-reason as text. `scripts/check` runs it; exit code 1 where something is found.
+Reads flowcheck/ and reports where a sentence is compared or searched, where the text of somebody
+else's error is, and where a record stores a reason as text. `scripts/check` runs it; exit code 1
+where something is found.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +17,16 @@ PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
 READS_ENGLISH = {
     "findings/catalog/earlier_files.py": "sentences of earlier versions become codes here",
     "findings/finding.py": "a finding carries its sentence, for people",
+    "foreign_messages.py": "texts of other libraries that give no code stand there alone",
+    "wire/learn/jobs/sharding/parted_content.py": "compares what a collective means, a text yet",
+    "wire/learn/search/parted.py": "likewise",
+    "wire/learn/verdict/doubt.py": "likewise",
 }
 """Files that may look at sentences, and why."""
 OF_EARLIER_FILES = "_Sentences"
 """Begins the names of records of earlier versions, whose reasons were text."""
-FOREIGN = {"Tried to step"}
-"""Texts of torch's and the kernel's own that tell what went wrong where no type does."""
+FOREIGN = "flowcheck.foreign_messages"
+"""The module of other libraries' texts: what is searched in the text of an error is of there."""
 SEARCHES = {
     "startswith",
     "endswith",
@@ -37,6 +43,8 @@ SEARCHES = {
     "fullmatch",
     "match",
 }
+MAKE_TEXT = {"replace", "split"}
+"""Of these what makes another text, and as such judges nothing."""
 STORED = {"why", "reason", "sentence", "assumed", "evidence", "why_not", "refused", "note", "notes"}
 """Fields that hold facts: their type is Finding, not text."""
 WORDS_MIN = 3
@@ -51,14 +59,54 @@ def is_sentence(text: object) -> bool:
 
 
 def constants(tree: ast.Module) -> dict[str, str]:
-    """{name: text} of the module's constants that are sentences."""
-    found = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            text = text_of(node.value)
-            if is_sentence(text):
-                found[node.targets[0].id] = str(text)
+    """{name: text} of what is named in a module, or in a class of it (CLASS.NAME), and is a
+    sentence. A name that stands for several, or for one by way of another name, as well."""
+    found: dict[str, str] = {}
+    _name_sentences(tree, "", found)
     return found
+
+
+def _name_sentences(scope: ast.Module | ast.ClassDef, before: str, found: dict[str, str]) -> None:
+    for node in scope.body:
+        if isinstance(node, ast.ClassDef) and not _is_enum(node):
+            _name_sentences(node, f"{before}{node.name}.", found)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                for name, value in _named(target, node.value):
+                    _note(f"{before}{name}", value, found)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+            _note(f"{before}{node.target.id}", node.value, found)
+
+
+def _is_enum(node: ast.ClassDef) -> bool:
+    """Its members are compared, not their texts."""
+    return any(dotted(base).endswith("Enum") for base in node.bases)
+
+
+def _named(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Of `A = x` and of `A, B = x, y`."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for one, part in zip(target.elts, value.elts, strict=False):
+            yield from _named(one, part)
+
+
+def _note(name: str, value: ast.expr, found: dict[str, str]) -> None:
+    parts = value.elts if isinstance(value, ast.Tuple | ast.List | ast.Set) else [value]
+    for part in parts:
+        text = found.get(dotted(part)) or text_of(part)
+        if is_sentence(text):
+            found[name] = str(text)
+
+
+def dotted(node: ast.AST) -> str:
+    """`Kind.FULL` as that; "" of what is no name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
+        return f"{before}.{node.attr}"
+    return ""
 
 
 def text_of(node: ast.AST) -> str | None:
@@ -70,28 +118,77 @@ def text_of(node: ast.AST) -> str | None:
     return None
 
 
+Problem = tuple[int, str]
+
+
+class _Texts:
+    """What in a function is the text of an error."""
+
+    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments = [*function.args.args, *function.args.kwonlyargs]
+        self._errors = {
+            one.arg
+            for one in arguments
+            if one.annotation and re.search(r"(Error|Exception)\b", ast.unparse(one.annotation))
+        }
+        self._errors |= {
+            one.name
+            for one in ast.walk(function)
+            if isinstance(one, ast.ExceptHandler) and one.name
+        }
+        self._names = set[str]()
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and self.has(node.value):
+                self._names |= {one.id for one in node.targets if isinstance(one, ast.Name)}
+
+    def has(self, node: ast.AST) -> bool:
+        """Whether an expression is such a text, or is made of one."""
+        match node:
+            case ast.Name(id=name):
+                return name in self._names
+            case ast.Call(func=ast.Name(id="str" | "repr"), args=[ast.Name(id=name)]):
+                return name in self._errors
+            case ast.Call(func=ast.Name(id="str" | "repr"), args=[ast.Attribute(value=of)]):
+                return isinstance(of, ast.Name) and of.id in self._errors
+            case ast.FormattedValue(value=ast.Name(id=name)):
+                return name in self._errors or name in self._names
+            case ast.JoinedStr(values=parts):
+                return any(map(self.has, parts))
+            case ast.Call(func=ast.Attribute(value=of, attr=name), args=args):
+                made = name not in SEARCHES - MAKE_TEXT
+                return made and (self.has(of) or (name == "join" and any(map(self.has, args))))
+            case ast.Subscript(value=of):
+                return self.has(of)
+        return False
+
+
 class Reader:
     """One module; `known` are the sentences of all modules by (module, name)."""
 
     def __init__(self, path: Path, tree: ast.Module, known: dict[tuple[str, str], str]) -> None:
         self._path, self._tree = path, tree
         self._names = constants(tree)
+        self._foreign = set[str]()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for name in node.names:
-                    if (text := known.get((node.module, name.name))) is not None:
-                        self._names[name.asname or name.name] = text
+                    own = name.asname or name.name
+                    for (module, known_as), text in known.items():
+                        if module == node.module and known_as.partition(".")[0] == name.name:
+                            self._names[own + known_as[len(name.name) :]] = text
+                    if FOREIGN in (node.module, f"{node.module}.{name.name}"):
+                        self._foreign.add(own)
 
     def _sentence(self, node: ast.AST) -> str | None:
         """What sentence an expression is, or holds as one of several."""
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id)
+        if name := dotted(node):
+            return self._names.get(name)
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return next(filter(None, map(self._sentence, node.elts)), None)
         text = text_of(node)
-        return text if is_sentence(text) and text not in FOREIGN else None
+        return text if is_sentence(text) else None
 
-    def problems(self) -> Iterator[tuple[int, str]]:
+    def problems(self) -> Iterator[Problem]:
         """(line, what is wrong)."""
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Compare):
@@ -105,10 +202,29 @@ class Reader:
                         yield node.lineno, f"searches a sentence: {text[:60]!r}"
             elif isinstance(node, ast.MatchValue) and (text := self._sentence(node.value)):
                 yield node.value.lineno, f"matches a sentence: {text[:60]!r}"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from self._error_texts(node)
             elif isinstance(node, ast.ClassDef) and not node.name.startswith(OF_EARLIER_FILES):
                 yield from self._stored(node)
 
-    def _stored(self, node: ast.ClassDef) -> Iterator[tuple[int, str]]:
+    def _error_texts(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Problem]:
+        """Where the text of an error is searched for something that is not of FOREIGN."""
+        texts = _Texts(function)
+        for node in ast.walk(function):
+            sides: list[ast.expr] = []
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                judges = node.func.attr in SEARCHES - MAKE_TEXT
+                sides = [*node.args, node.func.value] if judges else []
+            others = [one for one in sides if not texts.has(one)]
+            if len(others) < len(sides) and not any(map(self._is_foreign, others)):
+                yield node.lineno, f"reads the text of an error: {ast.unparse(node)[:60]}"
+
+    def _is_foreign(self, node: ast.AST) -> bool:
+        return dotted(node).partition(".")[0] in self._foreign
+
+    def _stored(self, node: ast.ClassDef) -> Iterator[Problem]:
         for field in node.body:
             if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
                 continue

@@ -20,7 +20,16 @@ from flowcheck.errors import FlowCheckError
 
 LOAD_MAX = 0.5
 """Above it others shared caches and memory bandwidth with what was measured."""
-STAGES = ("capturing", "parsing", "extracting", "updating", "saving", "chaining", "learning")
+STAGES = (
+    "capturing",
+    "parsing",
+    "extracting",
+    "updating",
+    "saving",
+    "chaining",
+    "learning",
+    "rate",
+)
 
 
 def stage_figures(name: str, how_much: Scale, before: list[Figure]) -> Iterator[Figure]:

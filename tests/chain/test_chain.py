@@ -129,8 +129,8 @@ def test_a_learned_job_starts_another_run_that_need_not_learn(
     ) as command:
         judged(command.json(), truth, "adam", lr=0.01)
     events = [json.loads(line) for line in (second / "events.jsonl").read_text().splitlines()]
-    kinds = [event.get("type") for event in events]
-    assert kinds.index("JobLearned") < kinds.index("SourceEnded"), "known before the end"
+    kinds = [event["kind"] for event in events]
+    assert kinds.index("learned") < kinds.index("source_ended"), "known before the end"
     assert not (second / "memory").exists()
 
 

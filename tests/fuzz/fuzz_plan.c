@@ -80,8 +80,8 @@ static void change(struct input *in)
 
 	switch (take(in) % 7) {
 	case 0: {
-		const struct fc_cut cut = { take(in), take(in), take(in) };
-		(void)fc_plan_cut(extractor, flow, &cut);
+		const struct fc_skip skip = { take(in), take(in), take(in) };
+		(void)fc_plan_skip(extractor, flow, &skip);
 		break;
 	}
 	case 1:

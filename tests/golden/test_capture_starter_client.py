@@ -72,13 +72,17 @@ def covered(collective: Collective) -> np.ndarray:
     return mask
 
 
+PER_MIRROR = ("sources", "carried_by", "communicator")
+"""What a reading says of its mirror points, not of what the collective was."""
+
+
 def same(one: Reading, other: Reading) -> bool:
     """Two readings say the same of every collective and of the weights."""
     return [
-        {k: v for k, v in entry.items() if k not in ("sources", "communicator")}
+        {k: v for k, v in entry.items() if k not in PER_MIRROR}
         for entry in as_dict({}, one)["collectives"]
     ] == [
-        {k: v for k, v in entry.items() if k not in ("sources", "communicator")}
+        {k: v for k, v in entry.items() if k not in PER_MIRROR}
         for entry in as_dict({}, other)["collectives"]
     ] and as_dict({}, one)["weights"] == as_dict({}, other)["weights"]
 

@@ -48,6 +48,36 @@ def test_every_tensor_and_the_weights_are_what_the_truth_says(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_what_carried_a_collective_is_named_in_parts(
+    name: str, captures: Path, truth: Path
+) -> None:
+    """The truth knows the flows with data; the short names are made by other code."""
+    data = {
+        (f["src_ip"], f["dst_ip"], f["dst_qpn"])
+        for f in Truth(truth, name).values["flows"]
+        if f["data_sends"]
+    }
+    told = as_dict({}, _reading(read_capture_files([captures / f"{name}.pcapng"])))
+    parts = [(c["sources"], one) for c in told["collectives"] for one in c["carried_by"]]
+    assert {one["kind"] for _, one in parts} <= {"connection", "point_to_point"}
+    links = [one for _, one in parts if one["kind"] == "connection"]
+    assert links
+    assert {(one["src"], one["dst"], one["dest_qp"]) for one in links} <= data
+    for one in told["collectives"]:
+        named = {
+            f"{_last(part['src'])}->{_last(part['dst'])} {part['protocol']}"
+            if part["kind"] == "connection"
+            else "p2p (inferred)"
+            for part in one["carried_by"]
+        }
+        assert named == set(one["sources"])
+
+
+def _last(address: str) -> str:
+    return address.replace(".", ":").rsplit(":", 1)[-1][-4:]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_flows_have_the_roles_peers_and_losses_of_the_truth(
     name: str, captures: Path, truth: Path
 ) -> None:

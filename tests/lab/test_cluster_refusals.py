@@ -62,6 +62,11 @@ def test_status_names_what_is_missing() -> None:
         found = lab.status(NAME) or {}
         assert found["state"] == "broken"
         assert set(found["missing"]) == {"port p0 is down", "mirror p0:rx is gone"}
+        faults = {one["code"]: one["arguments"] for one in found["faults"]}
+        assert faults == {
+            "lab.port_down": {"port": "p0"},
+            "lab.mirror_gone": {"mirror": "p0:rx"},
+        }
     finally:
         lab.down(NAME)
 
@@ -74,7 +79,8 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     assert left.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("\n") == 1
+    _, *remedy = captured.err.splitlines()
+    assert len(remedy) <= 1 and all(line.startswith("  ") for line in remedy)
     return captured.err
 
 

@@ -63,7 +63,7 @@ parameters = tuple(
     Parameter(sizes=s, strides=tuple(int(np.prod(s[i + 1 :])) for i in range(len(s))))
     for s in shapes
 )
-job = LearnedJob(rule=NcclEra.V2_19, communicators=(), edges=(), parameters=parameters,
+job = LearnedJob(era=NcclEra.V2_19, communicators=(), edges=(), parameters=parameters,
                  first_buckets=(), buckets=(), first=(), each=())
 where.weights.write_bytes(weights.tobytes())
 shard = GradientShard.create(where.shard, gradient_bytes=elements * 4)

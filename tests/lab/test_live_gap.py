@@ -54,6 +54,10 @@ def lost_run(frames: list[WireFrame], truth: SyntheticTraffic) -> tuple[int, int
     raise AssertionError("the job has no final chunk of three Middle packets in that step")
 
 
+def lost_steps(run: RunDir) -> list[dict[str, object]]:
+    return [event for event in events(run, "loss") if event["what"] == "step"]
+
+
 @pytest.mark.slow
 def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_nothing_else(
     tmp_path: Path,
@@ -79,9 +83,9 @@ def test_a_capture_killed_on_a_live_interface_costs_what_passed_meanwhile_and_no
                 rest = len(frames) - (stop - first)
                 wait_until(lambda: ring.head == rest, 60, "the frames after the kill")
                 wait_until(lambda: ring.tail == rest, 60, "their extraction")
-                wait_until(lambda: events(run, "StepLost") != [], 60, "word of the lost step")
+                wait_until(lambda: lost_steps(run) != [], 60, "word of the lost step")
                 counters = ring.counters()
-            lost = events(run, "StepLost")[0]
+            lost = lost_steps(run)[0]
             steps = [json.loads(line) for line in run.steps.read_text().splitlines()]
         finally:
             process.terminate()

@@ -41,7 +41,7 @@ def test_a_stage_killed_before_anything_is_learned_costs_nothing(
                 send(cable, tmp_path, frames[before:])
                 wait_until(lambda: greetings(run, stage) == 2, 60, "the stage to come back")
                 wait_until(lambda: ring.tail == len(frames), 60, "the extraction of all frames")
-                wait_until(lambda: len(events(run, "StepApplied")) == 5, 60, "all steps")
+                wait_until(lambda: len(events(run, "applied")) == 5, 60, "all steps")
             steps = [json.loads(line) for line in run.steps.read_text().splitlines()]
         finally:
             process.terminate()

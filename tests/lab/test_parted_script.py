@@ -146,7 +146,7 @@ def test_on_a_live_port_it_is_followed_audited_and_given_back(
     kept = [json.loads(line) for line in digests.read_text().splitlines()][-1]
     assert kept["step"] == STEPS and _sha256(held) == kept["parameters"]
     manifest = json.loads((tmp_path / f"saved/step-{STEPS}/manifest.json").read_text())
-    assert manifest["kind"] == "parameters, no optimizer state"
+    assert manifest["kind"] == "parameters"
 
 
 def _sha256(held: dict[str, torch.Tensor]) -> str:

@@ -163,7 +163,7 @@ def test_the_log_of_gradients_of_a_replay_goes_where_the_job_file_names_it(
     words = ("--job", tmp_path / "job.toml", "--out", tmp_path / "out", "--source", "file")
     with Command("replay", SMALL, *words) as command:
         _, out, said = command.result()
-    assert "0 steps taken" in out, out + said
+    assert "0 steps applied" in out, out + said
     assert log.stat().st_uid not in (0, os.geteuid())
     assert log.stat().st_mode & 0o777 == 0o600
 
@@ -176,7 +176,7 @@ def test_a_chain_leaves_nothing_below_tmp_whose_name_others_know(shm: Path) -> N
     chain += ["--optimizer", "sgd", "--lr", "0.1", "--out", str(shm / "out")]
     words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", look, "sh", *chain]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
-    assert "4 steps taken" in done.stdout, done.stdout + done.stderr
+    assert "4 steps applied" in done.stdout, done.stdout + done.stderr
     assert done.stdout.endswith("left: .\n"), done.stdout
 
 

@@ -45,7 +45,7 @@ def test_every_message_of_an_executed_all_reduce_is_the_scheduled_one(
             ranks=ranks,
             channels=channels,
             protocol=Protocol.LL,
-            rule=RULES[version],
+            era=RULES[version],
         )
         for channel, sends in enumerate(schedule):
             seen = [m.data for m in messages if (m.channel, m.sender) == (channel, sender)]
@@ -69,7 +69,7 @@ def test_every_byte_of_an_executed_broadcast_is_in_the_scheduled_message(
             ranks=ranks,
             channels=channels,
             protocol=Protocol.LL,
-            rule=RULES[version],
+            era=RULES[version],
         )
         for channel, sends in enumerate(schedule):
             seen = [m.data for m in messages if (m.channel, m.sender) == (channel, sender)]

@@ -29,7 +29,7 @@ def rings(draw: st.DrawFn) -> dict[str, Any]:
         "ranks": draw(st.integers(2, 16)),
         "channels": draw(st.integers(1, 8)),
         "protocol": draw(st.sampled_from(Protocol)),
-        "rule": draw(st.sampled_from(NcclEra)),
+        "era": draw(st.sampled_from(NcclEra)),
     }
 
 
@@ -159,13 +159,13 @@ def test_the_total_is_found_again_from_shuffled_sizes(
 ) -> None:
     if ring["protocol"] is Protocol.LL128:
         ring["protocol"] = Protocol.LL
-    rule = ring.pop("rule")
+    era = ring.pop("era")
     total, sender = count * 8, data.draw(st.integers(0, ring["ranks"] - 1))
-    schedule = all_reduce(total, sender=sender, element_bytes=8, rule=rule, **ring)
+    schedule = all_reduce(total, sender=sender, element_bytes=8, era=era, **ring)
     sizes = data.draw(st.permutations([tuple(s.wire_bytes for s in c) for c in schedule]))
     setting = CollectiveSetting(**ring, element_bytes=8)
     fits = totals_fitting([EdgeSizes(sender=sender, flows=tuple(sizes))], setting)
-    assert any(fit.total_bytes == total and rule in fit.eras for fit in fits)
+    assert any(fit.total_bytes == total and era in fit.eras for fit in fits)
     for fit in fits:
         for flow, channels in zip(sizes, fit.choices[0], strict=True):
             for channel in channels:

@@ -52,7 +52,7 @@ def test_streams_of_any_cut_have_the_sums_of_hashlib(
     summed=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_what_is_poured_is_copied_and_has_the_sums_of_hashlib_and_zlib(
+def test_what_is_written_directly_is_copied_and_has_the_sums_of_hashlib_and_zlib(
     before: tuple[int, int], parts: list[tuple[int, int]], summed: bool, seed: int
 ) -> None:
     one, other, crc, right_crc = Sha256(), Sha256(), Crc(), 0

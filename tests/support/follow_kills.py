@@ -220,7 +220,7 @@ def _replanned() -> None:
         held = x.staging.plans()[0]
         done = 0
         while held["state"] == PLAN_SUSPENDED:
-            x.skip_messages(0, cuts[int(held["cuts_used"])])
+            x.skip_messages(0, cuts[int(held["skips_used"])])
             done += 1 + x.assign_staged()
         return done
 

@@ -34,9 +34,9 @@ def start(cable: Veth, folder: Path) -> subprocess.Popen[str]:
 
 def events(run: RunDir, kind: str) -> list[dict[str, object]]:
     lines = run.events.read_text().splitlines() if run.events.exists() else []
-    return [event for event in map(json.loads, lines) if event.get("type") == kind]
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
 def greetings(run: RunDir, stage: str) -> int:
     """How often `stage` came up."""
-    return sum(event["stage"] == stage for event in events(run, "Hello"))
+    return sum(event["stage"] == stage for event in events(run, "up"))

@@ -184,8 +184,7 @@ def tried(call: Callable[[], object]) -> Any:
     try:
         return call()
     except ConfigError as error:
-        right = recorded_as(error.right) if isinstance(error.right, Finding) else error.right
-        return f"ConfigError: {error.key} = {error.value!r}: {right}"
+        return f"ConfigError: {error.key} = {error.value!r}: {recorded_as(error.right)}"
     except FlowCheckError as error:
         found = error.finding
         return f"{type(error).__name__}: {error if found.of(ERROR_TEXT) else found.code}"
@@ -228,7 +227,7 @@ class Facts:
             for s in MATRICES
         ]
         job = LearnedJob(
-            rule=NcclEra.V2_29,
+            era=NcclEra.V2_29,
             **{"communicators": (), "edges": (), "first_buckets": (), "buckets": ()},
             parameters=tuple(wires),
             first=(),

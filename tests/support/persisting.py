@@ -107,7 +107,7 @@ def learn(run: RunDir, elements: int) -> None:
     """As the stages leave it that read a job of one parameter."""
     sizes = Parameter(sizes=(elements,), strides=(1,))
     job = LearnedJob(
-        rule=NcclEra.V2_20, communicators=(), edges=(), parameters=(sizes,),
+        era=NcclEra.V2_20, communicators=(), edges=(), parameters=(sizes,),
         first_buckets=((0,),), buckets=((0,),), first=(), each=(),
     )  # fmt: skip
     run.learned_job.write_bytes(encode_job(job))

@@ -78,7 +78,7 @@ def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
                 ranks=4,
                 channels=1,
                 protocol=Protocol.LL,
-                rule=NcclEra.V2_23,
+                era=NcclEra.V2_23,
             )
     with pytest.raises(ConfigError, match="must be one of ring, tree, both, nvls, collnet, pat"):
         choose(tmp_path, layout(algorithm="star"))
@@ -189,7 +189,6 @@ def test_a_row_is_all_that_makes_an_algorithm_followed(
 MAY_NAME = {
     "ops/analysis/analyze_command.py": "the key `tree` of --json, from before there were names",
     "ops/analysis/communicator_summary.py": "the keys `trees` and `tree` of --json",
-    "ops/mirror_ports/cluster_layout/layout_file.py": "the word `both`",
     "wire/training_job/learned_job.py": "the key `tree` of job files of before",
 }
 OWN = ("wire/algorithms/", "wire/learn/", "lab/")

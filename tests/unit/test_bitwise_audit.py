@@ -18,7 +18,7 @@ from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit import bitwise_audit
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=3e-4, weight_decay=0.1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from scapy.all import Ether, PcapNgReader, PcapWriter
 from scapy.contrib.roce import BTH
+from support.netib import Options, generate
 
 from flowcheck.errors import CaptureError
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -164,3 +166,23 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     target.write_bytes(b"hello" * 100)
     with pytest.raises(CaptureError):
         read_capture_files([target])
+
+
+def test_payloads_lie_in_one_mapping_that_ends_with_the_last_of_them(tmp_path: Path) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("flowcheck-tape-")
+
+    before = mapped()
+    made = generate(Options(shapes=((64, 100), (64,)), steps=3), tmp_path)
+    messages = read_capture_files(made.files).messages
+    assert mapped() > before
+    longest = max(messages, key=lambda message: message.wire_bytes)
+    payload, told = longest.payload, longest.payload.tobytes()
+    assert not payload.flags.writeable
+    del messages, longest
+    gc.collect()
+    assert mapped() > before
+    assert payload.tobytes() == told
+    del payload
+    gc.collect()
+    assert mapped() == before

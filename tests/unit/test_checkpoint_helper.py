@@ -1,4 +1,4 @@
-"""Checkpoints written by a process that is lent, over a real socket, and without it."""
+"""Checkpoints written by the updater's process, over a real socket, and without it."""
 
 from __future__ import annotations
 
@@ -51,42 +51,42 @@ serve_checkpoints(int(sys.argv[1]), save)
 
 
 @pytest.fixture
-def lender() -> Iterator[CheckpointHelper]:
+def helper() -> Iterator[CheckpointHelper]:
     own, other = socket.socketpair()
     with other:
         number = other.fileno()
         command = [sys.executable, "-c", WRITER, str(number)]
         process = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.DEVNULL)
     made = CheckpointHelper(process, own)
-    wait_until(lambda: made.is_ready, 60.0, "lent")
+    wait_until(lambda: made.is_ready, 60.0, "the helper is ready")
     yield made
     made.close()
     assert process.poll() is not None
 
 
-def test_what_the_lent_process_says_is_said_here(lender: CheckpointHelper, tmp_path: Path) -> None:
-    assert lender.save(tmp_path, tmp_path, None) is None
-    assert lender.save(tmp_path, tmp_path, 7) == tmp_path / "step-7"
+def test_what_the_helper_says_is_said_here(helper: CheckpointHelper, tmp_path: Path) -> None:
+    assert helper.save(tmp_path, tmp_path, None) is None
+    assert helper.save(tmp_path, tmp_path, 7) == tmp_path / "step-7"
     with pytest.raises(StateError) as refused:
-        lender.save(tmp_path, tmp_path / "other", 7)
+        helper.save(tmp_path, tmp_path / "other", 7)
     assert refused.value.finding == STEP_WAS_LOST(7)
     with pytest.raises(OSError, match="no room") as raised:
-        lender.save(tmp_path, tmp_path / "full", 7)
+        helper.save(tmp_path, tmp_path / "full", 7)
     assert raised.value.filename == str(tmp_path / "full" / "f")
-    assert lender.save(tmp_path, tmp_path, 8) == tmp_path / "step-8", "a refusal is no end"
+    assert helper.save(tmp_path, tmp_path, 8) == tmp_path / "step-8", "a refusal is no end"
 
 
-def test_signals_for_a_whole_group_of_processes_end_no_lent_one(
-    lender: CheckpointHelper, tmp_path: Path
+def test_signals_for_a_whole_group_of_processes_end_no_helper(
+    helper: CheckpointHelper, tmp_path: Path
 ) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        lender.process.send_signal(number)
-        assert lender.save(tmp_path, tmp_path, number) == tmp_path / f"step-{int(number)}"
+        helper.process.send_signal(number)
+        assert helper.save(tmp_path, tmp_path, number) == tmp_path / f"step-{int(number)}"
 
 
 @pytest.mark.parametrize("how", ["killed", "broken"])
-def test_where_the_lent_process_ends_this_one_writes(
-    lender: CheckpointHelper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+def test_where_the_helper_ends_this_one_writes(
+    helper: CheckpointHelper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     asked = []
     monkeypatch.setattr(
@@ -94,42 +94,42 @@ def test_where_the_lent_process_ends_this_one_writes(
     )
     config = cast(JobConfig, None)
     if how == "killed":
-        lender.process.kill()
-        lender.process.wait()
-    with shutdown_checkpoint.checkpoint_writer(lender) as save:
+        helper.process.kill()
+        helper.process.wait()
+    with shutdown_checkpoint.checkpoint_writer(helper) as save:
         assert save(config, RunDir(tmp_path), tmp_path / how, 3) == tmp_path / how
     assert len(asked) == 1
     with pytest.raises(HelperGone):
-        lender.save(tmp_path, tmp_path, 3)
+        helper.save(tmp_path, tmp_path, 3)
 
 
-def test_a_lent_process_is_gone_before_another_writes_in_its_place(
-    lender: CheckpointHelper, tmp_path: Path
+def test_a_helper_is_gone_before_another_writes_in_its_place(
+    helper: CheckpointHelper, tmp_path: Path
 ) -> None:
     """The replica is locked as long as it lives."""
     with pytest.raises(HelperGone):
-        lender.save(tmp_path, tmp_path / "dying", 3)
-    assert lender.process.returncode is not None
+        helper.save(tmp_path, tmp_path / "dying", 3)
+    assert helper.process.returncode is not None
 
 
-def test_a_lent_process_outlives_its_stage_and_is_none_of_the_run_any_more(
-    lender: CheckpointHelper, tmp_path: Path
+def test_a_helper_outlives_its_stage_and_is_none_of_the_run_any_more(
+    helper: CheckpointHelper, tmp_path: Path
 ) -> None:
     run = cast(RunDir, SimpleNamespace(pids=tmp_path))
     (tmp_path / "update").write_text("1 1")
     child = StageProcess(
-        "update", process=lender.process, serves_checkpoints=True, checkpoint_helper=lender
+        "update", process=helper.process, serves_checkpoints=True, checkpoint_helper=helper
     )
     assert child.has_left(), "though its process lives"
     child.end(run)
-    assert lender.process.poll() is None and not (tmp_path / "update").exists()
-    lender.process.kill()
-    lender.process.wait()
+    assert helper.process.poll() is None and not (tmp_path / "update").exists()
+    helper.process.kill()
+    helper.process.wait()
     child.end(run)
     assert child.checkpoint_helper is None
 
 
-def test_a_process_that_says_nothing_is_not_lent() -> None:
+def test_a_process_that_says_nothing_is_not_ready() -> None:
     own, other = socket.socketpair()
     with other, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as made:
         silent = CheckpointHelper(made, own)
@@ -144,10 +144,10 @@ def test_one_whose_supervisor_was_killed_ends_without_a_word(asked: bool) -> Non
     with other:
         number = other.fileno()
         command = [sys.executable, "-c", WRITER, str(number)]
-        lent = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.PIPE, text=True)
+        helper = subprocess.Popen(command, pass_fds=(number,), stderr=subprocess.PIPE, text=True)
     with own:
         if asked:
             own.sendall(msgspec.json.encode(CheckpointRequest("run", "folder", 7)) + b"\n")
-    with lent:
-        _, said = lent.communicate(timeout=60)
-    assert (lent.returncode, said) == (0, "")
+    with helper:
+        _, said = helper.communicate(timeout=60)
+    assert (helper.returncode, said) == (0, "")

@@ -139,6 +139,7 @@ def test_the_manifest_says_what_the_checkpoint_is_and_rests_on(trained, tmp_path
         "arguments": {},
         "until_audit": True,
         "sentence": str(SQUARE_ROOTS()),
+        "remedy": SQUARE_ROOTS().remedy,
     }
     assert load_manifest(folder).assumed == (SQUARE_ROOTS(),)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["latest", "step-2"]
@@ -185,7 +186,7 @@ def test_no_room_for_the_manifest_alone_is_told_by_name(trained, tmp_path, monke
     monkeypatch.setattr(atomic_write, "write_new", full)
     with pytest.raises(OSError, match="No space") as caught:
         checkpoint_save.save(trained(CONFIGS[2], 1), tmp_path / "out")
-    assert caught.value.filename == f"{tmp_path}/out/step-1"
+    assert caught.value.filename == f"{tmp_path}/out/step-1/manifest.json"
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -16,7 +16,7 @@ def launch(elements: int, **changes: object) -> Launch:
         "ranks": 4,
         "channels": 2,
         "protocol": Protocol.SIMPLE,
-        "rule": NcclEra.V2_29,
+        "era": NcclEra.V2_29,
     }
     return Launch(**(setting | changes))  # type: ignore[arg-type]
 
@@ -34,7 +34,7 @@ def parts(elements: int, **changes: object) -> list[int]:
 )
 def test_chunks_of_the_captured_2_19_jobs(elements: int, channels: int, chunk: int) -> None:
     loops = split(
-        launch(elements, ranks=2, channels=channels, protocol=Protocol.LL, rule=NcclEra.V2_19)
+        launch(elements, ranks=2, channels=channels, protocol=Protocol.LL, era=NcclEra.V2_19)
     )
     for channel in range(channels):
         ((first, second),) = loops[channel]
@@ -44,7 +44,7 @@ def test_chunks_of_the_captured_2_19_jobs(elements: int, channels: int, chunk: i
 
 
 def test_2_19_simple_interleaves_channels_loop_by_loop() -> None:
-    first, second = split(launch(6_553_600, rule=NcclEra.V2_19))
+    first, second = split(launch(6_553_600, era=NcclEra.V2_19))
     assert [start // 4 for start, _ in first[0]] == [0, 524_288, 1_048_576, 1_572_864]
     assert second[0][0] == (2_097_152 * 4, 524_288 * 4)
     assert first[1][0] == (4_194_304 * 4, 294_912 * 4)
@@ -61,7 +61,7 @@ def test_2_19_simple_interleaves_channels_loop_by_loop() -> None:
     ],
 )
 def test_cells_of_a_million_elements_over_16_channels(rule: NcclEra, due: list[int]) -> None:
-    assert parts(1_000_003, channels=16, rule=rule) == due
+    assert parts(1_000_003, channels=16, era=rule) == due
 
 
 def test_simple_loops_of_25_mib_over_two_channels() -> None:
@@ -109,14 +109,14 @@ def test_little_work_takes_few_channels_then_few_threads(
 ) -> None:
     assert (
         channels_and_threads(
-            launch(total_bytes // 4, ranks=ranks, channels=8, protocol=protocol, rule=NcclEra.V2_19)
+            launch(total_bytes // 4, ranks=ranks, channels=8, protocol=protocol, era=NcclEra.V2_19)
         )
         == due
     )
 
 
 def test_fewer_threads_by_setting_make_smaller_ll_chunks() -> None:
-    changes = {"ranks": 2, "channels": 1, "protocol": Protocol.LL, "rule": NcclEra.V2_19}
+    changes = {"ranks": 2, "channels": 1, "protocol": Protocol.LL, "era": NcclEra.V2_19}
     ((default,),) = split(launch(5000, **changes))
     ((small,),) = split(launch(5000, tuning=Tuning(threads=128), **changes))
     assert default[0][1] == 3072 * 4
@@ -133,14 +133,14 @@ def test_broadcast_of_the_captured_weights_is_one_or_two_ll_sends() -> None:
                 ranks=2,
                 channels=1,
                 protocol=Protocol.LL,
-                rule=NcclEra.V2_19,
+                era=NcclEra.V2_19,
             )
         )
         assert [size for ((_, size),) in loops] == due
 
 
 def test_2_19_ll128_rounds_chunks_to_what_the_threads_read_at_once() -> None:
-    changes = {"ranks": 2, "protocol": Protocol.LL128, "rule": NcclEra.V2_19}
+    changes = {"ranks": 2, "protocol": Protocol.LL128, "era": NcclEra.V2_19}
     ((loop,),) = split(launch(5000, channels=1, **changes))
     assert [size for _, size in loop] == [19_200, 800]
     changes |= {"kind": CollectiveKind.BROADCAST, "element_bytes": 1}
@@ -154,23 +154,23 @@ def test_2_20_aligns_parts_to_what_a_block_reads() -> None:
         (Protocol.LL, 4096),
         (Protocol.LL128, 480 * 20),
     ):
-        ring = {"ranks": 2, "protocol": protocol, "rule": NcclEra.V2_20}
+        ring = {"ranks": 2, "protocol": protocol, "era": NcclEra.V2_20}
         first, second = parts(120_001, **ring)
         assert first * 4 == -(-240_002 // align) * align
         assert first + second == 120_001
 
 
 def test_2_22_gives_the_cell_that_is_left_to_the_last_channel() -> None:
-    ring = {"ranks": 2, "protocol": Protocol.LL, "rule": NcclEra.V2_22}
+    ring = {"ranks": 2, "protocol": Protocol.LL, "era": NcclEra.V2_22}
     assert parts(4101, **ring) == [2048, 2053]
     assert parts(4093, **ring) == [4092, 1], "rounded down, even where one channel is due"
 
 
 def test_ll_traffic_counts_four_times_since_2_26() -> None:
     ring = {"ranks": 2, "channels": 8, "protocol": Protocol.LL}
-    assert parts(5000, rule=NcclEra.V2_23, **ring)[0] == 4096
-    assert parts(5000, rule=NcclEra.V2_26, **ring)[0] == 2560
-    assert parts(5000, rule=NcclEra.V2_29, **ring)[0] == 3072
+    assert parts(5000, era=NcclEra.V2_23, **ring)[0] == 4096
+    assert parts(5000, era=NcclEra.V2_26, **ring)[0] == 2560
+    assert parts(5000, era=NcclEra.V2_29, **ring)[0] == 3072
 
 
 def test_an_empty_tensor_has_no_loops() -> None:

@@ -39,12 +39,13 @@ def flowcheck(*words: str | Path) -> tuple[int, str, str]:
 
 
 def refused(*words: str | Path) -> str:
-    """The one sentence on stderr."""
+    """The one sentence on stderr, and what to do in a line below it."""
     code, out, err = flowcheck(*words)
     assert code == 2, out + err
     assert "Traceback" not in err
     assert err.startswith("flowcheck: "), err
-    assert err.count("\n") == 1, err
+    _, *remedy = err.splitlines()
+    assert len(remedy) <= 1 and all(line.startswith("  ") for line in remedy), err
     return err
 
 
@@ -138,7 +139,7 @@ def test_a_foreign_file_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     [
         (("--source", "radio"), "--source = 'radio': must be auto, dpdk or file"),
         (("--optimizer", "madgrad"), "--optimizer = 'madgrad': torch.optim of torch"),
-        (("--speed", "nan"), "source.speed = nan: must be above 0"),
+        (("--speed", "nan"), "--speed = nan: must be above 0"),
     ],
 )
 def test_a_word_that_cannot_be_is_refused_with_those_that_can(
@@ -150,6 +151,46 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
     assert sentence in refused("replay", capture, *words)
     comma = capture.rename(tmp_path / "a,b.pcap")
     assert "no path with a comma" in refused("replay", comma, "--source", "dpdk")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("replay", "CAPTURE", "--lr", "-1"), "--lr = -1.0: must be 0 or more"),
+        (("replay", "CAPTURE", "--lr=nan"), "--lr = nan: must be a finite number"),
+        (("replay", "CAPTURE", "--jobs", "70"), "--jobs = 70: must be from 1 to 64"),
+        (("watch", "--listen", "nowhere"), "--listen = 'nowhere': must be an address"),
+        (("watch", "--listen", "0.0.0.0:1"), "need a token: state --token-file, or"),
+        (("watch", "--token-file", "none"), "--token-file = 'none': cannot be read"),
+        (("serve", "FOLDER", "--host", "0.0.0.0"), "need a token: state --token-file, or"),
+        (("serve", "FOLDER", "--tls-key", "k"), "--tls-key = 'k': needs --tls-certificate"),
+        (("status", "--run", "/none"), "--run = '/none': no chain was started there"),
+    ],
+)
+def test_an_error_about_what_was_typed_names_the_option(
+    tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    capture = tmp_path / "empty.pcap"
+    capture.write_bytes(bytes.fromhex("d4c3b2a1020004000000000000000000000004000100" + "0000"))
+    known = {"CAPTURE": str(capture), "FOLDER": str(tmp_path)}
+    assert sentence in refused(*(known.get(word, word) for word in words))
+
+
+def test_a_setting_of_the_job_file_keeps_its_key_beside_an_option(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text('[[source]]\nfile = "x"\n[optimizer]\nname = "sgd"\nlearning_rate = -1.0\n')
+    said = refused("up", job, "--run", tmp_path / "run")
+    assert "optimizer.learning_rate = -1.0" in said
+
+
+@pytest.mark.parametrize("verb", ["audit", "base"])
+def test_a_checkpoint_is_taken_as_argument_or_as_option(tmp_path: Path, verb: str) -> None:
+    run, file = ("--run", tmp_path / "run"), tmp_path / "step-4.pt"
+    for words in ((file,), ("--checkpoint", file), (file, "--checkpoint", file)):
+        assert "no chain was started there" in refused(verb, *words, *run)
+    assert f"flowcheck {verb} runs/step-400.pt" in refused(verb, *run)
+    twice = refused(verb, file, "--checkpoint", tmp_path / "other", *run)
+    assert "name only one" in twice and str(file) in twice
 
 
 def test_what_is_no_amount_of_memory_is_one_sentence() -> None:
@@ -189,10 +230,11 @@ def test_a_ring_larger_than_memory_is_refused_before_it_is_made(tmp_path: Path) 
         '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
     )
     code, _, err = flowcheck("up", job, "--run", tmp_path / "run")
-    sentence = err.splitlines()[-1]  # before it, what killed chains left on this machine
+    *_, sentence, remedy = err.splitlines()  # before it, what killed chains left on this machine
     assert code == 2
     assert "ring.slots = 67108864" in sentence
     assert "choose fewer slots" in sentence
+    assert remedy == "  `flowcheck plan job.toml` shows the sum line by line."
 
 
 @pytest.mark.parametrize("verb", [("status",), ("stage", "parse")])

@@ -68,7 +68,7 @@ def ring(ranks: int, senders: list[int], channels: int = 1, number: int = 0) -> 
         ranks=ranks,
         ring=True,
         channels=channels,
-        rules=(NcclEra.V2_29,),
+        eras=(NcclEra.V2_29,),
         assumed=("a <guess> & more",),
         links=tuple(links),
         protocols={"LL": ProtocolTraffic(collectives=3, bytes=30)},

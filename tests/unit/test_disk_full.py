@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from flowcheck.atomic_write import atomic_path, atomic_path_per_process, write_atomically
 from flowcheck.findings.catalog.chain_processes import RECORDS_UNWRITTEN
+from flowcheck.findings.catalog.how_chains_end import STAYS_IN_MEMORY
+from flowcheck.findings.catalog.refused_commands import NO_INODE_AT, NO_ROOM_AT
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Unwritten as Told
+from flowcheck.ops.command_errors import OPERATOR_ERROR, exit_on_error, file_error_finding
 from flowcheck.replica.state_file.digest_log import DigestLog, digests_at
 from flowcheck.stages.chain_events.event_log import EventKind, EventLogWriter, read_event
+from flowcheck.stages.privilege.output_delivery import OutputDelivery
 from flowcheck.stages.run_directory.bounded_log_files import append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.stages.run_directory.service_account import account_of
 
 MOST = 1 << 20
 
@@ -138,3 +145,63 @@ def test_a_trace_that_begins_without_room_begins_once_there_is_some(disk: Path) 
     trace.close()
     assert digests_at(disk / "trace", 2) == [b"b" * 16] * 3
     assert digests_at(disk / "trace", 1) is None
+
+
+def write_folder(path: Path) -> None:
+    with atomic_path_per_process(path, folder=True) as place:
+        (place / "model.safetensors").write_bytes(bytes(1 << 17))
+
+
+def write_file(path: Path) -> None:
+    with atomic_path(path) as place:
+        place.write_bytes(bytes(1 << 17))
+
+
+@pytest.mark.parametrize(
+    ("write", "named"),
+    [
+        (write_folder, "out"),
+        (write_file, "out"),
+        (lambda path: write_atomically(path, bytes(1 << 17)), "out"),
+    ],
+)
+def test_a_full_disk_is_told_by_the_name_that_the_user_knows(
+    disk: Path, capsys: pytest.CaptureFixture[str], write: Callable[[Path], None], named: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        exit_on_error(lambda: write(disk / "out"))
+    said = capsys.readouterr().err
+    assert left.value.code == OPERATOR_ERROR and str(disk / named) in said
+    assert ".tmp" not in said and "Errno" not in said
+    there = os.statvfs(disk)
+    total_mib = there.f_blocks * there.f_frsize >> 20
+    assert f"at {disk} " in said and f"of {total_mib} MiB are free" in said
+    assert not list(disk.glob(".*"))
+
+
+def test_a_file_system_without_an_inode_is_not_told_to_be_short_of_bytes(disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,size=8m,nr_inodes=3", str(disk)], check=True)
+    (disk / "last").touch()
+    with pytest.raises(OSError, match="space") as caught:
+        write_atomically(disk / "one", b"x")
+    found = file_error_finding(caught.value)
+    assert found.of(NO_INODE_AT) and found.arguments["path"] == str(disk / "one")
+    assert found.arguments["free_mib"] == 7 and not found.of(NO_ROOM_AT)
+
+
+def test_an_error_of_a_file_stands_in_a_finding_without_its_number() -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", "/checkpoints/step-9")
+    said = str(STAYS_IN_MEMORY(error=error, run="/run/job"))
+    assert "/checkpoints/step-9: No space left on device" in said and "Errno" not in said
+
+
+def test_what_another_file_says_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, atomic_path(tmp_path / "out"):
+        (tmp_path / "other").read_bytes()
+    assert caught.value.filename == str(tmp_path / "other")
+
+
+def test_a_place_that_takes_no_output_is_told_by_the_name_of_the_output() -> None:
+    with pytest.raises(OSError) as caught:
+        OutputDelivery.make(account_of(os.geteuid()), Path("/proc/job.svg"), force=False)
+    assert caught.value.filename == "/proc/job.svg"

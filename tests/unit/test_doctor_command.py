@@ -161,6 +161,11 @@ def test_the_report_for_programs_is_json_with_every_line(
     assert all(line["advice"] for line in lines if line["level"] != "ok")
     told = [line[key] for line in lines for key in ("found", "advice") if line[key]]
     assert {one["code"] for one in told} <= set(entries())
+    kinds = {line["check"]: line["name"] for line in lines}
+    assert kinds["dev_shm"] == "/dev/shm" and kinds["memory"] == "memory"
+    assert {line["check"] for line in lines if line["device"]} <= {"device"}
+    single = [line["check"] for line in lines if not line["device"]]
+    assert len(single) == len(set(single)) > 10, "a code for each line"
 
 
 def test_what_was_found_is_numbers_and_names_for_programs(healthy: Path) -> None:

@@ -90,7 +90,7 @@ def test_chunks_lie_where_an_independent_program_has_them() -> None:
             ranks=shape.ranks,
             channels=shape.channels,
             protocol=Protocol(shape.protocol),
-            rule=era_of(f"2.{version[1]}"),
+            era=era_of(f"2.{version[1]}"),
             thread_rule=spec_of(Algorithm.TREE).thread_rule,
             gpus=gpus,
         )
@@ -117,7 +117,7 @@ def test_the_second_gpu_of_a_node_has_the_child_that_nccl_gives_it() -> None:
 
 
 def test_a_link_carries_parts_up_and_the_sum_down() -> None:
-    ring = {"ranks": 4, "channels": 2, "protocol": Protocol.LL, "rule": era_of("2.23")}
+    ring = {"ranks": 4, "channels": 2, "protocol": Protocol.LL, "era": era_of("2.23")}
     for sender, receiver, final in (
         (1, 2, (False, True)),
         (2, 1, (True, False)),

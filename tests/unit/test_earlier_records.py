@@ -10,7 +10,7 @@ import pytest
 
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER, FIRST_MISSING_RANGES
-from flowcheck.messages import Fault, JobLearned, Message, Note, StepLost, StepSaved
+from flowcheck.messages import Fault, JobLearned, Message, Note, ShardReady, StepLost, StepSaved
 from flowcheck.stages.chain_events.event_log import (
     Event,
     EventKind,
@@ -26,6 +26,7 @@ from flowcheck.stages.job_state.assumptions import add_assumption, assumptions_o
 from flowcheck.stages.job_state.earlier_run_directories import parse_verdict
 from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Iteration, Step
 
 WHY = COPIES_DIFFER(8)
 EARLIER = EARLIER_SENTENCE("it rained")
@@ -36,6 +37,7 @@ MESSAGES: tuple[Message, ...] = (
     Note(stage="extract", finding=WHY),
     Fault(stage="update", finding=WHY.until_audited()),
 )
+KINDS = {StepLost: "loss", StepSaved: "save", JobLearned: "learned", Note: "note", Fault: "fault"}
 EARLIER_LINES: dict[str, Event] = {
     '{"time":1.5,"type":"Note","stage":"a","sentence":"it rained"}': Event(
         kind=EventKind.NOTE, stage="a", time_ns=1_500_000_000, why=EARLIER
@@ -81,11 +83,25 @@ def test_an_event_comes_back_with_its_finding_and_the_sentence_beside_it(message
     line = line_of(event, message_fields(message))
     assert read_event(line) == event
     fields = json.loads(line)
-    assert fields["type"] == type(message).__name__
+    assert fields["kind"] == KINDS[type(message)]
+    assert not {"type", "event"} & set(fields), "one key says what a line is"
     if event.why is not None:
         assert fields["why"]["sentence"] == str(event.why) == event.detail
     if isinstance(message, Note | Fault):
         assert fields["sentence"] == str(message.finding)
+
+
+def test_a_message_that_has_no_kind_of_its_own_is_named_in_its_line() -> None:
+    message = ShardReady(iteration=Iteration(3), generation=1)
+    fields = json.loads(line_of(event_of(message, job=1, now_ns=5), message_fields(message)))
+    assert (fields["kind"], fields["what"], fields["iteration"]) == ("other", "ShardReady", 3)
+
+
+def test_a_line_of_the_release_before_is_read_with_its_three_names() -> None:
+    lost = b'{"time":1.5,"type":"StepLost","kind":"loss","time_ns":7,"step":4,"count":1}'
+    again = b'{"time":1.5,"event":"restart","kind":"restart","time_ns":7,"stage":"a"}'
+    assert read_event(lost) == Event(kind=EventKind.LOSS, time_ns=7, step=Step(4), count=1)
+    assert read_event(again) == Event(kind=EventKind.RESTART, time_ns=7, stage="a")
 
 
 def test_a_beat_of_an_earlier_version_is_read(tmp_path: Path) -> None:

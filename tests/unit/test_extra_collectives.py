@@ -31,7 +31,7 @@ def job_of(ranks: int, channels: int, rule: NcclEra) -> LearnedJob:
         for sender in (0, ranks - 1)
     )
     return LearnedJob(
-        rule=rule,
+        era=rule,
         communicators=(Communicator(ranks=ranks, channels=channels),),
         edges=edges,
         parameters=(),
@@ -53,7 +53,7 @@ def sent(job: LearnedJob, kind: CollectiveKind, size: int, protocol: Protocol) -
             ranks=own.ranks,
             channels=own.channels,
             protocol=protocol,
-            rule=job.rule,
+            era=job.era,
         )
         for edge in job.edges
     ]

@@ -51,7 +51,7 @@ def job_of(ring: FlowKey, p2p: FlowKey) -> LearnedJob:
         messages=(PointToPoint(channel=0, start_byte=CHUNK_BYTES, data_bytes=total - CHUNK_BYTES),),
     )
     return LearnedJob(
-        rule=NcclEra.V2_19,
+        era=NcclEra.V2_19,
         communicators=(Communicator(ranks=2, channels=1), Communicator(ranks=2, channels=1)),
         edges=(
             Edge(communicator=0, sender=0, flows=(ring,), first_numbers=(3,)),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.findings import failures_page
-from flowcheck.findings.failures_page import PAGE, filled, sections
+from flowcheck.findings.failures_page import FULL_PAGE, PAGE, filled, full_page, quoted, sections
 from flowcheck.findings.finding import Entry, entries
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, LOSS_COUNTERS, VERDICTS
 
@@ -19,7 +19,17 @@ HANDWRITTEN = re.compile(r"`(The watcher [^`…]+)")
 def test_the_page_is_what_the_catalogue_makes() -> None:
     page = PAGE.read_text()
     assert filled(page) == page, "python -m flowcheck.findings.failures_page writes it anew"
+    assert FULL_PAGE.read_text() == full_page(), "and this one"
     assert len(ON_THE_PAGE) >= 37
+
+
+def test_every_entry_that_has_a_remedy_is_on_one_of_the_pages() -> None:
+    frequent, rest = PAGE.read_text(), FULL_PAGE.read_text()
+    for entry in entries().values():
+        if entry.remedy and not entry.code.startswith("test."):
+            rows = (frequent if entry.section else rest).splitlines()
+            said = [row for row in rows if quoted(entry) in row]
+            assert any(row.endswith(f"| {entry.remedy} |") for row in said), entry.code
 
 
 def test_every_section_of_an_entry_is_on_the_page_once() -> None:

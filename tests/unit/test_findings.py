@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowcheck.errors import ConfigError, CoreError, RingError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.refused_settings import AT_LEAST
 from flowcheck.findings.finding import Entry, Finding, entries
 
 LOST = Entry("test.lost", "step {step} lacks {bytes:,} bytes: {why}", remedy="look")
@@ -44,6 +45,7 @@ def test_json_holds_code_arguments_and_sentence_and_gives_them_back() -> None:
         "arguments": {"step": 3, "bytes": 40000, "why": [why, why]},
         "until_audit": False,
         "sentence": "step 3 lacks 40,000 bytes: it rained; it rained",
+        "remedy": "look",
     }
     again = back(finding)
     assert (again, str(again), hash(again)) == (finding, str(finding), hash(finding))
@@ -118,12 +120,12 @@ def test_arguments_are_those_of_the_sentence() -> None:
 
 def test_errors_have_findings() -> None:
     assert StateError(WHY()).finding == WHY() and str(StateError(WHY())) == "it rained"
-    refused = ConfigError("ring.slots", 0, "is at least 2")
+    refused = ConfigError("ring.slots", 0, AT_LEAST(2))
     assert (refused.finding.code, str(refused)) == (
         "setting.refused",
-        "ring.slots = 0: is at least 2",
+        "ring.slots = 0: must be 2 or more",
     )
-    assert refused.finding.arguments["right"] == "is at least 2"
+    assert refused.finding.arguments["right"] == AT_LEAST(2)
     outside = CoreError(28, "no room").finding
     assert (outside.code, outside.arguments["kind"], str(outside)) == (
         "error.text",

@@ -1,10 +1,17 @@
-"""An error of FlowCheck's is raised with a finding of the catalogue, not with English in place."""
+"""An error of FlowCheck's is raised with a finding of the catalogue, not with English in place; a
+time in a finding is a number."""
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from flowcheck.findings.finding import Entry
+
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
+CATALOG = "flowcheck.findings.catalog"
+CATALOG_FILES = sorted((PACKAGE / "findings" / "catalog").glob("[!_]*.py"))
 MESSAGE_AT = {"ConfigError": 2, "CoreError": 1, "RingError": 1, "CaptureError": 1}
 """Which argument holds the fact; of every other error it is the first."""
 BASE = "FlowCheckError"
@@ -144,3 +151,53 @@ def four(path):
     errors = {**errors_of([tree]), "ConfigError": 2, "RingError": 1}
     found = sorted(raised_texts(tree, errors, text_functions()))
     assert found == [6, 7, 8, 9, 10, 11, 12, 19, 25]
+
+
+TIME_NAMES = re.compile(r"(.*_)?(s|ms|ns|seconds)", re.ASCII)
+"""Arguments whose name says that they are times, in which unit."""
+
+
+def times_as_text(tree: ast.Module, times: dict[str, int]) -> Iterator[int]:
+    """Lines on which a finding is made with a time as text. times: {name of the entry: which of
+    its arguments is a time}."""
+    names = texts(tree, set())
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        if name not in times:
+            continue
+        facts = [k.value for k in node.keywords if k.arg and TIME_NAMES.fullmatch(k.arg)]
+        facts += node.args[times[name] : times[name] + 1]
+        if any(is_text(fact, names) for fact in facts):
+            yield node.lineno
+
+
+def test_times_in_findings_are_numbers() -> None:
+    """Each entry of the catalogue that has a time, by the name it is made with."""
+    rooms = [importlib.import_module(f"{CATALOG}.{path.stem}") for path in CATALOG_FILES]
+    times = {
+        name: next(n for n, one in enumerate(entry.names) if TIME_NAMES.fullmatch(one))
+        for room in rooms
+        for name, entry in vars(room).items()
+        if isinstance(entry, Entry) and any(map(TIME_NAMES.fullmatch, entry.names))
+    }
+    assert {"PROGRAM_KILLED", "STEPS_WAITING", "SEARCH_ENDED"} <= set(times)
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line in times_as_text(ast.parse(path.read_text()), times)
+    ]
+    assert found == []
+
+
+def test_a_time_as_text_is_found() -> None:
+    source = """
+LATE(f"{LIMIT_S:g}")
+LATE(LIMIT_S)
+LATE(what, limit_s=f"{LIMIT_S:g}", said="x")
+LATE(what, limit_s=LIMIT_S, said=f"{x}")
+OTHER(f"{LIMIT_S:g}")
+catalog.LATE(str(LIMIT_S))
+"""
+    assert list(times_as_text(ast.parse(source), {"LATE": 0})) == [2, 4, 7]

@@ -37,9 +37,8 @@ from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffe
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
-from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template, write
 from flowcheck.vault.checkpoint_formats.format_registry import FormatOptions
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 
 FACTORY = f"{frozen.__file__}:make"
 STEPS, MORE = 200, 5

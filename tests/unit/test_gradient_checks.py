@@ -16,7 +16,7 @@ def job(dtype: str | None) -> LearnedJob:
         Parameter(sizes=(size,), strides=(1,), element_bytes=4, dtype=dtype) for size in (500, 500)
     )
     return LearnedJob(
-        rule=NcclEra.V2_29,
+        era=NcclEra.V2_29,
         kind=FollowedData.PARAMETERS,
         communicators=(),
         edges=(),

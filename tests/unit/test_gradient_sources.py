@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,17 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from support.chain import Command, wait_until
+from support.chain import flowcheck as command
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Killed
+from support.refused_as import refused_as
 from support.staged import Chain, Heard
 from test_base_command import Trainer
 
 import flowcheck
-from flowcheck.config import job_from
-from flowcheck.errors import LearnError, StateError
+from flowcheck.config import encode_config, job_from
+from flowcheck.errors import ConfigError, LearnError, StateError
 from flowcheck.findings.catalog.gradient_sources import (
     LOG_CHANGED,
     LOG_CLOSED,
@@ -32,11 +36,23 @@ from flowcheck.findings.catalog.gradient_sources import (
     NOT_A_SOURCE_RECORD,
     OTHER_GRADIENTS,
 )
+from flowcheck.findings.catalog.refused_settings import (
+    LEARNED_FOR_LOGS,
+    LOGS_BESIDE_SOURCES,
+    LOGS_OF_ONE_JOB,
+    NO_LOGS,
+)
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.findings.finding import Entry
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
+from flowcheck.ops.lifecycle.shutdown_checkpoint import save_checkpoint
+from flowcheck.ops.trainer_checkpoint.audit_command import template_of
+from flowcheck.ops.trainer_checkpoint.replica_reset import submit_checkpoint
+from flowcheck.ops.watch.state.job_reader import JobReader
 from flowcheck.replica.model_replica import PendingStep, Replica
 from flowcheck.replica.state_file.gradient_log import GradientLog, log_file_space
+from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import read_record
 from flowcheck.stages.job_state.lifecycle_state_machines import ReplicaState
@@ -45,9 +61,12 @@ from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
     LogFileSource,
     write_log_record,
 )
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.replica_update.update_stage import UpdateService
+from flowcheck.stages.run_directory.bounded_log_files import complete_lines
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.step_numbers import Step
 from flowcheck.wire.training_job.learned_job import decode_job
 from flowcheck.wire.training_job.training_spec import decode_spec, encode_spec, spec_of
 
@@ -85,6 +104,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     shutil.copy(chain.run.gradients, folder / "log-0")
     shutil.copy(chain.run.weights, folder / "weights.bin")
     job = decode_job(chain.run.learned_job.read_bytes())
+    shutil.copy(chain.run.learned_job, folder / "job.json")
     (folder / "spec.json").write_bytes(encode_spec(spec_of(job)))
     both.close()
     logs = [folder / "log-1", folder / "log-0"]  # whatever their order
@@ -98,8 +118,8 @@ class Stepped:
     run: RunDir
     heard: Heard
 
-    def service(self) -> UpdateService:
-        service = UpdateService(self.run, job_from(SETTINGS))
+    def service(self, settings: dict[str, Any] = SETTINGS) -> UpdateService:
+        service = UpdateService(self.run, job_from(settings))
         try:
             service.start(self.heard)  # type: ignore[arg-type]
         except Killed:
@@ -309,12 +329,165 @@ def test_what_a_spec_tells_is_what_the_job_tells(recorded: Recorded) -> None:
             decode_spec(wrong)
 
 
-def test_of_the_updater_only_the_sources_know_how_gradients_arrive() -> None:
-    """Two look at a shard that is not the replica's source: of another ring of the training, and
-    for who reads a log from outside."""
-    room = Path(flowcheck.__file__).parent / "stages/replica_update"
-    know = {path.name for path in room.glob("*.py") if "gradient_double_buffer" in path.read_text()}
-    assert know == {"grad_norm_exchange.py", "gradient_logs.py"}
+def test_up_steps_a_replica_from_the_logs_that_a_job_file_names(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'run = "{tmp_path}/run"\ncheckpoint = "{tmp_path}/out"\n'
+        f'learned = "{recorded.folder}/job.json"\n'
+        f"[gradients]\nlogs = {json.dumps([str(log) for log in recorded.logs])}\n"
+        '[optimizer]\nname = "adamw"\nlearning_rate = 1e-3\n'
+    )
+    run = RunDir(tmp_path / "run")
+    with Command("up", job, "--json") as up:
+        wait_until(lambda: complete_lines(run.steps)[JOB.steps - 1 :] != [], 90, "all steps")
+        code, out, err = command("status", "--run", run.root, "--json")
+        assert code == 0, out + err
+        seen = json.loads(out)
+        up.process.send_signal(signal.SIGTERM)
+        result = up.json(60)
+    assert {stage["name"] for stage in seen["stages"]} == {"supervisor", "update"}
+    assert (seen["jobs"][0]["learned"], seen["jobs"][0]["step"]) == (True, JOB.steps)
+    assert result["steps"] == JOB.steps
+    found = flowcheck.load(result["checkpoint"])
+    wanted = trained(JOB.steps, recorded.gradients)
+    for theirs, ours in zip(wanted.parameters, found["model"].values(), strict=True):
+        assert torch.equal(theirs.detach(), ours.reshape(theirs.shape))
+
+
+@pytest.mark.parametrize(
+    ("stated", "key", "right"),
+    [
+        ({"gradients": {"logs": ["a"]}, "learned": "j"}, "gradients", LOGS_BESIDE_SOURCES),
+        ({"source": [], "gradients": {"logs": []}, "learned": "j"}, "gradients.logs", NO_LOGS),
+        ({"source": [], "gradients": {"logs": ["a"]}}, "learned", LEARNED_FOR_LOGS),
+        (
+            {"source": [], "gradients": {"logs": ["a"]}, "learned": "j", "jobs": 2},
+            "gradients",
+            LOGS_OF_ONE_JOB,
+        ),
+    ],
+)
+def test_gradient_logs_stand_alone_in_a_job_file(
+    stated: dict[str, Any], key: str, right: Entry
+) -> None:
+    with refused_as(right, kind=ConfigError) as refused:
+        job_from(SETTINGS | stated)
+    assert isinstance(refused.value, ConfigError) and refused.value.key == key
+
+
+def test_only_the_extractor_and_the_sources_know_how_gradients_arrive() -> None:
+    """And the estimate of memory, which counts the shard's generations."""
+    package = Path(flowcheck.__file__).parent
+    know = {
+        str(path.relative_to(package).parent)
+        for path in package.rglob("*.py")
+        if "gradient_double_buffer" in path.read_text()
+    }
+    own = {"plane/extraction", "stages/extraction", "ops/planning"}
+    assert know == own | {"stages/replica_update/gradient_sources"}
+
+
+def follow_to(made: Stepped, step: int, settings: dict[str, Any] = SETTINGS) -> UpdateService:
+    """An updater of a run with a job file, after this step."""
+    made.run.config.write_bytes(encode_config(job_from(settings)))
+    service = made.service(settings)
+    while not made.lines() or made.lines()[-1]["step"] < step:
+        assert service.work() == 1
+    return service
+
+
+def test_progress_is_seen_without_a_change_of_anything(
+    recorded: Recorded, stepped: Callable[..., Stepped]
+) -> None:
+    made, size = stepped(recorded.logs), recorded.gradients[0].nbytes
+    made.run.config.write_bytes(encode_config(job_from(SETTINGS)))
+    first = source_progress(made.run)
+    assert first is not None and not (made.run.memory / "released").exists()
+    assert (first.applied_iteration, first.complete, first.gradient_bytes) == (0, JOB.steps, size)
+    assert first.next_is_complete and first.lost_iteration is None
+    service = follow_to(made, 2)
+    after = source_progress(made.run)
+    service.stop()
+    assert after is not None
+    assert (after.applied_iteration, after.complete) == (2, JOB.steps - 2)
+    made.drive()
+    last = source_progress(made.run)
+    assert last is not None
+    assert (last.applied_iteration, last.complete, last.next_is_complete) == (JOB.steps, 0, False)
+
+
+@pytest.mark.parametrize("kind", ["gap", "closed"])
+def test_a_step_that_no_log_has_is_lost_to_who_looks(
+    kind: str, recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    spoilt(kind, tmp_path / "peer", recorded.gradients)
+    made = stepped([tmp_path / "peer"])
+    service = follow_to(made, 2)
+    service.stop()
+    found = source_progress(made.run)
+    assert found is not None and (found.lost_iteration, found.next_is_complete) == (3, False)
+
+
+def trained(steps: int, gradients: list[np.ndarray]) -> Trainer:
+    trainer = Trainer()
+    for gradient in gradients[:steps]:
+        trainer.step(gradient)
+    return trainer
+
+
+def test_a_run_without_connections_is_saved_at_its_end_and_while_it_runs(
+    recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    made = stepped(recorded.logs)
+    service = follow_to(made, 3)
+    with ReplicaSteps(made.run, None).hold(Step(2)) as pinned:
+        (tmp_path / "pinned").mkdir()
+        pinned.write(tmp_path / "pinned")
+    service.stop()
+    kept = save_checkpoint(job_from(SETTINGS), made.run, tmp_path / "kept")
+    assert kept is not None
+    spec = decode_spec(recorded.spec.read_bytes())
+    assert spec.evidence
+    for folder, step in ((tmp_path / "pinned", 2), (kept, 3)):
+        found = flowcheck.load(folder)
+        wanted = trained(step, recorded.gradients)
+        assert found["step"] == step
+        for theirs, ours in zip(wanted.parameters, found["model"].values(), strict=True):
+            assert torch.equal(theirs.detach(), ours.reshape(theirs.shape))
+        assert json.loads((folder / "manifest.json").read_bytes())["evidence"]
+
+
+def test_a_run_without_connections_takes_a_checkpoint_of_the_trainer(
+    recorded: Recorded, stepped: Callable[..., Stepped], tmp_path: Path
+) -> None:
+    made = stepped(recorded.logs)
+    service = follow_to(made, 4, SETTINGS | {"gradient_log": {"taken_steps": 4}})
+    trainer = trained(3, recorded.gradients)
+    with torch.no_grad():
+        trainer.parameters[0].mul_(1.5)
+    file = trainer.save(tmp_path / "step-3.pt", 3)
+    submit_checkpoint(made.run, template_of(made.run, file), file)
+    wanted = [trainer.step(gradient) for gradient in recorded.gradients[3:]]
+    while service.work():
+        pass
+    service.stop()
+    lines = {line["step"]: line["parameters_sha256"] for line in made.lines()}
+    assert [lines[step] for step in range(4, JOB.steps + 1)] == wanted
+
+
+def test_a_run_without_connections_is_shown_as_known(
+    recorded: Recorded, stepped: Callable[..., Stepped]
+) -> None:
+    made = stepped(recorded.logs)
+    service = follow_to(made, 2)
+    state = JobReader(made.run, 1, "job").read(job_from(SETTINGS), 1, 0)
+    service.stop()
+    assert state.learned and (state.step, state.lag_steps) == (2, JOB.steps - 2)
+    assert (state.follows, state.awaits_base) == ("gradients", False)
+    assert state.gradient_bytes == recorded.gradients[0].nbytes
+    assert (state.addresses, state.diagram, state.under_way) == ((), (), None)
 
 
 def test_each_kind_of_source_is_in_the_table_of_the_page() -> None:

@@ -23,13 +23,20 @@ from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.extraction.extract_stage import ExtractService
-from flowcheck.stages.job_learning import job_learner, learning_status, stream_reading
+from flowcheck.stages.job_learning import (
+    job_learner,
+    learning_status,
+    reading_process,
+    stream_reading,
+)
 from flowcheck.stages.job_learning.job_learner import JobLearner
 from flowcheck.stages.job_learning.learning_status import LearningStatus, unlearned_reasons
 from flowcheck.stages.run_directory.process_liveness import process_identity
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.learn import Reading
+from flowcheck.wire.learn.reading import Awaited
+from flowcheck.wire.traffic.observed_messages import FlowKey
 
 LIMIT_S = 10.0
 
@@ -168,6 +175,37 @@ def test_what_came_is_read_once_more_when_nothing_comes_and_says_so_meanwhile(
     assert run.unread.exists()
     mine.forget()
     assert not run.unread.exists()
+
+
+def test_what_a_reading_awaits_is_read_when_it_has_begun_and_hardly_before(
+    slow: Slow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = (FlowKey(source="a", destination="b", dest_qp=qp) for qp in (1, 2))
+
+    def awaiting(seen: object, flows: object, terms: object) -> stream_reading.ReadingOutcome:
+        awaited = Awaited(flows=((own, 5),))
+        return stream_reading.ReadingOutcome(why_not=(EARLY,), awaited=awaited)
+
+    def reads(of_own: int, of_others: int) -> bool:
+        """Whether so many messages, the last one not whole yet, make it read."""
+        dtype = np.dtype([("message", [("flow", np.int64)]), ("state", np.uint8)])
+        records = np.zeros(of_own + of_others, dtype)
+        records["message"]["flow"][of_own:] = 1
+        records["state"] = 1
+        whole = SimpleNamespace(completions=of_own + of_others - 1, records=lambda: records)
+        extractor: Any = SimpleNamespace(staging=whole, keys=lambda: [own, other])
+        before = mine._read_at
+        mine.learn([extractor], at_once=False, wait_s=LIMIT_S)
+        return mine._read_at != before
+
+    monkeypatch.setattr(reading_process, "read_job", awaiting)
+    mine = JobLearner(RunDir(tmp_path), clock=lambda: 100.0)
+    assert reads(2, 8)
+    assert not reads(2, 12), "half as many again tell nothing"
+    assert not reads(4, 12)
+    assert reads(5, 12), "it has begun"
+    assert not reads(4, 26)
+    assert reads(4, 30), "twice as many and it did not come"
 
 
 def test_the_release_the_job_file_states_reaches_the_reading(slow: Slow, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_bytes_of_any_links_are_those_of_their_chunks(
             ranks=ranks,
             channels=2,
             protocol=protocol,
-            rule=rule,
+            era=rule,
         )
         for sender in range(ranks)
     ]

@@ -42,7 +42,7 @@ def stated(**model: object) -> JobConfig:
 def learned(element_bytes: int) -> LearnedJob:
     shapes = ((3, 5), (7,))
     return LearnedJob(
-        rule=NcclEra.V2_19, communicators=(Communicator(ranks=2, channels=1),),
+        era=NcclEra.V2_19, communicators=(Communicator(ranks=2, channels=1),),
         edges=(), first_buckets=(), buckets=(), first=(), each=(),
         parameters=(
             Parameter(sizes=shapes[0], strides=(5, 1), element_bytes=element_bytes),

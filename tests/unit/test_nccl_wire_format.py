@@ -58,7 +58,7 @@ def test_one_entry_tells_its_layout_and_fields(layout: CtsLayout) -> None:
     assert cts is not None
     assert (cts.layout, *cts.indices, *cts.tags, *cts.receives) == (layout, 41, 3, 1)
     assert (*cts.addresses, *cts.capacities_bytes) == (0x7F00_0021_0000, 65_536)
-    assert cts.rkeys[0] == 0x2001EF
+    assert cts.rkeys[0][0] == 0x2001EF
 
 
 def test_the_oldest_layout_counts_from_zero() -> None:
@@ -75,7 +75,7 @@ def test_the_oldest_layout_counts_from_zero() -> None:
     )
     cts = recognised([raw])
     assert cts is not None
-    assert (cts.layout, *cts.indices, *cts.rkeys) == (CtsLayout.V2_10, 7, 0x2001EF)
+    assert (cts.layout, *cts.indices, cts.rkeys.tolist()) == (CtsLayout.V2_10, 7, [[0x2001EF]])
 
 
 @pytest.mark.parametrize("layout", list(OFFSETS))

@@ -51,7 +51,7 @@ def test_sizes_leave_just_the_ranks_that_would_send_the_same(protocol: Protocol)
                 ranks=ranks,  # noqa: B023
                 channels=1,
                 protocol=protocol,
-                rule=rule,  # noqa: B023
+                era=rule,  # noqa: B023
             )[0]
 
         sent = of(draw.randrange(ranks))

@@ -61,7 +61,7 @@ def test_each_channel_has_the_schedule_of_its_own_writer(
             ranks=8,
             channels=3,
             protocol=protocol,
-            rule=NcclEra.V2_29,
+            era=NcclEra.V2_29,
         )
 
     assert of((3, 1, 7)) == tuple(of(sender)[c] for c, sender in enumerate((3, 1, 7)))

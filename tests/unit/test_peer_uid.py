@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from flowcheck.vault.http_support.peer_uid import owner_of_peer
+from flowcheck.vault.http_support.bounded_http_server import owner_of_peer
 
 SOMEBODY = 61180
 CLIENT = 'exec 3<>"/dev/tcp/$0/$1"; read -r'

@@ -34,7 +34,7 @@ from flowcheck.wire.training_job.learned_job import (
 
 SIZES = ((5, 7), (3,), (), (40, 9), (11,))
 BUCKETS = ((4, 3), (2, 0, 1))
-RING = {"ranks": 3, "channels": 2, "protocol": Protocol.LL, "rule": NcclEra.V2_29}
+RING = {"ranks": 3, "channels": 2, "protocol": Protocol.LL, "era": NcclEra.V2_29}
 
 
 def flow(number: int) -> FlowKey:
@@ -61,7 +61,7 @@ def job(**changes: Any) -> LearnedJob:
         communicator=0, protocol=Protocol.LL, role=Role.IGNORED, kind=CollectiveKind.BROADCAST
     )
     plan = {
-        "rule": NcclEra.V2_29,
+        "era": NcclEra.V2_29,
         "communicators": (Communicator(ranks=3, channels=2),),
         "edges": (
             Edge(communicator=0, sender=0, flows=(flow(10), flow(11)), first_numbers=(4, 5)),
@@ -192,7 +192,7 @@ def test_captured_job_is_complete_with_its_point_to_point_send(truth: Path) -> N
     )
     reduce_all = reduce_of(0, 5000)
     learned = LearnedJob(
-        rule=NcclEra.V2_19,
+        era=NcclEra.V2_19,
         communicators=(Communicator(ranks=2, channels=1), Communicator(ranks=2, channels=1)),
         edges=(
             Edge(communicator=0, sender=0, flows=(flow(1),), first_numbers=(3,)),

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
-from flowcheck.ops.lifecycle import chain_runner, up_command
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import job_file_memory as plan_job
+from flowcheck.ops.lifecycle import up_command
 
 NET = """
 import torch
@@ -63,6 +64,10 @@ def test_a_job_file_is_planned_with_its_copies_readers_and_what_is_free(
     assert parts["optimizer states"] == states
     assert parts["the step being made"] == parts["a step that is saved"] == weights + states
     assert told["bytes"] == sum(parts.values())
+    codes = {part["part"]: part["bytes"] for part in told["parts"]}
+    assert (codes["optimizer_states"], codes["saved_step"]) == (states, weights + states)
+    assert len(codes) == len(parts), "a code for each line"
+    assert told["advice"] == []
     assert told["staging_bytes"] == 2 * weights
     kept = json.loads(planned(tmp_path, 2 * (weights + states))[1])
     named = {part["what"]: part["bytes"] for part in kept["parts"]}
@@ -83,13 +88,13 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
     net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 3))
     weights = sum(p.nbytes for p in net.parameters())
     parts = {part["what"]: part["bytes"] for part in told["parts"]}
-    assert parts["gradients of taken steps"] >= 2 * 3 * weights
+    assert parts["gradients of applied steps"] >= 2 * 3 * weights
     assert "gradient log" not in parts
     monkeypatch.setattr(plan_job, "huge_bytes_free", lambda: 0)
     monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
     monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
     with pytest.raises(
-        ConfigError, match=r"gradients of taken steps [0-9,]+ .*are free"
+        ConfigError, match=r"gradients of applied steps [0-9,]+ .*are free"
     ) as refused:
         up_command.up(tmp_path / "job.toml", None, as_json=True)
     assert f"= {told['bytes']:,} bytes are needed, and {told['bytes'] - 1:,} are free" in str(
@@ -98,6 +103,11 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
     assert not (tmp_path / "run").exists()
 
 
+BUFFERED = """
+import torch
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+"""
 COUNTED = """
 from pathlib import Path
 def make():
@@ -118,7 +128,7 @@ def test_a_model_is_made_once_for_all_that_a_start_asks_of_it(tmp_path: Path, lo
     job = tmp_path / "job.toml"
     text = JOB.format(tmp_path, 0).replace("[replica]", "[replica]\njoins = true")
     job.write_text(text + stated.format(tmp_path, tmp_path))
-    config = chain_runner.job_to_run(job)
+    config = job_to_run(job)
     (expected,) = expected_buckets_of_jobs(config)
     plan_job.check_memory_fits(config)
     assert (tmp_path / "net.made").read_text() == "m"
@@ -132,5 +142,43 @@ def test_a_staging_that_cannot_hold_an_iteration_is_told_before_it_is_full(tmp_p
     job.write_text(settings + "[staging]\nsize_bytes = 33000000\n")
     told = " ".join(CliRunner().invoke(app, ["plan", str(job)]).stdout.split())
     assert "staging.size_bytes = 33,000,000 is less than start-up and one iteration" in told
+    account = json.loads(CliRunner().invoke(app, ["plan", str(job), "--json"]).stdout)
+    (advice,) = account["advice"]
+    assert advice["code"] == "memory.staging_below_iteration"
+    stated = {"stated": 33_000_000, "needed": account["staging_bytes"]}
+    assert advice["arguments"].items() >= stated.items()
     job.write_text(settings + "[staging]\nsize_bytes = 35000000\n")
     assert "staging.size_bytes" not in CliRunner().invoke(app, ["plan", str(job)]).stdout
+
+
+def test_each_collective_of_a_plan_has_a_role_and_the_words_for_it(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(BUFFERED)
+    model = f"{tmp_path}/net.py:make"
+    done = CliRunner().invoke(app, ["plan", model, "--world", "2", "--static-graph", "--json"])
+    told = json.loads(done.stdout)
+    parts = (told["start_up"], *told["first"], told["each"])
+    named = {
+        (one["planned"]["role"], one["planned"]["bucket"], one["planned"]["what"])
+        for part in parts
+        for one in part
+    }
+    assert named == {
+        ("parameter_count", None, "parameter count"),
+        ("parameter_shapes", None, "parameter shapes"),
+        ("initial_weights", None, "initial weights"),
+        ("buffers", None, "buffers"),
+        ("used_parameters", None, "map of used parameters"),
+        ("bucket_order", None, "bucket order"),
+        ("bucket_sizes", None, "bucket sizes"),
+        ("bucket", 0, "bucket 0"),
+    }
+    lines = {(one["part"], one["what"]) for one in told["memory"]["parts"]}
+    assert lines == {
+        ("parameters", "parameters"),
+        ("optimizer_states", "optimizer states"),
+        ("step_in_progress", "the step being made"),
+        ("earlier_steps", "earlier steps"),
+        ("gradients", "gradients"),
+        ("staging", "staging"),
+        ("rings", "rings"),
+    }

@@ -9,14 +9,16 @@ from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning.ddp_collectives import PlannedCollective
+from flowcheck.ops.planning.ddp_collectives import CollectiveRole, PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 
 
 def own(size: int) -> PlannedCollective:
     """A metric of the script's."""
-    return PlannedCollective(kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="metric")
+    return PlannedCollective(
+        kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
+    )
 
 
 @pytest.mark.parametrize("protocol", Protocol)
@@ -35,7 +37,10 @@ def test_port_of_a_node_of_several_gpus_carries_what_its_last_one_sends() -> Non
     """Ring index 4 to 7 of 8: what rank 0 broadcasts comes in, and goes no further than there."""
     wire = MirroredPort(ranks=8, gpus=4, ring_index=4, protocol=Protocol.SIMPLE)
     told = PlannedCollective(
-        kind=CollectiveKind.BROADCAST, work_bytes=4096, what="weights", element_bytes=1
+        kind=CollectiveKind.BROADCAST,
+        work_bytes=4096,
+        role=CollectiveRole.INITIAL_WEIGHTS,
+        element_bytes=1,
     )
     assert (
         traffic_of_collective(told, wire).out.bytes,
@@ -53,9 +58,12 @@ def test_port_of_a_node_of_several_gpus_carries_what_its_last_one_sends() -> Non
 def test_the_worked_example_of_the_wire_format() -> None:
     """25 MiB of float32 on 4 ranks and 2 channels: 24 messages and 2 loops a channel."""
     planned = PlannedCollective(
-        kind=CollectiveKind.ALL_REDUCE, work_bytes=25 << 20, what="bucket 0", element_bytes=4
+        kind=CollectiveKind.ALL_REDUCE,
+        work_bytes=25 << 20,
+        role=CollectiveRole.BUCKET,
+        element_bytes=4,
     )
-    wire = MirroredPort(ranks=4, channels=2, protocol=Protocol.SIMPLE, rule=NcclEra.V2_29)
+    wire = MirroredPort(ranks=4, channels=2, protocol=Protocol.SIMPLE, era=NcclEra.V2_29)
     cost = traffic_of_collective(planned, wire)
     assert (cost.channels, cost.loops, cost.slices) == (2, 2, 2)
     assert (cost.out.messages, cost.out.bytes) == (48, 39_321_600)

@@ -18,7 +18,12 @@ from flowcheck.findings.catalog.plan_differences import (
     OWN_COLLECTIVE_AS_MAP,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
+from flowcheck.ops.planning.ddp_collectives import (
+    CollectiveRole,
+    DdpOptions,
+    PlannedCollective,
+    ddp_traffic,
+)
 from flowcheck.ops.planning.memory_estimate import estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult, ExpectedWire, check
@@ -84,7 +89,9 @@ def collective(
 
 def own(size: int) -> PlannedCollective:
     """A metric of the script's."""
-    return PlannedCollective(kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="metric")
+    return PlannedCollective(
+        kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
+    )
 
 
 def all_of(iterations: int, options: DdpOptions = OPTIONS) -> list[PlannedCollective]:
@@ -105,7 +112,7 @@ def difference(found: CheckResult) -> Finding:
 @pytest.mark.parametrize("protocol", Protocol)
 def test_a_capture_of_the_plan_is_as_planned(protocol: Protocol) -> None:
     found = held(all_of(5), protocol=protocol)
-    assert (found.difference, found.iterations, found.beside) == (None, 5, ())
+    assert (found.difference, found.iterations, found.own_collectives) == (None, 5, ())
 
 
 def test_what_the_script_itself_reduces_is_told_apart() -> None:
@@ -117,7 +124,7 @@ def test_what_the_script_itself_reduces_is_told_apart() -> None:
     planned.insert(len(planned) - 1, own(bucket.work_bytes + 800))
     found = held([own(1), *planned, own(1)])
     assert (found.difference, found.iterations) == (None, 5)
-    assert sum(times for _, times in found.beside) == 4
+    assert sum(times for _, times in found.own_collectives) == 4
 
 
 def test_a_second_communicator_is_left_alone() -> None:
@@ -173,7 +180,7 @@ def test_a_job_is_as_planned_with_its_own_settings_alone(planned: str, made: str
 
 def test_a_map_of_used_parameters_is_named_as_what_it_may_be() -> None:
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, captured(all_of(6, WAYS["static"])))
-    assert any(what.of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.beside)
+    assert any(what.of(OWN_COLLECTIVE_AS_MAP) for what, _ in found.own_collectives)
 
 
 def test_no_all_reduce_is_a_difference() -> None:
@@ -182,7 +189,7 @@ def test_no_all_reduce_is_a_difference() -> None:
 
 def test_what_the_bucket_plan_says_is_compared_where_it_was_seen() -> None:
     planned = all_of(3)
-    at = next(n for n, one in enumerate(planned) if one.what == "bucket order")
+    at = next(n for n, one in enumerate(planned) if one.role is CollectiveRole.BUCKET_ORDER)
     seen = captured(planned)
     seen[at].result[0] ^= 1
     found = check(ddp_traffic(MODEL, OPTIONS), STATED, seen)

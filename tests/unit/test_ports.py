@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.port_layouts import DATA, SIXTEEN, choose, layout, shown, words
 
@@ -14,8 +15,10 @@ from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.mirrored_ports import SEVERAL_CABLES
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.mirror_coverage import AllReduceShape, coverage_of
-from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
+from flowcheck.ops.mirror_ports.cluster_layout.nic_cabling import nic_cabling
+from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan, PortsRequest, make_mirror_plan
 from flowcheck.ops.mirror_ports.ports_report import as_dict
+from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import estimate_load
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.learn import read_stream
@@ -136,6 +139,33 @@ def test_a_tree_needs_both_directions_of_a_port(tmp_path: Path) -> None:
     assert words(found) == ["Ethernet1:rx", "Ethernet1:tx"]
     with pytest.raises(ConfigError, match="trees are supported from 3 to 16 ranks"):
         choose(tmp_path, layout(nodes=2, algorithm="tree"))
+
+
+def mean_gbps(found: MirrorPlan) -> dict[str, float]:
+    """{port:direction: Gb/s} of every port, whether or not it was chosen."""
+    every = dict.fromkeys(pair for tap in found.sought.taps for pair in tap.pairs)
+    choice = msgspec.structs.replace(found.choice, placed=tuple((pair, 0) for pair in every))
+    plugs = nic_cabling(found.topology, None)
+    need = estimate_load(found.topology, found.rings, plugs, found.monitors, choice)
+    return {f"{p.port}:{p.direction}": flow.mean_gbps or 0 for p, flow in need.pairs.items()}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "times"),
+    [("ring", (1.5, 1.5, 1.5, 1.5)), ("tree", (1, 2, 2, 1)), ("both", (1.5, 2, 2, 1.5))],
+)
+def test_what_a_port_carries_is_by_the_algorithm(
+    tmp_path: Path, algorithm: str, times: tuple[float, ...]
+) -> None:
+    """A gradient of 1 Gbit in a second. By hand: a ring of four sends 2 * 3/4 of it from each node.
+    Of the trees (NCCL src/graph/trees.cc) the first links 1-2, 3-2 and 2-0, the second, its mirror,
+    2-1, 0-1 and 1-3, each for half of the gradient in both directions."""
+    traffic = {"gradient_bytes": 125_000_000, "step_s": 1}
+    found = choose(tmp_path, layout(algorithm=algorithm, channels=2, traffic=traffic))
+    carried = mean_gbps(found)
+    for port, wanted in enumerate(times, 1):
+        for direction in ("rx", "tx"):
+            assert wanted < carried[f"Ethernet{port}:{direction}"] < wanted * 1.03
 
 
 def test_sixteen_nodes_of_eight_rails(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_stated_release_the_frames_contradict_changes_nothing_but_is_told(
 ) -> None:
     tape = captured(tmp_path, grants=True)
     read = read_stream(tape.flows, tape.messages, release=era_of("2.29"))
-    assert read.job is not None and read.job.rule is era_of("2.20")
+    assert read.job is not None and read.job.era is era_of("2.20")
     assert RELEASE_CONTRADICTED(">=2.29") in read.job.evidence
 
 

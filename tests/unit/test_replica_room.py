@@ -68,7 +68,7 @@ def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp
     [
         (2600, 0, 0, r"a copy of a step that is saved, 1,\d+ bytes, and a copy .* served"),
         (10**6, 0, 0, None),
-        (10**5, 0, 50, "of gradients of taken steps"),
+        (10**5, 0, 50, "of gradients of applied steps"),
         (5200, 2600, 0, None),  # a step to spare is read in place
     ],
 )

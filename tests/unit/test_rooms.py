@@ -5,9 +5,18 @@ import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
-OUTSIDE = ("untrusted_paths", "private_files", "step_numbers", "findings", "closing_context")
-"""Of names and files that others made: below every room but what is pure."""
+OUTSIDE = (
+    "untrusted_paths",
+    "private_files",
+    "step_numbers",
+    "findings",
+    "closing_context",
+    "foreign_messages",
+)
+"""Of names, files and texts that others made: below every room but what is pure."""
 MAY_IMPORT = {
     "findings": {"findings"},
     "optimizer_rules": {"optimizer_rules", "findings", "_core"},
@@ -166,13 +175,39 @@ def test_a_base_name_stands_once_in_the_package() -> None:
     assert [paths for paths in where.values() if len(paths) > 1] == []
 
 
-def test_rooms_of_the_stages_import_one_another_one_way_only() -> None:
-    stages, uses = PACKAGE / "stages", dict[str, set[str]]()
-    for path in stages.rglob("*.py"):
-        own = path.relative_to(stages).with_suffix("").parts[0]
+def uses_in(room: Path, dotted: str) -> dict[str, set[str]]:
+    """{part of the room: other parts of it that its files import, also inside functions}; a part is
+    a folder or a module. dotted: the room's name in imports."""
+    parts = {path.stem for path in room.glob("*.py")} | {
+        path.name for path in room.iterdir() if path.is_dir()
+    }
+    uses: dict[str, set[str]] = {}
+    for path in room.rglob("*.py"):
+        own = path.relative_to(room).with_suffix("").parts[0]
         for name in imports(path):
-            parts = name.split(".")
-            if parts[:2] == ["flowcheck", "stages"] and len(parts) > 2 and parts[2] != own:
-                uses.setdefault(own, set()).add(parts[2])
+            part = name.removeprefix(f"{dotted}.").split(".")[0]
+            if name.startswith(f"{dotted}.") and part in parts - {own}:
+                uses.setdefault(own, set()).add(part)
+    return uses
+
+
+@pytest.mark.parametrize("room", ["ops", "vault", "replica", "plane", "wire", "stages"])
+def test_parts_of_a_room_import_one_another_one_way_only(room: str) -> None:
+    graphlib.TopologicalSorter(uses_in(PACKAGE / room, f"flowcheck.{room}")).prepare()
+
+
+def test_the_order_of_the_stages_is_the_one_that_their_page_tells() -> None:
+    uses = uses_in(PACKAGE / "stages", "flowcheck.stages")
     order = [*graphlib.TopologicalSorter(uses).static_order()]
     assert order.index("run_directory") < order.index("job_state") < order.index("supervisor")
+
+
+def test_a_cycle_between_parts_of_a_room_is_found(tmp_path: Path) -> None:
+    for part, line in (("one", "import flowcheck.made.two.file"), ("two", "")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "file.py").write_text(line)
+    graphlib.TopologicalSorter(uses_in(tmp_path, "flowcheck.made")).prepare()
+    late = "def later() -> None:\n    from flowcheck.made import one\n"
+    (tmp_path / "two/other.py").write_text(late)
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(uses_in(tmp_path, "flowcheck.made")).prepare()

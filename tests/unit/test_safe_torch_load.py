@@ -16,7 +16,7 @@ from support.refused_as import refused_as
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.finding import Entry
 from flowcheck.replica.param_layout import Layout
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 
 OLD = {"_use_new_zipfile_serialization": False}
 

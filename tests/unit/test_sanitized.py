@@ -35,6 +35,8 @@ def test_steps_and_scattered_bytes_read_and_write_only_what_is_their_own(build: 
     passes(build, ["tests/property/test_scatter.py", *steps, "-k", "not torchs_own"])
 
 
-def test_what_is_poured_into_files_is_read_and_written_within_its_blocks(build: Path) -> None:
+def test_what_is_written_directly_into_files_is_read_and_written_within_its_blocks(
+    build: Path,
+) -> None:
     files = ["tests/unit/test_direct_io_stress.py", "tests/unit/test_direct_io.py"]
     passes(build, [*files, "tests/property/test_sha256.py"])

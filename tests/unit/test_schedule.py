@@ -23,7 +23,7 @@ from flowcheck.wire.collectives.tensor_size_fit import (
     totals_fitting,
 )
 
-LAB = {"ranks": 2, "protocol": Protocol.LL, "rule": NcclEra.V2_19}
+LAB = {"ranks": 2, "protocol": Protocol.LL, "era": NcclEra.V2_19}
 
 
 def sizes(schedule: object) -> list[list[int]]:
@@ -76,7 +76,7 @@ def test_captured_all_reduce_over_one_channel(elements: int, due: list[int]) -> 
 
 
 def test_worked_simple_example_has_its_slices_steps_and_sides() -> None:
-    ring = {"ranks": 2, "channels": 2, "protocol": Protocol.SIMPLE, "rule": NcclEra.V2_29}
+    ring = {"ranks": 2, "channels": 2, "protocol": Protocol.SIMPLE, "era": NcclEra.V2_29}
     schedule = all_reduce(4_000_012, sender=1, **ring)
     assert sizes(schedule)[0] == [503_808] * 4
     assert sizes(schedule)[1][2:] == [496_192, 496_188]
@@ -93,19 +93,19 @@ def test_worked_simple_example_has_its_slices_steps_and_sides() -> None:
     ],
 )
 def test_ten_elements_make_short_and_empty_messages(protocol: Protocol, due: list[int]) -> None:
-    ring = {"ranks": 4, "channels": 1, "protocol": protocol, "rule": NcclEra.V2_29}
+    ring = {"ranks": 4, "channels": 1, "protocol": protocol, "era": NcclEra.V2_29}
     assert sizes(all_reduce(40, sender=3, **ring)) == [due]
 
 
 def test_uneven_simple_slices_of_a_large_chunk() -> None:
-    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.SIMPLE, "rule": NcclEra.V2_29}
+    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.SIMPLE, "era": NcclEra.V2_29}
     (sends,) = all_reduce(1_000_003 * 4, sender=0, **ring)
     assert [s.wire_bytes for s in sends[:2]] == [125_008 * 4, 124_983 * 4]
     assert [s.wire_bytes for s in sends[2:4]] == [500_032, 499_984]
 
 
 def test_broadcast_ends_before_the_root_and_gather_starts_with_the_own_block() -> None:
-    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.LL, "rule": NcclEra.V2_29}
+    ring = {"ranks": 4, "channels": 1, "protocol": Protocol.LL, "era": NcclEra.V2_29}
     assert broadcast(100, sender=1, root=2, **ring) == ((),)
     assert sizes(broadcast(100, sender=2, root=2, **ring)) == [[208]]
     (gather,) = all_gather(8, sender=2, order=[0, 2, 1, 3], **ring)

@@ -25,6 +25,10 @@ def test_nothing_of_the_package_reads_a_sentence(checker: ModuleType) -> None:
     assert checker.check() == []
 
 
+TRYING = "def f():\n    try: g()\n    except OSError as error:\n        "
+FOREIGN = "from flowcheck.foreign_messages import GONE\n"
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
     [
@@ -37,6 +41,22 @@ def test_nothing_of_the_package_reads_a_sentence(checker: ModuleType) -> None:
         ("class Line:\n    why: str = ''", "stores"),
         ("class Line:\n    assumed: tuple[str, ...]", "stores"),
         ("class Line:\n    why: Finding | None\n    name: str", ""),
+        ('LOST, KEPT = "the step was lost", "it"\ndef f(why): return why == LOST', "compares"),
+        ('WORDS = ("ok", "it was never seen")\ndef f(why): return why in WORDS', "compares"),
+        ('A = "the step was lost"\nB, C = A, 1\ndef f(why): return why == B', "compares"),
+        ('class W:\n    OF = "the step was lost"\ndef f(why): return why == W.OF', "compares"),
+        ("import lost\nfrom lost import Says\ndef f(why): return why == Says.NO", "compares"),
+        ('class W(StrEnum):\n    OF = "the step was lost"\ndef f(why): return why is W.OF', ""),
+        (TRYING + "return 'Forbidden' in str(error)", "error"),
+        (TRYING + "return str(error).startswith('Forbidden')", "error"),
+        (TRYING + "told = f'{error}'.lower()\n        return any(x in told for x in ALL)", "error"),
+        (TRYING + "return re.search('no (x)', str(error))", "error"),
+        ("def f(error: OSError): return OWN.search(str(error))", "error"),
+        ("def f(error: OSError): return 'x' in str(error.__cause__)", "error"),
+        (FOREIGN + TRYING + "return str(error).startswith(GONE)", ""),
+        (FOREIGN + TRYING + "return GONE.search(str(error))", ""),
+        (TRYING + "return ' '.join(str(error).split())[:300]", ""),
+        (TRYING + "return error.errno == 28 or 'x' in error.codes", ""),
         ('def f(how): return how == "exact" or how in ("a", "b c")', ""),
         ('def f(path): return path.startswith("/sys/bus of the kernel")', ""),
     ],
@@ -46,7 +66,9 @@ def test_a_sentence_that_logic_reads_is_found(
 ) -> None:
     package = tmp_path / "package"
     package.mkdir()
-    (package / "lost.py").write_text('WHY = "it was never seen"\n')
+    (package / "lost.py").write_text(
+        'WHY = "it was never seen"\nclass Says:\n    NO = "it was never seen"\n'
+    )
     (package / "one.py").write_text(source.replace("from lost", "from package.lost"))
     told = [line for line in checker.check(package) if "/one.py" in line]
     assert (len(told), found in "".join(told)) == (bool(found), True)

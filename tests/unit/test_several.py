@@ -9,7 +9,8 @@ import pytest
 from flowcheck.config import JobConfig, load_job
 from flowcheck.errors import ConfigError
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.lifecycle.chain_runner import create, job_to_run
+from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.stages.job_learning.remembered_job import may_join
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 

@@ -18,8 +18,8 @@ from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.model_layout import layout_of
 from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 from flowcheck.vault.trainer_checkpoint import template_fill
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
 from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter
@@ -176,7 +176,7 @@ def test_checkpoint_restore_and_audit_keep_every_dtype(tmp_path: Path) -> None:
 def learned(*sizes: int) -> LearnedJob:
     parameters = tuple(Parameter(sizes=(3,), strides=(1,), element_bytes=size) for size in sizes)
     return LearnedJob(
-        rule=NcclEra.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
+        era=NcclEra.V2_19, communicators=(), edges=(), first_buckets=(), buckets=(), first=(),
         each=(), parameters=parameters,
     )  # fmt: skip
 

@@ -61,18 +61,22 @@ PACKAGE = Path(stage_table.__file__).resolve().parents[1]
 KNOWS_NO_STAGE = (
     "stages/supervisor",
     "stages/run_directory",
+    "stages/chain_events",
+    "stages/privilege",
+    "ops/job_setup",
     "ops/watch",
     "ops/lifecycle",
     "ops/trainer_checkpoint",
 )
 OTHER_MEANINGS = {
     # Tables of the job file, for a sentence of what is wrong with one:
-    "ops/lifecycle/chain_runner.py": {"watch": 1, "serve": 1},
+    "ops/job_setup/runnable_job.py": {"watch": 1, "serve": 1},
     "ops/watch/monitoring_server.py": {"watch": 1},
     # Counters that lie in a ring's header, by who writes them:
     "ops/lifecycle/run_outcome.py": {"capture": 1},
     "ops/lifecycle/replay_result.py": {"capture": 1},
     "ops/watch/state/ring_reader.py": {"capture": 1, "parse": 1, "extract": 1},
+    "stages/chain_events/event_recorder.py": {"capture": 1, "parse": 1},
     # A heading:
     "ops/watch/terminal_tables.py": {"update": 1},
     # A folder below the run directory:

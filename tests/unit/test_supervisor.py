@@ -96,7 +96,7 @@ def test_a_dead_stage_is_started_again_and_that_is_said(
     (note,) = bench.supervisor.progress.notes
     assert note == STAGE_RESTARTED(stage="parse-1", ended=how)
     events = [json.loads(line) for line in bench.run.events.read_text().splitlines()]
-    assert [e["stage"] for e in events if e.get("event") == "restart"] == ["parse-1"]
+    assert [e["stage"] for e in events if e["kind"] == "restart"] == ["parse-1"]
 
 
 def test_a_stage_that_dies_again_and_again_without_getting_on_stops_the_chain(

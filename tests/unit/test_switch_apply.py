@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.refused_mirror_sessions import JOURNAL_UNWRITABLE
 from flowcheck.findings.catalog.refused_sonic_sessions import (
     ASIC_CANNOT_MIRROR,
@@ -22,11 +23,17 @@ from flowcheck.findings.catalog.refused_sonic_sessions import (
     SONIC_SOURCE_IS_MONITOR,
     SONIC_SOURCE_WATCHED,
 )
-from flowcheck.findings.catalog.switch_changes import INTERRUPTED, PORT_NAME_BEGINS_ALIKE
+from flowcheck.findings.catalog.switch_changes import (
+    INTERRUPTED,
+    NO_JSON,
+    PORT_NAME_BEGINS_ALIKE,
+    REMOVE_AGAIN,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import (
     apply_journal,
+    apply_report,
     command_runner,
     reconciler,
     sonic_mirror,
@@ -46,6 +53,10 @@ from tests.unit.test_cli import refused
 RECORDED = Path(__file__).parents[1] / "data/switch/tc-matchall.json"
 
 
+def lamp(name: str) -> Finding:
+    return ERROR_TEXT(kind="lamp", text=name)
+
+
 class Lamps:
     """A switch of lamps; each command lights or darkens one."""
 
@@ -62,9 +73,9 @@ class Lamps:
         return goal
 
     def steps(self, state: frozenset[str], goal: frozenset[str]) -> list[CommandStep]:
-        more = [CommandStep(what=one, command=("light", one)) for one in sorted(goal - state)]
+        more = [CommandStep(what=lamp(one), command=("light", one)) for one in sorted(goal - state)]
         return more + [
-            CommandStep(what=one, command=("darken", one)) for one in sorted(state - goal)
+            CommandStep(what=lamp(one), command=("darken", one)) for one in sorted(state - goal)
         ]
 
     def run(self, step: CommandStep, *, back: bool) -> None:
@@ -99,6 +110,24 @@ def test_what_fails_is_undone_and_what_is_left_is_said(
     assert (result.outcome, lamps.lit) == (outcome, lit)
     assert [str(step) for step in told] == ["light b", "light c", "darken a"]
     assert result.left == (["darken b"] if outcome is ApplyOutcome.LEFT else [])
+    assert result.advice is None, "the commands are the advice"
+
+
+def test_a_switch_that_answers_no_more_is_given_advice_and_no_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Away(Lamps):
+        def observe(self) -> frozenset[str]:
+            if self.lit != {"a"}:
+                raise StateError(NO_JSON(command="ask", error="gone"))
+            return super().observe()
+
+    lamps = Away({"light c"}, {"a"})
+    result = reconciler.reconcile(lamps, lambda _: frozenset("bc"), dry_run=False, tell=list)
+    assert (result.outcome, result.left) == (ApplyOutcome.LEFT, [])
+    assert result.advice == REMOVE_AGAIN()
+    apply_report.ended(result)
+    assert f"What to do: {REMOVE_AGAIN()}" in capsys.readouterr().err
 
 
 def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:

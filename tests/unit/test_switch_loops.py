@@ -18,6 +18,7 @@ from flowcheck.findings.catalog.refused_tc_mirrors import (
     TC_SOURCE_GETS_COPIES,
 )
 from flowcheck.findings.catalog.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
+from flowcheck.findings.catalog.switch_steps import ADD_CLSACT
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
@@ -170,10 +171,10 @@ def test_a_monitor_port_that_carries_other_traffic_is_refused_and_one_of_ours_is
         with pytest.raises(ConfigError) as caught:
             goal(tmp_path, "c", "eth1", "eth9", frames=before)
         got, sent = (now - was for now, was in zip(after, before, strict=True))
-        assert caught.value.right == MONITOR_IN_USE(received=got, sent=sent, seconds="0")
+        assert caught.value.right == MONITOR_IN_USE(received=got, sent=sent, seconds=0)
         return
     assert goal(tmp_path, "c", "eth1", "eth9", frames=before, warn=said.append)
-    warned = MONITOR_CARRIES_FRAMES(device="eth9", received=1, sent=1, seconds="0")
+    warned = MONITOR_CARRIES_FRAMES(device="eth9", received=1, sent=1, seconds=0)
     assert said == ([warned] if told else [])
 
 
@@ -219,5 +220,5 @@ def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
     monkeypatch.setattr(ovs_mirror, "run", gave_up)
     monkeypatch.setattr(ovs_state, "run", gave_up)
     with pytest.raises(StateError, match=sentence):
-        step = CommandStep(what="+", command=("ovs-vsctl", "set", "x"))
+        step = CommandStep(what=ADD_CLSACT("eth1"), command=("ovs-vsctl", "set", "x"))
         ovs_mirror.OpenVSwitch("flowcheck", None).run(step, back=False)

@@ -4,6 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from flowcheck.findings.catalog.switch_steps import (
+    ADD_MIRROR,
+    CHANGE_MIRROR,
+    OVS_EMPTY_MIRROR,
+    OVS_MIRROR,
+    REMOVE_CLSACT,
+)
 from flowcheck.ops.switch import switch_platforms
 from flowcheck.ops.switch.apply import apply_report
 from flowcheck.ops.switch.apply.reconciler import ApplyOutcome, ApplyResult, CommandStep
@@ -37,7 +44,7 @@ def test_a_refusal_names_what_was_typed_or_the_key_of_the_file(tmp_path: Path) -
 
 
 def test_no_terminal_obeys_what_a_switch_says(capsys: pytest.CaptureFixture[str]) -> None:
-    step = CommandStep(what="- mirror \x1b[2J of another", command=("tc", "\x9b2J"))
+    step = CommandStep(what=REMOVE_CLSACT("\x1b[2J of another"), command=("tc", "\x9b2J"))
     apply_report.difference([step])
     apply_report.warned("session \x1b]0;mine\x07")
     why = "ssh: \x1b[2J\nno route"
@@ -45,6 +52,22 @@ def test_no_terminal_obeys_what_a_switch_says(capsys: pytest.CaptureFixture[str]
         ApplyResult(outcome=ApplyOutcome.LEFT, steps=[step], why=why, left=[str(step)])
     )
     assert all(line.isprintable() for said in capsys.readouterr() for line in said.splitlines())
+
+
+def test_a_step_is_a_code_with_arguments_beside_the_words() -> None:
+    there = OVS_MIRROR(mirror="m", bridge="br0", sources=["eth1:rx", "eth2:tx"], monitor="eth9")
+    empty = OVS_EMPTY_MIRROR(mirror="m", bridge="br0", monitor="eth9")
+    steps = [
+        CommandStep(what=ADD_MIRROR(there), command=("a",)),
+        CommandStep(what=CHANGE_MIRROR(before=there, after=empty), command=("b",)),
+    ]
+    result = ApplyResult(outcome=ApplyOutcome.WOULD_CHANGE, steps=steps)
+    add, change = apply_report.as_json(result, [])["steps"]
+    assert add["what"] == "+ mirror m on br0: eth1:rx, eth2:tx -> eth9"
+    assert add["finding"]["code"] == "switch_step.add_mirror"
+    assert add["finding"]["arguments"]["mirror"]["arguments"]["monitor"] == "eth9"
+    was = "~ mirror m on br0: eth1:rx, eth2:tx -> eth9 becomes mirror m on br0: nothing -> eth9"
+    assert (change["what"], change["command"]) == (was, ["b"])
 
 
 def test_junos_gives_its_lock_back_wherever_it_took_it() -> None:

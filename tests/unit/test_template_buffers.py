@@ -18,6 +18,7 @@ from torch import nn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.findings.catalog import resume_gaps as gaps
+from flowcheck.findings.catalog.filled_parts import BUFFERS
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.restore.restore_command import print_lacks
 from flowcheck.ops.restore.step_lookup import FoundStep
@@ -26,9 +27,9 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import contents_of
-from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template, write
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)
 ALONE = OptimizerConfig(name="none")
@@ -135,7 +136,7 @@ def test_a_file_of_the_very_step_keeps_its_own_buffers_and_lacks_nothing(
 def test_statistics_of_the_step_itself_are_of_it(trainer: Trainer, tmp_path: Path) -> None:
     torch.save(trainer.files[0], tmp_path / "early.pt")
     filled = fill(trainer.found(STEPS), tmp_path / "early.pt", tmp_path / "out.pt")
-    assert "3 buffers of the model" in filled.replaced and filled.older == {"own": 0}
+    assert BUFFERS(3) in filled.replaced and filled.older == {"own": 0}
     own = torch.load(tmp_path / "out.pt", weights_only=True)["model"]
     wanted = trainer.files[STEPS]["model"]
     assert [n for n in wanted if not torch.equal(own[n], wanted[n])] == ["own"]

@@ -46,6 +46,54 @@ def test_a_metric_as_large_leaves_it_open_which_one_is_the_bucket(tmp_path: Path
     assert {c.sha256 for c in reduces if c.sha256} <= right
 
 
+FEW_BYTES = Options(
+    shapes=((3,), (64, 100), (64,), (10, 64), (2,)), caps_bytes=(4, 20_000), steps=5
+)
+"""Its plan has a bucket of 8 bytes or of 12, which fills one line or group."""
+
+
+def gradients_of(options: Options, folder: Path) -> list[tuple[bool, set[str]]]:
+    """(it was told, what is assumed of it) of each gradient; nothing else is told of any."""
+    made = generate(options, folder)
+    tape = read_capture_files(made.files)
+    reading = read_stream(tape.flows, tape.messages)
+    found = [c for c in reading.collectives if c.meaning == "gradient bucket"]
+    assert len(found) == len(made.truth.gradients)
+    told = {c.sha256 for c in reading.collectives if c.sha256}
+    assert told <= {each.sha256 for each in made.truth.collectives}
+    pairs = zip(found, made.truth.gradients, strict=True)
+    return [(a.sha256 == b.sha256, {one.code for one in a.assumed}) for a, b in pairs]
+
+
+@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("version", [(2, 19), (2, 30)])
+def test_a_bucket_of_a_few_bytes_ends_where_the_plan_has_it(
+    protocol: str, ranks: int, version: tuple[int, int], tmp_path: Path
+) -> None:
+    """A metric as large comes behind step 4: before, order tells which one is the bucket."""
+    options = replace(FEW_BYTES, protocol=protocol, ranks=ranks, version=version, metric_every=4)
+    assert gradients_of(options, tmp_path)[:7] == [(True, set())] * 7
+
+
+def test_buckets_of_find_unused_parameters_end_where_the_plan_has_them(tmp_path: Path) -> None:
+    found = gradients_of(replace(FEW_BYTES, protocol="LL128", find_unused=True), tmp_path)
+    assert found == [(True, set())] * len(found)
+
+
+@pytest.mark.parametrize("protocol", ["LL", "LL128"])
+def test_a_model_of_one_line_tells_no_size_of_an_element(protocol: str, tmp_path: Path) -> None:
+    """Elements of eight bytes would fill the same line."""
+    found = gradients_of(replace(FEW_BYTES, protocol=protocol, shapes=((1,),)), tmp_path)
+    assert not any(told for told, _ in found)
+
+
+def test_a_metric_as_large_as_a_bucket_is_not_taken_for_one_out_of_turn(tmp_path: Path) -> None:
+    """It came where the plan has another bucket, and was read as that of its size."""
+    options = replace(FEW_BYTES, protocol="LL128", version=(2, 30), metric_every=2)
+    gradients_of(options, tmp_path)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float16])
 def test_what_fills_a_line_up_does_not_pass_for_its_end(kind: type) -> None:
     draw = np.random.default_rng(5)

@@ -23,7 +23,7 @@ from flowcheck.findings.catalog.lost_steps import (
     UNUSED_IN_ONE_BACKWARD,
     UNUSED_NOT_ZERO,
 )
-from flowcheck.findings.catalog.refused_trainers import UNUSED_OPEN
+from flowcheck.findings.catalog.refused_trainers import UNUSED_CUTS_OPEN
 from flowcheck.findings.catalog.replica_update_notes import UNUSED_LEFT_OUT
 from flowcheck.findings.catalog.unplanned_collectives import MAP_LEFT_OUT
 from flowcheck.findings.finding import Finding
@@ -199,7 +199,7 @@ def test_buckets_that_may_lie_otherwise_are_not_followed(
     if reading.job is not None:
         assert reading.job.buckets == ((1, 2), (0,), (3,))
     else:
-        assert reading.why_not[0].of(UNUSED_OPEN)
+        assert reading.why_not[0].of(UNUSED_CUTS_OPEN)
 
 
 def test_what_counts_no_ranks_is_no_map(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from flowcheck.cli import main as cli_main
 from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
-from flowcheck.errors import StateError
+from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.how_chains_end import (
     LOST_AND_STAYS,
@@ -29,6 +29,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     RESCUED,
     UNEXPLAINED,
 )
+from flowcheck.findings.catalog.run_directories import NOT_ACCESSIBLE
 from flowcheck.findings.catalog.starting_a_chain import STARTING
 from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
@@ -47,7 +48,7 @@ from flowcheck.wire.training_job.learned_job import LearnedJob, Parameter, encod
 
 Life = Callable[[JobConfig, RunDir], ChainProgress]
 SMALL = LearnedJob(
-    rule=NcclEra.V2_20, communicators=(), edges=(),
+    era=NcclEra.V2_20, communicators=(), edges=(),
     parameters=(Parameter(sizes=(3,), strides=(1,)),),
     first_buckets=((0,),), buckets=((0,),), first=(), each=(),
 )  # fmt: skip
@@ -68,7 +69,7 @@ def run_up(monkeypatch: pytest.MonkeyPatch, job: Path, life: Life, *, as_json: b
     """`up` with this in place of the stages' life."""
 
     def supervise(config: JobConfig, run: RunDir, **_: Any) -> SimpleNamespace:
-        return SimpleNamespace(progress=life(config, run), other_jobs=[], lender=None)
+        return SimpleNamespace(progress=life(config, run), other_jobs=[], checkpoint_helper=None)
 
     monkeypatch.setattr(up_command, "supervise", supervise)
     monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
@@ -138,6 +139,22 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
 def test_no_terminal_obeys_a_name_in_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_message("\x1b]0;mine\x07 of\ntwo lines", ERROR)
     assert capsys.readouterr().err == "flowcheck: \\x1b]0;mine\\x07 of\ntwo lines\n"
+
+
+def test_what_to_do_stands_below_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a finding within another as well; of a fact there is nothing to do."""
+    refused = ConfigError("run", "there", NOT_ACCESSIBLE("flowcheck\x1b"))
+    print_message(refused.finding, ERROR)
+    print_message(STARTING("there"))
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("flowcheck: run = 'there': user flowcheck\\x1b may not look")
+    assert second.startswith("  Give that user `x` on each folder above")
+    assert third.startswith("flowcheck: starting in there")
+    speak(LogConfig(format="json"))
+    print_message(refused.finding, ERROR)
+    told = json.loads(capsys.readouterr().err)["finding"]
+    assert told["remedy"] == second.strip() == told["arguments"]["right"]["remedy"]
+    speak(LogConfig())
 
 
 def test_the_last_line_says_that_no_checkpoint_was_asked_for(
@@ -270,7 +287,7 @@ def test_status_tells_where_a_trainers_file_took_a_steps_place(
     run, _ = create(load_job(job), tmp_path / "run")
     try:
         taken = {"step": 3, "file": "[/b].pt", "request": "", "at": 5}
-        refused = {**taken, "step": 9, "refused": "step 9 was not taken yet"}
+        refused = {**taken, "step": 9, "refused": "step 9 was not applied yet"}
         run.anchors.write_text(f'{json.dumps(taken)}\n{json.dumps(refused)}\n{{"step":')
         assert [one.step for one in status_command.read(run).jobs[0].anchors] == [3]
         status_command.run(run.root, as_json=False)

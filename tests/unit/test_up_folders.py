@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,3 +44,17 @@ def test_leftovers_somebody_else_removes_meanwhile_are_none(
         leftover_memory, "stale_memory", lambda mounts: [tmp_path / "flowcheck-1-1-0"]
     )
     assert leftover_memory.find() == []
+
+
+@pytest.mark.parametrize("port", ['interface = "nosuch0"', 'pci = "0000:ff:1f.7"'])
+def test_a_port_that_is_not_there_leaves_no_folder_behind(tmp_path: Path, port: str) -> None:
+    """As root too, who makes the folders of a chain for its user."""
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'run = "{tmp_path}/runs/job"\ncheckpoint = "{tmp_path}/checkpoints/job"\n'
+        f'[[source]]\n{port}\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
+    )
+    words = [sys.executable, "-m", "flowcheck", "up", str(job)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2 and f"source.{port.split(maxsplit=1)[0]} = " in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]

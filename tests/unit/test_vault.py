@@ -22,9 +22,10 @@ from flowcheck.replica.checkpoint.step_snapshot import Snapshot, copy_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.audit import bitwise_audit
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 from flowcheck.vault.overwrite_guard import OutputTarget
 from flowcheck.vault.trainer_checkpoint import template_fill
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template, read_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import read_template
 
 JOB = Path(__file__).parents[2] / "flowcheck/lab/jobs/gpt.py"
 SMALL = ("--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--save-every", "2")

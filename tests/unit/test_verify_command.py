@@ -219,6 +219,7 @@ def test_a_manifest_of_format_2_is_read_and_its_sentences_are_findings(tmp_path:
         and again.assumed == found.assumed
         and again.resume_caveats == found.resume_caveats
     )
+    assert json.loads(encode_manifest(found))["kind"] == "parameters"
     with pytest.raises(StateError) as refused:
         decode_manifest(text.replace(b"by address", b"by adress."), "step-7")
     assert refused.value.finding == MANIFEST_CHANGED("step-7")

@@ -202,7 +202,9 @@ def test_a_record_of_an_end_that_is_torn_is_told_as_that(tmp_path: Path) -> None
     state = StateReader(run.root).state()
     assert state.ended is None
     assert any(
-        one.of(READ_FAILED) and one.arguments["what"] == "the record of its end"
+        one.of(READ_FAILED)
+        and one.arguments["what"] == "the record of its end"
+        and one.arguments["part"] == "end_record"
         for one in state.problems
     )
     assert msgspec.json.decode(msgspec.json.encode(state), type=ChainState) == state

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, exposition
 from flowcheck.ops.watch.state.chain_state import ChainState, Health, HealthWord, decode_state

@@ -15,7 +15,8 @@ from support.free import free_port
 
 from flowcheck.config import encode_config
 from flowcheck.errors import ConfigError
-from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.findings.catalog.monitoring_requests import TOKEN_NEEDED
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.watch.watch_command import WatchOptions, _settings
 from flowcheck.stages.run_directory.run_dir import RunDir
 
@@ -59,7 +60,9 @@ def test_curl_gets_every_path_over_https_alone(authority: Authority, tmp_path: P
                            ("/healthz", "stale"), ("/state.json", '"health"')):  # fmt: skip
             code, body = curl(*trusted, *word, url + path)
             assert code == 0 and told in body.lower()
-        assert json.loads(curl(*trusted, url)[1])["error"] == "send this server's token"
+        refused = json.loads(curl(*trusted, url)[1])
+        assert refused["error"] == "send this server's token"
+        assert refused["finding"]["code"] == TOKEN_NEEDED.code
         assert curl(*word, url)[0] == 60, "nobody vouches for it"
         code, body = curl(*word, f"http://{address}/healthz")
         assert code != 0 and not body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -19,6 +20,7 @@ from test_watch_reading import CONFIG, beat
 from test_watch_server import recorded
 
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.watch.state.chain_state import ChainState
 from flowcheck.ops.watch.top_command import FittedFrame, frame
@@ -122,7 +124,15 @@ def test_names_that_others_gave_command_no_terminal_and_are_no_markup() -> None:
 def test_without_a_terminal_it_is_one_frame(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "flowcheck", "top", "--run", str(tmp_path / "none")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0 and done.stdout.startswith("STALE") and "\x1b" not in done.stdout
+    assert done.returncode == 2 and done.stdout.startswith("STALE") and "\x1b" not in done.stdout
+    assert str(NO_CHAIN_STARTED()) in done.stderr and "--run = " in done.stderr
+
+
+def test_a_chain_that_was_never_started_is_no_success_for_programs(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flowcheck", "top", "--json", "--run", str(tmp_path / "none")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["health"]["reason"]["code"] == "health.no_chain"
 
 
 def test_in_a_terminal_it_waits_for_a_chain_that_begins_later_and_leaves_it_as_it_was(

@@ -23,11 +23,24 @@ OF_WHICH_JOB_OPEN = Entry(
     "{file}: which of the jobs it is the base of is unknown ({reasons}); name the job with --run "
     "RUN/jobs/N",
 )
-OF_SEVERAL_JOBS = Entry("base.of_several_jobs", "it is the base of several of them")
+OF_SEVERAL_JOBS = Entry(
+    "base.of_several_jobs",
+    "it is the base of several of them",
+    cause="Jobs that began with the same parameters would all take the file.",
+    remedy="Give a checkpoint of a later step, when the jobs differ.",
+)
 OF_JOB = Entry("base.of_job", "job {number}: {why}")
-NO_JOB_YET = Entry("base.no_job_yet", "{run}: no job has been learned yet, so no base is awaited")
+NO_JOB_YET = Entry(
+    "base.no_job_yet",
+    "{run}: no job has been learned yet, so no base is awaited",
+    cause="The chain has not learned a job: there is no replica to give a state to.",
+    remedy="`flowcheck status` shows what learning waits for; give the base when it shows a job.",
+)
 STATE_KNOWN = Entry(
-    "base.state_known", "{run}: the replica's state is known, so no base is awaited"
+    "base.state_known",
+    "{run}: the replica's state is known, so no base is awaited",
+    cause="The replica has its optimizer's state already.",
+    remedy="Nothing is to be done. `flowcheck audit FILE` compares the replica with the file.",
 )
 NO_UPDATER = Entry(
     "base.no_updater",
@@ -45,9 +58,15 @@ NOT_WHAT_IT_BEGAN_WITH = Entry(
     "base.not_what_it_began_with",
     "{file}: not the state the job began with: {tensor} of step {step} differs from the initial "
     "weights that were broadcast",
+    cause="The job began with other parameters than the file holds: it is of another run, or of "
+    "another step.",
+    remedy="Give the checkpoint from which the trainer resumed (its own log names it).",
 )
 STATED_ELSEWHERE = Entry(
-    "base.stated_elsewhere", "{how}: that is after {steps} logged steps, not after {stated}"
+    "base.stated_elsewhere",
+    "{how}: that is after {steps} logged steps, not after {stated}",
+    cause="The two checkpoints show another place in the log than `--after` states.",
+    remedy="Leave `--after` out, or correct it.",
 )
 PLACE_UNKNOWN = Entry(
     "base.place_unknown",
@@ -59,6 +78,9 @@ PLACE_NOT_LOGGED = Entry(
     "base.place_not_logged",
     "{run}: steps {first} to {last} since the job was joined are logged, but not the one that "
     "follows --after {after}",
+    cause="The step after which the file was written is not in the gradient log.",
+    remedy="Give a checkpoint written within those steps; `flowcheck status` shows which are "
+    "logged.",
 )
 BASE_REFUSED = Entry("base.refused", "{run}: the updater refused the base: see {events}")
 
@@ -66,6 +88,8 @@ BASE_REFUSED = Entry("base.refused", "{run}: the updater refused the base: see {
 LATER_FILE_NOT_LATER = Entry(
     "base.later_file_not_later",
     "the later checkpoint is of step {later}, which does not come after step {step}",
+    cause="The file after `--then` must be of a later step than the base.",
+    remedy="Give the trainer's earlier checkpoint first, and the later one after `--then`.",
 )
 TOO_FEW_STEPS_LOGGED = Entry(
     "base.too_few_steps_logged",
@@ -73,12 +97,19 @@ TOO_FEW_STEPS_LOGGED = Entry(
     "are logged, or give checkpoints that lie closer together",
 )
 SEVERAL_PLACES = Entry(
-    "base.several_places", "{places} places in the log lead from step {step} to step {later}"
+    "base.several_places",
+    "{places} places in the log lead from step {step} to step {later}",
+    cause="The logged gradients lead from one file to the other in more than one place, as where "
+    "they are zero.",
+    remedy="Give another pair of checkpoints, or state the place with `--after`.",
 )
 NO_PLACE = Entry(
     "base.no_place",
     "no place in the log leads from step {step} to step {later}, bit for bit: the base is older "
     "than the log, or the optimizer's settings are not the trainer's, or it is another job",
+    cause="The two files do not enclose steps that the log holds.",
+    remedy="Give the trainer's two newest checkpoints, both written since FlowCheck joined; then "
+    "compare `[optimizer]` with the script.",
 )
 
 # A checkpoint that replaces a step of the replica.
@@ -100,6 +131,9 @@ STEP_NOT_REACHED = Entry(
     "base.step_not_reached",
     "{file}: is of step {step}, but the replica of {run} is at step {at} and did not get there "
     "within {limit_s} s",
+    cause="The trainer wrote the file before the replica had applied that step.",
+    remedy="`flowcheck status` shows whether the replica goes on; when it has reached the step, "
+    "run the command again.",
 )
 FILE_REFUSED = Entry("base.file_refused", "{file}: {why}")
 
@@ -109,7 +143,12 @@ AUDITED_JOB_OPEN = Entry(
     "{file}: which of the jobs it belongs to is unknown ({reasons}); --run {run}/jobs/N compares "
     "it with job N",
 )
-EQUAL_TO_SEVERAL = Entry("audit.equal_to_several", "it equals several of them")
+EQUAL_TO_SEVERAL = Entry(
+    "audit.equal_to_several",
+    "it equals several of them",
+    cause="Jobs of one model that began alike hold the same parameters at this step.",
+    remedy="Audit with a checkpoint of a later step, when they differ.",
+)
 JOB_DIFFERS = Entry("audit.job_differs", "job {number}: {tensor} differs first")
 NO_REPLICA = Entry(
     "audit.no_replica",
@@ -126,4 +165,7 @@ STEP_NOT_RECORDED = Entry(
     "audit.step_not_recorded",
     "{file}: is of step {step}; the replica of {run} is at step {at} and has no record of step "
     "{step}",
+    cause="The replica keeps digests of its last steps only, and the file's step is older or was "
+    "lost.",
+    remedy="Audit with a checkpoint of a newer step.",
 )

@@ -27,8 +27,116 @@ NO_PACKET_SOCKET = Entry(
     "captured.no_packet_socket",
     "this process has no packet socket at {interface}: frames that the kernel drops there are not "
     "known",
+    cause="The kernel's count of dropped frames belongs to a socket that this process does not "
+    "have.",
+    remedy="Nothing is lost by it. `ethtool -S INTERFACE` shows the NIC's own counters.",
 )
 CAPTURE_IS_A_FOLDER = Entry(
     "captured.is_a_folder", "{path}: is a folder; name the capture files in it"
 )
+NEITHER_FORMAT = "{path}: neither pcap nor pcapng"
+IS_COMPRESSED = Entry(
+    "captured.is_compressed",
+    NEITHER_FORMAT + " but compressed by {program}: unpack it first ({command})",
+    section="arrival",
+    cause="The capture was packed to be stored or sent; FlowCheck reads it as it was captured.",
+    remedy="Run the command of the sentence, and name the unpacked file.",
+)
+IS_TEXT = Entry(
+    "captured.is_text",
+    NEITHER_FORMAT + " but text, which begins {begin}: packets cannot be read out of what tcpdump "
+    "or tshark print; name the file that tcpdump -w FILE wrote",
+    section="arrival",
+    cause="The output of tcpdump without `-w`, a log, or a page that a download gave instead.",
+    remedy="Capture with `tcpdump -i INTERFACE -s 0 -w FILE`.",
+)
+IS_NO_CAPTURE = Entry(
+    "captured.is_no_capture",
+    NEITHER_FORMAT + " (its first bytes are {begin}): name a file of tcpdump, dumpcap or "
+    "Wireshark; what only Wireshark reads is converted by editcap -F pcapng {path} NEW",
+)
+IS_EMPTY = Entry(
+    "captured.is_empty",
+    "{path}: is empty: the program that captured was ended before it wrote, or its disk was full; "
+    "capture again",
+)
+IS_TOO_SHORT = Entry(
+    "captured.is_too_short",
+    "{path}: {bytes} bytes are too short for a capture file: the program that captured was ended "
+    "while it began, or its disk was full; capture again",
+)
+IS_MISSING = Entry(
+    "captured.is_missing",
+    "{path}: no such file; {folder} has {there}",
+    cause="The path is misspelt, or the file was moved.",
+    remedy="Name one of those, or correct the path.",
+)
+IS_UNREADABLE = Entry(
+    "captured.is_unreadable",
+    "{path}: cannot be opened: {error}; this command runs as {user}",
+    cause="This user may not read the file.",
+    remedy="Run the command as root, or give this user the right to read it (`chmod`, `chown`).",
+)
+OTHER_LINK_TYPE = Entry(
+    "captured.other_link_type",
+    "{path}: has link type {number}, {name}, and only Ethernet (1) has the frames that a mirror "
+    "port sends: capture at the port's own interface (tcpdump -i eth1, not -i any)",
+    section="arrival",
+    cause="`tcpdump -i any`, a tunnel or a wireless interface gives frames of another kind.",
+    remedy="Capture at the interface that the mirror port is connected to.",
+)
+OTHER_PCAP_VERSION = Entry(
+    "captured.other_pcap_version",
+    "{path}: is of pcap version {version}, and FlowCheck reads 2: convert it by editcap -F pcapng "
+    "{path} NEW",
+)
+IS_TORN = Entry(
+    "captured.is_torn",
+    "{path}: is torn at byte {byte:,} of {bytes:,} ({what}): {frames:,} frames before it are "
+    "whole; to read them, cut it there (head -c {byte} {path} > NEW), or capture again",
+    section="arrival",
+    cause="The program that captured was killed, its disk became full, or the file was copied "
+    "before it was whole.",
+    remedy="Cut it as the sentence says: the steps whose frames come later are not in it.",
+)
+CAPTURE_REFUSED = Entry(
+    "captured.refused",
+    "{path}: cannot be read as a capture: {error}",
+    cause="The file is no capture that FlowCheck reads.",
+    remedy="Convert it: `editcap -F pcapng OLD NEW`, or capture again with `tcpdump -w FILE`.",
+)
+
+# What lost packets of a capture mean for a replica.
+
+LOSS_WITHOUT_EFFECT = Entry(
+    "captured.loss_without_effect",
+    "missing packets: {packets:,}; no step is lost by it: everything that a replica needs came in "
+    "other packets, so every step in the capture stays exact",
+)
+LOSS_STOPS_REPLICA = Entry(
+    "captured.loss_stops_replica",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of step {steps} (of the job of "
+    "communicator {communicator}): a missing byte is never guessed, so a replica {exact} and stops "
+    "before step {first}. Find where copies are dropped (flowcheck switch check), or mirror a "
+    "second port that carries the same chunks; a live chain goes on behind the loss with two later "
+    "checkpoints of the trainer (flowcheck base FILE --then LATER)",
+    section="loss",
+    cause="The switch dropped copies, or the capture did not take them in time; the column `lost` "
+    "of the table of flows says on which connection.",
+    remedy="A monitor port faster than the mirrored ports together, fewer mirrored ports, or a "
+    "second mirror of the same job.",
+)
+LOSS_IN_START_UP = Entry(
+    "captured.loss_in_start_up",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of the initial weights (of the "
+    "job of communicator {communicator}): no replica can begin from them; give it a checkpoint of "
+    "the trainer (flowcheck base FILE), or start the job again while the capture runs",
+)
+LOSS_WITHOUT_JOB = Entry(
+    "captured.loss_without_job",
+    "missing packets: {packets:,}, and with them {bytes:,} bytes of collectives {collectives}; no "
+    "job was read by whose steps they could be told. The other collectives are whole",
+)
+STAYS_EXACT = Entry("captured.stays_exact", "follows steps {first} to {last} exactly")
+NOTHING_EXACT = Entry("captured.nothing_exact", "applies no step")
 OTHER_MODEL = Entry("captured.other_model", "{factory}: {mismatch}")

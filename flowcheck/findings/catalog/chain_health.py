@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it."
+
 # Of the chain: its processes, its ports, what cannot be read.
 
 NOT_READ = Entry("health.not_read", "it is being read")
 NO_CHAIN = Entry("health.no_chain", "no chain was started there: flowcheck up JOB.toml")
-READ_FAILED = Entry("health.read_failed", "{what} cannot be read just now: {error}")
+READ_FAILED = Entry(
+    "health.read_failed",
+    "{what} cannot be read just now: {error}",
+    also=("part", "name"),
+    cause="The file is being written, or this user may not read it.",
+    remedy="Run `flowcheck status` as the chain's user or as root.",
+)
 PROBLEMS = Entry("health.problems", "{problems}")
 NO_JOB = Entry("health.no_job", "no job can be read")
 OF_JOB = Entry("health.of_job", "{job}: {reason}")
 SUPERVISOR_GONE = Entry(
     "health.supervisor_gone",
     "the supervisor is gone: nothing is captured; the replica is still in memory",
+    cause="The supervisor was killed; nothing follows the job.",
+    remedy="`flowcheck up` saves the replica and follows the job again; `flowcheck restore` gives "
+    "the step at once.",
 )
 SUPERVISOR_HANGS = Entry(
     "health.supervisor_hangs",
     "the supervisor does not respond: its last heartbeat is {seconds} s old",
+    cause="The supervisor is stopped or gets no processor.",
+    remedy="See its process (`ps`), the load and the memory; if it stays, `flowcheck down`, then "
+    "`flowcheck up`.",
 )
 HEARTBEAT_BEFORE_BOOT = Entry(
     "health.heartbeat_before_boot",
     "the supervisor does not respond: its last heartbeat is from before this machine started",
+    cause="The machine was restarted since, and the replica's memory is gone.",
+    remedy="`flowcheck restore --checkpoint FOLDER` gives the last saved step; `flowcheck up` "
+    "follows the job again.",
 )
 CHAIN_STARTS = Entry("health.chain_starts", "the chain is starting")
 CHAIN_ENDS = Entry("health.chain_ends", "the chain is ending: it applies no more steps")
@@ -35,11 +52,16 @@ NO_LINK_AND = Entry("health.no_link_and", "{no_link}. {reason}")
 NO_LINK_LEFT = Entry("health.no_link_left", "{no_link}. Before that it was {word}: {reason}")
 STAGES_TO_START = Entry("health.stages_to_start", "stage {stages} starts once the others are up")
 STAGES_RESTART = Entry(
-    "health.stages_restart", "stage {stages} died, and the supervisor starts it again"
+    "health.stages_restart",
+    "stage {stages} died, and the supervisor starts it again",
+    cause="The stage died.",
+    remedy="It is started again; if this stays, read its log in the run directory.",
 )
 STAGES_GONE = Entry(
     "health.stages_gone",
     "stage {stages} is not running, and was not started again within {limit_s} s",
+    cause="The stage cannot start.",
+    remedy="Read its log in the run directory; correct what its last line names.",
 )
 
 # Of a job.
@@ -62,6 +84,8 @@ NO_STEP_YET = Entry("health.no_step_yet", "the job is learned, and no step of it
 STEPS_WAIT = Entry(
     "health.steps_wait",
     "{steps} complete steps wait for the replica, the first of them for {seconds:.1f} s",
+    cause="The updater is slower than the trainer, or stands still.",
+    remedy="See its log and the load; give it more cores (`[replica] threads`, `cpus`).",
 )
 AUDIT_FAILED = Entry("health.audit_failed", "audit FAILED at step {step}")
 AUDIT_FAILED_AT = Entry(
@@ -134,11 +158,17 @@ PACKETS_MISSING = Entry(
     "health.packets_missing",
     "{packets:,} packets of step {step} are missing so far: the replica waits for them at step "
     "{replica_step}, {lag} steps behind the wire",
+    cause=_FRAMES_LOST,
+    remedy="`flowcheck status` shows where frames are lost; see the monitor port and `flowcheck "
+    "doctor`.",
 )
 PACKETS_OF_STEPS_MISSING = Entry(
     "health.packets_of_steps_missing",
     "{packets:,} packets of {steps} steps are missing so far: the replica waits for them at step "
     "{replica_step}, {lag} steps behind the wire",
+    cause=_FRAMES_LOST,
+    remedy="`flowcheck status` shows where frames are lost; see the monitor port and `flowcheck "
+    "doctor`.",
 )
 NOT_PLACED = Entry(
     "health.not_placed",

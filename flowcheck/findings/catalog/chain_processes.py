@@ -8,7 +8,12 @@ from flowcheck.findings.finding import Entry
 
 KILLED = Entry("process.killed", "was killed by signal {signal}")
 EXITED = Entry("process.exited", "ended with exit code {code}")
-STAGE_SAYS = Entry("process.stage_says", "{stage}: {what}")
+STAGE_SAYS = Entry(
+    "process.stage_says",
+    "{stage}: {what}",
+    cause="The stage ended for this reason.",
+    remedy="See what it names; the stage's log in the run directory has the rest.",
+)
 JOB_SAYS = Entry("process.job_says", "job {job}: {what}")
 STAGE_RESTARTED = Entry("process.stage_restarted", "{stage} {ended} and was restarted")
 OPTIONAL_STAGE_RESTARTED = Entry(
@@ -18,7 +23,13 @@ OPTIONAL_STAGE_WAITS = Entry(
     "process.optional_stage_waits",
     "{stage} {ended} and is started again in {seconds} s; {log}",
 )
-STAGE_GAVE_UP = Entry("process.stage_gave_up", "stage {stage} gave up; {log}")
+STAGE_GAVE_UP = Entry(
+    "process.stage_gave_up",
+    "stage {stage} gave up; {log}",
+    cause="The stage ended and could not be started again.",
+    remedy="Read its log in the run directory; correct what its last line names, then `flowcheck "
+    "up` again.",
+)
 STAGE_KEEPS_DYING = Entry(
     "process.stage_keeps_dying",
     "stage {stage} died {deaths} times within {seconds} s and made no progress; the last time it "
@@ -28,11 +39,18 @@ STAGE_KEEPS_DYING = Entry(
     section="processes",
 )
 STAGE_NOT_UP = Entry(
-    "process.stage_not_up", "stage {stage} did not come up within {seconds} s; {log}"
+    "process.stage_not_up",
+    "stage {stage} did not come up within {seconds} s; {log}",
+    cause="The stage did not say that it is ready: it waits for its card, its memory or a "
+    "processor.",
+    remedy="Read its log in the run directory; `flowcheck doctor` checks what the machine lacks.",
 )
 STAGE_STOOD_STILL = Entry(
     "process.stage_stood_still",
     "stage {stage} did not come up within {seconds} s, and stood still for {still_s} s; {log}",
+    cause="The stage got no processor, or waited for a device, during that time.",
+    remedy="See what else runs on its cores (`top`); give the stages cores of their own, then "
+    "start again.",
 )
 LOG_ENDS = Entry("process.log_ends", "its log {log} ends with: {line}")
 LOG_EMPTY = Entry("process.log_empty", "its log {log} is empty")
@@ -48,7 +66,13 @@ MIXED_VERSIONS = Entry(
     remedy="Stop the chain, install one of them, start it.",
     section="processes",
 )
-BROKE = Entry("process.broke", "{kind}: {text}")
+BROKE = Entry(
+    "process.broke",
+    "{kind}: {text}",
+    cause="An error that FlowCheck does not expect ended the stage.",
+    remedy="Read the log of the stage in the run directory; if its disk and memory have room, "
+    "report it with the logs.",
+)
 CAPTURE_STARTER_GONE = Entry(
     "process.capture_starter_gone",
     "the process that starts captures is gone: stop the chain and start it again",
@@ -58,7 +82,12 @@ CAPTURE_STARTER_FAILED = Entry(
     "the process that starts captures is gone ({error}): stop the chain and start it again",
 )
 STAGE_UNKNOWN = Entry("process.stage_unknown", "must be one of {stages}")
-NUMBER_UNKNOWN = Entry("process.number_unknown", "the chain has {count} {per}s, counted from 0")
+NUMBER_UNKNOWN = Entry(
+    "process.number_unknown",
+    "the chain has {count} {per}s, counted from 0",
+    cause="The command names a stage that the job file does not have.",
+    remedy="Start the chain with `flowcheck up`, which numbers its stages itself.",
+)
 SOCKET_PATH_TOO_LONG = Entry(
     "process.socket_path_too_long",
     "the path of a socket in it is longer than {bytes} bytes: choose a shorter run directory",
@@ -112,8 +141,19 @@ SAVE_FAILED = Entry(
 SAVED_AGAIN = Entry(
     "saving.saved_again", "{target} takes checkpoints again: {checkpoint} is durable"
 )
-NOTHING_MOVED = Entry("saving.nothing_moved", "{target}: nothing moved for {seconds} s")
-NO_CHECKPOINT = Entry("saving.no_checkpoint", "no checkpoint in {target}: {reason}")
+NOTHING_MOVED = Entry(
+    "saving.nothing_moved",
+    "{target}: nothing moved for {seconds} s",
+    cause="The store took no data for that long.",
+    remedy="Check the network to the store and its free space; the step is in the run directory "
+    "as the message before says.",
+)
+NO_CHECKPOINT = Entry(
+    "saving.no_checkpoint",
+    "no checkpoint in {target}: {reason}",
+    cause="The last step of the chain could not be saved at the target.",
+    remedy="Mend the target; `flowcheck down --run` saves it while the replica is in memory.",
+)
 STEP_TRIED_AGAIN = Entry(
     "saving.step_tried_again", "step {step} could not be saved: {reason}; it is tried again"
 )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_CHANGED_MANIFEST = (
+    "The manifest was damaged or changed after it was written, or another program wrote it."
+)
+
 _COPY = "Take another copy of the step, or an earlier step."
 
 TENSOR_CHANGED = Entry("damage.tensor_changed", "is not what was written", remedy=_COPY)
@@ -44,9 +48,17 @@ MANIFEST_UNREADABLE = Entry(
     remedy="Name a finished step-N folder, or a folder whose `latest` names one.",
 )
 MANIFEST_TOO_LONG = Entry(
-    "manifest.too_long", "{manifest}: not a manifest of FlowCheck: longer than {bytes:,} bytes"
+    "manifest.too_long",
+    "{manifest}: not a manifest of FlowCheck: longer than {bytes:,} bytes",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
-NO_MANIFEST = Entry("manifest.none", "{where}: not a manifest of FlowCheck: {error}")
+NO_MANIFEST = Entry(
+    "manifest.none",
+    "{where}: not a manifest of FlowCheck: {error}",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
+)
 FORMAT_UNKNOWN = Entry(
     "manifest.format_unknown",
     "{where}: has format {format}, this release reads {known}: update FlowCheck",
@@ -67,13 +79,37 @@ SEVERAL_FILES = Entry(
 IN_CHECKPOINT = Entry("damage.in_checkpoint", "{checkpoint}: {fault}", remedy=_COPY)
 LISTED_FILE_MISSING = Entry("manifest.listed_file_missing", "{file}: is missing", remedy=_COPY)
 TOO_MANY_FILES = Entry(
-    "manifest.too_many_files", "{where}: lists {files:,} files; at most {limit:,} are supported"
+    "manifest.too_many_files",
+    "{where}: lists {files:,} files; at most {limit:,} are supported",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
 TOO_MANY_BYTES = Entry(
-    "manifest.too_many_bytes", "{where}: lists {bytes:,} bytes; at most {limit:,} are supported"
+    "manifest.too_many_bytes",
+    "{where}: lists {bytes:,} bytes; at most {limit:,} are supported",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
 IMPOSSIBLE_FILE = Entry(
     "manifest.impossible_file",
     "{where}: lists {file} with {bytes:,} bytes and the sha256 {sha256}, which no file has",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
 )
-LISTS_ITSELF = Entry("manifest.lists_itself", "{where}: {manifest} lists itself")
+LISTS_ITSELF = Entry(
+    "manifest.lists_itself",
+    "{where}: {manifest} lists itself",
+    cause=_CHANGED_MANIFEST,
+    remedy=_COPY,
+)
+
+# What of a manifest's `plain` does not fit the rest of it.
+
+PLAIN_UNLIKE = Entry("manifest.plain_unlike", "plain: {why}")
+NO_PARAMETER = Entry("manifest.no_parameter", "{name} is no parameter")
+NUMBER_TWICE = Entry("manifest.number_twice", "two parameters have the same number")
+NUMBER_IN_NO_GROUP = Entry("manifest.number_in_no_group", "a parameter's number is in no group")
+GROUPS_OF_NO_OPTIMIZER = Entry(
+    "manifest.groups_of_no_optimizer", "its groups are not those of its optimizers"
+)
+SCALER_WITHOUT_SCALE = Entry("manifest.scaler_without_scale", "the scaler has no scale")

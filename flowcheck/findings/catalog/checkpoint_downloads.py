@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_KEY_PAIR = "The certificate and the private key are not a pair, or the key has a password."
+_OTHER_SERVER = (
+    "The address leads to another program, to a proxy, or to another release of FlowCheck."
+)
+_CHECK_SERVER = (
+    "Check the URL, and open it with `curl`: the server must be `flowcheck serve` of this release."
+)
+
 # The server.
 
-CANNOT_LISTEN = Entry("serve.cannot_listen", "cannot listen on {host}: {error}")
+CANNOT_LISTEN = Entry(
+    "serve.cannot_listen",
+    "cannot listen on {host}: {error}",
+    cause="Another program has the port, or the address is not one of this machine.",
+    remedy="`ss -ltnp` shows who has it; give another `--port`, or the right `--host`.",
+)
 TOKEN_FILE = Entry(
     "serve.token_file",
     "must hold one token of at least {characters} ASCII characters on one line; `head -c 24 "
     "/dev/urandom | base64` makes one",
 )
-FILE_UNREADABLE = Entry("serve.file_unreadable", "cannot be read: {error}")
+FILE_UNREADABLE = Entry(
+    "serve.file_unreadable",
+    "cannot be read: {error}",
+    cause="The file is missing, or the user of this process may not read it.",
+    remedy="Check the path and its permissions (`ls -l`).",
+)
 TOO_MANY_IN_MEMORY = Entry(
     "serve.too_many_in_memory",
     "{steps} steps that lie in memory alone are being downloaded, and there is no room for "
@@ -21,13 +39,23 @@ TOO_MANY_IN_MEMORY = Entry(
 CERTIFICATE_AND_KEY = Entry(
     "serve.certificate_and_key",
     "does not go with the key {key}, as PEM without a password: {error}",
+    cause=_KEY_PAIR,
+    remedy="Give `--tls-certificate` and `--tls-key` of one pair, the key without a password.",
 )
 CERTIFICATE_AND_OWN_KEY = Entry(
     "serve.certificate_and_own_key",
     "does not go with a key in the same file, as PEM without a password: {error}",
+    cause=_KEY_PAIR,
+    remedy="Give the key that belongs to the certificate with `--tls-key`, without a password.",
 )
 CA_WITHOUT_TLS = Entry("serve.ca_without_tls", "is of https://..., not of {url}: leave it out")
-INVALID_CA = Entry("serve.invalid_ca", "is not a certificate in PEM: {error}")
+INVALID_CA = Entry(
+    "serve.invalid_ca",
+    "is not a certificate in PEM: {error}",
+    cause="The file is of another format (DER, PKCS 12), or damaged.",
+    remedy="Give the CA bundle as PEM: `openssl x509 -inform der -in FILE -out FILE.pem` converts "
+    "it.",
+)
 
 # What the server answers to a request that it refuses.
 
@@ -62,51 +90,114 @@ SERVER_STATUS = Entry("download.server_status", "the server answered HTTP {statu
 SHORT_ANSWER = Entry("download.short_answer", "{bytes:,} bytes came of {asked:,}")
 CONNECTION_FAILED = Entry("download.connection_failed", "{kind}: {error}")
 
-NO_HOST = Entry("download.no_host", "names no host")
-BUSY = Entry("download.busy", "{url}: the server was busy for {seconds} s: {error}")
-TRIED = Entry("download.tried", "{url}: cannot be downloaded from, {tries} tries failed: {error}")
-GIVEN_UP = Entry("download.given_up", "{url}: stopped: {error}")
-NOT_WRITTEN_IN_TIME = Entry(
-    "download.not_written_in_time", "{url}: step {step} was not written within {seconds} s"
+NO_HOST = Entry(
+    "download.no_host",
+    "names no host",
+    cause="The URL has no host behind `//`.",
+    remedy="State it whole: `http://HOST:PORT`.",
 )
-NO_MANIFEST_THERE = Entry("download.no_manifest", "{url}: step {step} has no {manifest}")
+BUSY = Entry(
+    "download.busy",
+    "{url}: the server was busy for {seconds} s: {error}",
+    cause="More downloads than the server allows run at the same time.",
+    remedy="Try again later, or give `flowcheck serve` more `--connections`.",
+)
+TRIED = Entry(
+    "download.tried",
+    "{url}: cannot be downloaded from, {tries} tries failed: {error}",
+    cause="The network or the server failed each time.",
+    remedy="Check the server (`flowcheck status` there) and the network; the same command goes on "
+    "where it stopped.",
+)
+GIVEN_UP = Entry(
+    "download.given_up",
+    "{url}: stopped: {error}",
+    cause="The download was stopped before its end.",
+    remedy="Run the same command again: it goes on where it stopped.",
+)
+NOT_WRITTEN_IN_TIME = Entry(
+    "download.not_written_in_time",
+    "{url}: step {step} was not written within {seconds} s",
+    cause="The server was asked for a step that its chain has not written so far.",
+    remedy="Ask for the newest step (without `--step`), or wait and run it again.",
+)
+NO_MANIFEST_THERE = Entry(
+    "download.no_manifest",
+    "{url}: step {step} has no {manifest}",
+    cause="The step was removed meanwhile, or was never finished.",
+    remedy="Run the command again without `--step`: it takes the newest whole step.",
+)
 NO_STEP_THERE = Entry(
-    "download.no_step", "{url}: there is no step {step}: {name} has no {manifest}"
+    "download.no_step",
+    "{url}: there is no step {step}: {name} has no {manifest}",
+    cause="The step is not there: it was removed by `keep_last`, or never saved.",
+    remedy="Leave `--step` out for the newest, or list the folder for those that are there.",
 )
 OTHER_STEP = Entry(
-    "download.other_step", "{url}: the server answered with step {step}, {asked} was requested"
+    "download.other_step",
+    "{url}: the server answered with step {step}, {asked} was requested",
+    cause=_OTHER_SERVER,
+    remedy=_CHECK_SERVER,
 )
-STEP_OF_NAME = Entry("download.step_of_name", "{url}: {name} holds step {step} of {digest}")
+STEP_OF_NAME = Entry(
+    "download.step_of_name",
+    "{url}: {name} holds step {step} of {digest}",
+    cause="The folder holds another step than its name says: it was renamed, or damaged.",
+    remedy="Restore another step, or run `flowcheck verify` on it.",
+)
 NOTHING_DURABLE = Entry(
-    "download.nothing_durable", "{url}: holds no finished checkpoint: it has no {latest} file"
+    "download.nothing_durable",
+    "{url}: holds no finished checkpoint: it has no {latest} file",
+    cause="No checkpoint has been finished there.",
+    remedy="Check the URL; `flowcheck status` of the chain shows when it last saved one.",
 )
 REMOVED = Entry(
     "download.removed", "{url}: {name} was removed to make room for newer ones: ask for those"
 )
 MORE_THAN_ASKED = Entry(
-    "download.more_than_asked", "{url}: {file}: more than the {bytes} bytes requested came"
+    "download.more_than_asked",
+    "{url}: {file}: more than the {bytes} bytes requested came",
+    cause=_OTHER_SERVER,
+    remedy=_CHECK_SERVER,
 )
 OTHER_RANGE = Entry(
     "download.other_range",
     "{url}: {file}: the server answered with range {range}, not the requested one",
+    cause=_OTHER_SERVER,
+    remedy=_CHECK_SERVER,
 )
 FILE_REPLACED = Entry(
     "download.file_replaced", "{url}: {file} was replaced there meanwhile: start again"
 )
-UNEXPECTED_STATUS = Entry("download.unexpected_status", "{url}: HTTP {status} for {file}")
+UNEXPECTED_STATUS = Entry(
+    "download.unexpected_status",
+    "{url}: HTTP {status} for {file}",
+    cause=_OTHER_SERVER,
+    remedy=_CHECK_SERVER,
+)
 LISTING_TOO_LONG = Entry(
     "download.listing_too_long",
     "{url}: unexpected reply: the list of files is longer than {bytes:,} bytes",
+    cause=_OTHER_SERVER,
+    remedy=_CHECK_SERVER,
 )
 UNEXPECTED_REPLY = Entry(
-    "download.unexpected_reply", "{url}: unexpected reply: not one of flowcheck serve"
+    "download.unexpected_reply",
+    "{url}: unexpected reply: not one of flowcheck serve",
+    cause=_OTHER_SERVER,
+    remedy=_CHECK_SERVER,
 )
 DENIED = Entry(
     "download.denied",
     "{url}: access denied: {said}: --token-file names the file that holds the bearer token",
     remedy="Give `--token-file` the file that holds the server's bearer token.",
 )
-REFUSED = Entry("download.refused", "{url}: {said}")
+REFUSED = Entry(
+    "download.refused",
+    "{url}: {said}",
+    cause="The server refused the request, for the reason it gives.",
+    remedy="Correct the URL, `--job` or `--step` as it says.",
+)
 UNTRUSTED = Entry(
     "download.untrusted",
     "{url}: its certificate is not trusted: {error}: --ca names the CA bundle (PEM)",
@@ -118,16 +209,29 @@ UNTRUSTED = Entry(
 OTHER_CHECKPOINT_HERE = Entry(
     "download.other_checkpoint_here",
     "{folder}: another checkpoint is already here: download into another folder",
+    cause="The folder has a part of a download of another checkpoint.",
+    remedy="Give another `--out`, or remove the folder.",
 )
 CHECKSUM_MISMATCH = Entry(
-    "download.checksum_mismatch", "{url}: {file}: checksum mismatch, also after a retry"
+    "download.checksum_mismatch",
+    "{url}: {file}: checksum mismatch, also after a retry",
+    cause="Bytes were changed on the way, or the file on the server is damaged.",
+    remedy="Run `flowcheck verify` on the server's copy; if it is whole, download again.",
 )
-DAMAGED_STEP = Entry("download.damaged_step", "{url}: step {step}: {fault}")
+DAMAGED_STEP = Entry(
+    "download.damaged_step",
+    "{url}: step {step}: {fault}",
+    cause="The step on the server is not as its manifest says.",
+    remedy="Run `flowcheck verify` on the server, and restore another step with `--step`.",
+)
 DISK_TOO_SMALL = Entry(
     "download.disk_too_small",
     "{folder}: {missing:,} bytes are still to be downloaded, and {free:,} are free there: make "
     "room, or download to another disk",
 )
 DOWNLOAD_RUNNING = Entry(
-    "download.running", "{folder}: another process is downloading this step there"
+    "download.running",
+    "{folder}: another process is downloading this step there",
+    cause="Another restore downloads the same step into the same folder.",
+    remedy="Wait until it has ended, or give another `--out`.",
 )

@@ -8,11 +8,23 @@ FORMAT_WROTE_NO_FILE = Entry(
     "checkpoint_option.format_wrote_no_file",
     "the format {format} registered no file with the writer of checksums, so that nothing could "
     "verify or read the checkpoint: let its write() call `sums.file`",
+    cause="The module of that checkpoint format does not tell which files it wrote.",
+    remedy="Correct the module as the sentence says, or choose another `--format`.",
 )
 ONE_OF = Entry("checkpoint_option.one_of", "must be one of {choices}")
 KEYS_FORM = Entry("checkpoint_option.keys_form", "must be PART=KEY,... with PART one of {parts}")
-KEY_OF_OTHER_PART = Entry("checkpoint_option.key_of_other_part", "{key} is another part's key")
-KEY_TWICE = Entry("checkpoint_option.key_twice", "two parts have this key")
+KEY_OF_OTHER_PART = Entry(
+    "checkpoint_option.key_of_other_part",
+    "{key} is another part's key",
+    cause="A key of the state_dict was given to two parts of the checkpoint.",
+    remedy="Give each part a key of its own with `--keys`.",
+)
+KEY_TWICE = Entry(
+    "checkpoint_option.key_twice",
+    "two parts have this key",
+    cause="A key of the state_dict was given to two parts of the checkpoint.",
+    remedy="Give each part a key of its own with `--keys`.",
+)
 OF_OTHER_FORMAT = Entry(
     "checkpoint_option.of_other_format",
     "is an option of --format {formats}, not of {given}: leave it out",
@@ -28,9 +40,16 @@ LIKE_WITHOUT_CONFIG = Entry(
 LIKE_FILE_TOO_LARGE = Entry(
     "checkpoint_option.like_file_too_large",
     "is too large for a configuration file: has {bytes:,} bytes, at most {limit:,} are copied",
+    cause="The folder given with `--like` has a file that is no configuration of a model.",
+    remedy="Give the model's own folder, or remove that file from a copy of it.",
 )
 ONE_OPTIMIZER_ONLY = Entry(
     "checkpoint_option.one_optimizer_only",
     "{format} keeps the state of one optimizer, the job has {optimizers}: write another format",
 )
-FORMAT_CANNOT_HOLD = Entry("checkpoint_option.format_cannot_hold", "format {format}: {error}")
+FORMAT_CANNOT_HOLD = Entry(
+    "checkpoint_option.format_cannot_hold",
+    "format {format}: {error}",
+    cause="The chosen format has no place for what this job has.",
+    remedy="Choose another format: `flowcheck` holds everything.",
+)

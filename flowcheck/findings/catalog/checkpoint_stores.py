@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_OTHER_FILE = (
+    "The file at the target was changed or replaced by another program, or is not FlowCheck's."
+)
+
 ACCESS_DENIED = Entry(
     "store.access_denied",
     "access denied ({error}): check the store's credentials and the permissions on the target",
@@ -17,9 +21,17 @@ NO_BUCKET = Entry(
     remedy="Create the bucket or container.",
 )
 NOT_REACHED = Entry(
-    "store.not_reached", "the store cannot be reached, or does not answer ({error})"
+    "store.not_reached",
+    "the store cannot be reached, or does not answer ({error})",
+    cause="The network, the name server or the store itself failed.",
+    remedy="Check the endpoint in `[persist] options` and the network; the save is tried again.",
 )
-REFUSES = Entry("store.refuses", "the store refuses the request ({error})")
+REFUSES = Entry(
+    "store.refuses",
+    "the store refuses the request ({error})",
+    cause="The store answered that it does not do this.",
+    remedy="See the store's own log; check the bucket's policy and `[persist] options`.",
+)
 AT_PATH = Entry("store.at_path", "{path}: {why}")
 DAMAGED_FILE = Entry(
     "store.damaged_file",
@@ -29,19 +41,47 @@ DAMAGED_FILE = Entry(
     section="saving",
 )
 NOT_AS_SENT = Entry(
-    "store.not_as_sent", "{place}: the stored bytes are not those sent; the file is sent again"
+    "store.not_as_sent",
+    "{place}: the stored bytes are not those sent; the file is sent again",
+    cause="Bytes were changed on the way to the store.",
+    remedy="It is sent again. If it happens again, check the store's and this machine's memory "
+    "and network.",
 )
 SIZE_DIFFERS = Entry(
-    "store.size_differs", "{place}: the store holds {stored} bytes of {sent} that were sent"
+    "store.size_differs",
+    "{place}: the store holds {stored} bytes of {sent} that were sent",
+    cause="The upload was cut off, or another program wrote the same file.",
+    remedy="It is sent again. If it happens again, see who else writes there.",
 )
-NOT_READ_BACK = Entry("store.not_read_back", "{place}: does not read back as it was written")
-TOO_LONG = Entry("store.too_long", "{place}: has {bytes:,} bytes; at most {limit:,} are read")
-LONGER_THAN = Entry("store.longer_than", "{place}: is longer than {limit:,} bytes")
+NOT_READ_BACK = Entry(
+    "store.not_read_back",
+    "{place}: does not read back as it was written",
+    cause="The disk or the network file system returned other bytes than were written.",
+    remedy="Check the disk (`dmesg`, `smartctl`) and save elsewhere until it is replaced.",
+)
+TOO_LONG = Entry(
+    "store.too_long",
+    "{place}: has {bytes:,} bytes; at most {limit:,} are read",
+    cause=_OTHER_FILE,
+    remedy="Restore another step, or give the chain a target of its own.",
+)
+LONGER_THAN = Entry(
+    "store.longer_than",
+    "{place}: is longer than {limit:,} bytes",
+    cause=_OTHER_FILE,
+    remedy="See what wrote it; restore another step, or give the chain a target of its own.",
+)
 MANIFEST_DIFFERS = Entry(
-    "store.manifest_differs", "{place}: its {manifest} is not what was written"
+    "store.manifest_differs",
+    "{place}: its {manifest} is not what was written",
+    cause=_OTHER_FILE,
+    remedy="See what wrote it; the step is saved again at the next turn.",
 )
 LONGER_THAN_ASKED = Entry(
-    "store.longer_than_asked", "{place}: {bytes:,} bytes came, {asked:,} were requested"
+    "store.longer_than_asked",
+    "{place}: {bytes:,} bytes came, {asked:,} were requested",
+    cause="The store does not answer requests for parts of files as it should.",
+    remedy="Check the store's proxy or gateway; `[persist] options` can name another endpoint.",
 )
 STOPPED = Entry(
     "store.stopped",
@@ -52,9 +92,24 @@ STOPPED = Entry(
 
 NEEDS_FSSPEC = Entry("store.needs_fsspec", "needs fsspec: pip install fsspec")
 NEEDS_PACKAGE = Entry("store.needs_package", "needs {package}: pip install {package}")
-NEEDS_MORE = Entry("store.needs_more", "needs a package that is not installed: {error}")
-UNKNOWN_SCHEME = Entry("store.unknown_scheme", "{scheme}:// is not a scheme that fsspec supports")
-OPTIONS_REFUSED = Entry("store.options_refused", "are refused: {error}")
+NEEDS_MORE = Entry(
+    "store.needs_more",
+    "needs a package that is not installed: {error}",
+    cause="A package that the store's own package needs is missing.",
+    remedy="Install the one that the sentence names: `pip install NAME`.",
+)
+UNKNOWN_SCHEME = Entry(
+    "store.unknown_scheme",
+    "{scheme}:// is not a scheme that fsspec supports",
+    cause="No installed package knows the scheme.",
+    remedy="Use a folder, `s3://`, or another scheme of fsspec, and install its package.",
+)
+OPTIONS_REFUSED = Entry(
+    "store.options_refused",
+    "are refused: {error}",
+    cause="The package that speaks to this store does not take these options.",
+    remedy="Correct `[persist] options`: they are those of the store's fsspec package.",
+)
 
 # The ledger: the list of checkpoints at the target.
 
@@ -76,5 +131,8 @@ LEDGER_FORMAT = Entry(
     "{ledger}: has format {format}, this release reads format 1: update FlowCheck",
 )
 LEDGER_STEP = Entry(
-    "ledger.step", "{ledger}: lists {name} as step {step} of digest {digest}, which differs"
+    "ledger.step",
+    "{ledger}: lists {name} as step {step} of digest {digest}, which differs",
+    cause="Two checkpoints of one step are there: another run saved to the same target.",
+    remedy="Give each run a target of its own (`[persist] target`), then save again.",
 )

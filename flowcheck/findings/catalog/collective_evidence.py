@@ -130,11 +130,15 @@ WEIGHTS_IN_ONE_LINE = Entry(
     "collectives.weights_in_one_line",
     "the initial weights have {bytes} bytes, no more than any number that ranks send each other: "
     "nothing shows that they are a model's",
+    cause="What was sent is too small to tell a model.",
+    remedy="State the model: `[model] factory` in the job file.",
 )
 WEIGHTS_END_OPEN = Entry(
     "collectives.weights_end_open",
     "where the initial weights end is unknown: other shapes, or elements of another size, fit the "
     "start-up as well",
+    cause="The start-up alone fits several models.",
+    remedy="State the model: `[model] factory` in the job file.",
 )
 
 # What tells where parameters of one number stand among the others.

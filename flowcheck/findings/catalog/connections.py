@@ -108,4 +108,5 @@ MIXED = Entry(
     "another communicator sends the same sizes between the same addresses, and nothing seen so far "
     "tells which connections belong together: their timing allows them to be mixed up",
     cause="Jobs whose ranks are parallel in other ways too reduce tensors of one size in step.",
+    remedy="State `hosts` for each `[[job]]`, or mirror ports that only one of them uses.",
 )

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_DCP_DAMAGED = (
+    "The folder is damaged or incomplete, or torch.distributed.checkpoint did not write it."
+)
+_AGAIN = "Copy the checkpoint again from where it was saved, or give an earlier step."
+
 WRITER_IS_A_RANK = Entry(
     "dcp.writer_is_a_rank",
     "{folder}: this process is a rank of a process group, and a rank cannot write the folder "
@@ -12,13 +17,23 @@ WRITER_IS_A_RANK = Entry(
 
 # The metadata file.
 
-METADATA_TOO_LONG = Entry("dcp.metadata_too_long", "{file}: is larger than {limit:,} bytes")
+METADATA_TOO_LONG = Entry(
+    "dcp.metadata_too_long",
+    "{file}: is larger than {limit:,} bytes",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
 NO_METADATA = Entry(
-    "dcp.no_metadata", "{file}: is not the metadata of torch.distributed.checkpoint"
+    "dcp.no_metadata",
+    "{file}: is not the metadata of torch.distributed.checkpoint",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 INVALID_METADATA = Entry(
     "dcp.invalid_metadata",
     "{file}: is not the metadata of torch.distributed.checkpoint: {error}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 DICTIONARY_WITH_ARGUMENTS = Entry(
     "dcp.dictionary_with_arguments", "a dictionary is made with arguments"
@@ -41,45 +56,106 @@ UNEXPECTED_OPCODE = Entry(
 
 # Shards.
 
-FILE_CUT_OFF = Entry("dcp.file_cut_off", "{file}: is cut off: it ends before the saved value does")
-SHARD_NOT_SAVED = Entry(
-    "dcp.shard_not_saved", "{folder}: {key}: no file holds its shard at {offset}"
+FILE_CUT_OFF = Entry(
+    "dcp.file_cut_off",
+    "{file}: is cut off: it ends before the saved value does",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
-VALUE_NOT_SAVED = Entry("dcp.value_not_saved", "{folder}: {key}: no file holds its value")
+SHARD_NOT_SAVED = Entry(
+    "dcp.shard_not_saved",
+    "{folder}: {key}: no file holds its shard at {offset}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
+VALUE_NOT_SAVED = Entry(
+    "dcp.value_not_saved",
+    "{folder}: {key}: no file holds its value",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
 TRANSFORMED = Entry(
     "dcp.transformed",
     "{folder}: {key}: was saved with the transforms {transforms}, which are not supported",
+    cause="The trainer saved through a planner or a storage that changes the bytes, as by "
+    "compression.",
+    remedy="Save it without that, with torch's own planner and FileSystemWriter.",
 )
 INVALID_PLACE = Entry(
-    "dcp.invalid_place", "{folder}: {key}: has no valid offset and length in {file}"
+    "dcp.invalid_place",
+    "{folder}: {key}: has no valid offset and length in {file}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 UNKNOWN_KIND = Entry(
-    "dcp.unknown_kind", "{folder}: {key}: is a {kind}, not a tensor or plain value"
+    "dcp.unknown_kind",
+    "{folder}: {key}: is a {kind}, not a tensor or plain value",
+    cause="The trainer saved an object of a class of its own.",
+    remedy="Leave it out of the state_dict that the trainer saves, or save it with torch.save.",
 )
-SHARDS_OVERLAP = Entry("dcp.shards_overlap", "{folder}: {file}: its shards overlap")
+SHARDS_OVERLAP = Entry(
+    "dcp.shards_overlap",
+    "{folder}: {file}: its shards overlap",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
 TOO_MANY_DIMENSIONS = Entry(
-    "dcp.too_many_dimensions", "{folder}: {key}: has {dimensions} dimensions, too many"
+    "dcp.too_many_dimensions",
+    "{folder}: {key}: has {dimensions} dimensions, too many",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 INVALID_TENSOR = Entry(
-    "dcp.invalid_tensor", "{folder}: {key}: no tensor can be of dtype {dtype} and shape {shape}"
+    "dcp.invalid_tensor",
+    "{folder}: {key}: no tensor can be of dtype {dtype} and shape {shape}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 LARGER_THAN_FILES = Entry(
     "dcp.larger_than_files",
     "{folder}: {key}: a tensor of shape {shape} is larger than all files of the folder",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
-SHARD_TWICE = Entry("dcp.shard_twice", "{folder}: {key}: its shard at {offset} is listed twice")
-SHARD_DTYPE = Entry("dcp.shard_dtype", "{folder}: {key}: a shard of it is not a tensor of {dtype}")
+SHARD_TWICE = Entry(
+    "dcp.shard_twice",
+    "{folder}: {key}: its shard at {offset} is listed twice",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
+SHARD_DTYPE = Entry(
+    "dcp.shard_dtype",
+    "{folder}: {key}: a shard of it is not a tensor of {dtype}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
 SHARD_SHAPE = Entry(
     "dcp.shard_shape",
     "{folder}: {key}: a shard of it has shape {shape}, the metadata says {listed}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 SHARD_OUTSIDE = Entry(
-    "dcp.shard_outside", "{folder}: {key}: a shard of it lies outside of the shape {shape}"
+    "dcp.shard_outside",
+    "{folder}: {key}: a shard of it lies outside of the shape {shape}",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
 ELEMENTS_MISSING = Entry(
-    "dcp.elements_missing", "{folder}: {key}: {saved} of its {elements} elements were saved"
+    "dcp.elements_missing",
+    "{folder}: {key}: {saved} of its {elements} elements were saved",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )
-INVALID_PATH = Entry("dcp.invalid_path", "{folder}: {key}: {path} is not a valid path in the tree")
+INVALID_PATH = Entry(
+    "dcp.invalid_path",
+    "{folder}: {key}: {path} is not a valid path in the tree",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
+)
 PATH_WITHIN_VALUE = Entry(
-    "dcp.path_within_value", "{folder}: {key}: its path leads through another value"
+    "dcp.path_within_value",
+    "{folder}: {key}: its path leads through another value",
+    cause=_DCP_DAMAGED,
+    remedy=_AGAIN,
 )

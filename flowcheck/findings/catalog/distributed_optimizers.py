@@ -10,11 +10,16 @@ PARAMETERS_ONLY = Entry(
     "distributed_optimizer.parameters_only",
     "parameters are gathered after every step as [sharded] style states, in the type they are sent "
     "in, and FlowCheck follows them without the optimizer's state",
+    cause="Optimizer states of sharded training never cross the wire.",
+    remedy="Restore the parameters with `flowcheck restore`; the trainer's own checkpoint has the "
+    "rest.",
 )
 NO_TWO_STEPS = Entry(
     "distributed_optimizer.no_two_steps",
     "no two steps of the stated trainer were seen, one behind the other, that make the same "
     "collectives",
+    cause="Two whole steps of the stated style must be seen, one behind the other.",
+    remedy="Wait two steps; if this stays, compare `[sharded] style` with the script.",
 )
 NO_RANKS = Entry(
     "distributed_optimizer.no_ranks",

@@ -1,4 +1,5 @@
-"""Findings of errors: a setting that is refused, and text that a system call or a library gave."""
+"""Findings of errors: a setting or a command line that is refused, and text that a system call or a
+library gave."""
 
 from __future__ import annotations
 
@@ -7,3 +8,18 @@ from flowcheck.findings.finding import Entry
 SETTING_REFUSED = Entry("setting.refused", "{key} = {value}: {right}")
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
+# What the parser of command lines refuses, in its own words.
+
+SEE_HELP = "`--help` of the command lists its arguments and options."
+UNKNOWN_OPTION = Entry(
+    "usage.unknown_option", "{text}", also=("option", "command"), remedy=SEE_HELP
+)
+MISSING_PARAMETER = Entry(
+    "usage.missing_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
+)
+WRONG_PARAMETER = Entry(
+    "usage.wrong_parameter", "{text}", also=("parameter", "command"), remedy=SEE_HELP
+)
+USAGE_REFUSED = Entry("usage.refused", "{text}", also=("command",), remedy=SEE_HELP)
+CORE_REFUSED = Entry("error.core_refused", "{what}: {error}", also=("errno",))
+"""error: C's sentence; errno: its name."""

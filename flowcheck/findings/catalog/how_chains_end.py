@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_WHERE_LOST = (
+    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and `flowcheck switch "
+    "check` find the cause. `flowcheck base FILE --then LATER` makes a replica that stopped go "
+    "on."
+)
+
 # What kept the replica from following to the end.
 
-CAUSE_UNKNOWN = Entry("lost_step.cause_unknown", "no cause is recorded")
+CAUSE_UNKNOWN = Entry(
+    "lost_step.cause_unknown",
+    "no cause is recorded",
+    cause="The run's record of it is gone.",
+    remedy=_WHERE_LOST,
+)
 CANNOT_BE_REBUILT = Entry(
     "lost_step.cannot_be_rebuilt",
     "step {step} cannot be rebuilt: {why}; the replica stays at step {replica_step}, packets are "
@@ -35,11 +46,16 @@ NO_BASE_AFTER_JOIN = Entry(
     "outcome.no_base_after_join",
     "the job was joined midstream, and no base was given (flowcheck base FILE --then LATER): none "
     "of its steps since then was applied",
+    cause="A job that ran before FlowCheck has an unknown state.",
+    remedy="Give two checkpoints of the trainer while the chain runs: `flowcheck base FILE --then "
+    "LATER`.",
 )
 NO_BASE = Entry(
     "outcome.no_base",
     "the job began with an unknown state, and nobody gave it with flowcheck base: none of its "
     "steps was applied",
+    cause="The trainer resumed from a file that FlowCheck never saw.",
+    remedy="Give that file with `flowcheck base FILE` while the chain runs.",
 )
 NO_FRAME = Entry(
     "outcome.no_frame",
@@ -52,8 +68,15 @@ NO_FRAME = Entry(
 NO_COMPLETE_STEP = Entry(
     "outcome.no_complete_step",
     "the job was learned, but no step of it was complete before the end",
+    cause="Each step has gaps, or the capture is too short.",
+    remedy="Capture longer; `flowcheck analyze` shows what is missing.",
 )
-NO_JOB_LEARNED = Entry("outcome.no_job_learned", "no job was learned from {frames:,} frames")
+NO_JOB_LEARNED = Entry(
+    "outcome.no_job_learned",
+    "no job was learned from {frames:,} frames",
+    cause="The frames do not tell a job.",
+    remedy="`flowcheck analyze` on the same captures shows what they hold.",
+)
 INTERRUPTED = Entry("outcome.interrupted", "stopped by a signal before the end of the capture")
 
 # Who ended it, and when.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_FROM_START = "Only the start-up of the trainers tells this, and it was not seen."
+
 STATE_MODEL = '[model] factory = "file.py:function" in the job file, or analyze --model'
 """How an operator states the model."""
 
@@ -19,43 +21,78 @@ NO_ALL_REDUCE = Entry(
     "job.no_all_reduce",
     "no all-reduce was read: nothing here trains data-parallel yet, or too little of it was "
     "captured",
+    cause="The trainers have not begun, or other ports carry their gradients.",
+    remedy="Check with `flowcheck ports` that the mirrored ports carry the gradients; wait one "
+    "iteration.",
 )
-NO_BUCKET_PLAN = Entry("job.no_bucket_plan", "the trainer's bucket plan was not seen yet")
+NO_BUCKET_PLAN = Entry(
+    "job.no_bucket_plan",
+    "the trainer's bucket plan was not seen yet",
+    cause="It is sent at the second forward.",
+    remedy="Wait one iteration; if this stays, state the model: `[model] factory`.",
+)
 NO_WHOLE_ITERATION = Entry(
-    "job.no_whole_iteration", "no whole iteration after the bucket plan was seen yet"
+    "job.no_whole_iteration",
+    "no whole iteration after the bucket plan was seen yet",
+    cause="Each iteration so far has gaps, or the job pauses.",
+    remedy="Wait one iteration; see where frames are lost (`flowcheck status`).",
+)
+ONE_ITERATION = Entry(
+    "job.one_iteration",
+    "the capture ends in iteration 0 or behind it: which buckets later iterations have is told at "
+    "the beginning of the next one (of the one after it under static_graph). What was seen of "
+    "{parameters} parameters of {elements:,} elements, of their initial weights and of iteration "
+    "0's gradients is told",
+    remedy="Capture one more step (two under static_graph), or the whole of it.",
 )
 UNKNOWN_ITERATION_0 = Entry(
     "job.unknown_iteration_0",
     "iteration 0 reduced buckets that this release of FlowCheck does not know",
+    cause="The trainer's DistributedDataParallel makes its first buckets in another way.",
+    remedy="State the model and bucket_cap_mb in `[model]`; report it with the release of torch.",
 )
 NO_COMPLETION = Entry(
     "job.no_completion",
     "point-to-point sends complete some all-reduces, and are missing for others",
+    cause="Some sends that complete a collective are missing, or it is of another kind.",
+    remedy="Mirror both directions of the port, and see where frames are lost (`flowcheck "
+    "status`).",
 )
 ADDED_STEP_OPEN = Entry(
     "job.added_step_open",
     "whether every all-reduce takes an additional ring step is unknown: only sizes say so",
+    cause="Two releases of NCCL send alike here.",
+    remedy="State NCCL's release: `nccl` in the job file.",
 )
 SEARCH_BROKEN_OFF_AFTER_LOSS = Entry(
     "job.search_broken_off_after_loss",
     "too much was lost to try every reading: the search was broken off, and what is reported may "
     "be incomplete",
+    cause="Too many frames are missing to tell what was sent.",
+    remedy="See where frames are lost (`flowcheck status`, `flowcheck doctor`) and capture again.",
 )
 SEARCH_BROKEN_OFF = Entry(
     "job.search_broken_off",
     "nothing was lost, and no reading that was tried explains every send: the search was broken "
     "off before it had tried all of them, or the trainers do something that FlowCheck does not "
     "know",
+    cause="The trainers do something that FlowCheck does not know, or too many readings fit.",
+    remedy="State what is known: `[model] factory`, `nccl` and `nccl_log` in the job file.",
 )
 SENDS_UNREAD = Entry("job.sends_unread", "{sends} sends fit no collective and stay unread")
 BEGINS_AMID_COLLECTIVE = Entry(
     "job.begins_amid_collective",
     "the capture begins amid a collective: {sends} sends before the first whole one stay unread",
+    cause="Frames before the first whole collective are missing.",
+    remedy="Nothing is to be done for later steps; for all of them start the capture before the "
+    "trainers.",
 )
 STATE_A_MODEL = Entry(
     "job.state_a_model",
     "FlowCheck follows a trainer that sums gradients without DistributedDataParallel where its "
     f"model is stated: {STATE_MODEL}",
+    cause="The sums on the wire do not tell the model.",
+    remedy="State the model: `[model] factory`.",
 )
 NO_ORDER_FITS = Entry(
     "job.no_order_fits",
@@ -63,6 +100,8 @@ NO_ORDER_FITS = Entry(
     "one or in buffers cut between parameters, makes the all-reduces seen: another model, "
     "gradients in another type, padding, an order of the trainer's own ([model] order states it), "
     "or tensors too small to be told apart",
+    cause="The stated model is another one than the trainers'.",
+    remedy="Correct `[model] factory` and `dtype`, or state `[model] order`.",
 )
 RELEASE_OPEN = Entry(
     "job.release_open",
@@ -73,16 +112,28 @@ RELEASE_OPEN = Entry(
 COPIES_DIFFER = Entry(
     "job.copies_differ",
     "two copies of every gradient's sum differ: no ring that fits the sizes is the trainers'",
+    cause="Chunks belong to another collective than was tried, or something on the way changed "
+    "bytes.",
+    remedy="State NCCL's release (`nccl` in the job file) and mirror both directions of the port.",
 )
-WRITERS_OPEN = Entry("job.writers_open", "where chunks of the gradients lie is unknown: {reason}")
+WRITERS_OPEN = Entry(
+    "job.writers_open",
+    "where chunks of the gradients lie is unknown: {reason}",
+    cause="The mirrored port does not show which rank sends what.",
+    remedy="Mirror both directions of the port, or state `nccl_log` in the job file.",
+)
 TURNS_OPEN = Entry(
     "job.turns_open",
     "each connection uses {queue_pairs} queue pairs (NCCL_IB_QPS_PER_CONNECTION), and the order of "
     "their turns is unknown: their start was not seen",
+    cause=_FROM_START,
+    remedy="Start FlowCheck before the trainers, or set `NCCL_IB_QPS_PER_CONNECTION=1` there.",
 )
 FIRST_ITERATIONS_OPEN = Entry(
     "job.first_iterations_open",
     "sends were lost before the first iterations: where these begin is not sure",
+    cause="The first iterations were seen with gaps.",
+    remedy="See where frames are lost (`flowcheck status`); later iterations are tried as well.",
 )
 
 # What was read.
@@ -113,6 +164,20 @@ BUCKETS_BY_MAPS = Entry(
     "job.buckets_by_maps",
     "{buckets} buckets: the all-reduces between two maps of used parameters, parameters in "
     "registration order, the last ones first",
+)
+BUCKETS_BY_CAPS = Entry(
+    "job.buckets_by_caps",
+    "buckets end where DDP's usual bucket_cap_mb ends them: their sizes on the wire allow {others} "
+    "other ways",
+)
+BUCKETS_BY_NUMBERS = Entry(
+    "job.buckets_by_numbers",
+    "buckets end where numbers like the others end in their last lines: their sizes on the wire "
+    "allow {others} other ways",
+)
+ONE_ITERATION_SEEN = Entry(
+    "job.one_iteration_seen",
+    "later iterations hold what iteration 0 held: nothing came behind it",
 )
 STATED_MODEL_REDUCES = Entry(
     "job.stated_model_reduces",
@@ -204,7 +269,7 @@ SAME_TYPE = Entry(
 WITHOUT_DDP = Entry(
     "job.without_ddp",
     "a trainer without DistributedDataParallel: its sums are gradients, it divides them by "
-    "[optimizer] gradient_divisor (1 where it is not stated), and it takes a step each time that "
+    "[optimizer] gradient_divisor (1 where it is not stated), and it applies a step each time that "
     "all were summed",
 )
 STATED_SHAPES = Entry(

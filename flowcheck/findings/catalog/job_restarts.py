@@ -48,16 +48,29 @@ REPLICA_KEPT = Entry(
 OTHER_KIND = Entry(
     "restart.other_kind",
     "one incarnation reduces whole gradients, the other one shards them",
+    cause="The job came back with another way of training in parallel.",
+    remedy="`flowcheck down` and `flowcheck up` begin anew with the new job; the old replica is "
+    "kept as a checkpoint.",
 )
-OTHER_PARAMETERS = Entry("restart.other_parameters", "it has other parameters than the replica")
+OTHER_PARAMETERS = Entry(
+    "restart.other_parameters",
+    "it has other parameters than the replica",
+    cause="The job came back with another model.",
+    remedy="`flowcheck down` and `flowcheck up` begin anew with the new job; the old replica is "
+    "kept as a checkpoint.",
+)
 OTHERWISE_USED = Entry(
     "restart.otherwise_used",
     "find_unused_parameters or static_graph is not as before, so that other parameters may have no "
     "gradient",
+    cause="The job came back with other settings of DistributedDataParallel.",
+    remedy="Start the trainer as before, or `flowcheck down` and `flowcheck up` begin anew.",
 )
 REJOINED_AFTER_GAP = Entry(
     "restart.rejoined_after_gap",
     "it went on while some of it was not seen, and was joined again",
+    cause="Steps passed that no mirror brought.",
+    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints.",
 )
 WEIGHTS_OF_NO_STEP = Entry(
     "restart.weights_of_no_step",
@@ -83,7 +96,8 @@ LOG_FULL = Entry(
 )
 BASE_TAKEN = Entry(
     "base.taken",
-    "{file} is the base of the job: the replica is at step {step}, and takes {logged} logged steps",
+    "{file} is the base of the job: the replica is at step {step}, and applies {logged} "
+    "logged steps",
 )
 
 # A trainer's checkpoint that replaces the replica's state.
@@ -91,7 +105,7 @@ BASE_TAKEN = Entry(
 STATE_REPLACED = Entry(
     "anchor.state_replaced",
     "the replica goes on from step {step} of {file}, which differed from its own; {again} steps "
-    "since are taken again",
+    "since are applied again",
 )
 STATE_DIFFERED = Entry(
     "anchor.state_differed",
@@ -105,15 +119,24 @@ STATE_REFUSED = Entry(
 GRADIENTS_NOT_KEPT = Entry(
     "anchor.gradients_not_kept",
     "the replica is at step {step}, and not all gradients of steps {first} to {last} are kept, "
-    "which would be taken again on this file: [gradient_log] taken_steps = N keeps those of N "
+    "which would be applied again on this file: [gradient_log] taken_steps = N keeps those of N "
     "steps and more; a file of the replica's own newest step needs none",
+    cause="The steps between the file and the replica would be applied again, and their "
+    "gradients are gone.",
+    remedy="Give a newer checkpoint, or state a larger `[gradient_log] taken_steps` for the next "
+    "time.",
 )
 STEP_NOT_REACHED = Entry(
-    "anchor.step_not_reached", "the replica is at step {at}: step {step} was not applied yet"
+    "anchor.step_not_reached",
+    "the replica is at step {at}: step {step} was not applied yet",
+    cause="The trainer wrote the file before the replica had applied that step.",
+    remedy="Give it again when `flowcheck status` shows that step.",
 )
 STEP_BEFORE_JOB = Entry(
     "anchor.step_before_job",
     "the file is of step {step}, and what is followed of the job began with step {began}",
+    cause="The file is older than what FlowCheck followed.",
+    remedy="Give a checkpoint that the trainer wrote since then.",
 )
 STATE_NOT_KNOWN = Entry(
     "anchor.state_not_known",
@@ -126,4 +149,6 @@ PARAMETERS_ONLY = Entry(
 NORMS_NOT_KEPT = Entry(
     "anchor.norms_not_kept",
     "the other rings' norms of the steps since are not kept (clip_together)",
+    cause="With `clip_together` each step needs the norms of all rings, and those are not kept.",
+    remedy="Give a checkpoint of the replica's own newest step.",
 )

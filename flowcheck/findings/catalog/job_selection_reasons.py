@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_OTHER_MODEL_SEEN = (
+    "The job that passes these ports is not the one that this chain followed or was told of."
+)
+_READER_ENDED = "The process that learns the job ended before it had an answer."
+
 # A job that was read is not the one that the job file states.
 
 HOSTS_NOT_USED = Entry(
@@ -26,10 +31,15 @@ SEVERAL_JOBS_FIT = Entry(
 WEIGHTS_NEVER_HELD = Entry(
     "following.weights_never_held",
     "a job that appeared began with weights that the replica never held",
+    cause=_OTHER_MODEL_SEEN,
+    remedy="Give `flowcheck base FILE` with the checkpoint it began from, or follow it with a "
+    "chain of its own.",
 )
 WEIGHTS_OF_ANOTHER = Entry(
     "following.weights_of_another",
     "a job that appeared began with weights that the replica of another job held",
+    cause=_OTHER_MODEL_SEEN,
+    remedy="State `hosts` for each `[[job]]`, so that each replica takes its own job.",
 )
 
 # Why no job is learned.
@@ -54,12 +64,22 @@ WEIGHTS_NOT_SEEN = Entry(
 NOT_THE_BUCKET_PLAN = Entry(
     "following.not_the_bucket_plan",
     "the collectives read so far are not those of the bucket plan",
+    cause="The start-up was seen, and then other collectives than its buckets.",
+    remedy="Wait one iteration; if this stays, state the model: `[model] factory`.",
 )
 READING_KILLED = Entry(
-    "following.reading_killed", "the process that reads the stream was killed by signal {signal}"
+    "following.reading_killed",
+    "the process that reads the stream was killed by signal {signal}",
+    cause=_READER_ENDED,
+    remedy="It is tried again. If the kernel killed it for memory (`dmesg`), free memory or lower "
+    "`[staging] size_bytes`.",
 )
 READING_EXITED = Entry(
-    "following.reading_exited", "the process that reads the stream ended with code {code}"
+    "following.reading_exited",
+    "the process that reads the stream ended with code {code}",
+    cause=_READER_ENDED,
+    remedy="It is tried again. If this stays, read the log of the extract stage in the run "
+    "directory and report it.",
 )
 NO_OTHER_JOB = Entry(
     "following.no_other_job",

@@ -22,6 +22,8 @@ REQUEST_WITHDRAWN = Entry(
     "lifecycle.request_withdrawn",
     "{run}: the updater did not take {file} within {seconds:.0f} s; it is withdrawn (see "
     "flowcheck status)",
+    cause="The updater is busy, stopped, or waits for a step.",
+    remedy="`flowcheck status` shows the updater; run the command again when it moves.",
 )
 STILL_TAKEN = Entry(
     "lifecycle.still_taken", "{run}: the updater is still taking {file}: see flowcheck status"

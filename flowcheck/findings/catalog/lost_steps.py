@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
+_FRAMES_LOST = "Frames of the step were lost on the way to this machine or in it."
+_WHERE_LOST = (
+    "`flowcheck status` shows where frames are lost; `flowcheck doctor` and `flowcheck switch "
+    "check` find the cause. `flowcheck base FILE --then LATER` makes a replica that stopped go "
+    "on."
+)
+
 # Frames and packets.
 
 FRAMES_DROPPED = Entry(
@@ -32,6 +39,8 @@ FLOW_TABLE_FULL = Entry(
 PACKETS_MISSING = Entry(
     "loss.packets_missing",
     "their sequence numbers show that they were sent, and no mirror brought them",
+    cause=_FRAMES_LOST,
+    remedy=_WHERE_LOST,
 )
 PACKETS_CAME_LATE = Entry("loss.packets_came_late", "they came late")
 ONLY_DUPLICATES = Entry(
@@ -39,7 +48,10 @@ ONLY_DUPLICATES = Entry(
     "no data lost: the step was applied, and these packets held only duplicates",
 )
 COPY_DIFFERED_LATE = Entry(
-    "loss.copy_differed_late", "a copy that differs came after the step was applied"
+    "loss.copy_differed_late",
+    "a copy that differs came after the step was applied",
+    cause="Two mirror ports, or a frame sent twice, brought other bytes.",
+    remedy="Audit the replica: `flowcheck audit FILE` with the trainer's next checkpoint.",
 )
 STAGING_OVERRUN = Entry(
     "loss.staging_overrun",
@@ -50,12 +62,37 @@ STAGING_OVERRUN = Entry(
 
 # Why a step is lost.
 
-COPIES_DIFFER = Entry("loss.copies_differ", "two copies differ within {bytes} bytes of it")
-STAGING_FULL = Entry("loss.staging_full", "staging is full and the step is not complete")
-CAPTURE_ENDED = Entry("loss.capture_ended", "the capture ended before all of it was seen")
-FLOWS_WENT_ON = Entry("loss.flows_went_on", "every flow went on without it")
+COPIES_DIFFER = Entry(
+    "loss.copies_differ",
+    "two copies differ within {bytes} bytes of it",
+    cause="Two mirror ports, or a frame sent twice, brought other bytes: something on the way "
+    "changed them.",
+    remedy="See `icrc_bad` in `flowcheck status`: the switch or a cable damages frames. Leave "
+    "that port out, then give `flowcheck base FILE --then LATER`.",
+)
+STAGING_FULL = Entry(
+    "loss.staging_full",
+    "staging is full and the step is not complete",
+    cause="The step is larger than the room for it, or a stage before it is slow.",
+    remedy="Raise `[staging] size_bytes`; `flowcheck plan job.toml` names the size.",
+)
+CAPTURE_ENDED = Entry(
+    "loss.capture_ended",
+    "the capture ended before all of it was seen",
+    cause="The capture stopped within the step.",
+    remedy="Capture until the job has ended, or give up that step.",
+)
+FLOWS_WENT_ON = Entry(
+    "loss.flows_went_on",
+    "every flow went on without it",
+    cause=_FRAMES_LOST,
+    remedy=_WHERE_LOST,
+)
 FLOWS_WENT_ON_AFTER_OVERRUN = Entry(
-    "loss.flows_went_on_after_overrun", "{overrun}; every flow went on"
+    "loss.flows_went_on_after_overrun",
+    "{overrun}; every flow went on",
+    cause=_FRAMES_LOST,
+    remedy=_WHERE_LOST,
 )
 SILENT_MIRROR_POINTS = Entry(
     "loss.silent_mirror_points",
@@ -65,13 +102,19 @@ SILENT_MIRROR_POINTS = Entry(
     section="loss",
 )
 NEW_MESSAGES = Entry(
-    "loss.new_messages", "step {step} has messages that the first iteration did not have"
+    "loss.new_messages",
+    "step {step} has messages that the first iteration did not have",
+    cause="The trainers sent something in this step that they had not sent before.",
+    remedy="Nothing was lost. If it happens in every step, state the model: `[model] factory`.",
 )
 STEP_REFUSED = Entry("loss.step_refused", "step {step}: {reason}")
 STEP_UNEXPLAINED = Entry(
     "loss.step_unexplained",
     "step {step} does not lie where the plan has it, and no collectives that could be left out "
     "explain the messages before it: this deviates from the plan, nothing was lost",
+    cause="The trainers sent something in this step that they had not sent before.",
+    remedy="`flowcheck base FILE --then LATER` with the trainer's next two checkpoints; report it "
+    "if it comes again.",
 )
 MODEL_AVERAGING = Entry(
     "loss.model_averaging",
@@ -87,16 +130,23 @@ UNIT_CHANGED = Entry(
     "what was gathered in place of unit {unit} is nothing like it was a step before (it changed by "
     "{change:.2f} of its length): the trainer gathers in another order than before, or gathers "
     "something else",
+    cause="The trainer gathers in another order than before.",
+    remedy="State `[sharded] factory`; if the order changes in each step, FlowCheck does not "
+    "follow this job.",
 )
 NO_USED_MAP = Entry(
     "loss.no_used_map",
     "the map of used parameters does not hold numbers of ranks: other bytes lie in its place",
+    cause="The trainers sent something else in the place of the map.",
+    remedy="Compare find_unused_parameters in `[model]` with the script.",
 )
 UNUSED_NOT_ZERO = Entry(
     "loss.unused_not_zero",
     "no rank used parameter {parameter}, and its gradient is not zero: the trainer does not set "
     "gradients to None before a backward (zero_grad() does), and the wire does not tell which "
     "gradient the optimizer sees",
+    cause="The trainer keeps gradients from one step to the next.",
+    remedy="Call `zero_grad(set_to_none=True)` before each backward.",
 )
 UNUSED_IN_ONE_BACKWARD = Entry(
     "loss.unused_in_one_backward",
@@ -107,10 +157,23 @@ UNUSED_IN_ONE_BACKWARD = Entry(
 FIRST_MISSING_RANGES = Entry(
     "loss.first_missing_ranges", "{reason}; the first {named} of {ranges} missing ranges"
 )
-STEP_LOST = Entry("loss.step_lost", "step {step} was lost: {reason}")
-STEP_WAS_LOST = Entry("loss.step_was_lost", "step {step} was lost")
+STEP_LOST = Entry(
+    "loss.step_lost",
+    "step {step} was lost: {reason}",
+    cause=_FRAMES_LOST,
+    remedy=_WHERE_LOST,
+)
+STEP_WAS_LOST = Entry(
+    "loss.step_was_lost",
+    "step {step} was lost",
+    cause=_FRAMES_LOST,
+    remedy=_WHERE_LOST,
+)
 NOT_GATHERED = Entry(
-    "loss.not_gathered", "step {step} was not gathered whole when the capture ended"
+    "loss.not_gathered",
+    "step {step} was not gathered whole when the capture ended",
+    cause=_FRAMES_LOST,
+    remedy=_WHERE_LOST,
 )
 
 # What an operator is told of it.
@@ -121,7 +184,10 @@ STEP_SHORT = Entry(
     "step before: {reason}",
 )
 STEP_GIVEN_UP_AT_END = Entry(
-    "loss.step_given_up_at_end", "step {step} was in flight when its job ended, and is given up"
+    "loss.step_given_up_at_end",
+    "step {step} was in flight when its job ended, and is given up",
+    cause="The job ended within the step, as the trainers were killed.",
+    remedy="Nothing is to be done: the trainers did not finish it either.",
 )
 STEP_LOST_JOINS_AGAIN = Entry(
     "loss.step_lost_joins_again",

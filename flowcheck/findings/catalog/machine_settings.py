@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
-COMMAND_FAILED = Entry("machine.command_failed", "{command}: {error}")
+COMMAND_FAILED = Entry(
+    "machine.command_failed",
+    "{command}: {error}",
+    cause="A program of the system failed.",
+    remedy="Correct what it says, then run the command again: what was done already is left alone.",
+)
 SETTING_NOT_TAKEN = Entry(
-    "machine.setting_not_taken", "the kernel refuses {value} in {file}: {error}"
+    "machine.setting_not_taken",
+    "the kernel refuses {value} in {file}: {error}",
+    cause="The kernel does not allow that value here.",
+    remedy="Run it as root, outside of a container; `dmesg` may have the reason.",
 )
 NOT_A_NOTE = Entry(
     "machine.not_a_note",
     "{path} is not a file of notes by this script: look at it, and remove it if it is not needed",
 )
 NOT_ALL_UNDONE = Entry(
-    "machine.not_all_undone", "not everything could be undone ({first}): {path} lists what is left"
+    "machine.not_all_undone",
+    "not everything could be undone ({first}): {path} lists what is left",
+    cause="A setting could not be set back.",
+    remedy="Correct what the sentence names first, and run `undo` again.",
 )
 SETTING_CHANGED = Entry(
-    "machine.setting_changed", "{file} should be {wanted} again, but is {value}"
+    "machine.setting_changed",
+    "{file} should be {wanted} again, but is {value}",
+    cause="Another program changed the setting since.",
+    remedy="See which (tuned, a boot script), and run `undo` again.",
 )
 QUEUE_NOT_ENABLED = Entry(
     "machine.queue_not_enabled",

@@ -74,5 +74,8 @@ SEVERAL_CABLES = Entry(
     "mirrored together.",
 )
 MONITOR_TOO_SLOW = Entry(
-    "ports.monitor_too_slow", "{sum} = {total:g} Gb/s, over {gbps:g} of {monitor}"
+    "ports.monitor_too_slow",
+    "{sum} = {total:g} Gb/s, over {gbps:g} of {monitor}",
+    cause="The copies of all chosen ports together are more than the monitor port carries.",
+    remedy="State a faster monitor port, or more of them, in the layout file.",
 )

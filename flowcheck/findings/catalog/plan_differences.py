@@ -10,11 +10,13 @@ DIFFERS_IN_START_UP = Entry(
     "plan.differs_in_start_up",
     "planned in the start-up: {what}, {planned_kind} of {planned_bytes:,} bytes; collective "
     "#{index} is {kind} of {bytes:,} bytes: {why}",
+    also=("role", "bucket"),
 )
 DIFFERS_IN_ITERATION = Entry(
     "plan.differs_in_iteration",
     "planned in iteration {iteration}: {what}, {planned_kind} of {planned_bytes:,} bytes; "
     "collective #{index} is {kind} of {bytes:,} bytes: {why}",
+    also=("role", "bucket"),
 )
 NO_ALL_REDUCE = Entry("plan.no_all_reduce", "the captures hold no all-reduce")
 OTHER_KIND = Entry("plan.other_kind", "another kind")

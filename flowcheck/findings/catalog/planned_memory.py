@@ -31,6 +31,12 @@ GRADIENTS_BEFORE_BASE = Entry(
     "memory.gradients_before_base",
     "at most (gradient_log.memory_bytes), when gradients have to wait for a base",
 )
+STAGING_BELOW_ITERATION = Entry(
+    "memory.staging_below_iteration",
+    "staging.size_bytes = {stated:,} is less than start-up and one iteration of this model "
+    "({needed:,} bytes): no job can be learned in it; flowcheck plan {model} --world N prints the "
+    "size it needs",
+)
 GRADIENTS_OF_APPLIED_STEPS = Entry(
     "memory.gradients_of_applied_steps", "two logs of {steps:,} steps (gradient_log.taken_steps)"
 )

@@ -31,23 +31,48 @@ READS_ONLY = Entry("privilege.reads_only", "it only reads")
 RIGHTS_LEFT = Entry(
     "privilege.rights_left",
     "rights could not be given up: {left} is left, wanted user {user}",
+    cause="The kernel did not take away all rights, as in some containers.",
+    remedy='Run it outside of the container, or state `user = "root"` in `[services]` to keep '
+    "them.",
 )
-NO_ACCESS = Entry("privilege.no_access", "{user} cannot {needs}")
-NO_ACCESS_SHOWN = Entry("privilege.no_access_shown", "{user} cannot {needs} ({error})")
+NO_ACCESS = Entry(
+    "privilege.no_access",
+    "{user} cannot {needs}",
+    cause="The chain's user may not do what its stages need.",
+    remedy="Give that user the permission, or state another `user` in the job file's `[services]`.",
+)
+NO_ACCESS_SHOWN = Entry(
+    "privilege.no_access_shown",
+    "{user} cannot {needs} ({error})",
+    cause="The chain's user may not do what its stages need.",
+    remedy="Give that user the permission, or state another `user` in the job file's `[services]`.",
+)
 NEED = Entry("privilege.need", "{use} {path}")
 TOO_MANY_FILES = Entry(
-    "privilege.too_many_files", "{path} holds too many files to show them to the chain's user"
+    "privilege.too_many_files",
+    "{path} holds too many files to show them to the chain's user",
+    cause="Each file is shown to the stages by a mount of its own.",
+    remedy='Name a folder that holds only what the job needs, or state `user = "root"` in '
+    "`[services]`.",
 )
 NO_SCRATCH_FOLDER = Entry(
     "privilege.no_scratch_folder",
     "showing private folders to the chain's user needs an unused folder, and none of {folders} "
     "is usable",
+    cause="The stages see private folders through an unused folder, and each of those is taken "
+    "or missing.",
+    remedy='Make one of them, empty, or state `user = "root"` in `[services]`.',
 )
 OUTPUT_NOT_WRITTEN = Entry(
-    "privilege.output_not_written", "{path} was not written by the process that should write it"
+    "privilege.output_not_written",
+    "{path} was not written by the process that should write it",
+    cause="A process without rights failed to write its result.",
+    remedy="Run the command again; if this stays, read the logs of the run.",
 )
 NO_SUCH_USER = Entry(
     "privilege.no_such_user",
     "there is no such user: scripts/node/install-node makes flowcheck, and useradd --system "
     'another one; "root" keeps all rights',
+    cause="The user that `[services] user` names is not on this machine.",
+    remedy="Make it as the sentence says, or name another one.",
 )

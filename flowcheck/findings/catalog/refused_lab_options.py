@@ -21,6 +21,8 @@ MIRROR_FORM = Entry(
 ERSPAN_NEEDS_OVS = Entry(
     "lab_option.erspan_needs_ovs",
     "needs --switch ovs: a Linux bridge copies frames without a tunnel",
+    cause="Only Open vSwitch mirrors through a tunnel.",
+    remedy="Give `--switch ovs`, or leave the tunnel out.",
 )
 CLUSTER_NAME = Entry(
     "lab_option.cluster_name",
@@ -49,6 +51,8 @@ COST_STEPS = Entry(
 CPUS_NEEDED = Entry(
     "lab_option.cpus_needed",
     "needs CPU {trainers} for trainers and CPU {others} for all else: allow both (taskset)",
+    cause="Trainers and the rest would share processors, and the times would say nothing.",
+    remedy="Run it on a machine with enough processors, all of them allowed.",
 )
 
 # Options that a trainer reads from its environment.

@@ -10,14 +10,20 @@ AT_MOST = Entry("layout.at_most", "must be at most {most:,}")
 WITHIN = Entry("layout.within", "must be {least} to {most}")
 SPEED = Entry("layout.speed", "must be above 0, and at most {most:g}")
 TOO_MANY_RANKS = Entry(
-    "layout.too_many_ranks", "at most {most:,} ranks (nodes * gpus) are supported"
+    "layout.too_many_ranks",
+    "at most {most:,} ranks (nodes * gpus) are supported",
+    cause="The cluster is larger than FlowCheck chooses ports for.",
+    remedy="Describe the nodes of one data-parallel group.",
 )
 EXPERTS = Entry(
     "layout.experts",
     "must be 1: experts' gradients go by rings of their own, which are not supported",
 )
 INDIVISIBLE = Entry(
-    "layout.indivisible", "tp * cp * pp = {product} does not divide the {ranks} ranks"
+    "layout.indivisible",
+    "tp * cp * pp = {product} does not divide the {ranks} ranks",
+    cause="Groups of tp * cp * pp ranks must fill the cluster.",
+    remedy="Correct `tp`, `cp`, `pp`, `nodes` or `gpus` in the layout file.",
 )
 ORDER_OF_SIZES = Entry("layout.order_of_sizes", "must name each of {sizes} once, joined by -")
 NCCL_RELEASE = Entry("layout.nccl_release", 'state it as "2.21" or "2.21.5"')
@@ -36,7 +42,10 @@ NO_CABLES = Entry("layout.no_cables", "state at least one [[cable]]: where each 
 NO_MONITORS = Entry("layout.no_monitors", "state at least one [[monitor]]: a monitor port")
 SWITCH_TWICE = Entry("layout.switch_twice", "two [[switch]] tables have this name: keep one")
 NO_CABLE_ENDS_THERE = Entry(
-    "layout.no_cable_ends_there", "no cable ends there; cables end at {switches}"
+    "layout.no_cable_ends_there",
+    "no cable ends there; cables end at {switches}",
+    cause="The layout file has a monitor at a switch that no cable leads to.",
+    remedy="Correct the switch's name in `[[monitor]]` or in `[[cable]]`.",
 )
 PORT_OR_ERSPAN = Entry("layout.port_or_erspan", "state port or erspan")
 MONITOR_TWICE = Entry(
@@ -51,12 +60,27 @@ HOSTS_FOR_PORTS = Entry(
 IP_ADDRESS = Entry("layout.ip_address", "must be an IP address")
 
 # Files.
-TOO_LARGE = Entry("layout.too_large", "is larger than {bytes:,} bytes")
+TOO_LARGE = Entry(
+    "layout.too_large",
+    "is larger than {bytes:,} bytes",
+    cause="The file is not a layout: it is too long.",
+    remedy="Name the layout file.",
+)
 LOG_TOO_LARGE = Entry(
     "layout.log_too_large", "is larger than {bytes:,} bytes: give only its beginning"
 )
-UNREADABLE = Entry("layout.unreadable", "cannot be read: {error}")
-NOT_TOML = Entry("layout.not_toml", "is not valid TOML: {error}")
+UNREADABLE = Entry(
+    "layout.unreadable",
+    "cannot be read: {error}",
+    cause="The file is missing, or this user may not read it.",
+    remedy="Check the path and its permissions (`ls -l`).",
+)
+NOT_TOML = Entry(
+    "layout.not_toml",
+    "is not valid TOML: {error}",
+    cause="The file has a mistake at the place that the sentence names.",
+    remedy="Correct the file there.",
+)
 
 # Cables.
 PORT_TAKEN = Entry(
@@ -109,6 +133,8 @@ LOG_CHANNELS = Entry(
 LEAVES_NODE_TWICE = Entry(
     "layout.leaves_node_twice",
     "this channel's ring of group {group} leaves a node twice, which is not supported",
+    cause="NCCL's ring goes out of one node by two NICs, as the log or the graph says.",
+    remedy="Check that the log or graph is of this job; else mirror all ports of that node.",
 )
 ALGORITHM_RANKS = Entry(
     "layout.algorithm_ranks",
@@ -209,13 +235,15 @@ LESS_REDUNDANCY = Entry(
 )
 SEARCH_ENDED = Entry(
     "layout.search_ended",
-    "no choice was found in {steps:,} steps or {seconds} s: state more monitors at {switches}, or "
-    "fewer rings or nodes",
+    "no choice was found in {steps:,} steps or {seconds:g} s: state more monitors at {switches}, "
+    "or fewer rings or nodes",
 )
 PORTS_NEEDED = Entry(
     "layout.ports_needed",
     "{count} mirrored directions are needed, {sum} = {gbps:g} Gb/s; the monitor ports at their "
     "switches are {monitors}",
+    cause="The monitor ports are too few or too slow for the copies.",
+    remedy="State more or faster monitor ports, or put them at those switches.",
 )
 TUNNEL_ROOM = Entry(
     "layout.tunnel_room", "{monitor} {gbps:g} Gb/s ({inner} without the tunnel's headers)"
@@ -223,7 +251,7 @@ TUNNEL_ROOM = Entry(
 MONITOR_ROOM = Entry("layout.monitor_room", "{monitor} {gbps:g} Gb/s")
 NO_SHARING_FOUND = Entry(
     "layout.no_sharing_found",
-    "no way to share them was found (the search ends after {seconds} s)",
+    "no way to share them was found (the search ends after {seconds:g} s)",
 )
 MONITORS_TOO_SMALL = Entry(
     "layout.monitors_too_small", "{reasons}: state more or faster monitor ports"

@@ -11,6 +11,8 @@ DIRECTION_SUFFIX = Entry(
 NOT_A_PORT_NAME = Entry(
     "mirror_session.not_a_port_name",
     "is not a port name of {platform}, which looks like {example}",
+    cause="The name is of another switch system.",
+    remedy="`flowcheck switch list` shows how ports are written for each `--os`.",
 )
 LEADING_ZERO = Entry(
     "mirror_session.leading_zero", "has a number with a leading zero: write it without"
@@ -77,6 +79,8 @@ RESERVED = Entry("mirror_session.reserved", "in the reserved 240.0.0.0/4")
 SAME_ENDS = Entry(
     "mirror_session.same_ends",
     "src and dst are the same: src is the switch's address, dst the capture node's",
+    cause="The tunnel would begin and end at one address.",
+    remedy="Give the switch's own address as src and the capture node's as dst.",
 )
 NO_TUNNEL_KNOWN = Entry(
     "mirror_session.no_tunnel_known",
@@ -88,9 +92,19 @@ ONE_OF = Entry("mirror_session.one_of", "must be one of {choices}")
 DID_YOU_MEAN = Entry(
     "mirror_session.did_you_mean", "did you mean {nearest}? must be one of {choices}"
 )
-FORM_REFUSED = Entry("mirror_session.form_refused", "{platform} has the forms {forms}")
+FORM_REFUSED = Entry(
+    "mirror_session.form_refused",
+    "{platform} has the forms {forms}",
+    cause="This switch system does not have the form of mirroring that was asked for.",
+    remedy="Ask for one of those; `flowcheck switch list` shows what each system has.",
+)
 NO_FORMS = Entry("mirror_session.no_forms", "{platform} has no forms: leave --form out")
-NOT_TOML = Entry("mirror_session.not_toml", "is not valid TOML: {error}")
+NOT_TOML = Entry(
+    "mirror_session.not_toml",
+    "is not valid TOML: {error}",
+    cause="The file has a mistake at the place that the sentence names.",
+    remedy="Correct the file there.",
+)
 
 # Figures.
 ABOVE_ZERO = Entry("mirror_session.above_zero", "must be a finite number above 0")
@@ -98,12 +112,24 @@ FIGURES_TOGETHER = Entry(
     "mirror_session.figures_together", "give --gradient-bytes, --members and --step-s together"
 )
 RING_OF_ONE = Entry("mirror_session.ring_of_one", "must be 2 or more: a ring has 2 members")
-TOO_LARGE = Entry("mirror_session.too_large", "is larger than {bytes:,} bytes")
+TOO_LARGE = Entry(
+    "mirror_session.too_large",
+    "is larger than {bytes:,} bytes",
+    cause="The file is not one of these: it is too long.",
+    remedy="Give the file that `flowcheck ports --json` wrote.",
+)
 NOT_PORTS_JSON = Entry(
     "mirror_session.not_ports_json",
     "is not the output of `flowcheck ports --json`: {error}",
+    cause="The file is another one, or cut off.",
+    remedy="Write it again: `flowcheck ports layout.toml --json > FILE`.",
 )
-PORT_NOT_IN_FILE = Entry("mirror_session.port_not_in_file", "{file} does not have this port")
+PORT_NOT_IN_FILE = Entry(
+    "mirror_session.port_not_in_file",
+    "{file} does not have this port",
+    cause="The file is of another switch or another cluster.",
+    remedy="Give the file of this switch, or correct the port's name.",
+)
 NO_MEAN_RATE = Entry(
     "mirror_session.no_mean_rate",
     "the file has no mean rate of this port: state [traffic] in the layout file and run "

@@ -51,19 +51,31 @@ ONE_GROUP_FOR_FROZEN = Entry(
     "optimizer.one_group_for_frozen",
     "needs an optimizer with one parameter group: of several, nothing shows which has the frozen "
     "parameters",
+    cause="Frozen parameters take no gradient, and a group's settings could be theirs.",
+    remedy="State one group, or leave frozen parameters out of the optimizer in the script.",
 )
 ROUNDS_MASTER_WEIGHTS = Entry(
     "optimizer.rounds_master_weights",
     "rounds master weights to parameters: state optimizer.master_dtype too",
 )
 NO_GROUP_PARAMETERS = Entry("optimizer.no_group_parameters", 'name parameters, or "{rest}"')
-TWO_TABLES_OF_REST = Entry("optimizer.two_tables_of_rest", "only one table can have the rest")
+TWO_TABLES_OF_REST = Entry(
+    "optimizer.two_tables_of_rest",
+    "only one table can have the rest",
+    cause="Two tables have no `parameters`: both would take what is left.",
+    remedy="State `parameters` in one of them.",
+)
 KEYS_DIFFER = Entry("optimizer.keys_differ", "state a different key for each of them, or for none")
 LEARNING_RATE_NEEDED = Entry(
     "optimizer.learning_rate_needed",
     "must be stated: the trainer's own, such as learning_rate = 1e-4",
 )
-HAS_NO_SETTING = Entry("optimizer.has_no_setting", "{optimizer} has no {setting}")
+HAS_NO_SETTING = Entry(
+    "optimizer.has_no_setting",
+    "{optimizer} has no {setting}",
+    cause="The setting belongs to another optimizer.",
+    remedy="Leave it out, or correct `[optimizer] name`.",
+)
 BETAS = Entry("optimizer.betas", "must be from 0 to below 1")
 CLIP_NORM_TYPE = Entry("optimizer.clip_norm_type", "must be a number, or inf")
 CLIP_VALUE_FIRST = Entry(
@@ -73,7 +85,12 @@ CLIP_WAIT = Entry("optimizer.clip_wait", "must be a number of seconds above 0")
 CLIP_ORDER_ALONE = Entry(
     "optimizer.clip_order_alone", "needs clip_together: state that too, or leave clip_order out"
 )
-NOT_WITH = Entry("optimizer.not_with", "cannot be combined with {other}")
+NOT_WITH = Entry(
+    "optimizer.not_with",
+    "cannot be combined with {other}",
+    cause="The two settings exclude each other in torch as well.",
+    remedy="Leave out one of them: state what the script has.",
+)
 BACKOFF_FACTOR = Entry("optimizer.backoff_factor", "must be above 0 and below 1")
 CLIP_SCOPE = Entry(
     "optimizer.clip_scope",
@@ -84,10 +101,14 @@ CLIP_SCOPE = Entry(
 CLIP_OF_ONE_RING = Entry(
     "optimizer.clip_of_one_ring",
     "needs several rings of one job (jobs = N, same settings), but there is only one",
+    cause="`clip_together` clips all rings of a job by one norm.",
+    remedy="Leave `clip_together` out, or state `jobs`.",
 )
 CLIP_OF_OTHER_SETTINGS = Entry(
     "optimizer.clip_of_other_settings",
     "needs several rings of one job (jobs = N, same settings), but some have settings of their own",
+    cause="`clip_together` clips all rings of a job by one norm, so all have one optimizer.",
+    remedy="Leave the settings of the single `[[job]]` out, or `clip_together`.",
 )
 CLIP_ORDER = Entry(
     "optimizer.clip_order",
@@ -97,46 +118,88 @@ CLIP_ORDER = Entry(
 
 # What this release of torch, or this model, does not take.
 
-TORCH_REFUSES = Entry("optimizer.torch_refuses", "torch refuses these settings: {error}")
+TORCH_REFUSES = Entry(
+    "optimizer.torch_refuses",
+    "torch refuses these settings: {error}",
+    cause="torch's class raises this for the stated settings.",
+    remedy="Correct `[optimizer]` as it says.",
+)
 UNKNOWN_CLASS = Entry(
     "optimizer.unknown_class",
     "torch.optim of torch {torch} has {known}; for another class state optimizer.factory, which "
     "makes it",
+    cause="The name is misspelt, or of another release of torch.",
+    remedy="Correct the name, or state `factory` in `[optimizer]`.",
 )
 NO_IMPLEMENTATION = Entry(
-    "optimizer.no_implementation", "torch's {optimizer} has no such implementation"
+    "optimizer.no_implementation",
+    "torch's {optimizer} has no such implementation",
+    cause="torch has this optimizer without that implementation.",
+    remedy="State the implementation that the script uses, or leave it out.",
 )
 SAID_BY_IMPLEMENTATION = Entry(
-    "optimizer.said_by_implementation", "is what optimizer.implementation says"
+    "optimizer.said_by_implementation",
+    "is what optimizer.implementation says",
+    cause="One fact would be stated twice.",
+    remedy="Leave it out of `arguments`; state `implementation`.",
 )
 NOT_AN_ARGUMENT = Entry(
-    "optimizer.not_an_argument", "is not an argument of torch's class; it takes {arguments}"
+    "optimizer.not_an_argument",
+    "is not an argument of torch's class; it takes {arguments}",
+    cause="The optimizer's class does not take it.",
+    remedy="Leave it out of `arguments`, or correct its name.",
 )
-STATED_ALREADY = Entry("optimizer.stated_already", "is stated by {key} already")
+STATED_ALREADY = Entry(
+    "optimizer.stated_already",
+    "is stated by {key} already",
+    cause="One fact would be stated twice.",
+    remedy="Leave it out of `arguments`.",
+)
 CLASS_HAS_NO_SETTING = Entry(
-    "optimizer.class_has_no_setting", "torch's {optimizer} has no {setting}"
+    "optimizer.class_has_no_setting",
+    "torch's {optimizer} has no {setting}",
+    cause="The setting belongs to another optimizer.",
+    remedy="Leave it out, or correct `[optimizer] name`.",
 )
 HALF_UNSCALED = Entry(
     "optimizer.half_unscaled",
     "torch refuses to unscale gradients of float16: state optimizer.master_dtype where the script "
     "steps copies in float32",
 )
-STATE_TYPE = Entry("optimizer.state_type", "keeps {state} as {type}, neither a tensor nor a number")
+STATE_TYPE = Entry(
+    "optimizer.state_type",
+    "keeps {state} as {type}, neither a tensor nor a number",
+    cause="FlowCheck stores tensors and numbers only.",
+    remedy="Keep the state as a tensor in the optimizer's class.",
+)
 STATE_NAME_TAKEN = Entry(
     "optimizer.state_name_taken",
     "the optimizer calls a state {state}, a name that the replica uses for its own",
+    cause="FlowCheck stores states by name, and has one of that name itself.",
+    remedy="Rename the state in the optimizer's class.",
 )
 IN_NO_TABLE = Entry(
     "optimizer.in_no_table",
     "is in no [[optimizer.each]]: state which optimizer steps it, for example by "
     'parameters = "rest"',
 )
-NO_PARAMETER_LEFT = Entry("optimizer.no_parameter_left", "has no parameter left")
+NO_PARAMETER_LEFT = Entry(
+    "optimizer.no_parameter_left",
+    "has no parameter left",
+    cause="Earlier tables already have all parameters.",
+    remedy="Leave this table out, or correct the patterns before it.",
+)
 NAMES_NO_PARAMETER = Entry(
-    "optimizer.names_no_parameter", "names no parameter of this model (its first is {first})"
+    "optimizer.names_no_parameter",
+    "names no parameter of this model (its first is {first})",
+    cause="The pattern matches no name of the model.",
+    remedy="Correct `parameters`; `[model] names` or `factory` states the names.",
 )
 IN_TWO_TABLES = Entry(
-    "optimizer.in_two_tables", "{name} is in another table already: each parameter is in one group"
+    "optimizer.in_two_tables",
+    "{name} is in another table already: each parameter is in one group",
+    cause="Two tables of groups have patterns that both match it.",
+    remedy="Correct `parameters` in one of the tables.",
 )
 
 # Learning-rate schedules.
@@ -147,16 +210,32 @@ SKIPS_OF_SEVERAL = Entry(
     "of several optimizers a loss scale skips only those whose gradients have an inf or NaN, and "
     "FlowCheck does not know which of them the schedules follow: step the schedules after every "
     "iteration",
+    cause="A skipped step may or may not step the schedules; nothing on the wire tells.",
+    remedy="Step the schedules after every iteration in the script, and state "
+    "`schedule_when_skipped`.",
 )
 SCHEDULE_UNKNOWN = Entry(
     "schedule.unknown",
     "torch {torch} has no such scheduler; it has {known}; a function of the script's own is named "
     '"file.py:function" or "package.module:function"',
+    cause="The name is misspelt, or of another release of torch.",
+    remedy="Correct the name, or name the script's own function.",
 )
 SCHEDULE_ARGUMENTS = Entry(
-    "schedule.arguments", "torch refuses these arguments of {schedule}: {error}"
+    "schedule.arguments",
+    "torch refuses these arguments of {schedule}: {error}",
+    cause="torch's scheduler does not take what is stated.",
+    remedy="Compare `schedule_arguments` with the script.",
 )
-TAKES_A_NUMBER = Entry("schedule.takes_a_number", "torch's {schedule} takes a number as {argument}")
+TAKES_A_NUMBER = Entry(
+    "schedule.takes_a_number",
+    "torch's {schedule} takes a number as {argument}",
+    cause="The argument was given as text or as a list.",
+    remedy="State a number in `schedule_arguments`.",
+)
 CANNOT_STEP = Entry(
-    "schedule.cannot_step", "{schedules} cannot take step {step} with these: {error}"
+    "schedule.cannot_step",
+    "{schedules} cannot apply step {step} with these: {error}",
+    cause="torch refuses to step the schedulers with the stated settings.",
+    remedy="Compare `[optimizer] schedule` and the learning rate with the script.",
 )

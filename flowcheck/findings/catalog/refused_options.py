@@ -30,3 +30,9 @@ ONE_SOURCE_OF_RATES = Entry(
     "option.one_source_of_rates",
     "cannot be combined with --measured-gbps or --gradient-bytes: give one of them",
 )
+CHECKPOINT_NEEDED = Entry(
+    "option.checkpoint_needed", "name the trainer's checkpoint, a file or a folder: {example}"
+)
+CHECKPOINT_TWICE = Entry(
+    "option.checkpoint_twice", "is another one than the argument {checkpoint}: name only one"
+)

@@ -12,9 +12,17 @@ NO_TUNNEL_IN_OVS = Entry(
 
 # Ports and the bridge.
 NO_SUCH_BRIDGE = Entry(
-    "ovs_mirror.no_such_bridge", "this Open vSwitch has no such bridge; it has {bridges}"
+    "ovs_mirror.no_such_bridge",
+    "this Open vSwitch has no such bridge; it has {bridges}",
+    cause="The name is misspelt, or the bridge is on another machine.",
+    remedy="Give one of those.",
 )
-NO_BRIDGE_AT_ALL = Entry("ovs_mirror.no_bridge_at_all", "this Open vSwitch has no bridge")
+NO_BRIDGE_AT_ALL = Entry(
+    "ovs_mirror.no_bridge_at_all",
+    "this Open vSwitch has no bridge",
+    cause="Open vSwitch switches nothing on this machine.",
+    remedy="Run the command on the machine that has the bridge.",
+)
 NO_SUCH_OVS_PORT = Entry(
     "ovs_mirror.no_such_port",
     "this Open vSwitch has no such port: `ovs-vsctl show` lists its ports",

@@ -16,7 +16,10 @@ TEMPLATE_OR_FORMAT = Entry(
     "in this job, or --format NAME, one of {formats}",
 )
 TEMPLATE_EACH = Entry(
-    "restore.template_each", "{missing}; of several jobs a --template each, or --job {jobs}"
+    "restore.template_each",
+    "{missing}; of several jobs a --template each, or --job {jobs}",
+    cause="Each job of the run is restored into its own file.",
+    remedy="Give a `--template` for each job, or name one job with `--job`.",
 )
 CHECKPOINT_OF_ONE_JOB = Entry("restore.checkpoint_of_one_job", "is of one job: give its template")
 WHICH_JOB_AS = Entry(
@@ -27,8 +30,15 @@ WHICH_JOB = Entry("restore.which_job", "is of one job: name it with --job {jobs}
 URL_NAMES_JOB = Entry(
     "restore.url_names_job",
     "goes with --run; the URL names a job itself: http://host:port/jobs/K or the target's folder",
+    cause="A URL already says of which job the steps are.",
+    remedy="Leave `--job` out, and put `/jobs/K` into the URL.",
 )
-JOB_OF_A_RUN = Entry("restore.job_of_a_run", "goes with --run, not with --checkpoint or --from")
+JOB_OF_A_RUN = Entry(
+    "restore.job_of_a_run",
+    "goes with --run, not with --checkpoint or --from",
+    cause="A folder or a URL holds the steps of one job.",
+    remedy="Leave `--job` out, or give `--run`.",
+)
 ONE_TEMPLATE = Entry("restore.one_template", "give only one with --job")
 BUFFERS_OF_A_FILE = Entry(
     "restore.buffers_of_a_file",
@@ -37,13 +47,20 @@ BUFFERS_OF_A_FILE = Entry(
 TEMPLATE_IS_A_FOLDER = Entry(
     "restore.template_is_a_folder",
     "is a folder: --format NAME --like FOLDER writes one in its place",
+    cause="A template is one file, as `torch.save` writes it.",
+    remedy="Give a file, or `--format` with `--like`.",
 )
 NO_OWN_FOLDER = Entry(
     "restore.no_own_folder",
     "{folder}: does not belong to this user alone: set TMPDIR to a folder that does",
 )
 SERVE_WHAT = Entry("restore.serve_what", "give --run DIR, or a folder of checkpoints")
-NOT_A_FOLDER = Entry("restore.not_a_folder", "is not a folder")
+NOT_A_FOLDER = Entry(
+    "restore.not_a_folder",
+    "is not a folder",
+    cause="A file was named, and a folder is needed.",
+    remedy="Name the folder that holds the checkpoints.",
+)
 SERVE_UNENCRYPTED = Entry(
     "restore.serve_unencrypted",
     "the token and the checkpoints are sent in plain text; --tls-certificate encrypts them",
@@ -72,6 +89,8 @@ NO_JOBS_PARAMETERS = Entry(
     "restore.no_jobs_parameters",
     "{file}: no job's replica had its parameters at its step: it is of another job, or of a step "
     "that was not followed",
+    cause="No replica had these parameters at that step.",
+    remedy="Give a template that this job's trainer wrote while FlowCheck followed it.",
 )
 OF_ONE_JOB = Entry("restore.of_one_job", "{files} are of one job: give one of each job")
 
@@ -82,22 +101,41 @@ STATE_UNKNOWN = Entry(
     "{run}: the optimizer's state is not known yet: flowcheck base FILE gives it",
 )
 STEP_NOT_KEPT = Entry(
-    "restore.step_not_kept", "{run}: step {step} is not kept (steps kept: {kept})"
+    "restore.step_not_kept",
+    "{run}: step {step} is not kept (steps kept: {kept})",
+    cause="The replica keeps only its newest steps.",
+    remedy="Ask for one of those; `[persist] every_steps` and a larger `[replica] keep_bytes` "
+    "keep more.",
 )
 REPLICA_GONE = Entry(
     "restore.replica_gone",
     "{run}: its replica is gone, and its settings name no folder of checkpoints: --checkpoint "
     "FOLDER names one",
+    cause="The chain ended and its memory was given back.",
+    remedy="Name the folder of checkpoints with `--checkpoint`.",
 )
 NOTHING_WRITTEN = Entry(
-    "restore.nothing_written", "{run}: no step was applied there, and no checkpoint was written"
+    "restore.nothing_written",
+    "{run}: no step was applied there, and no checkpoint was written",
+    cause="The chain ended before its first step.",
+    remedy="`flowcheck status --run` shows why; use the trainer's own checkpoint.",
 )
 BECAUSE = Entry("restore.because", "{fact} ({reasons})")
-OTHER_STEP = Entry("restore.other_step", "{path}: is of step {found}, not of step {step}")
-NOT_A_DICTIONARY = Entry("restore.not_a_dictionary", "{path}: holds a {type}, not a dictionary")
+OTHER_STEP = Entry(
+    "restore.other_step",
+    "{path}: is of step {found}, not of step {step}",
+    cause="The file is of another step than was asked for.",
+    remedy="Leave the step out, or ask for the step that it holds.",
+)
+NOT_A_DICTIONARY = Entry(
+    "restore.not_a_dictionary",
+    "{path}: holds a {type}, not a dictionary",
+    cause="The file is no checkpoint of a training.",
+    remedy="Name a checkpoint that FlowCheck or the trainer wrote.",
+)
 STEPS_WAITING = Entry(
     "restore.steps_waiting",
-    "{run}: frames or whole steps have waited for {seconds} s, and no process takes them: see "
+    "{run}: frames or whole steps have waited for {seconds:g} s, and no process takes them: see "
     "flowcheck status, and the logs there",
 )
 
@@ -125,11 +163,18 @@ NONE_WHOLE = Entry("restore.none_whole", "no checkpoint there is complete")
 STEP_WITHOUT_MANIFEST = Entry(
     "restore.step_without_manifest",
     "{path}: {manifest} is missing: the step is not complete, or FlowCheck did not write it",
+    cause="The step was being written when its process ended, or it is no checkpoint of FlowCheck.",
+    remedy="Name another step-N folder; `latest` names the newest whole one.",
 )
 NOTHING_TO_VERIFY = Entry(
     "restore.nothing_to_verify",
     "{path}: {found}: name a step-N folder, a folder whose `latest` names one, or a file that "
     "flowcheck restore wrote (its checksums are beside it in NAME{suffix})",
 )
-PATH_MISSING = Entry("restore.path_missing", "does not exist")
+PATH_MISSING = Entry(
+    "restore.path_missing",
+    "does not exist",
+    cause="The path is misspelt, or the folder was removed.",
+    remedy="Correct the path.",
+)
 NO_MANIFEST_OF_IT = Entry("restore.no_manifest_of_it", "it has no manifest of FlowCheck")

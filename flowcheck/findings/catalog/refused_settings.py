@@ -15,8 +15,18 @@ FINITE_ABOVE = Entry("setting.finite_above", "must be a number above {bound}")
 WRONG_TYPE = Entry("setting.wrong_type", "must be {wanted}, not {found}")
 WRONG_LENGTH = Entry("setting.wrong_length", "must be a list of {wanted}, not of {found}")
 NOT_STATED = Entry("setting.not_stated", "{key} must be stated")
-NEEDS_OTHER = Entry("setting.needs_other", "needs {other}")
-UNKNOWN_KEY = Entry("setting.unknown_key", "is not a known key; {hint}")
+NEEDS_OTHER = Entry(
+    "setting.needs_other",
+    "needs {other}",
+    cause="One setting says nothing without the other.",
+    remedy="State the other one too, or leave this one out.",
+)
+UNKNOWN_KEY = Entry(
+    "setting.unknown_key",
+    "is not a known key; {hint}",
+    cause="The key is misspelt, or in the wrong table.",
+    remedy="Correct the key, or leave it out.",
+)
 DID_YOU_MEAN = Entry("setting.did_you_mean", "did you mean {key}?")
 KNOWN_KEYS = Entry("setting.known_keys", "known keys: {keys}")
 ABOVE_TABLES = Entry("setting.above_tables", "{key} belongs above the first [table]")
@@ -25,8 +35,18 @@ NOT_AN_ADDRESS = Entry("setting.not_an_address", "must be an IP address")
 
 # The file itself.
 
-UNREADABLE = Entry("setting.file_unreadable", "cannot be read: {error}")
-NOT_TOML = Entry("setting.not_toml", "is not valid TOML: {error}")
+UNREADABLE = Entry(
+    "setting.file_unreadable",
+    "cannot be read: {error}",
+    cause="The file is missing, or this user may not read it.",
+    remedy="Check the path and its permissions (`ls -l`).",
+)
+NOT_TOML = Entry(
+    "setting.not_toml",
+    "is not valid TOML: {error}",
+    cause="The file has a mistake at the place that the sentence names.",
+    remedy="Correct the file there.",
+)
 
 # Where frames come from, and how they are taken.
 
@@ -36,6 +56,17 @@ NO_SOURCE = Entry(
     'interface = "eth1", vdev = "..." or file = "job.pcap"',
 )
 EMPTY_SOURCES = Entry("setting.empty_sources", "state at least one [[source]] of frames")
+LOGS_BESIDE_SOURCES = Entry(
+    "setting.logs_beside_sources",
+    "state either [[source]] or [gradients]: a replica is stepped from one of them",
+)
+NO_LOGS = Entry("setting.no_logs", "name at least one gradient log")
+LEARNED_FOR_LOGS = Entry(
+    "setting.learned_for_logs",
+    "with [gradients], name the learned/job.json of the chain that writes the logs, with its "
+    "weights.bin beside it",
+)
+LOGS_OF_ONE_JOB = Entry("setting.logs_of_one_job", "with [gradients], state one job alone")
 ONE_SOURCE_KIND = Entry("setting.one_source_kind", "name exactly one of pci, vdev, interface, file")
 USER_NAME = Entry("setting.user_name", 'must be the name of a user, such as "flowcheck"')
 SWITCH_PORT_NAME = Entry("setting.switch_port_name", "must be the name of a switch port")
@@ -80,7 +111,12 @@ ONE_FSDP_JOB = Entry(
     "setting.one_fsdp_job", "of FSDP supports one job only: leave jobs and [[job]] out"
 )
 FACTORY_FORM = Entry("setting.factory_form", 'must be written "file.py:function"')
-OF_STYLES = Entry("setting.of_styles", "can be used with style = {styles} only")
+OF_STYLES = Entry(
+    "setting.of_styles",
+    "can be used with style = {styles} only",
+    cause="The key belongs to other styles of sharded training.",
+    remedy="Leave it out, or correct `style`.",
+)
 
 # Checkpoints, servers.
 

@@ -27,7 +27,7 @@ MONITOR_DOWN = Entry(
 )
 MONITOR_IN_USE = Entry(
     "tc_mirror.monitor_in_use",
-    "received {received} and sent {sent} frames in {seconds} s, and FlowCheck has no mirror "
+    "received {received} and sent {sent} frames in {seconds:g} s, and FlowCheck has no mirror "
     "there: it carries other traffic, which copies would mix with. Give another device; if the "
     "capture card is what sends, stop it from sending",
 )
@@ -42,6 +42,10 @@ SHARED_BLOCK = Entry(
     "tc_mirror.shared_block",
     "its filters are in a block that it shares with other devices: the frames of all of them would "
     "be copied",
+    cause="tc shares filters between devices here: the mirror would copy the frames of all of "
+    "them.",
+    remedy="Mirror at the switch, or have the owner of the block give this device filters of its "
+    "own.",
 )
 INGRESS_QDISC = Entry(
     "tc_mirror.ingress_qdisc",

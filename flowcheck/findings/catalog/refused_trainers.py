@@ -145,6 +145,14 @@ UNUSED_OPEN = Entry(
     "leaves some out); {advice}",
     remedy="Leave out the option, or state the model where its parameters are of several dtypes.",
 )
+UNUSED_CUTS_OPEN = Entry(
+    "trainer.unused_cuts_open",
+    "find_unused_parameters=True: no bucket plan is sent, and the sizes on the wire allow {ways} "
+    "ways to part {parameters} parameters into the buckets seen, none of which is told "
+    "apart by DDP's usual bucket_cap_mb or by what the buckets hold; leave the option or "
+    "bucket_cap_mb out",
+    remedy="Leave out `find_unused_parameters`, or `bucket_cap_mb`.",
+)
 LEAVE_OPTION = Entry("trainer.leave_option", "leave the option out")
 
 # All-reduces by trees.

@@ -18,6 +18,8 @@ CLIP_TOGETHER_TYPE = Entry(
     "replica.clip_together_type",
     "[optimizer] clip_together needs gradients of 4 bytes an element, and the buckets have others: "
     "the wire does not tell in which type their squares are summed",
+    cause="The type in which the trainers sum the squares never crosses the wire.",
+    remedy="Train with float32 gradients, or without clipping over all rings.",
 )
 STATED_TYPE_SIZE = Entry(
     "replica.stated_type_size",
@@ -48,6 +50,8 @@ GRADIENT_TYPE_SIZE = Entry(
 GATHERED_SIZE = Entry(
     "replica.gathered_size",
     "an iteration gathered {bytes} bytes, and the parameters have {expected}",
+    cause="The stated model is another one, or a part of its parameters is gathered elsewhere.",
+    remedy="Correct `[sharded] factory` and `[model] dtype`.",
 )
 
 # The job file's model, and what is followed in its place.
@@ -87,16 +91,25 @@ NORM_NEVER_COMES = Entry(
     "replica.norm_never_comes",
     "step {step} is whole, but not in job {job}, and all rings are clipped by one norm "
     "(clip_together): it is given up, and the replica stays before it",
+    cause="Another ring lost the step.",
+    remedy="`flowcheck base FILE --then LATER` for each job, with the trainer's next two "
+    "checkpoints.",
 )
 NORM_WAIT_OVER = Entry(
     "replica.norm_wait_over",
     "step {step} waited {seconds} s for job {job} (clip_wait_s), and all rings are clipped by one "
     "norm: it is given up, and the replicas of all of them stay before it until the job comes back",
+    cause="Another ring's step did not come in time.",
+    remedy="See that job in `flowcheck status`; a longer `clip_wait_s` in `[optimizer]` waits "
+    "longer.",
 )
 NORM_WAIT_OVER_ELSEWHERE = Entry(
     "replica.norm_wait_over_elsewhere",
     "step {step}: another ring has waited too long for a norm (clip_wait_s), and all are clipped "
     "by one: the replica stays before it",
+    cause="Another ring's step did not come in time.",
+    remedy="See the other jobs in `flowcheck status`; a longer `clip_wait_s` in `[optimizer]` "
+    "waits longer.",
 )
 NORMS_IN_JOB_ORDER = Entry(
     "replica.norms_in_job_order",
@@ -110,7 +123,7 @@ NORMS_IN_JOB_ORDER = Entry(
 LOSS_SCALE_CONTRADICTED = Entry(
     "replica.loss_scale_contradicted",
     "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
-    "that were taken",
+    "that were applied",
     cause="Scaled gradients do not look as the stated scale has it.",
     remedy="Correct the scaler's settings, and give a base.",
     section="replica",
@@ -118,7 +131,7 @@ LOSS_SCALE_CONTRADICTED = Entry(
 LOSS_SCALE_CONTRADICTED_BY = Entry(
     "replica.loss_scale_contradicted_by",
     "the gradients contradict the stated loss scale ([optimizer.scaler]), and with it the steps "
-    "that were taken: {evidence}",
+    "that were applied: {evidence}",
 )
 EMPTY_STATE = Entry(
     "replica.empty_state",

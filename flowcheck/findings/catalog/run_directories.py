@@ -5,7 +5,11 @@ from __future__ import annotations
 from flowcheck.findings.finding import Entry
 
 NOT_ACCESSIBLE = Entry(
-    "run.not_accessible", "user {user} may not look into the folder that it is in"
+    "run.not_accessible",
+    "user {user} may not look into the folder that it is in",
+    cause="A folder above it is closed to the chain's user.",
+    remedy="Give that user `x` on each folder above (`namei -l PATH` shows them), or choose "
+    "another `run`.",
 )
 IN_USE = Entry(
     "run.in_use",

@@ -11,21 +11,34 @@ SHARDED = Entry(
     "parameters are gathered and gradients reduce-scattered, as by FSDP or ZeRO: a gradient's sum "
     "never crosses the wire whole; the parameters do, in the type they are gathered in, and "
     "FlowCheck follows them without the optimizer's state",
+    cause="Gradients of sharded training never cross the wire whole.",
+    remedy="Restore the parameters with `flowcheck restore`; the trainer's own checkpoint has the "
+    "optimizer's state.",
 )
 NO_ITERATION = Entry(
-    "sharded.no_iteration", "no iteration was seen twice whose gathers tell where a step ends"
+    "sharded.no_iteration",
+    "no iteration was seen twice whose gathers tell where a step ends",
+    cause="Two whole iterations must be seen.",
+    remedy="Wait two iterations; state the model: `factory` in `[sharded]`.",
 )
 SEVERAL_COMMUNICATORS = Entry(
     "sharded.several_communicators",
     "{communicators} communicators gather parameters: nothing tells which of them to follow",
+    cause="Several groups of ranks gather parameters by these ports.",
+    remedy="State `hosts` of the job in the job file, or mirror ports of one group.",
 )
 LOST_BEFORE = Entry(
     "sharded.lost_before",
     "sends were lost before the second iteration: where it begins is not sure",
+    cause="The first iterations were seen with gaps.",
+    remedy="Wait for a restart of the job, or look where the frames were lost (`flowcheck "
+    "status`).",
 )
 TURNS_OPEN = Entry(
     "sharded.turns_open",
     "the start of connections of several queue pairs was not seen: whose turn it is, is not sure",
+    cause="Only the beginning of a connection shows the order of its queue pairs.",
+    remedy="Start FlowCheck before the trainers, or set `NCCL_IB_QPS_PER_CONNECTION=1` there.",
 )
 ONE_DIRECTION = Entry(
     "sharded.one_direction",
@@ -35,7 +48,10 @@ ONE_DIRECTION = Entry(
     remedy="Mirror both directions of the port.",
 )
 NO_WHOLE_ITERATION = Entry(
-    "sharded.no_whole_iteration", "no iteration was seen of which every unit came whole"
+    "sharded.no_whole_iteration",
+    "no iteration was seen of which every unit came whole",
+    cause="Each iteration has gaps so far.",
+    remedy="See where frames are lost (`flowcheck status`): each further iteration is tried.",
 )
 GATHERED_ONCE = Entry(
     "sharded.gathered_once",
@@ -48,6 +64,8 @@ ODD_PART = Entry(
     "sharded.odd_part",
     "a rank's part of a unit is an odd number of bytes: its elements are of no type that "
     "FlowCheck knows",
+    cause="The trainer sends something else than parameters of a known type.",
+    remedy="State `[model] dtype`; if it is right, FlowCheck does not follow this job.",
 )
 RELEASE_OPEN = Entry(
     "sharded.release_open",

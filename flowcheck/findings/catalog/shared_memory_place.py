@@ -16,6 +16,7 @@ NO_HUGETLBFS = Entry(
     "no hugetlbfs with 2 MiB pages is mounted: using {folder}, {pages}",
     remedy="Reserve huge pages: `scripts/hugepages reserve N`.",
 )
+NO_RINGS = Entry("memory.no_rings", "no frames are captured; the replica is in {folder}")
 HUGE_PAGES_TAKEN = Entry(
     "memory.huge_pages_taken",
     "another process took the free 2 MiB pages meanwhile: using {folder}",

@@ -14,7 +14,7 @@ SQUARE_ROOTS = Entry(
 )
 CPU_FOR_GPU = Entry(
     "arithmetic.cpu_for_gpu",
-    "the trainer's optimizer runs on a GPU, and the replica takes its steps with torch's CPU "
+    "the trainer's optimizer runs on a GPU, and the replica applies its steps with torch's CPU "
     "kernels: the last bits may differ, more with every step ({why})",
     until_audit=True,
     remedy="Run `flowcheck audit FILE` from time to time, and `flowcheck base FILE` where it "
@@ -39,7 +39,7 @@ GPU_NORM = Entry(
     until_audit=True,
 )
 
-# Why torch takes the steps and not the C kernel.
+# Why torch applies the steps and not the C kernel.
 
 NO_KERNEL = Entry("arithmetic.no_kernel", "{optimizer} has no C kernel")
 PARAMETER_DTYPE = Entry("arithmetic.parameter_dtype", "parameters are {dtype}, not float32")

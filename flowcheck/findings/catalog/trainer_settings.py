@@ -56,10 +56,12 @@ SCHEDULE_NOT_STATED = Entry(
 OTHER_OPTIMIZER = Entry(
     "settings.other_optimizer",
     "{file}: its optimizer is not the one that the job file states: {differences}. If the file is "
-    "of this job, the replica takes its steps by wrong settings: correct [optimizer] and follow "
-    "the job anew",
+    "of this job, the replica applies its steps with wrong settings: correct [optimizer] and "
+    "follow the job anew",
 )
 OTHER_GROUP_COUNT = Entry(
     "settings.other_group_count",
     "{file}: its optimizer has {found} parameter groups, the job file states {stated}",
+    cause="The job file states other groups than the script makes.",
+    remedy="State each group: `[[optimizer.groups]]`.",
 )

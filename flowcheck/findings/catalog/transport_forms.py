@@ -2,6 +2,8 @@
 
 from flowcheck.findings.finding import Entry
 
+_FROM_START = "Only the start-up of the trainers tells this, and it was not seen."
+
 NO_WRITES = Entry(
     "transport.no_writes",
     "no RDMA write was seen: the trainers use another transport, or the mirror does not show it",
@@ -13,6 +15,9 @@ NOT_NCCL = Entry(
     "{writes:,} RDMA writes were seen, but not in the form of NCCL's own transport (clear-to-send "
     "messages one way, writes that end with their size as immediate the other way): another "
     "library or plugin wrote them",
+    cause="Another library or plugin moves the data (UCX, NVSHMEM, a vendor's plugin, storage).",
+    remedy="Train with NCCL's own transport (`NCCL_NET=IB`), and leave other hosts out of the "
+    "mirror.",
 )
 
 CLEAR_TO_SEND_LAYOUT = Entry(
@@ -63,6 +68,8 @@ LL128_ORDER_OPEN_MIDSTREAM = Entry(
     "transport.ll128_order_open_midstream",
     "the order of data in LL128's lines is unknown: the release is from before NCCL 2.12, and only "
     "the trainers' start-up tells the order, which was not seen",
+    cause=_FROM_START,
+    remedy="State NCCL's release: `nccl` in the job file; or start FlowCheck before the trainers.",
 )
 LL128_LINEAR_BY_CONTENT = Entry(
     "transport.ll128_linear_by_content",

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from pyroute2 import IPRoute
 
+from flowcheck.findings.catalog.lab_runs import (
+    CLUSTER_UNFINISHED,
+    MIRROR_GONE,
+    NAMESPACE_GONE,
+    PORT_DOWN,
+    PORT_GONE,
+    PROCESS_ENDED,
+)
+from flowcheck.findings.finding import Finding
 from flowcheck.lab.cluster import (
     cluster_state_file,
     linux_bridge,
@@ -20,26 +30,27 @@ from flowcheck.lab.cluster.veth_links import index_of
 def status(name: str) -> dict[str, Any] | None:
     """None if there is no such cluster.
 
-    "state" is "up", or "broken" with a sentence per part in "missing". Counters of the monitor
-    port are frames and bytes since it was made; "dropped" is what did not reach the
-    other end of its cable. What a switch drops before it forwards, nobody received: not in it.
+    "state" is "up", or "broken" with a finding per part in "faults", and its sentence in "missing".
+    Counters of the monitor port are frames and bytes since it was made; "dropped" is what did not
+    reach the other end of its cable. What a switch drops before it forwards, nobody received: not
+    in it.
     """
     found = cluster_state_file.load(name)
     if found is None:
         return None
     cluster = found.cluster
-    missing = [] if found.whole else ["it was never finished"]
+    faults = [] if found.whole else [CLUSTER_UNFINISHED()]
     there = set(network_namespaces.existing(""))
-    missing += [f"namespace {n} is gone" for n in cluster.namespaces if n not in there]
-    missing += [
-        f"{process.what} ({process.pid}) has ended"
+    faults += [NAMESPACE_GONE(name) for name in cluster.namespaces if name not in there]
+    faults += [
+        PROCESS_ENDED(what=process.what, pid=process.pid)
         for process in found.processes
         if not namespace_processes.alive(process)
     ]
     answer = describe(cluster)
     if cluster.switch_namespace in there and cluster.checkpoint_namespace in there:
         with network_namespaces.netlink(cluster.switch_namespace) as route:
-            missing += _faults(route, cluster)
+            faults += _faults(route, cluster)
             sent = _counters(route, MONITOR)
         with network_namespaces.netlink(cluster.checkpoint_namespace) as route:
             got = _counters(route, UPLINK)
@@ -49,8 +60,9 @@ def status(name: str) -> dict[str, Any] | None:
                 "bytes": got["rx_bytes"],
                 "dropped": sent["tx_dropped"] + got["rx_dropped"],
             }
-    answer["state"] = "broken" if missing else "up"
-    answer["missing"] = missing
+    answer["state"] = "broken" if faults else "up"
+    answer["missing"] = [str(one) for one in faults]
+    answer["faults"] = msgspec.to_builtins(faults)
     answer["changed"] = found.said
     return answer
 
@@ -88,20 +100,20 @@ def describe(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _faults(route: IPRoute, cluster: Cluster) -> list[str]:
+def _faults(route: IPRoute, cluster: Cluster) -> list[Finding]:
     """Ports that are gone or down, and mirrors that are gone."""
-    faults = []
+    faults: list[Finding] = []
     for port in (*map(port_name, range(cluster.hosts)), MONITOR):
         link = _link(route, port)
         if link is None or link.get_attr("IFLA_OPERSTATE") != "UP":
-            faults.append(f"port {port} is {'gone' if link is None else 'down'}")
+            faults.append(PORT_GONE(port) if link is None else PORT_DOWN(port))
     if cluster.switch == "bridge":
         for one in cluster.mirrors:
             name = port_name(one.port)
             if _link(route, name) is not None and not linux_bridge.present(
                 route, index_of(route, name), one.direction
             ):
-                faults.append(f"mirror {one} is gone")
+                faults.append(MIRROR_GONE(str(one)))
     return faults
 
 

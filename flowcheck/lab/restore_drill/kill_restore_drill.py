@@ -33,7 +33,7 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 LOOK_S = 0.1
 """Seconds between two looks at the state. A choice: shorter costs processor time."""
 FOLLOW_LIMIT_S = 60.0
-"""Seconds for the replica to take the last steps after the trainer ended. A choice: longer delays
+"""Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
 the error, shorter fails on a busy machine."""
 
 

@@ -34,7 +34,7 @@ ALL_REDUCE, BROADCAST, ALL_GATHER, REDUCE_SCATTER, SEND, RECV = range(6)
 """enum fcl_kind."""
 NAMES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "send", "recv")
 
-PARTING = timedelta(seconds=2)
+LEAVING_LIMIT = timedelta(seconds=2)
 """How long a rank that leaves waits for the others, so that none loses its last ACKs."""
 
 Tensors = list[torch.Tensor]
@@ -219,7 +219,7 @@ class RoceGroup(Base):  # type: ignore[misc]
             closed, self._closed = self._closed, True
             if closed or self._communicator is None:
                 return
-            self._communicator.part(PARTING)
+            self._communicator.part(LEAVING_LIMIT)
             self._communicator.abort("the process group was shut down")
             for lane in self._lanes.values():
                 lane.close()

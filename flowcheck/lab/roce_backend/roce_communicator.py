@@ -215,7 +215,7 @@ class RoceCommunicator:
                 self._store.set("parted", b"1")
             self._store.wait(["parted"], limit)
         except RuntimeError:
-            return  # c10d's stores raise nothing narrower; without the others there is no parting
+            return  # c10d's stores raise nothing narrower; nobody to wait for
 
     def submit(self, operation: Operation) -> int:
         """Queue it; its ticket."""

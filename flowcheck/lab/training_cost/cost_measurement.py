@@ -43,7 +43,7 @@ LOOK_S = 0.02
 """Seconds between two looks. A choice: shorter costs processor time of the machine that is
 measured."""
 FOLLOW_LIMIT_S = 60.0
-"""Seconds for the replica to take the last steps after the trainer ended. A choice: longer delays
+"""Seconds for the replica to apply the last steps after the trainer ended. A choice: longer delays
 the error, shorter fails on a busy machine."""
 TRAINERS_CPU, OTHER_CPU = 0, 1
 KEPT = 2

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis.communicator_summary import summarize_communicators
 from flowcheck.ops.analysis.communicator_text import explain
+from flowcheck.ops.analysis.loss_consequences import ends_somewhere, known_missing
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
-from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
 from flowcheck.wire.learn import Collective, FlowReading, Part, Reading
 from flowcheck.wire.learn.verdict.collect import short
 
@@ -170,10 +169,9 @@ def _numbers(indices: Sequence[int]) -> str:
 def _lost(reading: Reading) -> list[str]:
     sentences: list[str] = []
     for c in reading.collectives:
-        missing = c.missing
-        if _ends_somewhere(c):
-            start, stop = missing[-1]
-            missing = missing[:-1]
+        missing = known_missing(c)
+        if ends_somewhere(c):
+            start, stop = c.missing[-1]
             sentences.append(
                 f"#{c.index} {c.kind} ends somewhere in bytes [{start}, {stop}), its last line; "
                 "the exact end is unknown, so these bytes are not shown"
@@ -187,27 +185,24 @@ def _lost(reading: Reading) -> list[str]:
     return sentences
 
 
-def _ends_somewhere(collective: Collective) -> bool:
-    """Its last missing bytes may be none: where the tensor ends is unknown."""
-    if not collective.missing or not any(one.of(END_OPEN) for one in collective.assumed):
-        return False
-    start, stop = collective.missing[-1]
-    return stop == collective.bytes and stop - start <= GRAIN_BYTES[collective.protocol]
-
-
 def as_dicts(reading: Reading) -> list[dict[str, Any]]:
     """Every data-parallel job whose beginning was captured, in that order, for programs."""
-    return [_as_dict(part) for part in reading.parts]
+    return [_as_dict(part, reading) for part in reading.parts]
 
 
-def _as_dict(part: Part) -> dict[str, Any]:
+def _as_dict(part: Part, reading: Reading) -> dict[str, Any]:
     job, weights = part.job, part.weights
+    own = [c for c in reading.collectives if c.communicator == part.communicator]
+    flows = {placed.flow for c in own for placed in c.placements}
+    seen = sorted({address for key in flows for address in (key.source, key.destination)})
+    # Of a job that is not learned too the start-up tells what it is of.
+    shapes = None if weights is None else len(weights.shapes)
     return {
         "communicator": part.communicator,
         "learned": job is not None,
-        "ranks": job.communicators[0].ranks if job is not None else None,
-        "addresses": addresses_of(job) if job is not None else [],
-        "parameters": len(job.parameters) if job is not None else None,
+        "ranks": job.communicators[0].ranks if job is not None else own[0].ranks if own else None,
+        "addresses": addresses_of(job) if job is not None else seen,
+        "parameters": len(job.parameters) if job is not None else shapes,
         "buckets": [list(bucket) for bucket in job.buckets] if job is not None else [],
         "weights_sha256": weights.sha256 if weights is not None else None,
         "assumed": list(job.assumed) if job is not None else [],

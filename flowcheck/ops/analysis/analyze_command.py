@@ -22,9 +22,12 @@ from flowcheck.findings.catalog.capture_file_problems import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.analysis import analysis_report
 from flowcheck.ops.analysis.analysis_report import print_report
+from flowcheck.ops.analysis.collective_roles import role_of
+from flowcheck.ops.analysis.collective_sources import sources_of
 from flowcheck.ops.analysis.communicator_summary import communicators_json, summarize_communicators
 from flowcheck.ops.analysis.communicator_svg import communicators_svg
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
+from flowcheck.ops.analysis.loss_consequences import loss_findings
 from flowcheck.ops.svg_drawing import write_picture
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents, read_capture_files
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
@@ -60,14 +63,15 @@ def run(
     notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
     for note in notes:
         print(note, file=sys.stderr)
+    losses = loss_findings(reading)
     if svg is not None:
         title = f"What {', '.join(path.name for path in files)} holds"
         write_picture(svg, communicators_svg(summarize_communicators(reading), title))
     if as_json:
-        json.dump(as_dict(tape.frames, reading, notes), sys.stdout, indent=1)
+        json.dump(as_dict(tape.frames, reading, [*notes, *losses]), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        print_report(tape.frames, reading)
+        print_report(tape.frames, reading, losses)
     return 0
 
 
@@ -143,9 +147,11 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "missing": [list(part) for part in collective.missing],
         "sha256": collective.sha256,
         "sources": list(collective.sources),
+        "carried_by": list(sources_of(collective)),
         "assumed": list(collective.assumed),
         "conflicting_bytes": collective.conflicts,
         "meaning": collective.meaning,
+        "role": role_of(collective),
         "algorithm": str(collective.algorithm),
         "tree": collective.algorithm is Algorithm.TREE,  # of before algorithms had names
     }

@@ -82,7 +82,7 @@ class CommunicatorSummary(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     ring: bool
     channels: int
-    rules: tuple[NcclEra, ...]
+    eras: tuple[NcclEra, ...] = msgspec.field(name="rules")
     assumed: tuple[Finding, ...]
     links: tuple[MirroredLink, ...]
     protocols: dict[str, ProtocolTraffic]
@@ -145,7 +145,7 @@ def _communicator(number: int, found: Sequence[Collective]) -> CommunicatorSumma
         ranks=last.ranks,
         ring=ring is not None,
         channels=ring.channels if ring is not None else 1,
-        rules=ring.rules if ring is not None else (),
+        eras=ring.rules if ring is not None else (),
         assumed=tuple(dict.fromkeys(assumed)),
         links=links,
         gpus=ring.gpus if ring is not None else 1,

@@ -29,7 +29,7 @@ def lines_of(one: CommunicatorSummary) -> Iterator[str]:
     if not one.ring:
         yield f"Communicator {one.number}: point-to-point sends"
     else:
-        eras = f", NCCL {' or '.join(one.rules)}" if 0 < len(one.rules) < 3 else ""
+        eras = f", NCCL {' or '.join(one.eras)}" if 0 < len(one.eras) < 3 else ""
         channels = f"{one.channels} channel{'s' * (one.channels > 1)}"
         yield f"Communicator {one.number}: a ring of {ranks_of(one)}, {channels}{eras}"
         yield _labelled("ring", ring_order(one))

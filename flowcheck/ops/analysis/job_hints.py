@@ -17,6 +17,7 @@ from flowcheck.ops.job_setup.job_file_references import (
     sharded_model,
     with_factory_model,
 )
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.plane.mirror_merge.capture_file_reader import CaptureContents
 from flowcheck.stages.job_learning.job_file_match import unlike_hosts
 from flowcheck.stages.job_state.model_layout import stated_model_mismatch
@@ -86,8 +87,6 @@ def hints_from_options(model: str | None, nccl_log: Path | None) -> JobHints:
 
 def hints_from_job_file(job: Path, files: Sequence[Path]) -> JobHints:
     """All that a job file states. Raises ConfigError."""
-    from flowcheck.ops.lifecycle.chain_runner import job_to_run
-
     config = job_to_run(job, sources=tuple(SourceConfig(file=str(file)) for file in files))
     sharded = sharded_model(config)
     return JobHints(

@@ -39,7 +39,7 @@ def _communicator(job: LearnedJob, number: int) -> CommunicatorSummary:
         ranks=own.ranks,
         ring=ring,
         channels=own.channels,
-        rules=(),  # the job goes by one of those that place its bytes alike
+        eras=(),  # the job goes by one of those that place its bytes alike
         assumed=job.assumed,
         links=tuple(_link(edge, own, ops) for edge in edges),
         gpus=own.gpus,
@@ -92,7 +92,7 @@ def _coverage(
         ranks=own.ranks,
         channels=own.channels,
         protocol=largest.protocol,
-        nccl_era=job.rule,
+        nccl_era=job.era,
         gpus=own.gpus,
     )
     around = [edge.writers for edge in edges if edge.algorithm is Algorithm.RING]

@@ -106,8 +106,8 @@ def _weights(shape: AllReduceShape, seen: Sequence[WriterRanks]) -> bool:
 def _others(nodes: int, seen: Sequence[int]) -> Iterable[int]:
     if nodes <= FAR_NODES:
         return [node for node in range(nodes) if node not in seen]
-    beside = {(node + step) % nodes for node in seen for step in (-1, 1)}
-    return sorted(beside - set(seen))
+    neighbours = {(node + step) % nodes for node in seen for step in (-1, 1)}
+    return sorted(neighbours - set(seen))
 
 
 def _seen(shape: AllReduceShape, senders: Sequence[WriterRanks]) -> LinkCoverage:
@@ -124,5 +124,5 @@ def _schedule(shape: AllReduceShape, sender: WriterRanks) -> Schedule:
         ranks=shape.ranks,
         channels=shape.channels,
         protocol=shape.protocol,
-        rule=shape.nccl_era,
+        era=shape.nccl_era,
     )

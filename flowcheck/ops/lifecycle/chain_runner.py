@@ -11,21 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from flowcheck.config import JobConfig, SourceConfig, check_clip_scope, encode_config, load_job
+from flowcheck.config import JobConfig, check_clip_scope, encode_config
 from flowcheck.errors import ConfigError, RingError, naming_file
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
-from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN
+from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN, NO_RINGS
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord, parse_audit_record
-from flowcheck.ops.job_setup.job_file_references import (
-    check_rules,
-    with_factory_model,
-    with_nccl_log,
-)
-from flowcheck.ops.job_setup.multi_job_setup import create_beside, job_settings, with_factory_models
+from flowcheck.ops.job_setup.multi_job_setup import create_beside, job_settings
 from flowcheck.ops.job_setup.prior_job_files import PriorJob, prior_jobs, write_prior_job
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -37,7 +30,7 @@ from flowcheck.plane.shared_memory.hugepage_memory import (
 )
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.private_files import write_private
-from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+from flowcheck.stages.replica_update.gradient_sources.log_file_source import write_log_record
 from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs, job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -59,36 +52,6 @@ STAGING_TABLES_BYTES = 48 << 20
 """Bytes, roughly, beside the staged payload; they only decide where memory is taken."""
 Learned = tuple[bytes, bytes, bytes | None]
 """A job that was learned before, its weights, and what was broadcast beside them."""
-
-
-def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
-    """`load_job`, and the Python functions and the log it names are looked for: before training
-    begins is when somebody can still mend them. Raises ConfigError."""
-    config = load_job(path, sources=sources)
-    assert config.optimizer is not None, "checked when the file was read"
-    for own in (config.optimizer, *(own.optimizer for own in config.job)):
-        if own is not None and own.factory is None:
-            check_optimizer(own)
-    config = with_nccl_log(with_factory_models(config))
-    for table, served in (("watch", config.watch), ("serve", config.serve)):
-        if served is not None:
-            from flowcheck.vault.http_support.tls_context import server_tls
-            from flowcheck.vault.serve.step_server import read_token
-
-            server_tls(served, table)
-            if served.token_file is not None:
-                read_token(served.token_file)
-    if config.persist is not None:
-        from flowcheck.vault.persist.save_format import check_save_format
-        from flowcheck.vault.persist.storage_target import check_target
-
-        check_target(config.persist)
-        check_save_format(config.persist)
-    if config.model.factory is not None:
-        made = with_factory_model(config.model, joins=config.late_join)
-        config = msgspec.structs.replace(config, model=made)
-    check_rules(config)
-    return config
 
 
 def memory_need(config: JobConfig) -> int:
@@ -116,7 +79,7 @@ def create(
         check_clip_scope(each.optimizer, len(own), config.job)
     known = prior_jobs(own, root, expected)
     need = memory_need(config)
-    place = choose_memory_folder(need)
+    place = choose_memory_folder(need) if config.source else MemoryFolder(SHM, False, NO_RINGS(SHM))
     if place.huge_pages:
         try:
             return _create_in(place, config, root, learned, known)
@@ -148,6 +111,8 @@ def _create_in(
                 if learned[2] is not None:
                     write_private(run.auxiliary_weights, learned[2])
                 write_private(run.learned_job, learned[0])
+            if config.gradients is not None:
+                write_log_record(run, [Path(file) for file in config.gradients.logs])
         for number, (source, _) in enumerate(config.rings):
             ring = FrameRing.create(
                 run.ring(number),
@@ -194,8 +159,8 @@ def supervise(
 ) -> Supervisor:
     """Runs the chain to its end. Raises what ended it, if something did.
 
-    will_save: checkpoints are written behind it, by the process that it lends for that. signals:
-    end it; they stay noted there. manager: told of every turn.
+    will_save: checkpoints are written after its end, by its updater's process. signals: end it;
+    they stay noted there. manager: told of every turn.
     """
 
     def turned(progress: ChainProgress) -> None:
@@ -209,21 +174,21 @@ def supervise(
             loading.start()
 
     loading = threading.Thread(target=_load_checkpoint)
-    beside = all_run_dirs(run)[1:]
+    further = all_run_dirs(run)[1:]
     supervisor = Supervisor(
         run,
         config,
         watch=turned,
         hurried=lambda: signals.hard,
-        other_jobs=beside,
-        lends=will_save,
+        other_jobs=further,
+        serves_checkpoints=will_save,
     )
     links = StageSockets(run.sockets, StageSockets.EVENTS)
     try:
         drive(supervisor, links, until_drained=until_drained, signals=signals)
     except BaseException:
-        if supervisor.lender is not None:
-            supervisor.lender.close()
+        if supervisor.checkpoint_helper is not None:
+            supervisor.checkpoint_helper.close()
         raise
     finally:
         if loading.ident is not None:

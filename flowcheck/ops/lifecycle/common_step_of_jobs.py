@@ -17,11 +17,12 @@ from flowcheck.findings.catalog.how_chains_end import NO_COMMON_STEP, NO_STEPS_O
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_learning.job_file_match import addresses_of
+from flowcheck.stages.job_state.training_facts import training_of
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import INDEX
-from flowcheck.wire.training_job.learned_job import decode_job
+from flowcheck.wire.training_job.learned_job import LearnedJob
 
 
 def common_step(runs: Sequence[RunDir]) -> Step | None:
@@ -67,11 +68,10 @@ def _entry(run: RunDir, kept: Path | None, folder: Path) -> dict[str, Any]:
         with suppress(ValueError):
             kept = kept.relative_to(folder)
         told["checkpoint"] = str(kept)
-    if run.learned_job.exists():
-        job = decode_job(run.learned_job.read_bytes())
-        told |= {
-            "ranks": job.communicators[0].ranks,
-            "addresses": addresses_of(job),
-            "queue_pairs": sorted({key.dest_qp for edge in job.edges for key in edge.all_flows}),
-        }
+    training = training_of(run)
+    if training is not None:
+        told["ranks"] = training.communicator_ranks[0]
+    if isinstance(training, LearnedJob):
+        numbers = {key.dest_qp for edge in training.edges for key in edge.all_flows}
+        told |= {"addresses": addresses_of(training), "queue_pairs": sorted(numbers)}
     return told

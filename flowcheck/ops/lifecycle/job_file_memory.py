@@ -15,16 +15,21 @@ from flowcheck.findings.catalog.planned_memory import (
     GRADIENTS_BEFORE_BASE,
     GRADIENTS_OF_APPLIED_STEPS,
     RINGS_OF_QUEUES,
+    STAGING_BELOW_ITERATION,
 )
 from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.job_file_references import factory_model
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
-from flowcheck.ops.lifecycle.chain_runner import job_to_run, memory_need, ordinary_bytes_free
+from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.lifecycle.chain_runner import memory_need, ordinary_bytes_free
 from flowcheck.ops.planning.memory_estimate import (
     MemoryEstimate,
     MemoryItem,
+    MemoryPart,
     ReplicaMemory,
+    memory_json,
     replica_memory,
 )
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
@@ -32,10 +37,6 @@ from flowcheck.stages.replica_update.gradient_logs import applied_log_bytes
 from flowcheck.stages.run_directory.job_run_dirs import job_count, job_folder_name
 from flowcheck.terminal_escape import printable
 
-STAGING = (
-    "staging.size_bytes = {:,} is less than start-up and one iteration of this model ({:,} bytes): "
-    "no job can be learned in it; flowcheck plan {} --world N prints the size it needs"
-)
 TOO_MUCH = 1
 """Exit code of a job that does not fit."""
 
@@ -49,20 +50,36 @@ def run(path: Path, *, as_json: bool) -> int:
 
     config = job_to_run(path)
     memory, free_bytes = memory_of_job(config), ordinary_bytes_free()
-    short = memory.bytes > free_bytes
+    short, advice = memory.bytes > free_bytes, _advice(config, memory)
     if as_json:
-        told = {**msgspec.to_builtins(memory), "bytes": memory.bytes, "free_bytes": free_bytes}
-        print(json.dumps({**told, "bytes_per_parameter": memory.per_parameter, "fits": not short}))
+        told = {
+            **msgspec.to_builtins(memory),
+            "parts": memory_json(memory.parts),
+            "bytes": memory.bytes,
+            "free_bytes": free_bytes,
+            "bytes_per_parameter": memory.per_parameter,
+            "fits": not short,
+            "advice": msgspec.to_builtins(advice),
+        }
+        print(json.dumps(told))
         return TOO_MUCH if short else 0
     out = Console(highlight=False, soft_wrap=True)
     out.print(memory_table(memory))
-    if config.staging.size_bytes < memory.staging_bytes:
-        model = config.model.factory or "FACTORY"
-        out.print(STAGING.format(config.staging.size_bytes, memory.staging_bytes, model))
+    for one in advice:
+        out.print(printable(str(one)), markup=False)
     verdict = "does NOT fit" if short else "fits"
     sentence = f"{path}: {verdict}: {memory.bytes:,} bytes are needed, {free_bytes:,} are free now"
     out.print(printable(sentence), markup=False)
     return TOO_MUCH if short else 0
+
+
+def _advice(config: JobConfig, memory: MemoryEstimate) -> list[Finding]:
+    """What the job file must state besides."""
+    stated, needed = config.staging.size_bytes, memory.staging_bytes
+    if stated >= needed:
+        return []
+    model = config.model.factory or "FACTORY"
+    return [STAGING_BELOW_ITERATION(stated=stated, needed=needed, model=model)]
 
 
 def check_memory_fits(config: JobConfig) -> None:
@@ -93,13 +110,19 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
     for number in range(1, job_count(config) + 1):
         own = job_settings(config, number)
         held = _held_of(own)
-        name = f" of {job_folder_name(config, number)}" if several else ""
-        more = [*held.parts, *_readers(own, config, held), *_log(own), *_taken(own, held)]
-        parts += [msgspec.structs.replace(part, what=part.what + name) for part in more]
+        name = job_folder_name(config, number) if several else ""
+        more = [
+            *held.parts,
+            *_readers(own, config, held),
+            *_log(own),
+            *_applied_gradients(own, held),
+        ]
+        parts += [msgspec.structs.replace(part, job=name) for part in more]
         numbers, step_bytes = numbers + held.parameters, step_bytes + held.step_bytes
         staging += 2 * held.gradient_bytes  # the weights that are broadcast, and one iteration
     rings = RINGS_OF_QUEUES(slots=config.ring.slots, queues=len(config.rings))
-    parts.append(MemoryItem(what="rings, staging", bytes=memory_need(config), why=rings))
+    both = MemoryPart.RINGS_AND_STAGING
+    parts.append(MemoryItem(part=both, bytes=memory_need(config), why=rings))
     return MemoryEstimate(
         parts=tuple(parts), staging_bytes=staging, parameters=numbers, step_bytes=step_bytes
     )
@@ -117,14 +140,17 @@ def _readers(own: JobConfig, config: JobConfig, held: ReplicaMemory) -> list[Mem
     read in place (replica/checkpoint/step_snapshot.py, `hold_snapshot`)."""
     if held.spare:
         return []
-    done = {"saved": own.persist is not None, "served": config.serve is not None}
+    done = (
+        (MemoryPart.SAVED_STEP, "saved", own.persist is not None),
+        (MemoryPart.SERVED_STEP, "served", config.serve is not None),
+    )
     return [
         MemoryItem(
-            what=f"a step that is {word}",
+            part=part,
             bytes=held.step_bytes,
             why=COPY_OF_STEP(done=word, keep_bytes=held.step_bytes),
         )
-        for word, asked in done.items()
+        for part, word, asked in done
         if asked
     ]
 
@@ -133,17 +159,17 @@ def _log(own: JobConfig) -> list[MemoryItem]:
     if not (own.late_join or own.replica.awaits_base):
         return []
     size = own.gradient_log.memory_bytes
-    return [MemoryItem(what="gradient log", bytes=size, why=GRADIENTS_BEFORE_BASE())]
+    return [MemoryItem(part=MemoryPart.GRADIENT_LOG, bytes=size, why=GRADIENTS_BEFORE_BASE())]
 
 
-def _taken(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
+def _applied_gradients(own: JobConfig, held: ReplicaMemory) -> list[MemoryItem]:
     """Two logs in turn, each reserved in full (stages/replica_update/gradient_logs.py)."""
     steps = own.gradient_log.taken_steps
     if not steps:
         return []
     return [
         MemoryItem(
-            what="gradients of taken steps",
+            part=MemoryPart.APPLIED_GRADIENTS,
             bytes=applied_log_bytes(steps, held.gradient_bytes),
             why=GRADIENTS_OF_APPLIED_STEPS(steps),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
 from flowcheck.stages.supervisor.chain_tally import ChainProgress
-from flowcheck.terminal_escape import printable_lines
+from flowcheck.terminal_escape import printable, printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -162,14 +163,20 @@ def lost_step_finding(lost: StepLost) -> Finding:
     return CANNOT_BE_REBUILT(step=lost.step, why=why, replica_step=lost.step - 1)
 
 
-def print_message(message: str | Finding, level: str = "info") -> None:
-    """To the operator, on stderr. A terminal that went away is no reason to end a chain."""
+def print_message(
+    message: str | Finding, level: str = "info", more: Mapping[str, Any] | None = None
+) -> None:
+    """To the operator, on stderr; what to do about it follows in a line of its own. A terminal
+    that went away is no reason to end a chain. more: further fields for a program; where there are
+    any the line is a JSON object in every format."""
     line = f"flowcheck: {printable_lines(str(message))}"
-    if _VOICE.format == "json":
+    if isinstance(message, Finding) and message.remedy:
+        line += f"\n  {printable(message.remedy)}"
+    if more is not None or _VOICE.format == "json":
         fields: dict[str, Any] = {"time_ns": time.time_ns(), "level": level}
         if isinstance(message, Finding):
             fields["finding"] = message
-        line = msgspec.json.encode(fields | {"message": str(message)}).decode()
+        line = msgspec.json.encode({**fields, "message": str(message), **(more or {})}).decode()
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 

@@ -31,6 +31,7 @@ from flowcheck.findings.catalog.refused_commands import (
 from flowcheck.findings.catalog.starting_a_chain import LEARNING_RATE_ASSUMED, OPTIMIZER_ASSUMED
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
@@ -114,8 +115,8 @@ def _config(request: ReplayRequest, counts: list[int]) -> tuple[JobConfig, list[
     sources = _sources(request, counts)
     if request.job is not None:
         if request.optimizer is not None or request.learning_rate is not None:
-            raise ConfigError("job", str(request.job), OPTIMIZER_STATED())
-        base = chain_runner.job_to_run(request.job, sources=sources)
+            raise ConfigError("--job", str(request.job), OPTIMIZER_STATED())
+        base = job_to_run(request.job, sources=sources)
         if request.jobs is not None:
             check_job_tables(request.jobs, base.job)
             base = with_factory_models(msgspec.structs.replace(base, jobs=request.jobs))

@@ -43,13 +43,13 @@ class ReplayResult:
         watched = (supervisor, *supervisor.other_jobs)
         runs = [one.run for one in watched]
         step, why = common_step_to_keep(runs[0].settings(), runs)
-        with checkpoint_writer(supervisor.lender) as save:
-            first, *beside = [self._of(one.run, one.progress, step, save) for one in watched]
-        if self.out is not None and beside:
-            saved = [one["checkpoint"] for one in (first, *beside)]
+        with checkpoint_writer(supervisor.checkpoint_helper) as save:
+            first, *further = [self._of(one.run, one.progress, step, save) for one in watched]
+        if self.out is not None and further:
+            saved = [one["checkpoint"] for one in (first, *further)]
             write_index(self.out, supervisor.run, [path and Path(path) for path in saved], step)
         return first | {
-            "beside": beside,
+            "beside": further,
             "notes": [*first["notes"], *([why] if why is not None else [])],
         }
 
@@ -88,9 +88,9 @@ class ReplayResult:
 
 def is_complete(result: dict[str, Any]) -> bool:
     """Every step of the stream is in the replica and none was lost."""
-    taken = result["steps"] and result["steps"] == result["complete_steps"]
+    applied = result["steps"] and result["steps"] == result["complete_steps"]
     stopped = result["why"] is not None or result["lost"] is not None or result["interrupted"]
-    return bool(taken and not stopped)
+    return bool(applied and not stopped)
 
 
 def show(result: dict[str, Any], notes: Console) -> None:
@@ -117,10 +117,13 @@ def _show(result: dict[str, Any], out: Console, notes: Console) -> None:
     lost: StepLost | None = result["lost"]
     if lost is not None:
         out.print(f"[red]{escape(str(lost_step_finding(lost)))}[/]")
+        out.print(f"  {lost_step_finding(lost).remedy}", markup=False)
     elif result["why"] is not None:
         out.print(str(result["why"]), markup=False)
+        if result["why"].remedy:
+            out.print(f"  {result['why'].remedy}", markup=False)
     out.print(
-        f"{result['captured_frames']:,} frames, {result['steps']:,} steps taken, "
+        f"{result['captured_frames']:,} frames, {result['steps']:,} steps applied, "
         f"state digest {result['digest'] or 'none: no state was made'}",
         highlight=False,
         soft_wrap=True,

@@ -20,19 +20,16 @@ from flowcheck.findings.catalog.how_chains_end import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import (
-    GENERATIONS,
-    GenerationState,
-    GradientShard,
-)
 from flowcheck.plane.shared_memory.packet_counters import lost_frames
 from flowcheck.stages.chain_events.heartbeat import read_beat
 from flowcheck.stages.job_state.job_incarnation import read_record
+from flowcheck.stages.job_state.training_facts import is_training_known, training_of
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.chain_tally import ChainProgress
 from flowcheck.step_numbers import Step
-from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
+from flowcheck.wire.training_job.learned_job import FollowedData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +59,7 @@ def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunO
     step = Step(int(str(last["step"])))
     why = _stopped(run, progress)
     if why is None and not step:
-        why = _nothing(run, progress, frames)
+        why = _nothing(run, progress, frames if config.source else None)
     return RunOutcome(
         step=step,
         digest=str(last["digest"]),
@@ -74,7 +71,7 @@ def run_outcome(config: JobConfig, run: RunDir, progress: ChainProgress) -> RunO
 
 
 def _stopped(run: RunDir, progress: ChainProgress) -> Finding | None:
-    """Why the replica takes no more steps; None if it would have.
+    """Why the replica applies no more steps; None if it would have.
 
     The files tell, not the first loss heard of: a job that came back may be followed since.
     """
@@ -95,34 +92,27 @@ def _stopped(run: RunDir, progress: ChainProgress) -> Finding | None:
 
 def _goes_on(run: RunDir) -> bool:
     """A lost step keeps nothing that follows from being taken."""
-    if not run.learned_job.exists():
-        return False
-    return decode_job(run.learned_job.read_bytes()).kind is FollowedData.PARAMETERS
+    training = training_of(run)
+    return training is not None and training.kind is FollowedData.PARAMETERS
 
 
 def _joined(run: RunDir) -> bool:
     with suppress(OSError, LearnError):
-        return decode_job(run.learned_job.read_bytes()).awaits_base
+        training = training_of(run)
+        return training is not None and training.awaits_base
     return False
 
 
 def _lost_step(run: RunDir) -> int | None:
-    if not run.shard.exists() or _goes_on(run):
-        return None
-    with GradientShard.open(run.shard) as shard:
-        lost = [
-            shard.iteration(n)
-            for n in range(GENERATIONS)
-            if shard.generation_state(n) == GenerationState.LOST
-        ]
-    return min(lost, default=None)
+    progress = source_progress(run)
+    return None if progress is None or _goes_on(run) else progress.lost_iteration
 
 
-def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> Finding:
-    """Why there is not one step."""
-    if not frames:
+def _nothing(run: RunDir, progress: ChainProgress, frames: int | None) -> Finding:
+    """Why there is not one step. frames: that were captured; None: the chain captures none."""
+    if frames == 0:
         return NO_FRAME()
-    if run.learned_job.exists():
+    if frames is None or is_training_known(run):
         return NO_COMPLETE_STEP()
     return progress.why or NO_JOB_LEARNED(frames)
 
@@ -130,7 +120,7 @@ def _nothing(run: RunDir, progress: ChainProgress, frames: int) -> Finding:
 def last_step(run: RunDir) -> dict[str, object] | None:
     """The last whole line of steps.jsonl; where lines found no room, what the beat knows."""
     beat = read_beat(run.heartbeat_file)
-    if beat is not None and beat.unwritten_lines and beat.taken:
-        return {"step": beat.taken, "digest": beat.digest}
+    if beat is not None and beat.unwritten_lines and beat.applied:
+        return {"step": beat.applied, "digest": beat.digest}
     line = last_complete_line(run.steps)
     return None if line is None else msgspec.json.decode(line)

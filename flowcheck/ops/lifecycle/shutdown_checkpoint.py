@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowcheck.config import JobConfig
 from flowcheck.stages.job_state.assumptions import assumptions_of
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.supervisor.checkpoint_helper import (
     CheckpointHelper,
@@ -17,7 +18,6 @@ from flowcheck.stages.supervisor.checkpoint_helper import (
     serve_checkpoints,
 )
 from flowcheck.step_numbers import Step
-from flowcheck.wire.training_job.learned_job import decode_job
 
 Save = Callable[[JobConfig, RunDir, Path, Step | None], Path | None]
 
@@ -33,7 +33,7 @@ def save_checkpoint(
     from flowcheck.replica.model_replica import Replica
     from flowcheck.stages.job_state.model_layout import optimizer_in
 
-    evidence = decode_job(run.learned_job.read_bytes()).evidence
+    evidence = known_training(run).evidence
     replica = Replica.open(run.replica, optimizer_in(run))
     try:
         if step is not None:
@@ -47,7 +47,8 @@ def save_checkpoint(
 
 @contextmanager
 def checkpoint_writer(helper: CheckpointHelper | None) -> Iterator[Save]:
-    """`save_checkpoint`, as long as it lives in the process that is lent; it is let go behind."""
+    """Saves in the supervisor's checkpoint helper as long as that lives, else by
+    `save_checkpoint`. Afterwards the helper is closed."""
     if helper is None:
         yield save_checkpoint
         return

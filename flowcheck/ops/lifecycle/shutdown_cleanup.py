@@ -31,7 +31,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     STAGES_STILL_RUN,
 )
 from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, text_of
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
 from flowcheck.ops.lifecycle.leftover_memory import by_chain, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import print_message
@@ -118,7 +118,7 @@ def save_replica(
 def _finding_of(error: FlowCheckError | OSError) -> Finding:
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind="system", text=str(error))
+    return ERROR_TEXT(kind="system", text=text_of(error))
 
 
 def _persisted(
@@ -137,7 +137,7 @@ def _persisted(
 
 
 def _stepped(run: RunDir) -> bool:
-    """Whether a step was taken; without one the replica is what the trainer itself began with."""
+    """Whether a step was applied; without one the replica is what the trainer itself began with."""
     return run.replica.exists() and max(peek_versions(run.replica)[1], default=0) > 0
 
 

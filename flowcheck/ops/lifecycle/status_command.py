@@ -106,6 +106,8 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
 
     word = state.health.word
     say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(str(state.health.reason))}")
+    for remedy in _remedies([state.health.reason], state.ended is not None):
+        say(remedy)
     for sentence in shutdown_record.end_sentences(state):
         say(escape(sentence))
     if state.stages:
@@ -124,16 +126,27 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
             say(f"[bold]Job {escape(job.name)}[/]: {escape(str(job.health.reason))}")
         for sentence in _of_job(job, over=state.ended is not None):
             say(sentence)
-    if state.watched and state.ended is None:
-        say(f"watched at {escape(state.watched)}")
+    at = "a port that its log names" if state.watch_port_in_log else state.watched
+    if at and state.ended is None:
+        say(f"watched at {escape(at)}")
     for problem in state.problems:
         say(f"[yellow]{escape(str(problem))}[/]")
+        for remedy in _remedies([problem]):
+            say(remedy)
     if state.stages and state.ended is None and not _supervised(state):
         say(_killed(state))
     if RunDir(Path(state.run)).previous.exists():
         say(f"the run before: flowcheck status --previous --run {escape(state.run)}")
     for left in leftovers:
         say(escape(str(left)))
+
+
+def _remedies(reasons: Sequence[Finding], over: bool = False) -> Iterator[str]:
+    """Lines of markup: what to do, each once. over: the chain has ended, and what must be done
+    while it runs is of no use any more."""
+    if not over:
+        for remedy in dict.fromkeys(reason.remedy for reason in reasons if reason.remedy):
+            yield f"  [dim]{escape(remedy)}[/]"
 
 
 def _supervised(state: ChainState) -> bool:
@@ -184,13 +197,14 @@ def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
             yield f"  {escape(str(one))}"
         yield _audited(job)
     else:
-        yield "no step taken yet" if job.learned else "the job is not learned yet"
+        yield "no step applied yet" if job.learned else "the job is not learned yet"
     yield from anchor_sentences(job.anchors, job.anchors_before)
     yield from checkpoint_status.checkpoint_sentences(job.durable, job.step or 0)
     if job.served:
         yield f"steps are served at {escape(job.served)}"
     for reason in job.why_not:
         yield f"  {escape(str(reason))}"
+    yield from _remedies(job.why_not, over)
 
 
 def _killed(state: ChainState) -> str:

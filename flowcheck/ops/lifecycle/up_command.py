@@ -19,10 +19,11 @@ from flowcheck.findings.catalog.starting_a_chain import (
     STARTING,
     STARTS_ANEW,
 )
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, text_of
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
-from flowcheck.ops.lifecycle.chain_runner import create, job_to_run, supervise
+from flowcheck.ops.job_setup.runnable_job import job_to_run
+from flowcheck.ops.lifecycle.chain_runner import create, supervise
 from flowcheck.ops.lifecycle.job_file_memory import check_memory_fits
 from flowcheck.ops.lifecycle.leftover_memory import in_short, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ERROR, LiveMessages, print_message, speak
@@ -45,7 +46,7 @@ STOPPED_SHORT = 1
 
 def up(job: Path, root: Path | None, *, as_json: bool) -> int:
     """Runs until a signal; then a checkpoint, if the job names a place. The exit code: 0 if the
-    replica followed to the end, 1 if it took no step or stopped before.
+    replica followed to the end, 1 if it applied no step or stopped before.
 
     Raises what ended the chain otherwise; its replica is kept wherever there is room for it.
     """
@@ -79,7 +80,11 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
         runs = all_run_dirs(run)
         manager.stopping()
         keeps = config.wants_final_checkpoint
-        saved = _kept(config, run, manager, supervisor.lender) if keeps else [None] * len(runs)
+        saved = (
+            _kept(config, run, manager, supervisor.checkpoint_helper)
+            if keeps
+            else [None] * len(runs)
+        )
         watched = (supervisor, *supervisor.other_jobs)
         ended = [run_outcome(config, own, w.progress) for own, w in zip(runs, watched, strict=True)]
         came_to = [_kept_of(*of) for of in zip(ended, saved, strict=True)]
@@ -92,8 +97,8 @@ def up(job: Path, root: Path | None, *, as_json: bool) -> int:
                 OF_JOB(job=f"job {number}", reason=one.why) if len(runs) > 1 else one.why, ERROR
             )
     if as_json:
-        beside = {"beside": told[1:]} if told[1:] else {}
-        print(msgspec.json.encode(told[0] | beside).decode())
+        further = {"beside": told[1:]} if told[1:] else {}
+        print(msgspec.json.encode(told[0] | further).decode())
     for number, (own, one, folder) in enumerate(zip(runs, ended, saved, strict=True), 1):
         if not as_json:
             named = f"job {number} " if len(runs) > 1 else ""
@@ -154,15 +159,15 @@ def _kept(
     config: JobConfig,
     run: RunDir,
     manager: SdNotifier,
-    lender: CheckpointHelper | None,
+    helper: CheckpointHelper | None,
     after: BaseException | None = None,
 ) -> list[Path | str | None]:
     """The replica of each job as a checkpoint; None if there is no replica. Raises StateError,
     their memory being left where it is, if there is no room for one."""
-    pids = [lender.process.pid] if lender is not None else []
+    pids = [helper.process.pid] if helper is not None else []
     try:
         busy = manager.busy("writing the replica as a checkpoint", *pids)
-        with busy, checkpoint_writer(lender) as save:
+        with busy, checkpoint_writer(helper) as save:
             kept, why = save_replicas(config, run, save)
     except (FlowCheckError, OSError) as error:
         stays = STAYS_IN_MEMORY(error=error, run=run.root)
@@ -179,7 +184,7 @@ def _kept(
 def _finding_of(error: BaseException) -> Finding:
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind=type(error).__name__, text=str(error) or type(error).__name__)
+    return ERROR_TEXT(kind=type(error).__name__, text=text_of(error))
 
 
 def _summary(config: JobConfig, run: RunDir, ended: RunOutcome, saved: Path | str | None) -> str:

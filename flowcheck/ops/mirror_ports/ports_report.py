@@ -14,6 +14,7 @@ from rich.text import Text
 from flowcheck.ops.console_output import printable
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import MirrorLoad
+from flowcheck.ops.planning.memory_estimate import memory_json
 
 DIRECTIONS = "Directions are the switch's: rx is what the switch receives from a server."
 NO_SYSTEM = (
@@ -105,7 +106,7 @@ def as_dict(chosen: MirrorPlan) -> dict[str, Any]:
             "machine": machine,
             **_flow(flow),
             "groups": [group for group, home in chosen.choice.home.items() if home == machine],
-            "memory": msgspec.to_builtins(chosen.need.memory.get(machine, ())),
+            "memory": memory_json(chosen.need.memory.get(machine, ())),
             "memory_bytes": sum(p.bytes for p in chosen.need.memory.get(machine, ())) or None,
         }
         for machine, flow in chosen.need.machines.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,14 +21,20 @@ from flowcheck.ops.mirror_ports.search.branch_and_bound import load_of
 from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
-from flowcheck.ops.planning.ddp_collectives import DdpOptions, PlannedCollective, ddp_traffic
-from flowcheck.ops.planning.memory_estimate import MemoryItem, estimate_memory
+from flowcheck.ops.planning.ddp_collectives import (
+    CollectiveRole,
+    DdpOptions,
+    PlannedCollective,
+    ddp_traffic,
+)
+from flowcheck.ops.planning.memory_estimate import MemoryItem, MemoryPart, estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
 from flowcheck.ops.planning.wire_traffic import PortTraffic as Carried
 from flowcheck.ops.switch.mirror_session import MirrorDirection
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
-from flowcheck.wire.collectives.ring_schedule import all_reduce
+from flowcheck.wire.algorithms.algorithm_names import Algorithm
+from flowcheck.wire.algorithms.algorithm_registry import connection_sends, spec_of
+from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
@@ -36,6 +42,8 @@ ANSWER_BYTES = 138 + 62
 """Of a clear-to-send write of 64 bytes and of an acknowledgement, over IPv4: both answer a message
 that goes the other way (IB specification vol. 1, chapter 9; NCCL src/transport/net_ib.cc)."""
 ANSWER_FRAMES = 2
+CHANNELS_PER_FOUND = 2
+"""NCCL uses each channel of its search twice (src/graph/connect.cc, ncclTopoPreset)."""
 PART_ELEMENTS, MOST_PARTS = 1 << 22, 1000
 """A model of which only the size is known counts as tensors of so many elements, and as so many
 tensors at most, for its start-up traffic. A choice: other
@@ -117,46 +125,84 @@ def _flow(
     traffic = topology.traffic
     if traffic is None:
         return MirrorLoad(line_gbps=pair.gbps)
+    share = len(plugs.ports[pair.node, pair.nic])
+    each = [
+        _bytes_and_frames(topology, traffic, rings, pair, algorithm)
+        for algorithm in topology.algorithms
+    ]
+    bytes_, frames = max(each)  # of several that take turns: by the one that sends most
+    return MirrorLoad(
+        line_gbps=pair.gbps,
+        mean_gbps=bytes_ / share * 8 / traffic.step_s / 1e9 + traffic.other_gbps,
+        frames_per_s=frames / share / traffic.step_s,
+    )
+
+
+def _bytes_and_frames(
+    topology: ClusterLayout,
+    traffic: TrafficFigures,
+    rings: Sequence[ChannelRing],
+    pair: MirroredDirection,
+    algorithm: Algorithm,
+) -> tuple[int, int]:
+    """What the cables of a NIC carry in one direction in a step."""
     carried, answered = Carried(), 0
     for ring in rings:
-        for link in ring.links:
+        for link, receiver in _links(ring, algorithm):
             out = (link.out_of, link.nic_out) == (pair.node, pair.nic)
             into = (link.into, link.nic_in) == (pair.node, pair.nic)
             if not out and not into:
                 continue
-            own = _in_step(topology, traffic, ring, link)
+            own = _in_step(topology, traffic, ring, link.sender, receiver, algorithm)
             if out is (pair.direction is MirrorDirection.RX):
                 carried = carried + own
             else:
                 answered += own.messages
-    share = len(plugs.ports[pair.node, pair.nic])
-    bytes_ = (carried.frame_bytes + ANSWER_BYTES * answered) / share
-    frames = (carried.frames + ANSWER_FRAMES * answered) / share
-    return MirrorLoad(
-        line_gbps=pair.gbps,
-        mean_gbps=bytes_ * 8 / traffic.step_s / 1e9 + traffic.other_gbps,
-        frames_per_s=frames / traffic.step_s,
+    return (
+        carried.frame_bytes + ANSWER_BYTES * answered,
+        carried.frames + ANSWER_FRAMES * answered,
     )
 
 
+def _links(ring: ChannelRing, algorithm: Algorithm) -> Iterator[tuple[RingLink, int | None]]:
+    """Every link of a channel that may carry something, and who reads there (ConnectionEnds): those
+    of the ring; where the algorithm has others, those between all nodes."""
+    yield from ((link, None) for link in ring.links)
+    if not spec_of(algorithm).beside_ring:
+        return
+    into = {link.into: link.nic_in for link in ring.links}
+    for one in ring.links:
+        for other in ring.links:
+            if other.out_of in (one.out_of, one.into):
+                continue
+            ends = {"into": other.out_of, "nic_in": into[other.out_of]}
+            yield msgspec.structs.replace(one, **ends), other.sender
+
+
 def _in_step(
-    topology: ClusterLayout, traffic: TrafficFigures, ring: ChannelRing, link: RingLink
+    topology: ClusterLayout,
+    traffic: TrafficFigures,
+    ring: ChannelRing,
+    sender: int,
+    receiver: int | None,
+    algorithm: Algorithm,
 ) -> Carried:
     """What one link of a channel carries of all buckets of a step."""
     element = traffic.element_bytes
     whole = -(-traffic.gradient_bytes // element) * element
     bucket = min(traffic.bucket_bytes, PIECE_BYTES) // element * element
     full, rest = divmod(whole, bucket)
+    wire = _wire(topology, ring)
     total = Carried()
     for size, count in ((bucket, full), (rest, 1)):
         if size and count:
             planned = PlannedCollective(
-                kind=CollectiveKind.ALL_REDUCE, work_bytes=size, what="bucket"
+                kind=CollectiveKind.ALL_REDUCE, work_bytes=size, role=CollectiveRole.BUCKET
             )
-            wire = _wire(topology, ring)
-            total = total + _of_link(
-                size, element, link.sender, wire.protocol_of(planned), wire, ring.channel
-            ).times(count)
+            sent = _by_channel(
+                size, element, sender, receiver, wire.protocol_of(planned), wire, algorithm
+            )
+            total = total + sent[ring.channel].times(count)
     return total
 
 
@@ -165,19 +211,10 @@ def _wire(topology: ClusterLayout, ring: ChannelRing) -> MirroredPort:
         ranks=ring.ranks,
         channels=ring.channels,
         protocol=topology.protocol,
-        rule=topology.rule,
+        era=topology.era,
         gpus=ring.group.gpus,
         pmtu_bytes=topology.pmtu,
     )
-
-
-def _of_link(
-    size: int, element: int, sender: int, protocol: Protocol, wire: MirroredPort, channel: int
-) -> Carried:
-    each = _by_channel(
-        size, element, sender, wire.ranks, wire.channels, protocol, wire.rule, wire.pmtu_bytes
-    )
-    return each[channel]
 
 
 @lru_cache(maxsize=4096)
@@ -185,27 +222,31 @@ def _by_channel(
     size: int,
     element: int,
     sender: int,
-    ranks: int,
-    channels: int,
+    receiver: int | None,
     protocol: Protocol,
-    rule: NcclEra,
-    pmtu: int,
+    wire: MirroredPort,
+    algorithm: Algorithm,
 ) -> tuple[Carried, ...]:
     """[channel] of one all-reduce."""
-    schedule = all_reduce(
+    schedule = connection_sends(
+        CollectiveKind.ALL_REDUCE,
         size,
         sender=sender,
+        receiver=receiver,
+        algorithm=algorithm,
+        found=max(1, wire.channels // CHANNELS_PER_FOUND),
         element_bytes=element,
-        ranks=ranks,
-        channels=channels,
+        ranks=wire.ranks,
+        channels=wire.channels,
         protocol=protocol,
-        rule=rule,
+        era=wire.era,
+        gpus=wire.gpus,
     )
     return tuple(
         Carried(
             messages=len(sends),
             bytes=sum(send.wire_bytes for send in sends),
-            frames=sum(max(1, -(-send.wire_bytes // pmtu)) for send in sends),
+            frames=sum(max(1, -(-send.wire_bytes // wire.pmtu_bytes)) for send in sends),
         )
         for sends in schedule
     )
@@ -220,7 +261,7 @@ def _memory(
 ) -> tuple[MemoryItem, ...]:
     """Of replicas of the groups that end at a machine, and of rings and staging of its ports."""
     if replica.parameters is None:
-        from flowcheck.ops.lifecycle.chain_runner import job_to_run
+        from flowcheck.ops.job_setup.runnable_job import job_to_run
         from flowcheck.ops.lifecycle.job_file_memory import memory_of_job
 
         return memory_of_job(job_to_run(Path(replica.job or ""))).parts
@@ -243,12 +284,12 @@ def _memory(
     found = estimate_memory(
         model, optimizer, [traffic_of_collective(one, around) for one in before], ports
     )
-    shared = ("staging", "rings")
-    return tuple(part if part.what in shared else _times(part, len(groups)) for part in found.parts)
+    shared = (MemoryPart.STAGING, MemoryPart.RINGS)
+    return tuple(part if part.part in shared else _times(part, len(groups)) for part in found.parts)
 
 
 def _times(part: MemoryItem, groups: int) -> MemoryItem:
     if groups < 2:
         return part
     why = OF_GROUPS(why=part.why, groups=groups)
-    return MemoryItem(what=part.what, bytes=part.bytes * groups, why=why)
+    return msgspec.structs.replace(part, bytes=part.bytes * groups, why=why)

@@ -19,7 +19,7 @@ from rich.table import Table
 from flowcheck.findings.catalog import machine_readiness as told
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.node import installed_dpdk_drivers, machine_checks, nic_usage
-from flowcheck.ops.node.machine_checks import Level, MachineCheck
+from flowcheck.ops.node.machine_checks import CheckKind, Level, MachineCheck
 
 DEFAULT_NEED_BYTES = 1 << 30
 """A ring of 65,536 slots, DPDK, staging: without a model."""
@@ -56,7 +56,8 @@ def run(*, need_bytes: int = 0, as_json: bool = False, run_folder: Path | None =
     """Prints the report; 1 if any line is a failure, else 0. need_bytes 0: without a model."""
     found = checks(need_bytes=need_bytes or DEFAULT_NEED_BYTES, run_folder=run_folder)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        lines = [msgspec.to_builtins(one) | {"name": one.name} for one in found]
+        print(msgspec.json.format(msgspec.json.encode(lines), indent=1).decode())
     else:
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         table = Table(box=None, show_header=False, pad_edge=False)
@@ -82,9 +83,9 @@ def built_in_drivers() -> list[installed_dpdk_drivers.DpdkDriver]:
 def check_dpdk(version: Callable[[], str] | None = None) -> MachineCheck:
     """version: says DPDK's version or raises ImportError; for tests."""
     try:
-        return MachineCheck("dpdk", "ok", told.DPDK_THERE((version or dpdk_version)()))
+        return MachineCheck(CheckKind.DPDK, "ok", told.DPDK_THERE((version or dpdk_version)()))
     except ImportError as error:
-        return MachineCheck("dpdk", "warn", told.DPDK_MISSING(error), told.INSTALL_DPDK())
+        return MachineCheck(CheckKind.DPDK, "warn", told.DPDK_MISSING(error), told.INSTALL_DPDK())
 
 
 def dpdk_version() -> str:
@@ -95,7 +96,7 @@ def dpdk_version() -> str:
 
 def check_drivers(drivers: list[installed_dpdk_drivers.DpdkDriver]) -> list[MachineCheck]:
     found = []
-    for kind, what in (("net", "NIC drivers"), ("dma", "copy engines")):
+    for kind, what in (("net", CheckKind.NIC_DRIVERS), ("dma", CheckKind.COPY_ENGINES)):
         names = sorted({driver.library for driver in drivers if driver.kind == kind})
         ids = sum(len(driver.pci_ids) for driver in drivers if driver.kind == kind)
         if names:
@@ -124,18 +125,22 @@ def check_devices(
             continue
         if use.would_lose:
             needed = told.DEVICE_NEEDED_HERE(device=described(device, []), reasons=use.would_lose)
-            found.append(MachineCheck(device.address, "ok", needed))
+            found.append(MachineCheck(CheckKind.DEVICE, "ok", needed, device=device.address))
             continue
         there = described(device, fits)
         if not fits:
-            found.append(MachineCheck(device.address, "warn", there, told.USE_BY_NAME()))
+            by_name = told.USE_BY_NAME()
+            found.append(MachineCheck(CheckKind.DEVICE, "warn", there, by_name, device.address))
             continue
-        found.append(MachineCheck(device.address, *binding(device, fits, use, there)))
+        bound = binding(device, fits, use, there)
+        found.append(MachineCheck(CheckKind.DEVICE, *bound, device.address))
     ports = [device for device in devices if device.is_network]
     if ports and all(uses[device.address].would_lose for device in ports):
-        found.append(MachineCheck("NIC", "warn", told.ALL_NICS_NEEDED(), told.ANOTHER_PORT()))
+        needed, other = told.ALL_NICS_NEEDED(), told.ANOTHER_PORT()
+        found.append(MachineCheck(CheckKind.NICS, "warn", needed, other))
     if not ports:
-        found.append(MachineCheck("NIC", "warn", told.NO_PCI_NIC(), told.CAPTURE_WITHOUT_PCI()))
+        none, without = told.NO_PCI_NIC(), told.CAPTURE_WITHOUT_PCI()
+        found.append(MachineCheck(CheckKind.NICS, "warn", none, without))
     return found
 
 
@@ -191,5 +196,5 @@ def check_iommu(
         if any(d.drives(device.ids) and "vfio-pci" in d.kernel_modules for d in drivers)
     ]
     if not needs or (groups and vfio):
-        return MachineCheck("IOMMU/VFIO", "ok", found)
-    return MachineCheck("IOMMU/VFIO", "warn", found, told.SWITCH_IOMMU_ON(needs[:4]))
+        return MachineCheck(CheckKind.IOMMU, "ok", found)
+    return MachineCheck(CheckKind.IOMMU, "warn", found, told.SWITCH_IOMMU_ON(needs[:4]))

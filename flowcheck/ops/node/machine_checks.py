@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
@@ -30,15 +31,58 @@ SLOW_FILE_SYSTEMS = ("9p", "nfs", "cifs", "fuse", "overlay")
 SLOWER_WITHOUT = ("avx2", "pclmulqdq")
 
 
+class CheckKind(StrEnum):
+    """What one check looks at."""
+
+    DPDK = "dpdk"
+    NIC_DRIVERS = "nic_drivers"
+    COPY_ENGINES = "copy_engines"
+    DEVICE = "device"
+    """One PCI device."""
+    NICS = "nics"
+    IOMMU = "iommu"
+    HUGE_PAGES = "huge_pages"
+    HUGETLBFS = "hugetlbfs"
+    DEV_SHM = "dev_shm"
+    DEV_SHM_PAGES = "dev_shm_pages"
+    MEMORY = "memory"
+    CPU = "cpu"
+    CORES = "cores"
+    PACKET_SOCKETS = "packet_sockets"
+    PRIORITY = "priority"
+    RUN_FOLDER = "run_folder"
+
+
+_SAID_AS = {
+    CheckKind.NIC_DRIVERS: "NIC drivers",
+    CheckKind.COPY_ENGINES: "copy engines",
+    CheckKind.NICS: "NIC",
+    CheckKind.IOMMU: "IOMMU/VFIO",
+    CheckKind.HUGE_PAGES: "hugepages",
+    CheckKind.DEV_SHM: "/dev/shm",
+    CheckKind.DEV_SHM_PAGES: "/dev/shm pages",
+    CheckKind.PACKET_SOCKETS: "rights",
+    CheckKind.RUN_FOLDER: "run folder",
+}
+"""Where the words are not the code's own."""
+
+
 @dataclass(frozen=True, slots=True)
 class MachineCheck:
     """One line of the report."""
 
-    name: str
+    check: CheckKind
     level: Level
     found: Finding
     advice: Finding | None = None
     """What to do; None where nothing need be done."""
+    device: str = ""
+    """PCI address; empty where it is of no device."""
+
+    @property
+    def name(self) -> str:
+        """What was looked at, for people."""
+        return self.device or _SAID_AS.get(self.check, str(self.check))
 
 
 def number(path: Path) -> int:
@@ -63,28 +107,28 @@ def hugepages(root: Path, need_bytes: int) -> MachineCheck:
     pages = -(-need_bytes // HUGE_PAGE_BYTES)
     found = told.HUGE_PAGES(pages=total, free=free, needed=pages)
     if free >= pages:
-        return MachineCheck("hugepages", "ok", found)
+        return MachineCheck(CheckKind.HUGE_PAGES, "ok", found)
     advice = told.RESERVE_HUGE_PAGES(total + pages - free)
-    return MachineCheck("hugepages", "warn", found, advice)
+    return MachineCheck(CheckKind.HUGE_PAGES, "warn", found, advice)
 
 
 def mount(root: Path) -> MachineCheck:
     mounts = hugetlbfs_mounts(root / "proc/mounts") if (root / "proc/mounts").exists() else []
     if mounts:
-        return MachineCheck("hugetlbfs", "ok", told.HUGETLBFS_MOUNTED(mounts))
+        return MachineCheck(CheckKind.HUGETLBFS, "ok", told.HUGETLBFS_MOUNTED(mounts))
     found = told.HUGETLBFS_NOT_MOUNTED()
-    return MachineCheck("hugetlbfs", "warn", found, told.MOUNT_HUGETLBFS())
+    return MachineCheck(CheckKind.HUGETLBFS, "warn", found, told.MOUNT_HUGETLBFS())
 
 
 def shm_pages(root: Path, need_bytes: int) -> MachineCheck:
     """Of what lies in /dev/shm: an optimizer step there is slower by the pages it walks."""
     mounts = root / "proc/mounts"
     if mounts.exists() and shm_has_hugepages(mounts):
-        return MachineCheck("/dev/shm pages", "ok", told.SHM_PAGES_LARGE())
+        return MachineCheck(CheckKind.DEV_SHM_PAGES, "ok", told.SHM_PAGES_LARGE())
     if hugepages(root, need_bytes).level == "ok" and mount(root).level == "ok":
-        return MachineCheck("/dev/shm pages", "ok", told.SHM_PAGES_BESIDE_HUGETLBFS())
+        return MachineCheck(CheckKind.DEV_SHM_PAGES, "ok", told.SHM_PAGES_BESIDE_HUGETLBFS())
     advice = told.ENLARGE_SHM_PAGES(SHM_HUGE)
-    return MachineCheck("/dev/shm pages", "warn", told.SHM_PAGES_SMALL(), advice)
+    return MachineCheck(CheckKind.DEV_SHM_PAGES, "warn", told.SHM_PAGES_SMALL(), advice)
 
 
 def shm(root: Path, need_bytes: int) -> MachineCheck:
@@ -92,20 +136,20 @@ def shm(root: Path, need_bytes: int) -> MachineCheck:
         status = os.statvfs(root / "dev/shm")
     except OSError as error:
         found = told.SHM_UNUSABLE(error.strerror)
-        return MachineCheck("/dev/shm", "fail", found, told.MOUNT_TMPFS())
+        return MachineCheck(CheckKind.DEV_SHM, "fail", found, told.MOUNT_TMPFS())
     free = status.f_bavail * status.f_frsize
     found = told.SHM_ROOM(free_mib=free >> 20, needed_mib=need_bytes >> 20)
     if free >= need_bytes:
-        return MachineCheck("/dev/shm", "ok", found)
-    return MachineCheck("/dev/shm", "warn", found, told.ENLARGE_SHM())
+        return MachineCheck(CheckKind.DEV_SHM, "ok", found)
+    return MachineCheck(CheckKind.DEV_SHM, "warn", found, told.ENLARGE_SHM())
 
 
 def memory(root: Path, need_bytes: int) -> MachineCheck:
     available = available_bytes(root / "proc/meminfo")
     found = told.MEMORY_ROOM(available_mib=available >> 20, needed_mib=need_bytes >> 20)
     if available >= need_bytes:
-        return MachineCheck("memory", "ok", found)
-    return MachineCheck("memory", "fail", found, told.NEED_LESS_MEMORY())
+        return MachineCheck(CheckKind.MEMORY, "ok", found)
+    return MachineCheck(CheckKind.MEMORY, "fail", found, told.NEED_LESS_MEMORY())
 
 
 def cpu(root: Path) -> MachineCheck:
@@ -118,8 +162,8 @@ def cpu(root: Path) -> MachineCheck:
         ]
     )
     if have.issuperset(SLOWER_WITHOUT):
-        return MachineCheck("cpu", "ok", found)
-    return MachineCheck("cpu", "warn", found, told.CPU_SLOWER())
+        return MachineCheck(CheckKind.CPU, "ok", found)
+    return MachineCheck(CheckKind.CPU, "warn", found, told.CPU_SLOWER())
 
 
 def cores(root: Path) -> MachineCheck:
@@ -127,14 +171,14 @@ def cores(root: Path) -> MachineCheck:
     count = len(list((root / "sys/devices/system/cpu").glob("cpu[0-9]*")))
     found = (told.CORES if nodes > 1 else told.CORES_ONE_NODE)(cores=count, nodes=nodes)
     if count >= 4:
-        return MachineCheck("cores", "ok", found)
-    return MachineCheck("cores", "warn", found, told.KEEP_IDLE())
+        return MachineCheck(CheckKind.CORES, "ok", found)
+    return MachineCheck(CheckKind.CORES, "warn", found, told.KEEP_IDLE())
 
 
 def rights(root: Path) -> MachineCheck:
     if _may(root, CAP_NET_RAW):
-        return MachineCheck("rights", "ok", told.PACKET_SOCKETS())
-    return MachineCheck("rights", "warn", NO_PACKET_SOCKETS(), told.RUN_AS_ROOT())
+        return MachineCheck(CheckKind.PACKET_SOCKETS, "ok", told.PACKET_SOCKETS())
+    return MachineCheck(CheckKind.PACKET_SOCKETS, "warn", NO_PACKET_SOCKETS(), told.RUN_AS_ROOT())
 
 
 def real_time(root: Path) -> MachineCheck:
@@ -142,8 +186,10 @@ def real_time(root: Path) -> MachineCheck:
     limits = text_of(root / "proc/self/limits")
     limit = re.search(r"^Max realtime priority\s+(\w+)", limits, re.MULTILINE)
     if _may(root, CAP_SYS_NICE) or (limit and limit[1] != "0"):
-        return MachineCheck("priority", "ok", told.MAY_RUN_FIRST())
-    return MachineCheck("priority", "warn", told.MAY_NOT_RUN_FIRST(), told.ALLOW_REAL_TIME())
+        return MachineCheck(CheckKind.PRIORITY, "ok", told.MAY_RUN_FIRST())
+    return MachineCheck(
+        CheckKind.PRIORITY, "warn", told.MAY_NOT_RUN_FIRST(), told.ALLOW_REAL_TIME()
+    )
 
 
 def _may(root: Path, capability: int) -> bool:
@@ -166,13 +212,13 @@ def run_folder(root: Path, folder: Path) -> MachineCheck:
     )
     if len(str(folder.absolute()).encode()) + SOCKET_NAME_BYTES > IPC_PATH_BYTES_MAX:
         advice = told.SHORTER_RUN_FOLDER(IPC_PATH_BYTES_MAX)
-        return MachineCheck("run folder", "fail", found, advice)
+        return MachineCheck(CheckKind.RUN_FOLDER, "fail", found, advice)
     if not os.access(there, os.W_OK):
         found = told.RUN_FOLDER_NOT_WRITABLE(found)
-        return MachineCheck("run folder", "fail", found, told.ANOTHER_RUN_FOLDER())
+        return MachineCheck(CheckKind.RUN_FOLDER, "fail", found, told.ANOTHER_RUN_FOLDER())
     if kind.startswith(SLOW_FILE_SYSTEMS):
-        return MachineCheck("run folder", "warn", found, told.LOCAL_RUN_FOLDER())
-    return MachineCheck("run folder", "ok", found)
+        return MachineCheck(CheckKind.RUN_FOLDER, "warn", found, told.LOCAL_RUN_FOLDER())
+    return MachineCheck(CheckKind.RUN_FOLDER, "ok", found)
 
 
 def file_system(root: Path, path: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 
 import msgspec
 
@@ -25,7 +26,6 @@ from flowcheck.wire.training_job.gradient_buckets import CAP_BYTES, FIRST_CAP_BY
 from flowcheck.wire.training_job.learned_job import MAP_BYTES
 from flowcheck.wire.training_job.operator_statements import StatedTensor
 
-ORDER, USED_MAP = "bucket order", "map of used parameters"
 HOOK_BYTES = {"bf16": 2, "fp16": 2}
 """Bytes of an element that torch's compression hooks send."""
 
@@ -71,19 +71,47 @@ class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.accumulate if self.sync_each else 1
 
 
+class CollectiveRole(StrEnum):
+    """What a planned collective is to DDP."""
+
+    PARAMETER_COUNT = "parameter_count"
+    PARAMETER_SHAPES = "parameter_shapes"
+    INITIAL_WEIGHTS = "initial_weights"
+    BUFFERS = "buffers"
+    BUCKET_ORDER = "bucket_order"
+    """Indices of parameters, bucket after bucket."""
+    BUCKET_SIZES = "bucket_sizes"
+    BUCKET = "bucket"
+    """Gradients of one bucket."""
+    USED_PARAMETERS = "used_parameters"
+    """The map of find_unused_parameters or static_graph."""
+
+
+_SAID_AS = {CollectiveRole.USED_PARAMETERS: "map of used parameters"}
+"""Where the words are not the role's own."""
+
+
 class PlannedCollective(msgspec.Struct, frozen=True, kw_only=True):
     """One collective that will come."""
 
     kind: CollectiveKind
     work_bytes: int
     """The tensor; one rank's block of an all-gather."""
-    what: str
+    role: CollectiveRole
+    bucket: int | None = None
+    """Number of a bucket in its iteration, from 0."""
     element_bytes: int = 1
     values: tuple[int, ...] = ()
     """The integers it says, where they are known: the list of shapes, the bucket plan."""
     value_bytes: int = 0
     parameters: tuple[str, ...] = ()
     """Of a bucket: the first and the last one's name."""
+
+    @property
+    def what(self) -> str:
+        """Its role in words, for people."""
+        words = _SAID_AS.get(self.role, self.role.replace("_", " "))
+        return words if self.bucket is None else f"{words} {self.bucket}"
 
 
 Collectives = tuple[PlannedCollective, ...]
@@ -109,7 +137,7 @@ def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
         kind=CollectiveKind.ALL_REDUCE,
         work_bytes=MAP_BYTES * count,
         element_bytes=MAP_BYTES,
-        what=USED_MAP,
+        role=CollectiveRole.USED_PARAMETERS,
     )
     whole = _reduces(model, options, ddp_messages.find_unused_buckets(trained, (sys.maxsize,)))
     if options.find_unused_parameters and not options.static_graph:
@@ -122,8 +150,18 @@ def ddp_traffic(model: MetaModel, options: DdpOptions) -> DdpTraffic:
     later = ddp_messages.rebuilt_buckets(trained, ready, options.caps_bytes)
     rebuilt = _reduces(model, options, later)
     rebuild = (
-        _said(CollectiveKind.BROADCAST, [*(i for b in later for i in b), len(later)], 4, ORDER),
-        _said(CollectiveKind.BROADCAST, [len(bucket) for bucket in later], 4, "bucket sizes"),
+        _said(
+            CollectiveRole.BUCKET_ORDER,
+            CollectiveKind.BROADCAST,
+            [*(i for b in later for i in b), len(later)],
+            4,
+        ),
+        _said(
+            CollectiveRole.BUCKET_SIZES,
+            CollectiveKind.BROADCAST,
+            [len(bucket) for bucket in later],
+            4,
+        ),
     )
     first = [(*buffers, *whole)]
     if options.static_graph:
@@ -149,32 +187,35 @@ def _start_up(model: MetaModel, options: DdpOptions) -> Collectives:
     shapes = [n for tensor in trained for n in (*tensor.wire.sizes, *tensor.wire.strides)]
     states = [*model.tensors, *(model.buffers if options.broadcast_buffers else ())]
     found = [
-        _said(CollectiveKind.ALL_GATHER, [len(trained)], 8, "parameter count"),
-        _said(CollectiveKind.BROADCAST, shapes, 8, "parameter shapes"),
-        *_pieces(states, "initial weights"),
+        _said(CollectiveRole.PARAMETER_COUNT, CollectiveKind.ALL_GATHER, [len(trained)], 8),
+        _said(CollectiveRole.PARAMETER_SHAPES, CollectiveKind.BROADCAST, shapes, 8),
+        *_pieces(states, CollectiveRole.INITIAL_WEIGHTS),
     ]
     return tuple(one for one in found if one.work_bytes)
 
 
-def _pieces(tensors: Sequence[StatedTensor], what: str) -> Collectives:
+def _pieces(tensors: Sequence[StatedTensor], role: CollectiveRole) -> Collectives:
     sizes = [tensor.wire.nbytes for tensor in tensors]
     pieces = ddp_messages.weight_broadcasts(sizes, [tensor.wire.dtype for tensor in tensors])
     return tuple(
-        PlannedCollective(kind=CollectiveKind.BROADCAST, work_bytes=size, what=what)
+        PlannedCollective(kind=CollectiveKind.BROADCAST, work_bytes=size, role=role)
         for _, size in pieces
         if size
     )
 
 
 def _buffers(model: MetaModel) -> Collectives:
-    return _pieces(model.buffers, "buffers")
+    return _pieces(model.buffers, CollectiveRole.BUFFERS)
 
 
-def _said(kind: CollectiveKind, values: Sequence[int], width: int, what: str) -> PlannedCollective:
+def _said(
+    role: CollectiveRole, kind: CollectiveKind, values: Sequence[int], width: int
+) -> PlannedCollective:
+    """Of integers, `width` bytes each."""
     return PlannedCollective(
         kind=kind,
         work_bytes=width * len(values),
-        what=what,
+        role=role,
         values=tuple(values),
         value_bytes=width,
     )
@@ -192,7 +233,8 @@ def _reduces(model: MetaModel, options: DdpOptions, buckets: ddp_messages.Bucket
                 kind=CollectiveKind.ALL_REDUCE,
                 work_bytes=elements * sent,
                 element_bytes=sent,
-                what=f"bucket {number}",
+                role=CollectiveRole.BUCKET,
+                bucket=number,
                 parameters=(trained[bucket[0]].name, trained[bucket[-1]].name),
             )
         )

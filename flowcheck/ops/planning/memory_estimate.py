@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -26,12 +28,56 @@ COPIES_LEAST = 2
 """The newest step, and the one being made."""
 
 
+class MemoryPart(StrEnum):
+    """What memory is taken for."""
+
+    PARAMETERS = "parameters"
+    OPTIMIZER_STATES = "optimizer_states"
+    STEP_IN_PROGRESS = "step_in_progress"
+    EARLIER_STEPS = "earlier_steps"
+    GRADIENTS = "gradients"
+    SAVED_STEP = "saved_step"
+    """The copy of a step while it is saved."""
+    SERVED_STEP = "served_step"
+    """The copy of a step while it is served."""
+    GRADIENT_LOG = "gradient_log"
+    APPLIED_GRADIENTS = "applied_gradients"
+    """Logs of gradients that the replica has applied."""
+    STAGING = "staging"
+    RINGS = "rings"
+    RINGS_AND_STAGING = "rings_and_staging"
+    """As a job file states them, with their flow tables."""
+
+
+_SAID_AS = {
+    MemoryPart.STEP_IN_PROGRESS: "the step being made",
+    MemoryPart.SAVED_STEP: "a step that is saved",
+    MemoryPart.SERVED_STEP: "a step that is served",
+    MemoryPart.APPLIED_GRADIENTS: "gradients of applied steps",
+    MemoryPart.RINGS_AND_STAGING: "rings, staging",
+}
+"""Where the words are not the code's own."""
+
+
 class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the account."""
 
-    what: str
+    part: MemoryPart
     bytes: int
     why: Finding
+    job: str = ""
+    """Name of the job that takes it; "": one job, or all of them."""
+
+    @property
+    def what(self) -> str:
+        """In words, for people."""
+        words = _SAID_AS.get(self.part, self.part.replace("_", " "))
+        return f"{words} of {self.job}" if self.job else words
+
+
+def memory_json(parts: Iterable[MemoryItem]) -> list[dict[str, Any]]:
+    """The account for programs, with the words of each line beside its code."""
+    return [{**msgspec.to_builtins(part), "what": part.what} for part in parts]
 
 
 class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +116,9 @@ def estimate_memory(
     held = replica_memory(model, optimizer, keep_bytes)
     parts = (
         *held.parts,
-        MemoryItem(what="staging", bytes=ports * staging, why=STAGED()),
+        MemoryItem(part=MemoryPart.STAGING, bytes=ports * staging, why=STAGED()),
         MemoryItem(
-            what="rings",
+            part=MemoryPart.RINGS,
             bytes=ports * ring.slots * ring.slot_bytes,
             why=RING_SLOTS(slots=ring.slots, slot_bytes=ring.slot_bytes),
         ),
@@ -117,19 +163,19 @@ def replica_memory(model: MetaModel, optimizer: OptimizerConfig, keep_bytes: int
     kept = min(COPIES_MAX - COPIES_LEAST, keep_bytes // max(copy, 1))
     told = ", ".join(names) or "none"
     parts = (
-        MemoryItem(what="parameters", bytes=trained, why=NEWEST_STEP()),
+        MemoryItem(part=MemoryPart.PARAMETERS, bytes=trained, why=NEWEST_STEP()),
         MemoryItem(
-            what="optimizer states",
+            part=MemoryPart.OPTIMIZER_STATES,
             bytes=states,
             why=OPTIMIZER_STATES(optimizer=optimizer.name or "as made", states=told),
         ),
-        MemoryItem(what="the step being made", bytes=copy, why=STEP_IN_PROGRESS()),
+        MemoryItem(part=MemoryPart.STEP_IN_PROGRESS, bytes=copy, why=STEP_IN_PROGRESS()),
         MemoryItem(
-            what="earlier steps",
+            part=MemoryPart.EARLIER_STEPS,
             bytes=kept * copy,
             why=EARLIER_STEPS(steps=kept, keep_bytes=keep_bytes, most=COPIES_MAX - COPIES_LEAST),
         ),
-        MemoryItem(what="gradients", bytes=GENERATIONS * trained, why=TWO_GENERATIONS()),
+        MemoryItem(part=MemoryPart.GRADIENTS, bytes=GENERATIONS * trained, why=TWO_GENERATIONS()),
     )
     numbers = sum(tensor.wire.nbytes // tensor.wire.element_bytes for tensor in model.trained)
     return ReplicaMemory(parts, numbers, copy, kept, trained)

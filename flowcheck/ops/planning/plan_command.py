@@ -91,7 +91,7 @@ def run(request: PlanRequest) -> int:
 def wire_of(request: PlanRequest) -> MirroredPort:
     """The ring that was asked for."""
     try:
-        rule = NcclEra.V2_29 if request.nccl is None else era_of(request.nccl)
+        era = NcclEra.V2_29 if request.nccl is None else era_of(request.nccl)
     except ValueError as error:
         raise ConfigError("--nccl", request.nccl, VERSION(short="2.21", long="2.21.5")) from error
     names = {str(protocol).lower(): protocol for protocol in Protocol}
@@ -102,7 +102,7 @@ def wire_of(request: PlanRequest) -> MirroredPort:
         ranks=request.world,
         channels=1 if request.channels is None else request.channels,
         protocol=None if asked is None else names[asked.lower()],
-        rule=rule,
+        era=era,
         ring_index=request.ring_index,
         gpus=request.gpus,
         pmtu_bytes=request.pmtu,

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.planning.memory_estimate import MemoryEstimate
+from flowcheck.ops.planning.memory_estimate import MemoryEstimate, memory_json
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, MirroredPort, PortTraffic, total
@@ -60,10 +60,22 @@ def as_dict(plan: TrafficPlan, found: CheckResult | None) -> dict[str, Any]:
     """The plan for programs; bytes everywhere."""
     out, into = plan.step
     told: dict[str, Any] = msgspec.to_builtins(plan)
+    told["start_up"] = _collectives(plan.start_up)
+    told["first"] = [_collectives(part) for part in plan.first]
+    told["each"] = _collectives(plan.each)
+    told["memory"]["parts"] = memory_json(plan.memory.parts)
     told["step"] = {"out": _direction(out), "in": _direction(into)}
     told["memory"]["bytes"] = plan.memory.bytes
     told["memory"]["bytes_per_parameter"] = plan.memory.per_parameter
     told["check"] = None if found is None else msgspec.to_builtins(found)
+    return told
+
+
+def _collectives(costs: Sequence[CollectiveTraffic]) -> list[dict[str, Any]]:
+    """With the words of each beside its role."""
+    told: list[dict[str, Any]] = msgspec.to_builtins(costs)
+    for one, cost in zip(told, costs, strict=True):
+        one["planned"]["what"] = cost.planned.what
     return told
 
 
@@ -97,10 +109,10 @@ def _model(model: MetaModel) -> str:
     elements = sum(tensor.wire.elements for tensor in trained)
     size = sum(tensor.wire.nbytes for tensor in trained)
     kinds = ", ".join(dict.fromkeys(tensor.wire.dtype or "?" for tensor in trained))
-    beside = [f"{frozen} frozen parameters"] if frozen else []
-    beside += [f"{len(model.buffers)} buffers"] if model.buffers else []
+    untrained = [f"{frozen} frozen parameters"] if frozen else []
+    untrained += [f"{len(model.buffers)} buffers"] if model.buffers else []
     return ", ".join(
-        [f"{len(trained)} parameters, {elements:,} elements, {size:,} bytes of {kinds}", *beside]
+        [f"{len(trained)} parameters, {elements:,} elements, {size:,} bytes of {kinds}", *untrained]
     )
 
 
@@ -215,8 +227,8 @@ def verdict(found: CheckResult) -> list[str]:
     told = [held] if found.difference is None else [f"DIFFERS: {found.difference}", held]
     if found.order_told:
         told.append("the order of gradients is that of the captures' own bucket plan")
-    if found.beside:
-        listed = ", ".join(f"{times} x {what}" for what, times in found.beside)
+    if found.own_collectives:
+        listed = ", ".join(f"{times} x {what}" for what, times in found.own_collectives)
         told.append(f"beside the plan, the script's own: {listed}")
     return told
 

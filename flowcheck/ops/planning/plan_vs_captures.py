@@ -24,7 +24,7 @@ from flowcheck.findings.catalog.plan_differences import (
     TOO_MUCH_BETWEEN,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.planning.ddp_collectives import ORDER, USED_MAP, DdpTraffic, PlannedCollective
+from flowcheck.ops.planning.ddp_collectives import CollectiveRole, DdpTraffic, PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
@@ -113,7 +113,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whole ones among them."""
     from_start: bool
     """The start-up was held too; False: the captures begin later."""
-    beside: tuple[tuple[Finding, int], ...]
+    own_collectives: tuple[tuple[Finding, int], ...] = msgspec.field(name="beside")
     """(what, how often) of the collectives that are in no plan: the script's own."""
     difference: Finding | None = None
     """The first collective that is not as planned; None: all are."""
@@ -152,7 +152,8 @@ class _PlanSequence:
             self.begins.append(self.begins[-1] + len(part))
         self.period = len(self._each)
         every = {one.work_bytes: one for one in (*self._once, *self._each) if _reduces(one)}
-        maps = any(one.what == USED_MAP for one in self._once + list(self._each))
+        used = CollectiveRole.USED_PARAMETERS
+        maps = any(one.role is used for one in self._once + list(self._each))
         self._map_bytes = 0 if maps else MAP_BYTES * traffic.start_up[0].values[0]
         self._large = [one for size, one in every.items() if size >= TELLING_BYTES]
         self.round_bytes = sum(one.work_bytes for one in self._each)
@@ -194,7 +195,7 @@ def check(
     own = _communicator(plan[0], collectives)
     if not own:
         return CheckResult(
-            held=0, iterations=0, from_start=False, beside=(), difference=NO_ALL_REDUCE()
+            held=0, iterations=0, from_start=False, own_collectives=(), difference=NO_ALL_REDUCE()
         )
     first = next((n for n, c in enumerate(own) if opens(plan[0], c)), None)
     begins = [0]
@@ -213,7 +214,8 @@ def captured_gradient_order(
     traffic: DdpTraffic, collectives: Sequence[Collective]
 ) -> tuple[int, ...] | None:
     """The order of parameters in the captures' own bucket plan; None where there is none."""
-    due = next((p for part in traffic.first for p in part if p.what == ORDER), None)
+    order = CollectiveRole.BUCKET_ORDER
+    due = next((p for part in traffic.first for p in part if p.role is order), None)
     count = 0 if due is None else len(due.values) - 1
     for seen in collectives:
         if due is not None and seen.kind == due.kind and seen.bytes >= due.work_bytes:
@@ -291,6 +293,8 @@ def _differs(
     difference = (DIFFERS_IN_ITERATION if when else DIFFERS_IN_START_UP)(
         **when,
         what=planned.what,
+        role=planned.role,
+        bucket=planned.bucket,
         planned_kind=planned.kind,
         planned_bytes=planned.work_bytes * blocks,
         index=seen.index,
@@ -309,13 +313,13 @@ def _found(
     difference: Finding | None = None,
     index: int | None = None,
 ) -> CheckResult:
-    beside = Counter(plan.named(own[n]) for n in state.own)
+    own_collectives = Counter(plan.named(own[n]) for n in state.own)
     last = plan.iteration(state.at) or 0
     return CheckResult(
         held=state.held,
         iterations=last - (plan.iteration(state.began) or 0),
         from_start=state.began == 0,
-        beside=tuple(beside.items()),
+        own_collectives=tuple(own_collectives.items()),
         difference=difference,
         index=index,
     )

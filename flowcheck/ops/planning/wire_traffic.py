@@ -35,7 +35,7 @@ class MirroredPort(msgspec.Struct, frozen=True, kw_only=True):
     channels: int = 1
     protocol: Protocol | None = None
     """None: by size."""
-    rule: NcclEra = NcclEra.V2_29
+    era: NcclEra = msgspec.field(default=NcclEra.V2_29, name="rule")
     ring_index: int = 0
     """Of the rank at the mirrored port, or of the first one of its node; rank 0 is at 0."""
     gpus: int = 1
@@ -162,7 +162,7 @@ def _edge(
         ranks=wire.ranks,
         channels=wire.channels,
         protocol=protocol,
-        rule=wire.rule,
+        era=wire.era,
     )
     sends = [send for channel in schedule for send in channel]
     carried = PortTraffic(

@@ -55,8 +55,8 @@ def interrupted_output_reason(output: Path) -> Finding | None:
 
 def _left_for(named: Path) -> Iterator[Path]:
     """What was written last comes first, and what it was to replace behind it."""
-    beside = named.parent.glob(f".{glob.escape(named.name)}.*.tmp")
-    found = [path for path in beside if _LEFT.search(path.name.removeprefix(f".{named.name}"))]
+    unfinished = named.parent.glob(f".{glob.escape(named.name)}.*.tmp")
+    found = [path for path in unfinished if _LEFT.search(path.name.removeprefix(f".{named.name}"))]
     yield from sorted(found, key=lambda path: (path.name.endswith(".old.tmp"), path.name))
 
 

@@ -26,7 +26,6 @@ from flowcheck.findings.finding import Finding
 from flowcheck.messages import parse_audit_record
 from flowcheck.ops.restore.restore_request import StepSource
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
 from flowcheck.plane.shared_memory.staging_file import Staging
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.checkpoint_load import trainer_state_as_saved
@@ -40,27 +39,27 @@ from flowcheck.replica.checkpoint_files.latest_pointer import STEP
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.optimizer.user_code_trust import with_trusted_code
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.extraction.shard_generations import ShardGenerations
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.step_numbers import Step
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
-from flowcheck.vault.checkpoint_formats.checkpoint_io import contents_for, newest_output
+from flowcheck.vault.checkpoint_formats.checkpoint_io import (
+    contents_for,
+    newest_output,
+    template_for,
+)
 from flowcheck.vault.checkpoint_formats.format_registry import (
     NATIVE_FORMAT,
     NO_OPTIONS,
     FormatOptions,
 )
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
-    CheckpointTemplate,
-    stated_names,
-    template_for,
-)
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, stated_names
 
 CALM_S = 1.0
 """Seconds in which nothing moves: what was captured has become steps, as far as it can. A choice:
@@ -203,18 +202,18 @@ def _of_files(run: RunDir, step: Step | None, *, lazily: bool = False) -> FoundS
 class CodeApproval:
     """Who states the code that a checkpoint's manifest names."""
 
-    rules: tuple[OptimizerConfig | None, ...] = ()
+    configs: tuple[OptimizerConfig | None, ...] = ()
     """[optimizer] of job files: what one of them states as well is run."""
     user: bool = False
     """Whoever asks vouches for all of it."""
 
-    def stated(self, rule: OptimizerConfig) -> OptimizerConfig:
-        """A checkpoint's rule, whose code is run as far as it is stated."""
+    def stated(self, config: OptimizerConfig) -> OptimizerConfig:
+        """A checkpoint's [optimizer], whose code is run as far as it is stated."""
         if self.user:
-            return with_trusted_code(rule, None)
-        for one in filter(None, self.rules):
-            rule = with_trusted_code(rule, one)
-        return rule
+            return with_trusted_code(config, None)
+        for one in filter(None, self.configs):
+            config = with_trusted_code(config, one)
+        return config
 
 
 NO_APPROVAL = CodeApproval()
@@ -223,13 +222,13 @@ NO_APPROVAL = CodeApproval()
 def code_approval_for(checkpoint: Path, run: Path | None, *, code: bool) -> CodeApproval:
     """Of a checkpoint that a command names: the run directory that it lies in states its code, and
     the one that the command names. code: the user vouches for it."""
-    rules = []
+    configs = []
     for root in (run, *checkpoint.absolute().parents):
         # Somebody else's, or damaged: it states nothing here.
         with suppress(ConfigError, OSError):
             if root is not None and is_run(root):
-                rules.append(RunDir(root).settings().optimizer)
-    return CodeApproval(tuple(rules), code)
+                configs.append(RunDir(root).settings().optimizer)
+    return CodeApproval(tuple(configs), code)
 
 
 def from_checkpoint(
@@ -296,7 +295,7 @@ class _Positions:
 
 
 def _settle(run: RunDir, config: JobConfig) -> None:
-    """Raises StateError where whole steps wait and the updater does not take them."""
+    """Raises StateError where whole steps wait and the updater does not apply them."""
     last = _positions(run, config)
     began_s = moved_s = arrived_s = since_s = time.monotonic()
     while time.monotonic() - moved_s < last.settle_limit_s:
@@ -310,7 +309,7 @@ def _settle(run: RunDir, config: JobConfig) -> None:
         if now != last:
             last, moved_s = now, now_s
     if last.whole or last.heads != last.tails:
-        raise StateError(STEPS_WAITING(run=run.root, seconds=f"{UPDATE_S:.0f}"))
+        raise StateError(STEPS_WAITING(run=run.root, seconds=UPDATE_S))
 
 
 def _positions(run: RunDir, config: JobConfig) -> _Positions:
@@ -322,9 +321,7 @@ def _positions(run: RunDir, config: JobConfig) -> _Positions:
             with Staging.open(run.staging(number)) as staging:
                 staged += int(staging.handle.header.records_held)
     whole = False
-    if run.shard.exists():
-        with GradientShard.open(run.shard) as shard:
-            whole = ShardGenerations(shard).waiting
-            applied = shard.applied_iteration
-            covered = sum(shard.covered_bytes(n) for n in range(GENERATIONS))
+    if (progress := source_progress(run)) is not None:
+        whole, applied = progress.next_is_complete, progress.applied_iteration
+        covered = progress.covered_bytes
     return _Positions(heads, tails, staged, covered, applied, whole, run.unread.exists())

@@ -34,8 +34,9 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.audit.step_settings_check import compare_step_settings
+from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 
 DIFFERENT = 1
 SHOWN = 8

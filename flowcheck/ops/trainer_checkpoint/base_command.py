@@ -42,6 +42,7 @@ from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
@@ -49,9 +50,9 @@ from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_settings
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate, template_for
+from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
-from flowcheck.wire.training_job.learned_job import decode_job
 
 TAKEN_LIMIT_S = 60.0
 """Seconds for the updater to take a base. A choice: longer delays the error of a chain that hangs,
@@ -186,7 +187,7 @@ def verified_base(
     layout, _ = peek_versions(where.replica)
     template = template_for(file, layout, config.optimizer)
     check_settings(template, config.optimizer, layout, str(file))
-    job = decode_job(where.learned_job.read_bytes())
+    job = known_training(where)
     leaves_out = job.has_usage_map or bool(job.unused_parameters)
     sections = flat_state(template, layout, config.optimizer, leaves_out=leaves_out)
     if job.awaits_base:
@@ -213,7 +214,7 @@ def _placed(
     place: LogPosition,
 ) -> tuple[int, Finding]:
     """(steps since the job was joined until the base, how that is known)."""
-    first, last = logged_step_range(where, config)
+    first, last = logged_step_range(where, config, known_training(where).gradient_bytes)
     if place.later_checkpoint is not None:
         assert config.optimizer is not None
         later = template_for(place.later_checkpoint, layout, config.optimizer)

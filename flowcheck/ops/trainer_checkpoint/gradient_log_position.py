@@ -17,17 +17,16 @@ from flowcheck.findings.catalog.base_checkpoints import (
     SEVERAL_PLACES,
     TOO_FEW_STEPS_LOGGED,
 )
-from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.job_state.unused_parameters import UnusedParameterMap
 from flowcheck.stages.replica_update.gradient_logs import open_gradient_log, steps_in
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit import bitwise_audit
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
-from flowcheck.wire.training_job.learned_job import decode_job
 
 Sections = Mapping[str, np.ndarray]
 
@@ -37,7 +36,7 @@ class _TrialReplica:
 
     def __init__(self, where: RunDir, config: JobConfig, layout: Layout, path: Path) -> None:
         assert config.optimizer is not None
-        job = decode_job(where.learned_job.read_bytes())
+        job = known_training(where)
         self._map = UnusedParameterMap(job, config.optimizer.synced_backwards)
         self._optimizer, self._path = config.optimizer, path
         self._replica = Replica.create(
@@ -84,8 +83,7 @@ def steps_before(
     count = later.step - step
     if count < 1:
         raise StateError(LATER_FILE_NOT_LATER(later=later.step, step=step))
-    with GradientShard.open(where.shard) as shard:
-        log = open_gradient_log(where, config, shard.gradient_bytes)
+    log = open_gradient_log(where, config, known_training(where).gradient_bytes)
     try:
         held = steps_in(where, log)
         starts = [at - 1 for at in held if all(at + more in held for more in range(count))]

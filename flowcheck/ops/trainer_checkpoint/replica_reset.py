@@ -24,6 +24,7 @@ from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.given_checkpoint_request import await_answer, submit_request
 from flowcheck.stages.job_state.lifecycle_record_schema import RequestKind
 from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.model_buffers import store_checkpoint_buffers
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
@@ -31,7 +32,6 @@ from flowcheck.vault.audit.bitwise_audit import Audit
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import flat_state
-from flowcheck.wire.training_job.learned_job import decode_job
 
 REACHED_LIMIT_S = 60.0
 """Seconds for the replica to reach the file's step. A choice: longer delays the error, shorter
@@ -92,7 +92,7 @@ def submit_and_wait(where: RunDir, template: CheckpointTemplate, file: Path) -> 
 def submit_checkpoint(where: RunDir, template: CheckpointTemplate, file: Path) -> str:
     """Puts its state where the updater takes it; what the request is called. Raises StateError."""
     layout, _ = peek_versions(where.replica)
-    job = decode_job(where.learned_job.read_bytes())
+    job = known_training(where)
     leaves_out = job.has_usage_map or bool(job.unused_parameters)
     sections = flat_state(template, layout, optimizer_in(where), leaves_out=leaves_out)
     return submit_request(where, RequestKind.ANCHOR, template.step, sections, str(file))

@@ -26,7 +26,15 @@ import msgspec
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.monitoring_requests import (
+    INVALID_REQUEST,
+    LOCAL_ONLY,
+    PATH_UNKNOWN,
+    PATH_UNREADABLE,
+    TOKEN_NEEDED,
+)
 from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch import page, prometheus_metrics
 from flowcheck.ops.watch.state.chain_state import encode_state
 from flowcheck.ops.watch.state.health_rules import HEALTHY
@@ -102,15 +110,14 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         if self.server.token is not None and not self._has_token(self.server.token):
             told = {"WWW-Authenticate": 'Basic realm="flowcheck", charset="UTF-8"'}
-            self._refuse(HTTPStatus.UNAUTHORIZED, "send this server's token", told)
+            self._refuse(HTTPStatus.UNAUTHORIZED, TOKEN_NEEDED(), told)
         elif self.server.is_loopback and not self._is_local():
-            why = "this server is for its own machine: ask for it as 127.0.0.1 or localhost"
-            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, why)
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, LOCAL_ONLY())
         else:
             try:
                 path = urlsplit(self.path).path
             except ValueError:  # http://[
-                self._refuse(HTTPStatus.BAD_REQUEST, "the request's path cannot be parsed as a URL")
+                self._refuse(HTTPStatus.BAD_REQUEST, PATH_UNREADABLE())
                 return
             self._tell(path)
 
@@ -132,10 +139,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
             case "/":
                 self._send(HTTPStatus.OK, page.page(), page.KIND, page.HEADERS)
             case _:
-                self._refuse(
-                    HTTPStatus.NOT_FOUND,
-                    "unknown path: there are /, /metrics, /healthz and /state.json",
-                )
+                self._refuse(HTTPStatus.NOT_FOUND, PATH_UNKNOWN())
 
     def _has_token(self, token: bytes) -> bool:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
@@ -157,8 +161,11 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     def _json(self, status: HTTPStatus, told: Any, more: Mapping[str, str] | None = None) -> None:
         self._send(status, msgspec.json.encode(told) + b"\n", JSON, more)
 
-    def _refuse(self, status: HTTPStatus, why: str, more: Mapping[str, str] | None = None) -> None:
-        self._json(status, {"error": why}, more)
+    def _refuse(
+        self, status: HTTPStatus, why: Finding, more: Mapping[str, str] | None = None
+    ) -> None:
+        """error: for people, and as it was before findings."""
+        self._json(status, {"error": str(why), "finding": why}, more)
 
     def _send(
         self, status: HTTPStatus, text: bytes, kind: str, more: Mapping[str, str] | None = None
@@ -176,7 +183,7 @@ class MonitoringHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answers an invalid request, in the form of every other refusal."""
         self.close_connection = True
-        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+        self._refuse(HTTPStatus(code), INVALID_REQUEST(message or HTTPStatus(code).phrase))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: a scrape a second would fill the log."""

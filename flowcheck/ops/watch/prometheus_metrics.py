@@ -95,7 +95,7 @@ METRICS: dict[str, MetricInfo] = {
     ),
     "flowcheck_learned": MetricInfo(GAUGE, "Whether a job is followed.", (JOB,)),
     "flowcheck_life": MetricInfo(GAUGE, "Life of the job: 2 once it came back.", (JOB,)),
-    "flowcheck_step": MetricInfo(GAUGE, "The last step the replica took.", (JOB,)),
+    "flowcheck_step": MetricInfo(GAUGE, "The last step the replica applied.", (JOB,)),
     "flowcheck_step_time_seconds": MetricInfo(GAUGE, "When it was taken, since 1970.", (JOB,)),
     "flowcheck_step_age_seconds": MetricInfo(GAUGE, "Since it was taken.", (JOB,)),
     "flowcheck_silence_seconds": MetricInfo(
@@ -105,11 +105,15 @@ METRICS: dict[str, MetricInfo] = {
         GAUGE, "What of that its steps explain: ten median ones, 30 s at least.", (JOB,)
     ),
     "flowcheck_arrived_step": MetricInfo(GAUGE, "The last step that is whole.", (JOB,)),
-    "flowcheck_lag_steps": MetricInfo(GAUGE, "Whole steps the replica has not taken yet.", (JOB,)),
+    "flowcheck_lag_steps": MetricInfo(
+        GAUGE, "Whole steps the replica has not applied yet.", (JOB,)
+    ),
     "flowcheck_lag_seconds": MetricInfo(
         GAUGE, "Since the first of those was whole; of none, from whole to taken.", (JOB,)
     ),
-    "flowcheck_update_seconds": MetricInfo(GAUGE, "What taking the last step took.", (JOB,)),
+    "flowcheck_update_seconds": MetricInfo(
+        GAUGE, "Seconds that applying the last step took.", (JOB,)
+    ),
     "flowcheck_under_way_ratio": MetricInfo(
         GAUGE, "Part of the next step's bytes that is placed.", (JOB,)
     ),

@@ -17,7 +17,7 @@ from flowcheck.ops.watch.state.chain_state import (
     StepState,
 )
 from flowcheck.ops.watch.state.stage_processes import RATE_SPAN_S
-from flowcheck.stages.chain_events.event_log import Event
+from flowcheck.stages.chain_events.event_log import CountedThing, Event
 
 STYLES = {
     HealthWord.EXACT: "bold green",
@@ -197,7 +197,7 @@ def events_table(events: Sequence[Event], now_ns: int) -> Table:
     table = _table("when", "event", "stage", "step", "why")
     table.columns[0].min_width = AGE_CELLS
     for one in reversed(events):
-        counted = f"{_counted(one.count, one.what.rstrip('s'))}. " if one.count and one.what else ""
+        counted = f"{_things(one.count, one.what)}. " if one.count and one.what else ""
         table.add_row(
             _ago(one.time_ns, now_ns),
             one.kind.replace("_", " "),
@@ -214,6 +214,22 @@ def _table(*columns: str | Column) -> Table:
 
 def _right(header: str, least: int) -> Column:
     return Column(header, justify="right", min_width=least)
+
+
+ONE_OF: dict[str, str] = {
+    CountedThing.FRAMES: "frame",
+    CountedThing.PACKETS: "packet",
+    CountedThing.BYTES: "byte",
+    CountedThing.STEP: "step",
+    CountedThing.DOUBTFUL_BYTES: "doubtful byte",
+    CountedThing.LINES: "line",
+}
+"""The word for one of what an event counts."""
+
+
+def _things(count: int, what: str) -> str:
+    """What another release counts is called as it says."""
+    return _counted(count, ONE_OF[what]) if what in ONE_OF else f"{count:,} {what}"
 
 
 def _counted(count: int, unit: str) -> str:

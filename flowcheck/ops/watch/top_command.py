@@ -28,6 +28,7 @@ from flowcheck.ops.watch.terminal_tables import (
     stages_table,
     steps_table,
 )
+from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.service_loop import Signals
 
 EVERY_S = 1.0
@@ -45,15 +46,17 @@ wider than any table."""
 
 def run(root: Path, *, as_json: bool) -> int:
     """Prints one frame where stdout is no terminal; else redraws until a signal. The chain may
-    begin, end, be killed and begin again meanwhile."""
+    begin, end, be killed and begin again meanwhile. Raises ConfigError where one frame was printed,
+    and no chain was started there."""
     console, reader = Console(highlight=False), StateReader(root)
-    if as_json:
-        print(encode_state(reader.state()).decode())
-        return 0
-    if not console.is_terminal:
-        reader.state()
-        Event().wait(EVERY_S)  # rates are of two looks
-        print(piped(reader.state()))
+    if as_json or not console.is_terminal:
+        if as_json:
+            print(encode_state(reader.state()).decode(), flush=True)
+        else:
+            reader.state()
+            Event().wait(EVERY_S)  # rates are of two looks
+            print(piped(reader.state()), flush=True)
+        RunDir(root).settings()
         return 0
     with Signals() as signals, Live(console=console, screen=True, auto_refresh=False) as live:
         while not signals.received:

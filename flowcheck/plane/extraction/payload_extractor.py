@@ -172,16 +172,16 @@ class Extractor(Closeable):
         """Nothing more of the flow with this index is staged or placed."""
         check(lib.fc_plan_set(self.handle, flow, PLAN_IGNORE), "ignore a flow", RingError)
 
-    def skip_messages(self, flow: int, cut: tuple[int, int, int]) -> None:
+    def skip_messages(self, flow: int, skip: tuple[int, int, int]) -> None:
         """Messages [from, resume) of a planned flow belong to no step; from `resume` on, number
-        less `skipped` mod 2^64 counts in the plan, which is active again. A cut before its
+        less `skipped` mod 2^64 counts in the plan, which is active again. A skip before its
         last one changes nothing: a killed stage made it."""
         plan = self.staging.plans()[flow]
-        used = int(plan["cuts_used"])
-        if used and cut[0] < int(plan["cuts"][(used - 1) % len(plan["cuts"])]["resume"]):
+        used = int(plan["skips_used"])
+        if used and skip[0] < int(plan["skips"][(used - 1) % len(plan["skips"])]["resume"]):
             return
-        fields = dict(zip(("from", "resume", "skipped"), cut, strict=True))
-        code = lib.fc_plan_cut(self.handle, flow, ffi.new("struct fc_cut *", fields))
+        fields = dict(zip(("from", "resume", "skipped"), skip, strict=True))
+        code = lib.fc_plan_skip(self.handle, flow, ffi.new("struct fc_skip *", fields))
         check(code, "leave messages out of a plan", RingError)
 
     def resume(self, flow: int) -> None:

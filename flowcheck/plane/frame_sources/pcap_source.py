@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import CaptureError, check
-from flowcheck.findings.catalog.capture_file_problems import CAPTURE_IS_A_FOLDER
+from flowcheck.errors import CaptureError, core_sentence
+from flowcheck.findings.catalog.capture_file_problems import (
+    CAPTURE_IS_A_FOLDER,
+    CAPTURE_REFUSED,
+    IS_TORN,
+)
+from flowcheck.findings.finding import Finding
+from flowcheck.plane.frame_sources.capture_file_refusal import open_refusal, other_link_type
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 
@@ -22,7 +29,9 @@ class PcapSource(Closeable):
         if path.is_dir():
             raise CaptureError(errno.EISDIR, CAPTURE_IS_A_FOLDER(path))
         slot = ffi.new("struct fc_pcap **")
-        check(lib.fc_pcap_open(str(path).encode(), slot), "open capture", CaptureError)
+        code = int(lib.fc_pcap_open(os.fsencode(path), slot))
+        if code < 0:
+            raise CaptureError(-code, open_refusal(path, -code, core_sentence(-code)))
         self.handle: Any = slot[0]
 
     @property
@@ -45,7 +54,7 @@ class PcapSource(Closeable):
     def frames(self) -> Iterator[tuple[int, int, int]]:
         """(timestamp_ns, frame_bytes, wire_bytes) of every remaining frame."""
         frame = ffi.new("struct fc_pcap_frame *")
-        while check(lib.fc_pcap_next(self.handle, frame), "read capture", CaptureError):
+        while self._check(lib.fc_pcap_next(self.handle, frame)):
             yield int(frame.timestamp_ns), int(frame.frame_bytes), int(frame.wire_bytes)
 
     def count(self) -> int:
@@ -59,7 +68,7 @@ class PcapSource(Closeable):
         """Passes over `frames` frames: where a restarted capture goes on."""
         frame = ffi.new("struct fc_pcap_frame *")
         for _ in range(frames):
-            if not check(lib.fc_pcap_next(self.handle, frame), "read capture", CaptureError):
+            if not self._check(lib.fc_pcap_next(self.handle, frame)):
                 return
 
     def read_into(self, ring: FrameRing, limit: int, commit: Any) -> int:
@@ -68,8 +77,26 @@ class PcapSource(Closeable):
         commit: `struct fc_capture_commit *`, from `ring.capture_commit()` at the start.
         Returns frames taken; 0 when the ring is full or the file has `ended`.
         """
-        code = int(lib.fc_pcap_fill(self.handle, ring.handle, limit, commit))
-        return check(code, "read capture", CaptureError)
+        return self._check(lib.fc_pcap_fill(self.handle, ring.handle, limit, commit))
+
+    def _check(self, code: int) -> int:
+        """`code`, or CaptureError where the file is torn or is no capture of Ethernet."""
+        if code < 0:
+            raise CaptureError(-code, self._refusal(-code))
+        return code
+
+    def _refusal(self, code: int) -> Finding:
+        if (link := int(lib.fc_pcap_foreign_link(self.handle))) >= 0:
+            return other_link_type(self.path, link)
+        if (what := lib.fc_pcap_torn_why(self.handle)) == ffi.NULL:
+            return CAPTURE_REFUSED(path=self.path, error=core_sentence(code))
+        return IS_TORN(
+            path=self.path,
+            byte=int(lib.fc_pcap_offset(self.handle)),
+            bytes=self.path.stat().st_size,
+            what=ffi.string(what).decode(),
+            frames=self.position,
+        )
 
     def close(self) -> None:
         if self.handle:

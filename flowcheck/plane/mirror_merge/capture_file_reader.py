@@ -102,11 +102,8 @@ def _read_file(path: Path, icrc_every: int) -> _File:
         file_bytes = path.stat().st_size
         frames_max = file_bytes // FRAME_BYTES_MIN + 64
         data_bytes = 2 * file_bytes + (4 << 20)
-        with (
-            _scratch(data_bytes + (128 << 20)) as folder,
-            FrameRing.create(folder / "ring", slots=RING_SLOTS) as ring,
-            FlowTable.create(folder / "flows", messages=POOL_MESSAGES) as flows,
-            Staging.create(
+        with _scratch(data_bytes + (128 << 20)) as folder:
+            staging = Staging.create(
                 folder / "staging",
                 messages=POOL_MESSAGES,
                 data_bytes=data_bytes,
@@ -114,22 +111,27 @@ def _read_file(path: Path, icrc_every: int) -> _File:
                 held=min(HELD_MAX, frames_max),
                 sends=1,
                 segments=1,
-            ) as staging,
-            Parser(ring, flows, icrc_every=icrc_every) as parser,
-            Extractor(ring, flows, staging, block=False) as extractor,
-        ):
-            commit = ring.capture_commit()
-            while not (source.ended and ring.tail == ring.head):
-                source.read_into(ring, RING_SLOTS, commit)
-                parser.parse(RING_SLOTS)
-                extractor.extract(RING_SLOTS)
-            source.read_into(ring, 1, commit)  # past the end: raises where the file is torn
-            # cffi: a nested struct does not keep the one it lies in alive.
-            parsed, extracted = ring.parse_commit(), ring.extract_commit()
-            counters = extracted.counters
-            return _File(
-                frames=frames_by_verdict(parsed.counters),
-                view=mirror_view(extractor),
-                conflicts=int(counters.conflict_bytes),
-                dropped=int(counters.staging_full_packets) + int(counters.orphan_dropped_packets),
             )
+            staging.close_with_last_view()
+            with (
+                FrameRing.create(folder / "ring", slots=RING_SLOTS) as ring,
+                FlowTable.create(folder / "flows", messages=POOL_MESSAGES) as flows,
+                Parser(ring, flows, icrc_every=icrc_every) as parser,
+                Extractor(ring, flows, staging, block=False) as extractor,
+            ):
+                commit = ring.capture_commit()
+                while not (source.ended and ring.tail == ring.head):
+                    source.read_into(ring, RING_SLOTS, commit)
+                    parser.parse(RING_SLOTS)
+                    extractor.extract(RING_SLOTS)
+                source.read_into(ring, 1, commit)  # past the end: raises where the file is torn
+                # cffi: a nested struct does not keep the one it lies in alive.
+                parsed, extracted = ring.parse_commit(), ring.extract_commit()
+                counters = extracted.counters
+                return _File(
+                    frames=frames_by_verdict(parsed.counters),
+                    view=mirror_view(extractor, copy=False),
+                    conflicts=int(counters.conflict_bytes),
+                    dropped=int(counters.staging_full_packets)
+                    + int(counters.orphan_dropped_packets),
+                )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import RingError, check
+from flowcheck.plane.shared_memory.shared_file_errors import check_shared_memory
 from flowcheck.wire.traffic.observed_messages import FlowKey
 
 if TYPE_CHECKING:  # a parser loads no numpy
@@ -91,7 +91,7 @@ class FlowTable(Closeable):
         """A new table; `messages`: a power of two, at least twice the slots of the ring."""
         handle = ffi.new("struct fc_flows *")
         code = lib.fc_flows_create(str(path).encode(), messages, handle)
-        check(code, f"create flow table {path.name}", RingError)
+        check_shared_memory(code, "create flow table", path, new=True)
         return cls(path, handle)
 
     @classmethod
@@ -99,7 +99,7 @@ class FlowTable(Closeable):
         """An existing table; writable for its parser alone. Raises RingError on a foreign file."""
         handle = ffi.new("struct fc_flows *")
         code = lib.fc_flows_open(str(path).encode(), writable, handle)
-        check(code, f"open flow table {path.name}", RingError)
+        check_shared_memory(code, "open flow table", path, new=False)
         return cls(path, handle)
 
     def flows(self) -> NDArray[np.void]:

@@ -9,6 +9,7 @@ from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
 from flowcheck.errors import RingError, check
 from flowcheck.plane.shared_memory.packet_counters import counter_values
+from flowcheck.plane.shared_memory.shared_file_errors import check_shared_memory
 
 UNENDED = 2**64 - 1
 """source_end while the source goes on (fc_ring.h)."""
@@ -37,8 +38,9 @@ class FrameRing(Closeable):
         """
         handle = ffi.new("struct fc_ring *")
         code = lib.fc_ring_create(str(path).encode(), slots, slot_bytes, live_source, handle)
-        check(code, f"create ring {path.name}", RingError)
-        check(lib.fc_ring_set_readers(handle, readers), f"create ring {path.name}", RingError)
+        check_shared_memory(code, "create ring", path, new=True)
+        code = lib.fc_ring_set_readers(handle, readers)
+        check_shared_memory(code, "create ring", path, new=True)
         return cls(path, handle)
 
     @classmethod
@@ -48,7 +50,8 @@ class FrameRing(Closeable):
         Raises RingError on another magic, layout version or size, and without that reader.
         """
         handle = ffi.new("struct fc_ring *")
-        check(lib.fc_ring_open(str(path).encode(), handle), f"open ring {path.name}", RingError)
+        code = lib.fc_ring_open(str(path).encode(), handle)
+        check_shared_memory(code, "open ring", path, new=False)
         ring = cls(path, handle)
         try:
             code = lib.fc_ring_read_as(handle, reader)
@@ -129,6 +132,11 @@ class FrameRing(Closeable):
             "parse": counter_values(parse.counters),
             "extract": counter_values(extract.counters),
         }
+
+    def map_pages(self) -> None:
+        """Has every slot's page at hand, for a process that writes to slots: a fault for each page
+        costs more than the frame's copy. A kernel that cannot leaves it to the faults."""
+        lib.fc_populate(self.handle.map.base, self.handle.map.bytes)
 
     def end_source(self) -> None:
         """Capture's word that nothing more will come."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import RingError, check
+from flowcheck.plane.shared_memory.shared_file_errors import check_shared_memory
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -45,14 +45,15 @@ class GradientShard(Closeable):
         handle = ffi.new("struct fc_shard *")
         name = str(path).encode()
         code = lib.fc_shard_create(name, gradient_bytes, held_bytes, unit_bytes, handle)
-        check(code, f"create shard {path.name}", RingError)
+        check_shared_memory(code, "create shard", path, new=True)
         return cls(path, handle)
 
     @classmethod
     def open(cls, path: Path) -> GradientShard:
         """An existing shard. Raises RingError on another magic, layout version or size."""
         handle = ffi.new("struct fc_shard *")
-        check(lib.fc_shard_open(str(path).encode(), handle), f"open shard {path.name}", RingError)
+        code = lib.fc_shard_open(str(path).encode(), handle)
+        check_shared_memory(code, "open shard", path, new=False)
         return cls(path, handle)
 
     @property
@@ -94,7 +95,7 @@ class GradientShard(Closeable):
         lib.fc_shard_doubt(self.handle, generation)
 
     def is_conflicting(self, generation: int) -> bool:
-        """Its step is not taken, as two copies differ; until it is opened anew."""
+        """Its step is not applied, as two copies differ; until it is opened anew."""
         return bool(lib.fc_shard_doubted(self.handle, generation))
 
     def open_count(self, generation: int) -> int:
@@ -172,11 +173,3 @@ class GradientShard(Closeable):
 
     def close(self) -> None:
         lib.fc_shard_close(self.handle)
-
-
-def applied_iteration(path: Path) -> Iteration:
-    """The last iteration applied of the shard at `path`; 0 while there is none."""
-    if not path.exists():
-        return Iteration(0)
-    with GradientShard.open(path) as shard:
-        return shard.applied_iteration

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flowcheck._core import ffi, lib
 from flowcheck.closing_context import Closeable
-from flowcheck.errors import RingError, check
 from flowcheck.plane.shared_memory.flow_table import FlowTable, record_dtype
+from flowcheck.plane.shared_memory.shared_file_errors import check_shared_memory
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage, Range
 
 STAGED_DTYPE = record_dtype(ffi.typeof("struct fc_staged"))
@@ -27,6 +27,8 @@ class Staging(Closeable):
     def __init__(self, path: Path, handle: Any) -> None:
         self.path = path
         self.handle = handle
+        self._region: NDArray[np.uint8] | None = None
+        """[data bytes] the mapping, once its views keep it."""
 
     @classmethod
     def create(
@@ -61,7 +63,7 @@ class Staging(Closeable):
         )
         handle = ffi.new("struct fc_staging *")
         code = lib.fc_staging_create(str(path).encode(), sizes, handle)
-        check(code, f"create staging {path.name}", RingError)
+        check_shared_memory(code, "create staging", path, new=True)
         return cls(path, handle)
 
     @classmethod
@@ -69,8 +71,13 @@ class Staging(Closeable):
         """An existing file. Raises RingError on another magic, layout version or size."""
         handle = ffi.new("struct fc_staging *")
         code = lib.fc_staging_open(str(path).encode(), handle)
-        check(code, f"open staging {path.name}", RingError)
+        check_shared_memory(code, "open staging", path, new=False)
         return cls(path, handle)
+
+    def map_pages(self) -> None:
+        """Has every page at hand before packets come: a fault for each costs more than its copy. A
+        kernel that cannot leaves it to the faults."""
+        lib.fc_populate(self.handle.map.base, self.handle.map.bytes)
 
     @property
     def data_free_bytes(self) -> int:
@@ -148,8 +155,10 @@ class Staging(Closeable):
         Valid until the record is freed or the file closed.
         """
         kept = self.handle.records[record]
-        at = self.handle.data + kept.block_at + kept.bitmap_bytes
-        view = np.frombuffer(ffi.buffer(at, kept.message.length_bytes), np.uint8)
+        offset, size = int(kept.block_at + kept.bitmap_bytes), int(kept.message.length_bytes)
+        if self._region is not None:
+            return self._region[offset : offset + size]
+        view = np.frombuffer(ffi.buffer(self.handle.data + offset, size), np.uint8)
         view.flags.writeable = False
         return view
 
@@ -188,6 +197,15 @@ class Staging(Closeable):
             first_ns=int(m.first_ns),
             order=int(m.position),
         )
+
+    def close_with_last_view(self) -> None:
+        """From now on each `payload_view` keeps the mapping; it is closed with the last of them,
+        and with this object. `close` is not called."""
+        handle = self.handle
+        data = ffi.gc(ffi.cast("uint8_t *", handle.data), lambda _: lib.fc_staging_close(handle))
+        # The buffer keeps what it is of alive, the array the buffer, and each view the array.
+        self._region = np.frombuffer(ffi.buffer(data, int(handle.header.data_bytes)), np.uint8)
+        self._region.flags.writeable = False
 
     def close(self) -> None:
         lib.fc_staging_close(self.handle)

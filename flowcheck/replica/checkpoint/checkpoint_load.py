@@ -156,8 +156,11 @@ def load(folder: Path, *, lazily: bool = False) -> Checkpoint:
     for name, more in plain.state.items():
         states[name].update(more)
     parameters = {name: _strided(values[name], p.stride) for name, p in own.items()}
-    more_of, beside = _more(folder, manifest, plain), _beside(folder, manifest, plain)
-    found = Checkpoint(manifest, parameters, tuple(states.values()), plain, more_of, beside)
+    more_of, auxiliary = (
+        _more(folder, manifest, plain),
+        _frozen_and_buffers(folder, manifest, plain),
+    )
+    found = Checkpoint(manifest, parameters, tuple(states.values()), plain, more_of, auxiliary)
     return replace(found, expected=_expected(folder, found)) if lazily else found
 
 
@@ -236,13 +239,15 @@ def _refuse_unlike(folder: Path, values: Mapping[str, torch.Tensor], layout: Lay
         raise StateError(OTHER_PARAMETERS(folder=folder, file=MODEL))
 
 
-def _beside(folder: Path, manifest: Manifest, plain: NonTensorState) -> FrozenAndBuffers:
-    if plain.beside is None:
+def _frozen_and_buffers(
+    folder: Path, manifest: Manifest, plain: NonTensorState
+) -> FrozenAndBuffers:
+    if plain.frozen_and_buffers is None:
         return besides.NO_FROZEN_OR_BUFFERS
     tensors = (
         read_tensors(folder / FROZEN_AND_BUFFERS) if FROZEN_AND_BUFFERS in manifest.files else {}
     )
-    return FrozenAndBuffers(**msgspec.structs.asdict(plain.beside), tensors=tensors)
+    return FrozenAndBuffers(**msgspec.structs.asdict(plain.frozen_and_buffers), tensors=tensors)
 
 
 def _more(folder: Path, manifest: Manifest, plain: NonTensorState) -> OptionalState:
@@ -251,7 +256,7 @@ def _more(folder: Path, manifest: Manifest, plain: NonTensorState) -> OptionalSt
 
     numbers: dict[str, float] = {}
     if plain.scaler is not None:
-        taken = manifest.step if plain.taken is None else plain.taken
+        taken = manifest.step if plain.optimizer_steps is None else plain.optimizer_steps
         numbers = {
             "scale": plain.scaler["scale"],
             "growth_tracker": plain.scaler["_growth_tracker"],

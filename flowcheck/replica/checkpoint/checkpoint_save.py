@@ -155,10 +155,12 @@ def write_files(
         write_tensors(
             folder / FROZEN_AND_BUFFERS, step.frozen_and_buffers.tensors, sums, part="beside/"
         )
-    beside = besides.to_json_dict(step.frozen_and_buffers) if step.frozen_and_buffers.keys else None
+    auxiliary = (
+        besides.to_json_dict(step.frozen_and_buffers) if step.frozen_and_buffers.keys else None
+    )
     groups = None if step.optimizer is None else step.optimizer["param_groups"]
     rest = {"scheduler": step.scheduler, "scaler": step.scaler, "state": odd or None}
-    rest["beside"] = beside
+    rest["beside"] = auxiliary
     counts = {
         "averaged": step.average_updates or None,
         "taken": step.optimizer_steps if step.scaler else None,

@@ -135,14 +135,14 @@ def read_frozen_and_buffers(replica: Path, step: Step | None = None) -> FrozenAn
         return NO_FROZEN_OR_BUFFERS
     with safe_open(path, framework="pt") as file:
         told = json.loads(file.metadata()[""])
-    beside = replace(from_json_dict(told), tensors=read_tensors(path))
+    auxiliary = replace(from_json_dict(told), tensors=read_tensors(path))
     for of, own in _sent(replica) if step is not None else ():
-        if beside.step < of <= (step or 0):
+        if auxiliary.step < of <= (step or 0):
             with suppress(StateError):  # gone meanwhile
                 later = read_tensors(own)
-                tensors = {**beside.tensors, **later}
-                return replace(beside, tensors=tensors, sent=of, followed=tuple(later))
-    return beside
+                tensors = {**auxiliary.tensors, **later}
+                return replace(auxiliary, tensors=tensors, sent=of, followed=tuple(later))
+    return auxiliary
 
 
 def write_broadcast_buffers(
@@ -170,17 +170,17 @@ def _sent(replica: Path) -> Iterator[tuple[int, Path]]:
     yield from sorted(((int(of), own) for of, own in found if of.isdecimal()), reverse=True)
 
 
-def to_json_dict(beside: FrozenAndBuffers) -> dict[str, object]:
+def to_json_dict(auxiliary: FrozenAndBuffers) -> dict[str, object]:
     """All but the tensors, as JSON has it."""
     return {
-        "keys": [list(one) for one in beside.keys],
-        "registered": list(beside.registered),
-        "frozen": list(beside.frozen),
-        "buffers": list(beside.buffers),
-        "still": list(beside.constant_buffers),
-        "step": beside.step,
-        "sent": beside.sent,
-        "followed": list(beside.followed),
+        "keys": [list(one) for one in auxiliary.keys],
+        "registered": list(auxiliary.registered),
+        "frozen": list(auxiliary.frozen),
+        "buffers": list(auxiliary.buffers),
+        "still": list(auxiliary.constant_buffers),
+        "step": auxiliary.step,
+        "sent": auxiliary.sent,
+        "followed": list(auxiliary.followed),
     }
 
 

@@ -100,8 +100,8 @@ def copy_snapshot(path: Path, optimizer: OptimizerConfig, step: Step | None = No
         commit, description, sections = read_copy(path, step)
         _check_made_with(path, commit, optimizer)
         if _has_its_digest(commit, description, sections):
-            beside = read_frozen_and_buffers(path, commit.step)
-            return _assembled(commit, description, optimizer, sections, beside)
+            auxiliary = read_frozen_and_buffers(path, commit.step)
+            return _assembled(commit, description, optimizer, sections, auxiliary)
     raise StateError(COPY_NOT_HELD(path=path, reads=ATTEMPTS))
 
 
@@ -121,9 +121,9 @@ def hold_snapshot(
             _check_made_with(path, found.commit, optimizer)
             if not _has_its_digest(found.commit, found.description, found.sections):
                 raise StateError(DIGEST_DIFFERS(path=path, step=found.commit.step))
-            beside = read_frozen_and_buffers(path, found.commit.step)
+            auxiliary = read_frozen_and_buffers(path, found.commit.step)
             yield snapshot_in_place(
-                found.commit, found.description, optimizer, found.sections, beside
+                found.commit, found.description, optimizer, found.sections, auxiliary
             )
             if not found.is_unchanged:
                 raise StateError(OVERWRITTEN(path=path, step=found.commit.step))

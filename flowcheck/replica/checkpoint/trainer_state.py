@@ -64,7 +64,7 @@ class TrainerState:
     digest: str
     """Of the replica's state at this step (replica/state_digest.py)."""
     optimizer_config: OptimizerConfig
-    """What took the steps."""
+    """What applied the steps."""
     model: dict[str, torch.Tensor]
     """Parameters that take steps by the trainer's names, registration order, as the module holds
     them."""

@@ -1,7 +1,8 @@
 """Verifies checksums: files against their manifest, and loaded tensors while they are written
 again.
 
-A tensor's checksum is checked where the tensor is written, so that no byte is read for that alone.
+A loaded tensor's checksum is verified while the tensor is written to a new file, so that no byte is
+read only to verify it.
 """
 
 from __future__ import annotations
@@ -28,23 +29,25 @@ from flowcheck.replica.checkpoint_files.sha256 import (
 from flowcheck.untrusted_paths import is_relative
 
 Address = tuple[int, int]
-"""First byte's, bytes."""
+"""(address of the first byte, number of bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedChecksums:
-    """What a checkpoint's manifest says of the tensors that were mapped from it."""
+    """The checksums that a checkpoint's manifest states for tensors mapped from the checkpoint."""
 
     sums: Mapping[Address, tuple[str, str]] = field(default_factory=dict)
-    """A contiguous tensor's label and its sum, by where it lies."""
+    """{address in memory: (label, sha256)} of contiguous tensors."""
     where: str = ""
-    """The checkpoint, to the user."""
+    """The checkpoint's name in errors."""
     rest: Callable[[set[str]], None] = lambda met: None
-    """Checks what was not met. Raises StateError."""
+    """Verifies all tensors except those whose labels it is given. Raises StateError."""
     verified: set[str] = field(default_factory=set)
+    """Labels of the tensors whose checksums `verify` found right."""
 
     def verify(self, address: Address, own: str) -> None:
-        """Raises StateError where the tensor that lies there is to have another sum."""
+        """Compares `own`, the sha256 of the tensor at `address`, with the manifest. Raises
+        StateError if they differ. An address that the manifest does not know passes."""
         label, wanted = self.sums.get(address, ("", own))
         if wanted != own:
             fault = damage.IN_PART(part=label, why=damage.TENSOR_CHANGED())
@@ -53,7 +56,7 @@ class ExpectedChecksums:
             self.verified.add(label)
 
     def end(self) -> None:
-        """Checks what was written nowhere. Raises StateError."""
+        """Verifies the tensors that were not written to a new file. Raises StateError."""
         self.rest(self.verified)
 
 
@@ -67,16 +70,16 @@ starts more work items."""
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """Something that is not as the manifest says."""
+    """A difference between a file and its manifest."""
 
     file: str
     why: Finding
     tensor: str = ""
-    """Its label; empty where it is of no tensor."""
+    """Label of the damaged tensor; empty where the fault is in no tensor."""
 
     @property
     def finding(self) -> Finding:
-        """With where it is."""
+        """The fault together with the file and the tensor it is in."""
         if not self.tensor:
             return damage.IN_PART(part=self.file, why=self.why)
         return damage.IN_TENSOR(tensor=self.tensor, why=self.why, file=self.file)
@@ -88,19 +91,20 @@ class FileFault:
 def verify_files(
     root: Path, manifest: Manifest, *, whole_files: bool = True, later: Collection[str] = ()
 ) -> list[FileFault]:
-    """What of the files below `root` is not as the manifest says, in its order; [] if nothing.
+    """Compares the files below `root` with their manifest. Returns the differences; [] if there are
+    none.
 
-    whole_files: also the sums that sha256sum prints; without them every byte is still read once,
-    but for those of the tensors in `later`, which are not read.
+    whole_files: also verifies the sha256 of each whole file, as sha256sum prints it. Without it
+    every byte is still read once, except the tensors in `later`, which are not read.
     """
     sizes, faults = _sizes(root, manifest)
     held = {fault.file for fault in faults}
     laid = _laid(manifest, sizes)
     taken = _taken(manifest)
     with ThreadPoolExecutor(max(2, os.cpu_count() or 1), "check") as pool:
-        apart = {
+        separate = {
             label: pool.submit(_of_pieces, root, manifest.tensors[label].at)
-            for label in laid.apart
+            for label in laid.separate
             if label not in later
         }
         told = {
@@ -116,7 +120,7 @@ def verify_files(
             if name not in told or not whole_files
             for group in _groups({one: at for one, at in spans.items() if one not in later})
         ]
-        found = {label: one.result() for label, one in apart.items()}
+        found = {label: one.result() for label, one in separate.items()}
         for labels, summed in parts:
             found.update(zip(labels, summed.result(), strict=False))
     why: dict[str, Finding | None] = {}
@@ -132,8 +136,9 @@ def verify_files(
 
 
 def unlisted_files(output: Path, manifest: Manifest) -> list[str]:
-    """Files in an output's folder that the manifest does not list, nor is: loaders that take all
-    that lies there would take them. Hidden ones are none, but for those the manifest lists."""
+    """Names of files in the output's folder that the manifest does not list. A loader that reads
+    every file in the folder would read them. The manifest itself and hidden files are not among
+    them."""
     if not output.is_dir():
         return []
     listed = {*(manifest.files or manifest.sha256), MANIFEST}
@@ -143,7 +148,7 @@ def unlisted_files(output: Path, manifest: Manifest) -> list[str]:
 
 
 def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[FileFault]]:
-    """(bytes of each file, those that are not there with their size)."""
+    """(bytes of each file, faults of the files that are missing or have a wrong size)."""
     faults = []
     sizes: dict[str, int] = {}
     wanted = dict(manifest.files) or dict.fromkeys(manifest.sha256)
@@ -159,14 +164,14 @@ def _sizes(root: Path, manifest: Manifest) -> tuple[dict[str, int], list[FileFau
 
 @dataclass(frozen=True, slots=True)
 class _Laid:
-    """Where tensors lie."""
+    """Where the tensors lie in the files."""
 
     places: dict[str, dict[str, Span]]
-    """By file and label, ascending, none in another."""
-    apart: list[str] = field(default_factory=list)
-    """Of none, of several pieces, or within another."""
+    """{file: {label: span}} of tensors in one piece; ascending, without overlap."""
+    separate: list[str] = field(default_factory=list)
+    """Labels of tensors without bytes, of several pieces, or that overlap another tensor."""
     wrong: dict[str, FileFault] = field(default_factory=dict)
-    """By label: nowhere in these files."""
+    """{label: fault} of tensors whose stated place is outside the files."""
 
 
 def _laid(manifest: Manifest, sizes: Mapping[str, int]) -> _Laid:
@@ -183,7 +188,7 @@ def _laid(manifest: Manifest, sizes: Mapping[str, int]) -> _Laid:
             laid.places[name][label] = (first, count)
             ends[name] = first + count
         else:
-            laid.apart.append(label)
+            laid.separate.append(label)
     return laid
 
 
@@ -218,7 +223,8 @@ def _file_told(
     taken: Sequence[Span],
     whole_files: bool,
 ) -> tuple[Finding | None, dict[str, str]]:
-    """(what is wrong with a file, sums of its tensors where all of it was read at once)."""
+    """Verifies one file. Returns (the fault or None, {label: sha256} of its tensors if
+    `whole_files`, else {})."""
     want = manifest.files.get(name)
     try:
         with path.open("rb", buffering=0) as file:
@@ -241,7 +247,7 @@ def _file_told(
 
 
 def _taken(manifest: Manifest) -> dict[str, list[Span]]:
-    """Where tensors lie, or are said to, by file."""
+    """{file: spans} that the manifest states for tensors, right or wrong."""
     taken: dict[str, list[Span]] = {}
     for one in manifest.tensors.values():
         for name, first, count in one.at:
@@ -250,7 +256,7 @@ def _taken(manifest: Manifest) -> dict[str, list[Span]]:
 
 
 def _around(size_bytes: int, taken: Sequence[Span]) -> list[Span]:
-    """What of a file lies in no tensor; a tensor that lies within another counts once."""
+    """The spans of a file that belong to no tensor. `taken`: spans of tensors; they may overlap."""
     found, at = [], 0
     for first, count in sorted(taken):
         if first > at:
@@ -260,7 +266,7 @@ def _around(size_bytes: int, taken: Sequence[Span]) -> list[Span]:
 
 
 def _spans_told(path: Path, spans: list[Span]) -> list[str]:
-    """Sums of parts of a file; none where it cannot be read."""
+    """The sha256 of each span of a file; [] if the file cannot be read."""
     try:
         with path.open("rb", buffering=0) as file:
             return hash_spans(file.fileno(), spans)
@@ -269,7 +275,7 @@ def _spans_told(path: Path, spans: list[Span]) -> list[str]:
 
 
 def _of_pieces(root: Path, pieces: Sequence[FileSpan]) -> str:
-    """The sum of a tensor that lies in several places; empty where one cannot be read."""
+    """The sha256 of a tensor that consists of several pieces; "" if one cannot be read."""
     whole = Sha256()
     try:
         for name, first, count in pieces:
@@ -283,7 +289,8 @@ def _of_pieces(root: Path, pieces: Sequence[FileSpan]) -> str:
 def _faults(
     manifest: Manifest, laid: _Laid, found: Mapping[str, str], why: Mapping[str, Finding | None]
 ) -> list[FileFault]:
-    """Those of tensors, then those of files, of which a tensor's own says more."""
+    """The faults of tensors, then of files. A file's fault is left out where a fault of one of its
+    tensors says more."""
     faults = []
     for label, one in manifest.tensors.items():
         if label in laid.wrong:
@@ -298,7 +305,7 @@ def _faults(
 
 
 def _size(root: Path, name: str) -> int | None:
-    """Bytes of a file; None of what is none, whatever it is, or has a name that none can have."""
+    """Bytes of a regular file below `root`; None if there is none, or if `name` leads outside."""
     if not is_relative(name):
         return None
     try:

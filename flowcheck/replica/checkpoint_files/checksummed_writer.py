@@ -24,11 +24,11 @@ from flowcheck.replica.checkpoint_files.manifest import FileSum, TensorSum
 from flowcheck.replica.checkpoint_files.sha256 import Sha256, hash_two
 
 AHEAD_FILES = 2
-"""Files that are filled and summed at once: what of them is no tensor's own memory is held as long.
-A choice: more uses more processors and memory."""
+"""Most files that are written and summed at the same time. Their headers stay in memory as long. A
+choice: more uses more processors and memory."""
 DISK_THREADS = 3
-"""Threads that write blocks: one always waits at the disk. A choice: more keeps fast disks busier,
-and costs switches."""
+"""Threads that write blocks, so that one write always waits at the disk. A choice: more keeps fast
+disks busier and costs context switches."""
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 """sha256 of no bytes."""
 
@@ -36,19 +36,19 @@ _FileChecksums = tuple[FileSum, dict[str, str]]
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor in index order; of a contiguous one over the same memory."""
+    """The bytes of a tensor in index order. For a contiguous tensor this is a view, not a copy."""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     return raw.numpy().data
 
 
 class ChecksummedWriter(Closeable):
-    """The files of an output that is being written."""
+    """Writes the files of one output and collects their checksums for the manifest."""
 
     def __init__(
         self, expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS, *, reads_back: bool = False
     ) -> None:
-        """expected: what sums of tensors are to be, where they lie in memory. reads_back: of
-        every block that is written a page is read again."""
+        """expected: checksums that tensors must have, by their addresses in memory. reads_back: one
+        page of every written block is read again and compared."""
         self._expected, self._reads_back = expected, reads_back
         self._pool = ThreadPoolExecutor(AHEAD_FILES, "files")
         self._disk = ThreadPoolExecutor(DISK_THREADS, "disk")
@@ -59,15 +59,15 @@ class ChecksummedWriter(Closeable):
         self._files: dict[str, Future[_FileChecksums]] = {}
         self._given_up = Event()
         self._begun: list[Future[_FileChecksums]] = []
-        """Of each file in turn: its sums, when it is written."""
+        """The checksums of each file, in the order of `write_file`; done when it is written."""
         self._synced: list[Future[None]] = []
         self.names: dict[str, str] = {}
-        """Of files that are written under another name than they will have."""
+        """{name while a file is written: its final name}, where they differ."""
         self.format_fields: dict[str, Any] = {}
-        """Fields of the manifest that this format alone has."""
+        """Fields of the manifest that only this format has."""
 
     def close(self) -> None:
-        """Nothing is written and no sum is made any more."""
+        """Gives up unfinished files. Nothing is written or summed after this returns."""
         self._given_up.set()
         self._pool.shutdown(cancel_futures=True)
         self._disk.shutdown()  # behind those who hand on to it
@@ -81,16 +81,16 @@ class ChecksummedWriter(Closeable):
         pieces: Sequence[FilePiece],
         tensors: Mapping[str, torch.Tensor],
     ) -> None:
-        """Begins to write a file, which is whole after `files`; its bytes are not to change before.
-        name: the file's in the manifest; tensors: by the labels of `pieces`, what of them is not
-        there has no bytes.
+        """Begins to write a file; it is complete after `files` returns, and the bytes of `pieces`
+        must not change until then.
 
-        Raises OSError where there was no room for one before.
+        name: the file's name in the manifest. tensors: {label: tensor}, with every label of
+        `pieces`; further tensors have no bytes. Raises OSError if an earlier file found no room.
         """
         own = self.names.get(name, name)
         if len(self._begun) >= AHEAD_FILES:
             self._begun[-AHEAD_FILES].result()
-        pouring = DirectWrite(
+        writing = DirectWrite(
             path,
             pieces,
             self._given_up,
@@ -100,7 +100,7 @@ class ChecksummedWriter(Closeable):
             expected=self._expected,
             reads_back=self._reads_back,
         )
-        self._files[own] = self._pool.submit(self._poured, pouring, path)
+        self._files[own] = self._pool.submit(self._write, writing, path)
         self._begun.append(self._files[own])
         at = 0
         for piece in pieces:
@@ -111,33 +111,35 @@ class ChecksummedWriter(Closeable):
             if label not in self._tensors and not tensor.numel():
                 self.empty(label, tensor)
 
-    def _poured(self, pouring: DirectWrite, path: Path) -> _FileChecksums:
-        told = pouring.poured()
+    def _write(self, writing: DirectWrite, path: Path) -> _FileChecksums:
+        told = writing.write()
         self._synced.append(self._waiting.submit(sync, path))
         return told
 
     def empty(self, label: str, tensor: torch.Tensor) -> None:
-        """A tensor without bytes: it lies in no file."""
+        """Adds a tensor without bytes, which is in no file, to the manifest."""
         self._tensors[label] = (tensor, "", 0, 0)
 
     def file(self, name: str, path: Path) -> None:
-        """Sums and syncs a small file that is whole, without tensors."""
+        """Begins to sum and sync a small file that is already written and holds no tensors."""
         self._files[self.names.get(name, name)] = self._pool.submit(_of_small, path)
         self._synced.append(self._waiting.submit(sync, path))
 
     def files(self) -> dict[str, FileSum]:
-        """Waits until all files are summed, on disk, and read back. Raises StateError, which names
-        the tensor, where one is not what it is to be or does not read back as it was written;
-        OSError where there is no room."""
-        for poured in self._begun:
-            poured.result()
+        """Waits until all files are summed and on disk. Returns {name: checksums}.
+
+        Raises StateError that names the tensor if its checksum is not the expected one or if a page
+        does not read back as written; OSError if there is no room.
+        """
+        for begun in self._begun:
+            begun.result()
         for one in self._synced:
             one.result()
         self._expected.end()
         return {name: found.result()[0] for name, found in self._files.items()}
 
     def tensors(self) -> dict[str, TensorSum]:
-        """Waits for them."""
+        """Waits until all tensors are summed. Returns {label: entry of the manifest}."""
         told: dict[str, TensorSum] = {}
         for label, (tensor, file, first, count) in self._tensors.items():
             dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)

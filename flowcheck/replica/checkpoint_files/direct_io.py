@@ -1,12 +1,11 @@
-"""Writes a file past the page cache (O_DIRECT) in blocks that are copied and checksummed in one
-pass, by several threads, where the file system allows it.
+"""Writes a file past the page cache (O_DIRECT), where the file system allows it. Blocks are copied
+and checksummed in one pass and written by several threads.
 
-The page cache would take pages, fill them and write them back for a reader that may never come:
-half of what a copy costs in all. Past it the disk takes a block from where it was made, at its own
-steady rate, and the fsync at the end has nothing left to wait for.
+The page cache would fill pages and write them back for a reader that may never come; that is half
+of the whole cost of a copy. With O_DIRECT the disk reads a block from the buffer it was made in, at
+the disk's steady rate, and the fsync at the end has nothing left to wait for.
 
-Blocks are written by other threads meanwhile. A block goes to the disk only after it was summed and
-its checksum compared with the expected one.
+Other threads write blocks while this one fills the next block.
 """
 
 from __future__ import annotations
@@ -36,20 +35,22 @@ from flowcheck.replica.checkpoint_files.manifest import FileSum
 from flowcheck.replica.checkpoint_files.sha256 import Sha256, copy_and_hash
 
 ALIGN_BYTES = 1 << 12
-"""Of place, length and memory of a write past the page cache (open(2), O_DIRECT): what disks and
-file systems ask for is this or less; one that asks for more refuses, and is written to without."""
+"""Bytes to which offset, length and memory of an O_DIRECT write are aligned (open(2)). Disks and
+file systems require this or less. One that requires more refuses the write, and the file is then
+written through the page cache."""
 LARGE_PAGE_BYTES = 1 << 21
-"""Bytes of a huge page of x86-64: less memory than one gains nothing from them."""
+"""Bytes of a huge page of x86-64. A smaller buffer gains nothing from huge pages."""
 DIRECT_BYTES = 1 << 22
-"""Bytes. A smaller file is one write (BLOCK_BYTES), and is written through the page cache."""
+"""Bytes of the smallest file that is written with O_DIRECT. A smaller file is a single write
+(BLOCK_BYTES) and goes through the page cache."""
 CACHED_BYTES = 1 << 16
-"""Of one write through the page cache. The kernel takes its pages in runs of that length: those of
-256 KiB took 2.5 times as long in all, where few are left whole."""
+"""Bytes of one write through the page cache. The kernel allocates contiguous page-cache memory of
+this length; with 256 KiB a file took 2.5 times as long where memory was fragmented."""
 
 
 def aligned_memory(count: int) -> np.ndarray:
-    """So many bytes of memory that `DirectFile.put` takes, up to whole pages; of large ones, where
-    there are such: the kernel has each page of a write to look up and to hold."""
+    """Memory of `count` bytes, rounded up to whole pages, for `DirectFile.put`. Uses huge pages
+    where the kernel has them, since the kernel looks up and pins each page of a write."""
     pages = -(-max(1, count) // PAGESIZE)
     memory = mmap(-1, pages * PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
     if count >= LARGE_PAGE_BYTES:
@@ -59,16 +60,17 @@ def aligned_memory(count: int) -> np.ndarray:
 
 
 class DirectFile:
-    """An open file of a size that is known."""
+    """An open file whose final size is known."""
 
     def __init__(self, descriptor: int, name: str, size_bytes: int) -> None:
         self._descriptor, self._name, self._size_bytes = descriptor, name, size_bytes
 
     def put(self, block: np.ndarray, count: int, first: int, *, reads_back: bool = False) -> None:
-        """Writes the first bytes of a block of `aligned_memory` at a place of whole pages.
-        reads_back: its last page is read again, from the disk where it went there.
+        """Writes the first `count` bytes of `block` at the offset `first`.
 
-        Raises OSError where there is no room, StateError where it does not read back.
+        block: from `aligned_memory`. first: a multiple of ALIGN_BYTES. reads_back: the last page of
+        the block is read again and compared; with O_DIRECT it comes from the disk. Raises OSError
+        if there is no room, StateError if the page differs.
         """
         whole = -(-count // ALIGN_BYTES) * ALIGN_BYTES if self.direct else count
         block[count:whole] = 0  # `end` cuts it off
@@ -92,11 +94,11 @@ class DirectFile:
 
     @property
     def direct(self) -> bool:
-        """Whether it is written past the page cache."""
+        """Whether the file is written past the page cache."""
         return bool(fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & os.O_DIRECT)
 
     def end(self) -> None:
-        """Cuts off what a last block was filled up with."""
+        """Cuts off the padding of the last block."""
         if os.fstat(self._descriptor).st_size > self._size_bytes:
             os.ftruncate(self._descriptor, self._size_bytes)
 
@@ -114,7 +116,8 @@ class DirectFile:
 
 @contextmanager
 def open_direct(path: Path, size_bytes: int) -> Iterator[DirectFile]:
-    """A file to write, emptied. Raises OSError."""
+    """Opens an empty file for writing, with O_DIRECT if it is large and the file system allows it.
+    Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     direct = os.O_DIRECT if size_bytes >= DIRECT_BYTES else 0
     try:
@@ -132,14 +135,14 @@ def open_direct(path: Path, size_bytes: int) -> Iterator[DirectFile]:
 
 
 BLOCK_BYTES = 4 << 20
-"""Of one write: those of 1 MiB took up to twice as long in all, past the page cache."""
+"""Bytes of one write. With 1 MiB a file took up to twice as long, past the page cache."""
 BLOCKS = 4
-"""Blocks of a file: one is filled, two are written, one waits for its turn. A choice: more takes
+"""Blocks in memory per file: one is filled, two are written, one waits. A choice: more takes
 memory."""
 
 
 class _Block:
-    """Some bytes of the file. Filled again when it is written."""
+    """A buffer for one block of the file. It is used again once it is written."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
@@ -148,7 +151,7 @@ class _Block:
 
 
 class DirectWrite:
-    """One file."""
+    """The writing of one file."""
 
     def __init__(
         self,
@@ -162,9 +165,9 @@ class DirectWrite:
         expected: ExpectedChecksums = NO_EXPECTED_CHECKSUMS,
         reads_back: bool = False,
     ) -> None:
-        """disk: its threads write blocks; ahead: see `Ahead`. spare: whole blocks' memory that
-        other files left, and this one leaves. expected: what some tensors' sums are to be.
-        reads_back: a page of every block is read again when it is written."""
+        """disk: its threads write blocks. ahead: its threads fetch pieces (`ReadAhead`). spare:
+        memory of whole blocks, shared by the files of an output. expected: checksums that tensors
+        must have. reads_back: one page of every written block is read again and compared."""
         self._path, self._pieces, self._given_up, self._disk = path, pieces, given_up, disk
         self._ahead, self._spare = ReadAhead(pieces, ahead), spare
         self._expected, self._reads_back = expected, reads_back
@@ -172,12 +175,15 @@ class DirectWrite:
         self._room_bytes = min(BLOCK_BYTES, self._size_bytes)
         self._blocks: list[_Block] = []
         self._done_bytes = 0
-        """Handed to the disk."""
+        """Bytes given to the disk threads."""
 
-    def poured(self) -> tuple[FileSum, dict[str, str]]:
-        """Writes the file, not synced yet; (sums of the file, of each tensor in it). Raises
-        StateError, which names the tensor, where one has not the sum it is to have, or does not
-        read back; OSError, which names the file, where there is no room or it is given up."""
+    def write(self) -> tuple[FileSum, dict[str, str]]:
+        """Writes the file without a sync. Returns (checksums of the file, {label: sha256}).
+
+        Raises StateError that names the tensor if its checksum is not the expected one, or names
+        the file if a page does not read back as written; OSError that names the file if there is no
+        room or writing was given up.
+        """
         with naming_file(self._path), open_direct(self._path, self._size_bytes) as file:
             try:
                 told = self._through(file)
@@ -217,7 +223,7 @@ class DirectWrite:
         return FileSum(self._size_bytes, whole.hexdigest(), around.hexdigest()), tensors
 
     def _free(self) -> _Block:
-        """The next one, when it is written."""
+        """The next block to fill; waits until its earlier content is written."""
         if self._given_up.is_set():
             raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
         self._ahead.advance(self._done_bytes)

@@ -1,8 +1,8 @@
-"""A file as the pieces of memory it is made of, without a copy, and read-ahead of pieces that
-are mapped from disk.
+"""A file as the pieces of memory it consists of, without a copy, and read-ahead of pieces that are
+mapped from disk.
 
-Mapped pieces are looked up and fetched before they are read, so that whoever sums them does not
-wait for pages.
+Threads fetch mapped pieces before they are read, so that the thread that sums them does not wait
+for pages.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from flowcheck.replica.checkpoint_files.sha256 import Buffer, Crc
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """Some bytes of a file; not to change before they are written and summed."""
+    """Some bytes of a file. They must not change before they are written and summed."""
 
     raw: Buffer
     label: str = ""
-    """The tensor whose bytes they are, all of them; empty where they are none's."""
+    """Label of the tensor, if these are all bytes of one tensor; else empty."""
     deferred_bytes: Callable[[], bytes] | None = None
-    """What stands there in place of `raw`, as many bytes; to be asked when all before it is
-    written."""
+    """Returns the bytes to write in place of `raw`, of the same number. It is called when all
+    earlier pieces are copied and summed."""
     crc: Crc | None = None
-    """Made while it is written, for what comes late."""
+    """The crc-32 of these bytes, computed while they are copied; a later piece can use it."""
 
     @property
     def nbytes(self) -> int:
@@ -34,30 +34,30 @@ class FilePiece:
 
     @property
     def address(self) -> tuple[int, int]:
-        """(first byte's, bytes)."""
+        """(address of the first byte, number of bytes)."""
         view = ffi.from_buffer("uint8_t[]", self.raw)
         return int(ffi.cast("uintptr_t", view)), len(view)
 
 
 PART_BYTES = 4 << 20
-"""Bytes fetched at once. A choice: smaller costs calls, larger delays the first byte."""
+"""Bytes of one fetch. A choice: smaller costs calls, larger delays the first byte."""
 AHEAD_BYTES = 16 << 20
-"""Bytes between what is fetched and what is read: four parts. A choice: more takes page cache, less
-lets readers wait."""
+"""Bytes that are fetched ahead of the reader: four parts. A choice: more takes page cache, less
+lets the reader wait."""
 LARGE_BYTES = 1 << 16
-"""Bytes of a piece worth fetching: a smaller one has few pages, which are mostly its neighbours'. A
-choice."""
+"""Bytes of the smallest piece that is fetched ahead. A choice: a smaller piece has few pages, which
+are mostly fetched with its neighbours."""
 
 
 class ReadAhead:
-    """The pieces of one file. Holds their memory."""
+    """Fetches the pieces of one file from disk ahead of the reader."""
 
     def __init__(self, pieces: Sequence[FilePiece], threads: Executor) -> None:
-        """threads: fetch. One that waits for a disk is not to keep others from writing."""
+        """threads: fetch pieces. Not the threads that write: a fetch may wait for a slow disk."""
         self._parts, self._threads, self._asked_bytes = _parts(pieces), threads, 0
 
     def advance(self, done_bytes: int) -> None:
-        """So much of the file is read."""
+        """Begins to fetch the next parts. done_bytes: how much of the file is already read."""
         while self._asked_bytes < done_bytes + AHEAD_BYTES:
             part = next(self._parts, None)
             if part is None:
@@ -69,7 +69,7 @@ class ReadAhead:
 
 
 def _parts(pieces: Sequence[FilePiece]) -> Iterator[tuple[int, int]]:
-    """(address, bytes), in order; no address where it is not worth it."""
+    """(address, bytes) of each part, in order. Address 0: the part is not fetched ahead."""
     for piece in pieces:
         if piece.deferred_bytes is not None or piece.nbytes < LARGE_BYTES:
             yield 0, piece.nbytes

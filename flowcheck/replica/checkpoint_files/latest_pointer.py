@@ -1,7 +1,8 @@
-"""The file `latest`: which checkpoint of a folder is the newest whole one.
+"""The file `latest`: it names the newest complete checkpoint of a folder.
 
-It moves last: every file of a checkpoint is synced, its folder takes its name, and only then does
-`latest`. A text, not a link: object stores have none.
+It is written last: first every file of a checkpoint is synced, then the checkpoint's folder gets
+its final name, then `latest` names the folder. `latest` is a text file, not a symbolic link,
+because object stores have no links.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from flowcheck.untrusted_paths import NAME_BYTES_MAX, checked_checkpoint_name
 
 LATEST = "latest"
 STEP = "step-"
-"""Before the number, in the name of a checkpoint."""
+"""Prefix of a checkpoint's name, before the step's number."""
 TEXT_BYTES_MAX = NAME_BYTES_MAX + 1
-"""Of the file: a name and the end of its line."""
+"""Most bytes of the file `latest`: a name and a newline."""
 
 
 def write_latest(folder: Path, name: str) -> None:
-    """`folder`/`name` is the newest from now on; it is whole and on disk already."""
+    """Makes `name` the newest checkpoint of `folder`. The checkpoint must already be complete and
+    on disk."""
     write_atomically(folder / LATEST, name.encode() + b"\n")
 
 
@@ -42,8 +44,8 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def checkpoint_named_by_latest(folder: Path) -> Path | None:
-    """What `latest` names, whether it is there or not; None where it names no checkpoint of
-    FlowCheck (DeepSpeed has a file of this name as well)."""
+    """The path that `latest` names, whether it exists or not. None: there is no `latest`, or it
+    names no checkpoint of FlowCheck (DeepSpeed writes a file of this name too)."""
     if not (folder / LATEST).is_file():
         return None
     try:
@@ -54,7 +56,8 @@ def checkpoint_named_by_latest(folder: Path) -> Path | None:
 
 
 def latest_name(text: bytes, where: str) -> str:
-    """What the text of `latest` names. Raises StateError for anything but a checkpoint of ours."""
+    """The checkpoint's name in the text of `latest`. where: the file's name in errors. Raises
+    StateError if the text is not the name of a checkpoint of FlowCheck."""
     if len(text) > TEXT_BYTES_MAX:
         raise StateError(LATEST_TOO_LONG(where=where, bytes=TEXT_BYTES_MAX))
     told = text.decode(errors="replace").removesuffix("\n")

@@ -1,15 +1,19 @@
 """The manifest of an output (manifest.json): its step, files, tensors and their sha256; written
 last.
 
-Sums are sha256. A tensor's is of its bytes as they lie in the files, so that whoever can read bytes
-can check it; `around` is of a file's bytes that belong to no tensor (headers, what pickles hold).
+All checksums are sha256. A tensor's checksum is over its bytes as they lie in the files, so that
+any program can verify it. `around` is over the bytes of a file that belong to no tensor (headers,
+pickles).
 
-Formats: 1 had no sums of tensors, and those of files in `sha256`. 2 had sentences in `evidence` and
-`assumed`, and one in `lacks`. 3 has findings there: code, arguments, and the sentence for people.
-All three are read. A release that knows 1 and 2 alone refuses a manifest of format 3 as no
-manifest of FlowCheck's, which names one of these fields: it restores, serves, downloads and
-replaces no checkpoint of format 3, and takes none away but one that was never finished. So update
-the readers first.
+Formats, all of which this release reads:
+
+- 1 had no checksums of tensors; `sha256` held the checksums of files.
+- 2 had sentences in `evidence` and `assumed`, and one sentence in `lacks`.
+- 3 has findings in these fields: code, arguments, and the sentence for people.
+
+A release that knows only formats 1 and 2 refuses a manifest of format 3 with an error that names
+one of these fields. It cannot restore, serve, download or replace a checkpoint of format 3, and it
+deletes only unfinished ones. So update the readers of checkpoints first.
 """
 
 from __future__ import annotations
@@ -47,82 +51,100 @@ FORMAT = 3
 READABLE_FORMATS = (1, 2, 3)
 MANIFEST = "manifest.json"
 MANIFEST_SUFFIX = ".manifest.json"
-"""Behind the name of an output that is one file."""
+"""Suffix of the manifest's name where the output is one file: it follows the file's name."""
 MANIFEST_MAX_BYTES = 256 << 20
-"""Bytes of a manifest: a tensor takes some 300, so that 890,000 tensors fit. What is longer is no
-manifest, and is not read."""
+"""Most bytes of a manifest. A tensor takes about 300 bytes, so that 890,000 tensors fit. A longer
+file is refused unread."""
 
 
 class CheckpointKind(StrEnum):
-    """What of a trainer's state an output holds; the texts are those of the file."""
+    """The part of a trainer's state that an output holds."""
 
-    FULL = "parameters and optimizer state"
-    PARAMETERS_ONLY = "parameters, no optimizer state"
+    FULL = "full"
+    """Parameters and optimizer state."""
+    PARAMETERS_ONLY = "parameters"
+    """No optimizer state."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> CheckpointKind | None:
+        """Reads the texts of earlier releases. msgspec calls this method too."""
+        return _EARLIER_KINDS.get(str(value))
+
+
+_EARLIER_KINDS = {
+    "parameters and optimizer state": CheckpointKind.FULL,
+    "parameters, no optimizer state": CheckpointKind.PARAMETERS_ONLY,
+}
 
 FULL, PARAMETERS_ONLY = CheckpointKind.FULL, CheckpointKind.PARAMETERS_ONLY
 FileSpan = tuple[str, int, int]
-"""File relative to the manifest's folder, first byte, bytes."""
+"""(file relative to the manifest's folder, first byte, number of bytes)."""
 
 
 class FileSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole file."""
+    """Size and checksums of a file."""
 
     bytes: int
     sha256: str
     around: str
+    """sha256 of the bytes that belong to no tensor."""
 
 
 class TensorSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tensor; its bytes are those of the pieces, one behind the other."""
+    """Type, checksum and place of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
     sha256: str
     at: tuple[FileSpan, ...]
+    """The pieces whose bytes, one after the other, are the tensor's. Empty: it has no bytes."""
 
 
 class _SameInAllFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an output is."""
+    """The fields of a manifest that are the same in all formats."""
 
     format: int = FORMAT
     form: str = "flowcheck"
-    """Which of vault.formats.FORMATS."""
+    """Name of the checkpoint format, a key of FORMATS
+    (vault/checkpoint_formats/format_registry.py)."""
     step: Step
     digest: str
-    """`Replica.digest` of this step, see state_digest.py; empty where no replica gave it."""
+    """`Replica.digest` of this step (state_digest.py). Empty: no replica computed it."""
     torch_version: str
-    """Whose arithmetic took the steps."""
+    """Version of torch that computed the steps."""
     kind: CheckpointKind = CheckpointKind.FULL
     older: dict[str, int] = {}
-    """Parameters that are of another step than `step`, and which."""
+    """{parameter: its step}, for parameters that are from an earlier step than `step`."""
     layout: Layout | None = None
-    """Of the native form, as `optimizer`."""
+    """Layout of the parameters; only in FlowCheck's own format."""
     optimizer: OptimizerConfig | None = None
+    """Settings of the optimizer; only in FlowCheck's own format."""
     sha256: dict[str, str] = {}
-    """Of format 1: file name to sha256 of its content."""
+    """{file: sha256}; only in manifests of format 1."""
     files: dict[str, FileSum] = {}
     tensors: dict[str, TensorSum] = {}
-    """By part and name: model/NAME, optimizer/NAME/STATE; of torch and dcp by their own keys."""
+    """{label: tensor}. A label is model/NAME or optimizer/NAME/STATE; the formats torch and dcp use
+    keys of their own."""
     plain: dict[str, Any] = {}
-    """Of the native form: what is no tensor (non_tensor_state.py)."""
+    """State that is not a tensor (non_tensor_state.py); only in FlowCheck's own format."""
 
 
 class Manifest(_SameInAllFormats, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an output is and what it rests on."""
+    """A manifest of the newest format."""
 
     resume_caveats: tuple[Finding, ...] = msgspec.field(default=(), name="lacks")
-    """Why a trainer does not go on from it as if nothing had happened; (): it does."""
+    """Why a trainer that resumes from this output does not continue exactly as before. Empty: it
+    does."""
     evidence: tuple[Finding, ...] = ()
-    """What was seen on the wire that the caller rests on."""
+    """Observations in the job's packets that support the output's correctness."""
     assumed: tuple[Finding, ...] = ()
-    """What no observation could have contradicted."""
+    """Assumptions that no observation could have disproved."""
     seal: str = ""
-    """sha256 of this file with zeros here. The last field; format 1 had none."""
+    """sha256 of this file with zeros in this field, which is the last one. Format 1 had no seal."""
 
 
 class _WithSentences(_SameInAllFormats, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of formats 1 and 2."""
+    """A manifest of format 1 or 2."""
 
     lacks: str = ""
     seen: tuple[str, ...] = msgspec.field(default=(), name="evidence")
@@ -140,7 +162,7 @@ class _WithSentences(_SameInAllFormats, frozen=True, forbid_unknown_fields=True,
 
 
 class _Format(msgspec.Struct):
-    """Told first: what the other fields are depends on it."""
+    """The format's number alone. It is decoded first, since the other fields depend on it."""
 
     format: int
 
@@ -150,12 +172,12 @@ _SEALED = re.compile(rb'"seal": "([0-9a-f]{64})"\n}\n\Z')
 
 
 def path_of(output: Path) -> Path:
-    """Where the manifest of an output lies."""
+    """Path of the manifest of an existing output, a folder or a file."""
     return output / MANIFEST if output.is_dir() else manifest_beside(output)
 
 
 def manifest_beside(file: Path) -> Path:
-    """Where that of an output lies which is one file, or is to be."""
+    """Path of the manifest of an output that is, or will be, the file `file`."""
     return file.with_name(file.name + MANIFEST_SUFFIX)
 
 
@@ -168,12 +190,14 @@ def load_manifest(output: Path) -> Manifest:
 
 
 def manifest_text(output: Path) -> bytes:
-    """What lies there, as it is. Raises StateError where nothing does, or no file of this kind."""
+    """The bytes of an output's manifest, unchecked. Raises StateError if there is none, or if it is
+    not a regular file of at most MANIFEST_MAX_BYTES."""
     return text_at(path_of(output), output)
 
 
 def text_at(path: Path, output: Path) -> bytes:
-    """The text of `output`'s manifest at `path`. Raises StateError as `manifest_text`."""
+    """The bytes of the manifest of `output` at `path`, unchecked. Raises StateError if there is
+    none, or if it is not a regular file of at most MANIFEST_MAX_BYTES."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -187,8 +211,12 @@ def text_at(path: Path, output: Path) -> bytes:
 
 
 def decode_manifest(text: bytes, where: str) -> Manifest:
-    """where: of the text, for errors. Raises StateError for what is no manifest of a format that is
-    read here, or not as it was written. Code that its optimizer names is Told: never called."""
+    """Decodes a manifest of any readable format. where: the file's name in errors.
+
+    Raises StateError if the text is no manifest of a readable format, or was changed since it was
+    written. Code that the manifest's optimizer settings name is marked as untrusted and never
+    called (user_code_trust.py).
+    """
     try:
         number = msgspec.json.decode(text, type=_Format).format
         if number not in READABLE_FORMATS:
@@ -209,8 +237,8 @@ def decode_manifest(text: bytes, where: str) -> Manifest:
 
 
 def _renamed_with_file(manifest: Manifest, output: Path) -> Manifest:
-    """What a manifest beside a file says of that file, also where both were renamed: never of one
-    that has the old name. Raises StateError where it is of several."""
+    """The manifest of a one-file output, with the file's present name, also where both were renamed
+    together. Raises StateError if the manifest lists several files."""
     if manifest.files.keys() == {output.name}:
         return manifest
     if len(manifest.files) != 1:
@@ -227,12 +255,12 @@ def _renamed_with_file(manifest: Manifest, output: Path) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Whole, and on disk when this returns."""
+    """Writes the manifest atomically. It is on disk when this returns."""
     write_atomically(path, encode_manifest(manifest))
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Its text in the newest format, sealed."""
+    """The manifest's text in the newest format, with its seal."""
     unsealed = msgspec.structs.replace(manifest, format=FORMAT, seal=UNSEALED)
     text = msgspec.json.encode(unsealed, enc_hook=plain_text)
     text = msgspec.json.format(text, indent=1) + b"\n"

@@ -10,19 +10,28 @@ from typing import Any
 import msgspec
 
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.checkpoint_damage import NO_MANIFEST
+from flowcheck.findings.catalog.checkpoint_damage import (
+    GROUPS_OF_NO_OPTIMIZER,
+    NO_MANIFEST,
+    NO_PARAMETER,
+    NUMBER_IN_NO_GROUP,
+    NUMBER_TWICE,
+    PLAIN_UNLIKE,
+    SCALER_WITHOUT_SCALE,
+)
 from flowcheck.findings.catalog.unloadable_checkpoints import NESTED_TOO_DEEP, NOT_A_PLAIN_VALUE
+from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 
 TUPLE, FLOAT, ITEMS = "__tuple__", "__float__", "__items__"
 DEPTH_MAX = 64
-"""Dictionaries and lists within each other. A choice far below Python's recursion limit of 1,000; a
-trainer's state nests a few."""
+"""Most levels of nested dictionaries and lists. A choice far below Python's recursion limit of
+1,000; a trainer's state has a few levels."""
 
 
 def to_json_value(value: Any, what: str, depth: int = 0) -> Any:
-    """`value` in JSON's types. Raises StateError, which names `what`, for a value of another
-    type."""
+    """Converts `value` to JSON's types. Raises StateError that names `what` for a value that has no
+    such form or is nested too deep."""
     if depth > DEPTH_MAX:
         raise StateError(NESTED_TOO_DEEP(what=what, depth=DEPTH_MAX))
     if isinstance(value, float) and not math.isfinite(value):
@@ -46,7 +55,7 @@ def to_json_value(value: Any, what: str, depth: int = 0) -> Any:
 
 
 def from_json_value(value: Any) -> Any:
-    """What `to_json_value` was given."""
+    """Converts the result of `to_json_value` back to the original value."""
     if isinstance(value, list):
         return [from_json_value(one) for one in value]
     if not isinstance(value, dict):
@@ -61,14 +70,17 @@ def from_json_value(value: Any) -> Any:
 
 
 class SavedOptimizerSplit(msgspec.Struct, frozen=True):
-    """Which groups are of which of several optimizers (replica/checkpoint/trainer_state.py)."""
+    """How parameter groups belong to several optimizers (replica/checkpoint/trainer_state.py)."""
 
     groups: tuple[int, ...]
+    """Number of groups of each optimizer."""
     keys: tuple[str, ...]
+    """Key of each optimizer's state in the trainer's checkpoint. Empty: the script saves a list."""
 
 
 class SavedFrozenAndBuffers(msgspec.Struct, frozen=True):
-    """The rest of a module but its tensors (checkpoint/frozen_and_buffers.py)."""
+    """Facts about a module's frozen parameters and buffers, without their tensors
+    (replica/checkpoint/frozen_and_buffers.py)."""
 
     keys: tuple[tuple[str, str], ...]
     registered: tuple[str, ...]
@@ -81,58 +93,58 @@ class SavedFrozenAndBuffers(msgspec.Struct, frozen=True):
 
 
 class SavedParamGroup(msgspec.Struct, frozen=True):
-    """Of one of torch's parameter groups, what is read here."""
+    """The key of torch's parameter groups that is checked here."""
 
     params: tuple[int, ...]
 
 
 class NonTensorState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the native form; what is None was not written."""
+    """State of FlowCheck's own format that is not a tensor. None: the field was not written."""
 
     param_groups: list[dict[str, Any]] | None = None
     numbers: dict[str, int] | None = None
-    """By parameter, the optimizer's number of it."""
+    """{parameter: its number in the optimizer's state}."""
     several: SavedOptimizerSplit | None = None
     scheduler: Any = None
     scaler: dict[str, int | float] | None = None
     state: dict[str, dict[str, Any]] = {}
-    """By parameter: states that are no tensors."""
-    beside: SavedFrozenAndBuffers | None = None
+    """{parameter: {name: value}} of optimizer states that are not tensors."""
+    frozen_and_buffers: SavedFrozenAndBuffers | None = msgspec.field(default=None, name="beside")
     averaged: int = 0
-    taken: int | None = None
+    optimizer_steps: int | None = msgspec.field(default=None, name="taken")
 
 
 def decode_non_tensor_state(
     plain: dict[str, Any], names: Collection[str], where: str
 ) -> NonTensorState:
-    """Of a manifest's `plain`. names: of its parameters. Raises StateError, which names `where`,
-    for what no checkpoint of ours holds."""
+    """Decodes and checks the field `plain` of a manifest. names: the parameters' names. Raises
+    StateError that names `where` if FlowCheck would not have written such a field."""
     try:
         found = msgspec.convert(from_json_value(plain), NonTensorState)
         groups = [msgspec.convert(group, SavedParamGroup) for group in found.param_groups or ()]
     except (msgspec.ValidationError, ValueError, TypeError, RecursionError) as error:
         raise StateError(NO_MANIFEST(where=where, error=f"plain: {error}")) from error
     if (wrong := _unlike(found, groups, names)) is not None:
-        raise StateError(NO_MANIFEST(where=where, error=f"plain: {wrong}"))
+        raise StateError(NO_MANIFEST(where=where, error=PLAIN_UNLIKE(wrong)))
     return found
 
 
 def _unlike(
     found: NonTensorState, groups: Sequence[SavedParamGroup], names: Collection[str]
-) -> str | None:
-    """What of it does not fit the rest; None: nothing."""
+) -> Finding | None:
+    """What in `found` is inconsistent; None: nothing."""
     numbers = found.numbers or {}
     if strangers := (numbers.keys() | found.state.keys()) - set(names):
-        return f"{min(strangers)!r:.300} is no parameter"
+        return NO_PARAMETER(f"{min(strangers)!r:.300}")
     if len(set(numbers.values())) < len(numbers):
-        return "two parameters have the same number"
+        return NUMBER_TWICE()
     held = [number for group in groups for number in group.params]
     if groups and not set(numbers.values()) <= set(held):
-        return "a parameter's number is in no group"
+        return NUMBER_IN_NO_GROUP()
     if found.several is not None and not _parts(found.several, len(groups)):
-        return "its groups are not those of its optimizers"
+        return GROUPS_OF_NO_OPTIMIZER()
     if found.scaler is not None and not {"scale", "_growth_tracker"} <= found.scaler.keys():
-        return "the scaler has no scale"
+        return SCALER_WITHOUT_SCALE()
     return None
 
 

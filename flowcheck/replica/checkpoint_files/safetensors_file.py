@@ -1,9 +1,10 @@
-"""safetensors files written from memory, without a copy of it.
+"""Reads safetensors files, and writes them from memory without a copy.
 
 Format (safetensors' README, "Format"): the header's length as 8 bytes, little-endian; the header,
-JSON of {name: {dtype, shape, data_offsets}} and "__metadata__", padded by spaces; the tensors back
-to back in index order. As its own writer does, larger elements come first: all are aligned then. Of
-them those come first that fill whole blocks of a sum: the file's begin where the tensors' do.
+JSON of {name: {dtype, shape, data_offsets}} and "__metadata__", padded with spaces; the tensors
+back to back. Tensors with larger elements come first, as in safetensors' own writer, so that all
+are aligned. Among equal element sizes, tensors whose bytes fill whole sha256 blocks come first:
+blocks of the file and of the tensor then begin at the same bytes (sha256.py, BLOCK_BYTES).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +26,7 @@ from flowcheck.findings.catalog.unloadable_checkpoints import (
     NOT_SAFETENSORS,
     TENSORS_MISSING,
 )
+from flowcheck.foreign_messages import SAFETENSORS_ERRNO
 from flowcheck.replica.checkpoint_files.checksummed_writer import ChecksummedWriter, bytes_of
 from flowcheck.replica.checkpoint_files.file_pieces import FilePiece
 from flowcheck.replica.checkpoint_files.sha256 import BLOCK_BYTES
@@ -44,10 +45,10 @@ DTYPES = {
     torch.bool: "BOOL",
 }
 ALIGN = BLOCK_BYTES
-"""Of the header's end; the format has it at 8 at least."""
+"""Bytes to which the header's end is aligned. The format requires 8."""
 LENGTH_BYTES = 8
 FOR_TORCH = {"format": "pt"}
-"""What transformers asks a file's metadata for (modeling_utils.py, load_state_dict)."""
+"""Metadata that transformers requires in a file (modeling_utils.py, load_state_dict)."""
 
 
 def write_tensors(
@@ -59,10 +60,11 @@ def write_tensors(
     metadata: Mapping[str, str] = FOR_TORCH,
     name: str = "",
 ) -> None:
-    """Writes the file, see `ChecksummedWriter.write_file`. part: before each name in the
-    manifest; name: the file's there.
+    """Begins to write the file, as `ChecksummedWriter.write_file` does.
 
-    Raises StateError for a dtype that the format lacks, OSError where there is no room.
+    part: prefix of each tensor's label in the manifest. name: the file's name in the manifest;
+    empty: the name in `path`. Raises StateError for a dtype that the format does not have, OSError
+    if an earlier file found no room.
     """
     ordered = sorted(
         tensors.items(),
@@ -74,8 +76,8 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor, mapped from the file and private: writing to one does not change it. Raises
-    StateError where it is none of this format, or not whole."""
+    """Every tensor of the file, as a private mapping: writing to a tensor does not change the file.
+    Raises StateError if the file is missing, incomplete or not in this format."""
     refuse_special_file(path)
     try:
         found: dict[str, torch.Tensor] = load_file(path)
@@ -88,12 +90,12 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def safetensors_errors_as_os_errors(path: Path) -> Iterator[None]:
-    """safetensors' own writer raises OSError where there is no room: by itself, it only names the
-    number in its sentence."""
+    """Turns errors of safetensors' own writer into OSError. The writer states the errno only in its
+    message; without one EIO is raised."""
     try:
         yield
     except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
+        number = SAFETENSORS_ERRNO.search(str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code), str(path)) from error
 
@@ -101,7 +103,8 @@ def safetensors_errors_as_os_errors(path: Path) -> Iterator[None]:
 def _header(
     path: Path, ordered: list[tuple[str, torch.Tensor]], metadata: Mapping[str, str]
 ) -> bytes:
-    """What comes before the first tensor."""
+    """The bytes before the first tensor: length and header. Raises StateError for a dtype that the
+    format does not have."""
     told: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, tensor in ordered:

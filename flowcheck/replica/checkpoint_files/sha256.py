@@ -1,5 +1,5 @@
 """sha256 of two streams in the time of one, where this CPU has instructions for it
-(dpdk_ext/core/fc_sha256.c); else by hashlib, one behind the other. Both let go of the GIL."""
+(dpdk_ext/core/fc_sha256.c); else hashlib sums one stream after the other. Both release the GIL."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from flowcheck._core import ffi, lib
 HAS_PAIRED_SHA = bool(lib.fc_sha256_here())
 DIGEST_BYTES = 32
 BLOCK_BYTES = 64
-"""Summed at once (FIPS 180-4, 1): of bytes that begin a block in both of two sums the work that
-is the same is done once."""
+"""Bytes of a sha256 block (FIPS 180-4, section 1). Where two checksums of the same bytes have their
+blocks at the same bytes, the work common to both is done once."""
 READ_BYTES = 1 << 18
-"""Bytes of a file read at once: two buffers of 256 KiB stay in a core's second-level cache until
-they are summed."""
+"""Bytes of one read: two buffers of 256 KiB stay in a core's second-level cache until they are
+summed."""
 
 Buffer = bytes | bytearray | memoryview
 Span = tuple[int, int]
-"""First byte, bytes."""
+"""(first byte, number of bytes)."""
 
 
 @dataclass(slots=True)
 class Crc:
-    """crc-32 of some bytes, as zip archives have it; goes on."""
+    """A running crc-32, as in zip archives."""
 
     value: int = 0
 
 
 class Sha256:
-    """A sha256 that goes on. One thread adds to it at a time."""
+    """A running sha256. Only one thread may add to it at a time."""
 
     __slots__ = ("state",)
 
@@ -45,7 +45,7 @@ class Sha256:
             lib.fc_sha256_begin(self.state)
 
     def hexdigest(self) -> str:
-        """Of all that was added; more may be added behind it."""
+        """The sha256 of all bytes added so far. More may be added afterwards."""
         if not HAS_PAIRED_SHA:
             return str(self.state.hexdigest())
         out = ffi.new("uint8_t[]", DIGEST_BYTES)
@@ -57,7 +57,8 @@ class Sha256:
 def hash_two(
     one: Sha256, data: Buffer, other: Sha256 | None = None, other_data: Buffer | None = None
 ) -> None:
-    """Adds `data` to `one`, and as many bytes to `other`: the same ones, or `other_data`."""
+    """Adds `data` to `one`, and to `other` either `other_data`, which must be as long, or
+    `data`."""
     second = data if other_data is None else other_data
     if not HAS_PAIRED_SHA:
         one.state.update(data)
@@ -68,16 +69,17 @@ def hash_two(
     if other is None:
         lib.fc_sha256_add(one.state, first, ffi.NULL, ffi.NULL, len(first))
         return
-    beside = ffi.from_buffer("uint8_t[]", second)
-    if len(beside) != len(first):
-        raise ValueError(f"{len(first)} bytes beside {len(beside)}")
-    lib.fc_sha256_add(one.state, first, other.state, beside, len(first))
+    other_data = ffi.from_buffer("uint8_t[]", second)
+    if len(other_data) != len(first):
+        raise ValueError(f"{len(first)} bytes beside {len(other_data)}")
+    lib.fc_sha256_add(one.state, first, other.state, other_data, len(first))
 
 
 def copy_and_hash(
     data: np.ndarray, to: np.ndarray, one: Sha256, other: Sha256, crc: Crc | None
 ) -> None:
-    """Copies `data` to the first bytes of `to`, and adds it to both and to `crc`, in one pass."""
+    """In one pass copies `data` to the first bytes of `to` and adds it to `one`, `other` and
+    `crc`."""
     into = ffi.from_buffer("uint8_t[]", to)
     so_far = ffi.NULL if crc is None else ffi.new("uint32_t *", crc.value)
     if HAS_PAIRED_SHA:
@@ -94,8 +96,9 @@ def copy_and_hash(
 
 
 def hash_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:
-    """The sum of each part of an open file, two at a time; of what there is of it. Read, never
-    mapped: a file that is cut short meanwhile must not end the process."""
+    """The sha256 of each span of an open file, computed two at a time. Bytes beyond the end of the
+    file are left out. The file is read, not mapped: if it is truncated meanwhile, a mapping would
+    end the process (SIGBUS)."""
     sums = [Sha256() for _ in spans]
     buffers = [memoryview(bytearray(READ_BYTES)) for _ in range(2)]
     left = [(first, first + count) for first, count in spans]
@@ -122,7 +125,8 @@ def hash_spans(descriptor: int, spans: Sequence[Span]) -> list[str]:
 
 
 def hash_joined_spans(descriptor: int, spans: Sequence[Span]) -> str:
-    """The sum of parts of an open file, one behind the other; of what there is of them."""
+    """One sha256 over several spans of an open file, in the given order. Bytes beyond the end of
+    the file are left out."""
     whole = Sha256()
     for first, count in spans:
         hash_range(whole, descriptor, first, count)
@@ -130,7 +134,8 @@ def hash_joined_spans(descriptor: int, spans: Sequence[Span]) -> str:
 
 
 def hash_range(whole: Sha256, descriptor: int, first: int, count: int) -> None:
-    """Adds a part of an open file, of what there is of it."""
+    """Adds `count` bytes of an open file from the offset `first` to `whole`. Bytes beyond the end
+    of the file are left out."""
     buffer = memoryview(bytearray(max(1, min(READ_BYTES, count))))
     for at in range(first, first + count, READ_BYTES):
         hash_two(whole, _read(descriptor, at, buffer[: min(READ_BYTES, first + count - at)]))
@@ -139,7 +144,8 @@ def hash_range(whole: Sha256, descriptor: int, first: int, count: int) -> None:
 def hash_file_and_spans(
     descriptor: int, size_bytes: int, spans: Sequence[Span]
 ) -> tuple[str, list[str]]:
-    """(the sum of a file, of each span), in one reading. spans: ascending, none in another."""
+    """(sha256 of the file, sha256 of each span), with one reading. spans: ascending, without
+    overlap."""
     whole, sums = Sha256(), list[str]()
     buffer = memoryview(bytearray(READ_BYTES))
     at = 0
@@ -156,7 +162,8 @@ def hash_file_and_spans(
 
 
 def _read(descriptor: int, first: int, into: memoryview) -> memoryview:
-    """As much of it as there is."""
+    """Fills `into` from the offset `first`. Returns the part that is filled, shorter at the end of
+    the file."""
     done = 0
     while done < len(into):
         got = os.preadv(descriptor, [into[done:]], first + done)

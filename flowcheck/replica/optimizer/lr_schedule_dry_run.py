@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import CANNOT_STEP, TAKES_A_NUMBER
+from flowcheck.foreign_messages import TORCH_SCHEDULE_ENDED
 
 if TYPE_CHECKING:
     from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
@@ -22,8 +23,6 @@ STEPS = 100
 and delays the start."""
 OWN_STEPS = 1
 """Of the script's own function, which may be of a table as long as the training is."""
-ENDED = "Tried to step"
-"""What OneCycleLR says behind its last step (torch/optim/lr_scheduler.py, OneCycleLR.get_lr)."""
 NUMBERS = ("int", "float")
 """Annotations of arguments that are numbers."""
 
@@ -54,7 +53,7 @@ def check_schedule(config: OptimizerConfig, settings: ParamGroupSettings) -> Non
         try:
             settings.settings_at(events * config.schedule_every)
         except ConfigError as error:
-            if str(error.__cause__).startswith(ENDED):
+            if str(error.__cause__).startswith(TORCH_SCHEDULE_ENDED):
                 return
             if own or not stated:
                 raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flowcheck.config import GroupConfig, OptimizerConfig
+from flowcheck.config import CLASS_ARGUMENTS, GroupConfig, OptimizerConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_optimizers import (
     CLASS_HAS_NO_SETTING,
@@ -25,11 +25,6 @@ skip_compiler_import()
 
 TORCH_NAMES = {"learning_rate": "lr"}
 """Keys of ours that torch calls otherwise."""
-KEYS = (
-    *("learning_rate", "momentum", "dampening", "nesterov", "betas", "eps", "weight_decay"),
-    *("amsgrad", "maximize"),
-)
-"""Keys of [optimizer] and of its groups that are arguments of torch's class."""
 IMPLEMENTATION_FLAGS = ("foreach", "fused")
 """Arguments that `implementation` decides."""
 
@@ -78,7 +73,8 @@ def constructor_arguments(config: OptimizerConfig) -> dict[str, Any]:
 
 
 def group_arguments(config: OptimizerConfig, group: GroupConfig) -> dict[str, Any]:
-    """What one of torch's groups says of itself. Raises ConfigError as `arguments_of`."""
+    """What one of torch's groups says of itself. Raises ConfigError as
+    `constructor_arguments`."""
     return _stated(group, _takes(config), "optimizer.groups")
 
 
@@ -91,7 +87,7 @@ def _takes(config: OptimizerConfig) -> frozenset[str]:
 def _stated(
     where: OptimizerConfig | GroupConfig, takes: frozenset[str], table: str
 ) -> dict[str, Any]:
-    own = {key: getattr(where, key) for key in KEYS}
+    own = {key: getattr(where, key) for key in CLASS_ARGUMENTS}
     # A manifest of old states what the class does not have: torch's defaults then.
     made = {
         TORCH_NAMES.get(key, key): value
@@ -104,7 +100,7 @@ def _stated(
         if key not in takes:
             raise ConfigError(f"{table}.arguments", key, NOT_AN_ARGUMENT(sorted(takes)))
         if key in made:
-            ours = next(mine for mine in KEYS if TORCH_NAMES.get(mine, mine) == key)
+            ours = next(mine for mine in CLASS_ARGUMENTS if TORCH_NAMES.get(mine, mine) == key)
             raise ConfigError(f"{table}.arguments", key, STATED_ALREADY(f"{table}.{ours}"))
         made[key] = tuple(value) if isinstance(value, list) else value
     return made
@@ -115,7 +111,7 @@ def check_keys(config: OptimizerConfig) -> None:
     of old may hold."""
     takes = _takes(config)
     for where, table in ((config, "optimizer"), *((g, "optimizer.groups") for g in config.groups)):
-        for key in KEYS:
+        for key in CLASS_ARGUMENTS:
             value = getattr(where, key)
             if value and TORCH_NAMES.get(key, key) not in takes:
                 right = CLASS_HAS_NO_SETTING(optimizer=config.name, setting=key)

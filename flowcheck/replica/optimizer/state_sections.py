@@ -192,7 +192,7 @@ def _typed(array: np.ndarray, dtype: str) -> torch.Tensor:
 def has_state_mask(
     description: Description, arrays: Mapping[str, np.ndarray], *, stepped: bool
 ) -> np.ndarray:
-    """[parameters] bool: does torch keep a state of them? stepped: a step was taken at all."""
+    """[parameters] bool: does torch keep a state of them? stepped: a step was applied at all."""
     if STEPPED in arrays:
         return arrays[STEPPED] > 0
     if not stepped:

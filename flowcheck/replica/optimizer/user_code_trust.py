@@ -23,13 +23,13 @@ CodeReference = tuple[str, str, bytes]
 
 
 def with_untrusted_code(config: OptimizerConfig) -> OptimizerConfig:
-    """The same rule, whose code nobody calls."""
+    """The same configuration, whose code nobody calls."""
     return _worded(config, UntrustedCode)
 
 
 def with_trusted_code(config: OptimizerConfig, by: OptimizerConfig | None) -> OptimizerConfig:
-    """The same rule; code of it that `by` states with the same arguments is run again. by: of a job
-    file; None: whoever asks vouches for all of it."""
+    """The same configuration; code of it that `by` states with the same arguments is run
+    again. by: of a job file; None: whoever asks vouches for all of it."""
     stated = None if by is None else set(_named(by))
     if stated is not None and not stated >= set(_named(config)):
         return config

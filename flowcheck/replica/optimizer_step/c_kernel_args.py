@@ -47,7 +47,7 @@ assert STEP_ROW.itemsize == ffi.sizeof("struct fc_step_row")
 def why_no_c_kernel(
     optimizer: torch.optim.Optimizer, layout: Layout, arithmetic: Arithmetic = Arithmetic.CPU
 ) -> Finding | None:
-    """Why torch itself must take the steps of this optimizer; None where C may."""
+    """Why torch itself must apply the steps of this optimizer; None where C may."""
     rule = rule_of_class(type(optimizer))
     if rule.c_kernel is None:
         return findings.NO_KERNEL(type(optimizer).__name__)
@@ -196,7 +196,7 @@ def double_kernel_args(
 
 def _kernel_of(optimizer: torch.optim.Optimizer) -> CKernel:
     kernel = rule_of_class(type(optimizer)).c_kernel
-    assert kernel is not None, "torch takes its steps"
+    assert kernel is not None, "torch applies its steps"
     return kernel
 
 

@@ -55,7 +55,7 @@ def why_no_cuda_kernel(optimizer: torch.optim.Optimizer, kernel: CKernelRule) ->
 def cuda_assumptions(
     arithmetic: Arithmetic, unfit: Finding | None, *, clips: bool
 ) -> tuple[Finding, ...]:
-    """What no frame shows of a GPU's arithmetic. unfit: why C does not take the steps."""
+    """What no frame shows of a GPU's arithmetic. unfit: why C does not apply the steps."""
     if unfit is not None:
         return (findings.CPU_FOR_GPU(unfit),)
     told = [findings.GPU_KERNELS(kernels=arithmetic, releases=READ)]

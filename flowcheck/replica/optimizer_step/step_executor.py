@@ -98,7 +98,7 @@ class StepExecutor:
         self.arithmetic = self._arithmetic()
         """Whose rounding the trainer's steps have."""
         self.why_torch_steps = self._why_not_one_pass()
-        """Why torch takes the steps; None where C does."""
+        """Why torch applies the steps; None where C does."""
 
     def _arithmetic(self) -> Arithmetic:
         first, config = self._steppers[0], self._optimizer
@@ -166,7 +166,7 @@ class StepExecutor:
         used: GradientMask,
     ) -> StepInProgress:
         """What makes `step` of the copy `good` in the copy `other`. gradient: flat, of `inner`, as
-        it was reduced; has_state: a step was taken before."""
+        it was reduced; has_state: a step was applied before."""
         stepper = self._steppers[other]
         if self.why_torch_steps is not None or isinstance(stepper, WeightsOnlyStepper):
             return _TorchStep(lambda: self._by_torch(step, good, other, gradient, has_state, used))

@@ -33,11 +33,11 @@ class FactoryRequest(msgspec.Struct, frozen=True):
 
 
 class FactoryRefusal(msgspec.Struct, frozen=True):
-    """What a ConfigError says; all empty: the settings are right."""
+    """What a ConfigError says; without `right` the settings are right."""
 
     key: str = ""
     value: str = ""
-    right: str | Finding = ""
+    right: Finding | None = None
 
 
 def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
@@ -50,13 +50,13 @@ def try_factory(config: OptimizerConfig, layout: Layout | None) -> None:
             command, input=request, capture_output=True, timeout=LIMIT_S, env=own, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(KEY, config.factory, NOT_RETURNED(f"{LIMIT_S:.0f}")) from error
+        raise ConfigError(KEY, config.factory, NOT_RETURNED(LIMIT_S)) from error
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         told = last[0] if last else EXIT_STATUS(done.returncode)
         raise ConfigError(KEY, config.factory, ENDED_THE_TRIAL(told))
     refusal = msgspec.json.decode(done.stdout.splitlines()[-1], type=FactoryRefusal)
-    if refusal.right:
+    if refusal.right is not None:
         raise ConfigError(refusal.key, refusal.value, refusal.right)
 
 

@@ -62,7 +62,7 @@ def probe_sharded_model(
             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(KEY, factory, TOOK_TOO_LONG(f"{LIMIT_S:.0f}")) from error
+        raise ConfigError(KEY, factory, TOOK_TOO_LONG(LIMIT_S)) from error
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:]
         told = RAISED(last[0]) if last else ENDED_SILENTLY(done.returncode)

@@ -88,7 +88,7 @@ def shard_parameters(
         for unit, kind, each in zip(units, types, gradients, strict=True)
     )
     every = sum(named.elements for group in groups for named in group)
-    parted = ShardedTraining(
+    sharded = ShardedTraining(
         style=how.style,
         ranks=ranks,
         parts=parts,
@@ -99,7 +99,7 @@ def shard_parameters(
     )
     own = {named.name for group in groups for named in group}
     names = tuple(named.name for named in registered if named.name in own)
-    return ShardedModel(ranks=ranks, units=tuple(units), names=names, sharded_wire=parted)
+    return ShardedModel(ranks=ranks, units=tuple(units), names=names, sharded_wire=sharded)
 
 
 def _places(

@@ -1,6 +1,7 @@
 """events.jsonl: the kinds of events, one line each, and the writer that survives a full disk.
 
-A line holds the fields of `Event`; for a message of a stage it also holds the message's fields.
+`kind` says what a line is; every line has it. A line holds the fields of `Event`; for a message of
+a stage it also holds the message's fields. ops/watch/README.md describes them for other programs.
 Lines that found no room are counted. An event tells how many, before the next line that is written.
 """
 
@@ -39,6 +40,7 @@ from flowcheck.messages import (
 from flowcheck.messages import Unwritten as Told
 from flowcheck.stages.run_directory.bounded_log_files import EVENTS_BYTES, append_line
 from flowcheck.stages.run_directory.disk_full import DiskFullCounter
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.step_numbers import Step
 
 
@@ -60,7 +62,7 @@ class EventKind(StrEnum):
     ARRIVED = "arrived"
     """The last byte of a step was placed."""
     APPLIED = "applied"
-    """The replica took a step."""
+    """The replica applied a step."""
     LOSS = "loss"
     """`count` frames, packets or bytes never arrived (`what`), or a step cannot be rebuilt."""
     HEAL = "heal"
@@ -84,16 +86,28 @@ class EventKind(StrEnum):
     NOTE = "note"
     """Something the operator should know."""
     OTHER = "other"
+    """A message of a stage that has no kind of its own; `what` names it."""
 
 
-LINES = "lines"
-"""What a note counts: records that were not written, as their file system was full."""
-FRAMES, PACKETS, BYTES, STEP = "frames", "packets", "bytes", "step"
-DOUBTFUL = "doubtful bytes"
-"""What a loss or heal event counts. FRAMES: frames that reached this machine and found no slot.
-PACKETS: packets that a flow's sequence numbers show and no mirror brought. BYTES: bytes of a step
-that was applied without them. STEP: a whole step. DOUBTFUL: bytes of a step in which two copies
-differ, where one arrived after the step was applied."""
+class CountedThing(StrEnum):
+    """What the `count` of an event counts; the values are those of the file."""
+
+    FRAMES = "frames"
+    """Frames that reached this machine and found no slot."""
+    PACKETS = "packets"
+    """Packets that a flow's sequence numbers show and no mirror brought."""
+    BYTES = "bytes"
+    """Bytes of a step that was applied without them."""
+    STEP = "step"
+    """A whole step."""
+    DOUBTFUL_BYTES = "doubtful bytes"
+    """Bytes of a step in which two copies differ, where one arrived after the step was applied."""
+    LINES = "lines"
+    """Of a note: records that were not written, as their file system was full."""
+
+
+FRAMES, PACKETS, BYTES = CountedThing.FRAMES, CountedThing.PACKETS, CountedThing.BYTES
+STEP, DOUBTFUL, LINES = CountedThing.STEP, CountedThing.DOUBTFUL_BYTES, CountedThing.LINES
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,6 +122,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     step: Step | None = None
     count: int = 0
     what: str = ""
+    """A CountedThing; of kind OTHER, and of what later releases count, another name."""
     name: str = ""
     """Name of a checkpoint at the target."""
     path: str = ""
@@ -126,7 +141,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
     Hello: lambda m: {"kind": EventKind.UP, "stage": m.stage},
-    JobLearned: lambda m: {"kind": EventKind.LEARNED, "stage": "extract", "path": m.path},
+    JobLearned: lambda m: {
+        "kind": EventKind.LEARNED,
+        "stage": stage_at(Position.TAIL).name,
+        "path": m.path,
+    },
     StepArrived: lambda m: {"kind": EventKind.ARRIVED, "step": m.step, "time_ns": m.time_ns},
     StepApplied: lambda m: {"kind": EventKind.APPLIED, "step": m.step, "seconds": m.seconds},
     StepLost: lambda m: {
@@ -172,16 +191,23 @@ _OF_MESSAGE: dict[type[Message], Callable[[Any], dict[str, Any]]] = {
 }
 
 
+def _named(message: Message) -> dict[str, Any]:
+    """Of a message that has no kind of its own."""
+    return {"what": type(message).__name__}
+
+
 def event_of(message: Message, *, job: int, now_ns: int) -> Event:
     """The event that a message of a stage stands for."""
-    told = _OF_MESSAGE.get(type(message), lambda _: {})(message)
+    own = _OF_MESSAGE.get(type(message))
+    told = _named(message) if own is None else own(message)
     return Event(**({"time_ns": now_ns, "job": job} | told))
 
 
 def message_fields(message: Message) -> dict[str, Any]:
     """The fields of a message's line, for other programs: the message's own, and the sentence of a
-    finding."""
+    finding. Its tag is left out: `kind` says what the line is."""
     fields: dict[str, Any] = msgspec.to_builtins(message)
+    del fields["type"]
     if isinstance(message, Note | Fault):
         fields["sentence"] = str(message.finding)
         del fields["finding"]
@@ -190,8 +216,10 @@ def message_fields(message: Message) -> dict[str, Any]:
 
 def line_of(event: Event, more: dict[str, Any]) -> bytes:
     """The line of an event. more: further fields of the line, for other programs."""
-    seconds = {"time": round(event.time_ns / 1e9, 3)}
-    return msgspec.json.encode(seconds | more | msgspec.to_builtins(event))
+    first = {"kind": event.kind, "time": round(event.time_ns / 1e9, 3)}
+    # `kind` again: a message may have a field of that name, and an event leaves out its default.
+    own = msgspec.to_builtins(event) | {"kind": event.kind}
+    return msgspec.json.encode(first | more | own)
 
 
 def read_event(line: bytes) -> Event | None:

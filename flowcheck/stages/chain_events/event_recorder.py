@@ -58,6 +58,7 @@ from flowcheck.stages.chain_events.silence_detector import SilenceChange, Silenc
 from flowcheck.stages.chain_events.step_losses import StepLosses
 from flowcheck.stages.job_state.anchor_log import parse_anchor_record
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at
@@ -144,7 +145,7 @@ class EventRecorder:
 
     def restarted(self, stage: str, why: Finding, code: int | None = None) -> None:
         self._restarts[stage] += 1
-        more = {"event": "restart"} | ({} if code is None else {"exit_code": code})
+        more = {} if code is None else {"exit_code": code}
         self._write(Event(kind=EventKind.RESTART, stage=stage, why=why), more)
 
     def poll(self, rings: Sequence[FrameRing]) -> None:
@@ -197,9 +198,9 @@ class EventRecorder:
             )
 
     def _look_for_silence(self, rings: Sequence[FrameRing]) -> None:
-        self._asked = self._run.learned_job.exists()
+        self._asked = is_training_known(self._run)
         self._asked &= any(ring.source_end is None for ring in rings)
-        self._asked &= not (self._last and self._lacking.taken >= self._last)  # else it is over
+        self._asked &= not (self._last and self._lacking.applied >= self._last)  # else it is over
         own, unread = self._silence, self._run.unread.exists()
         turn = own.check(rings, counts=self._asked, unread=unread)
         if turn is SilenceChange.BEGAN:
@@ -279,7 +280,7 @@ class EventRecorder:
             unplaced_s=self._silence.unplaced_s,
             unwritten_lines=self._room.lines,
             full=self._room.full,
-            taken=self._lacking.taken,
+            applied=self._lacking.applied,
             digest=self._digest,
         )
         write_beat(self._run.heartbeat_file, beat)

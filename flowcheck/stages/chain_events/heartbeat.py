@@ -60,8 +60,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of step and event records that found no room."""
     full: tuple[Finding, ...] = ()
     """A finding for each record file that has no room at present."""
-    taken: int = 0
-    """The last step the replica took; 0: none."""
+    applied: int = msgspec.field(default=0, name="taken")
+    """The last step the replica applied; 0: none."""
     digest: str = ""
     """Digest of the replica at that step."""
 

@@ -38,9 +38,9 @@ class StepLosses:
         self._lost: int | None = None
         """A step that the replica waits before."""
         self._short: int | None = None
-        """The last step that is taken without all of its bytes."""
-        self.taken = 0
-        """The last step that the replica took."""
+        """The last step that is applied without all of its bytes."""
+        self.applied = 0
+        """The last step that the replica applied."""
         self._missing: Counter[int] = Counter()
         """{step: packets} that were told missing, and did not come."""
         self._files = ExitStack()
@@ -60,7 +60,7 @@ class StepLosses:
             why = REPLICA_GOES_ON(self._lost)
             self._write(Event(kind=EventKind.HEAL, step=step, what=STEP, why=why))
             self._lost = None
-        self.taken = step
+        self.applied = step
         if (count := self._missing[step]) and step != self._short:
             self._write(
                 Event(
@@ -72,7 +72,7 @@ class StepLosses:
     def handed_over(self, step: Step | None) -> None:
         """A later incarnation of the job is followed. step: the step it continues from; None:
         unknown."""
-        self.taken, self._missing, self.newest = step or 0, Counter(), None
+        self.applied, self._missing, self.newest = step or 0, Counter(), None
 
     def check(self, rings: int) -> None:
         """Reports packets that are missing at two looks in a row; what arrived in between was only
@@ -110,7 +110,7 @@ class StepLosses:
         self._write(told)
         if step is None:
             return
-        if step > self.taken:
+        if step > self.applied:
             self._missing[step] += count if kind is EventKind.LOSS else -count
             self._missing = +self._missing
         elif kind is EventKind.LOSS and step != self._short:

@@ -15,7 +15,7 @@ from flowcheck.config import JobConfig, PersistConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.chain_processes import NOTHING_MOVED, SAVE_FAILED, SAVED_AGAIN
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, text_of
 from flowcheck.messages import Message, Note, SaveFailed, StepSaved
 from flowcheck.stages.checkpointing.pinned_steps import ReplicaSteps
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -123,7 +123,7 @@ class PersistService:
             self._failed = error.finding
         except Exception as error:
             kind = type(error).__name__
-            self._failed = ERROR_TEXT(text=str(error) or kind, kind=kind)
+            self._failed = ERROR_TEXT(text=text_of(error), kind=kind)
 
     def _phase(self, phase: str, step: Step, total_bytes: int) -> None:
         self._reported.phase, self._reported.step, self._reported.total_bytes = (

@@ -14,9 +14,9 @@ from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
-from flowcheck.wire.training_job.learned_job import decode_job
 
 if TYPE_CHECKING:  # torch stays out until there is a step to write
     from flowcheck.replica.checkpoint.trainer_state import TrainerState
@@ -78,7 +78,7 @@ class ReplicaSteps:
         path = self._run.replica
         gone = self._config is not None and step not in peek_versions(path)[1]
         wanted = None if gone else step
-        evidence = decode_job(self._run.learned_job.read_bytes()).evidence
+        evidence = known_training(self._run).evidence
         with hold_snapshot(path, optimizer_in(self._run), wanted) as snapshot:
             whole = trainer_state(snapshot, evidence=evidence, assumed=assumptions_of(self._run))
             yield PinnedStep(whole, snapshot.layout, self._config)

@@ -73,7 +73,7 @@ class ActiveJob:
         """
         self._each, self._several = each, several
         self._run, self._extractors, self._links = run, extractors, links
-        self._apart = CrossRingReassembly(run.learned_folder / "numbers")
+        self._reassembly = CrossRingReassembly(run.learned_folder / "numbers")
         self._broken: tuple[Iteration, Finding] | None = None
         self._read_out = False  # all that is staged was read once more, as nothing more comes
         self.why: Finding | None = None
@@ -128,7 +128,7 @@ class ActiveJob:
         short = generations.incomplete_step()
         if short is None or self.lost or done:
             return done
-        if looks and (done := self._recut(short, ended=rings_drained(self._extractors))):
+        if looks and (done := self._skip_unplanned(short, ended=rings_drained(self._extractors))):
             return done
         if short.iteration in self.generations.refused:
             why = self.generations.refused[short.iteration]
@@ -175,20 +175,20 @@ class ActiveJob:
     def _explain(self) -> int:
         """Passes missing messages where sizes prove that they were as planned. Returns how much was
         done."""
-        passed = self.planned.explain(self._apart.numbers)
+        passed = self.planned.explain(self._reassembly.numbers)
         for found in passed:
             self._note(found)
         return len(passed) + self.assign_staged() if passed else 0
 
-    def _recut(self, short: IncompleteStep, *, ended: bool) -> int:
+    def _skip_unplanned(self, short: IncompleteStep, *, ended: bool) -> int:
         """Reads flows that left their plan again: messages between the steps are identified and
         skipped."""
         self._read_out = bool(ended or stalled(self._extractors)) and not self.generations.waiting
         if self._broken is not None:
             return 0
-        outcome = self.planned.recuts.look(
+        outcome = self.planned.deviations.look(
             self._extractors,
-            self._apart.numbers,
+            self._reassembly.numbers,
             open_step=short.iteration + GENERATIONS - 1,
             at_once=self._read_out,
         )
@@ -205,8 +205,8 @@ class ActiveJob:
         self._hand_on()
         short = generations.incomplete_step()
         if short is not None and not short.lost:
-            done = done or self._recut(short, ended=True)
-            if not done and self.planned.explain(self._apart.numbers):
+            done = done or self._skip_unplanned(short, ended=True)
+            if not done and self.planned.explain(self._reassembly.numbers):
                 done = self.assign_staged()
         if done or generations.waiting:
             return done
@@ -221,9 +221,9 @@ class ActiveJob:
 
     def assign_staged(self) -> int:
         """Places staged messages whose place is known by now. Returns how many."""
-        done = self._apart.adopt(self._extractors)
-        self._apart.number(self._extractors)
-        return done + place_staged(self._extractors, self._apart.numbers)
+        done = self._reassembly.adopt(self._extractors)
+        self._reassembly.number(self._extractors)
+        return done + place_staged(self._extractors, self._reassembly.numbers)
 
     def _tell_doubtful(self, iteration: Iteration, conflict_bytes: int) -> None:
         """Reports an applied step within which two copies differ. It cannot be undone; every later

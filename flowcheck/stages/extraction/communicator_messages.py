@@ -39,11 +39,11 @@ class MirroredFlow:
         return int(self.plan["state"])
 
     @property
-    def cuts(self) -> list[tuple[int, int, int]]:
-        """(from, resume, skipped) of the cuts that are kept, latest first."""
+    def skips(self) -> list[tuple[int, int, int]]:
+        """(from, resume, skipped) of the skips that are kept, latest first."""
         plan = self.plan
-        used, room = int(plan["cuts_used"]), len(plan["cuts"])
-        kept = (plan["cuts"][n % room] for n in range(used - 1, max(-1, used - 1 - room), -1))
+        used, room = int(plan["skips_used"]), len(plan["skips"])
+        kept = (plan["skips"][n % room] for n in range(used - 1, max(-1, used - 1 - room), -1))
         return [(int(c["from"]), int(c["resume"]), int(c["skipped"])) for c in kept]
 
 
@@ -73,7 +73,7 @@ class CommunicatorMessages:
         self._stop = [
             max(self._next[lane], max(self._staged[lane], default=-1) + 1) for lane in lanes
         ]
-        self._cuts = [max((i.cuts for i in own), key=len, default=[]) for own in self._own]
+        self._skips = [max((i.skips for i in own), key=len, default=[]) for own in self._own]
         ends = [np.cumsum([0, *(len(op[lane]) for op in reader.each)]) for lane in lanes]
         self._offsets = [[int(end) for end in one] for one in ends]
 
@@ -150,7 +150,7 @@ class CommunicatorMessages:
         return (nth - self._first(lane)) % max(1, self._period(lane))
 
     def skipped_at(self, lane: int, number: int) -> int:
-        for _, resume, skipped in self._cuts[lane]:
+        for _, resume, skipped in self._skips[lane]:
             if number >= resume:
                 return skipped
         return 0
@@ -159,7 +159,7 @@ class CommunicatorMessages:
         """The place in the plan of message `number`, as the C code decides it; None: it belongs to
         no step."""
         skipped = 0
-        for start, resume, kept in self._cuts[lane]:
+        for start, resume, kept in self._skips[lane]:
             if number >= start:
                 if number < resume:
                     return None
@@ -168,9 +168,9 @@ class CommunicatorMessages:
         return (number - self._plans[lane].first_number - skipped) % MODULUS
 
     def _number(self, lane: int, nth: int) -> int:
-        """The number of the message at place `nth` of the plan, with the cuts so far."""
+        """The number of the message at place `nth` of the plan, with the skips so far."""
         base = self._plans[lane].first_number + nth
-        for _, resume, skipped in self._cuts[lane]:
+        for _, resume, skipped in self._skips[lane]:
             number = (base + skipped) % MODULUS
             if resume <= number < 1 << 63:
                 return number
@@ -208,7 +208,7 @@ class CommunicatorMessages:
         return self._first(lane) + laps * self._period(lane) + offset
 
     def number_of_due(self, lane: int, step: int, bucket: int) -> int:
-        """The number that this message would have without any cut."""
+        """The number that this message would have without any skip."""
         return self._plans[lane].first_number + self.due(lane, step, bucket)
 
     def messages_of(self, lane: int, bucket: int) -> int:

@@ -111,6 +111,7 @@ class ExtractService:
             ring = FrameRing.open(self._run.ring(number), reader=self._run.reader)
             flows = FlowTable.open(self._run.flows(number))
             staging = open_staging(self._run, number, flows, self._config.staging.size_bytes)
+            staging.map_pages()
             self._extractors.append(Extractor(ring, flows, staging, shard))
         if self._lifecycle.state is ExtractState.HANDING_OVER and shard is not None:
             self._obey_verdict(shard)

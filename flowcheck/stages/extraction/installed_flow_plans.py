@@ -61,16 +61,16 @@ class InstalledPlans:
         self._looked = [0] * len(extractors)
         self.passage = FlowProgress(extractors, clock)
         once = job.kind is FollowedData.PARAMETERS and not (job.sees_units_twice or job.sharded)
-        self.recuts = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
+        self.deviations = DeviationResolver(run, job, self._plans, base, name, unbroken=once)
 
     def restore(self, *, lost: bool) -> None:
-        """Ends what a kill interrupted: gives every plan the cuts that were decided. lost: nothing
+        """Ends what a kill interrupted: gives every plan the skips that were decided. lost: nothing
         is placed any more, and the job may be joined again."""
         for extractor in self._extractors:
             states = extractor.staging.plans()["state"]
             for index, key in enumerate(extractor.keys()):
                 if key in self._plans and states[index] in (PLAN_ACTIVE, PLAN_SUSPENDED):
-                    self.recuts.restore(extractor, index, key)
+                    self.deviations.restore(extractor, index, key)
         if lost:
             self.join_again()
 
@@ -81,7 +81,7 @@ class InstalledPlans:
         """
         for number, extractor in enumerate(self._extractors):
             keys = extractor.keys()
-            beside = self._beside(extractor) if self._fresh else set()
+            unplanned = self._unplanned_flows(extractor) if self._fresh else set()
             wrote = extractor.flows.flows()["write_packets"] > 0
             new = [*self._waiting[number], *range(self._looked[number], len(keys))]
             self._waiting[number] = []
@@ -94,18 +94,18 @@ class InstalledPlans:
                     self.late_flows[number].add(index)
                 elif plan is None and not wrote[index]:
                     self._waiting[number].append(index)
-                elif plan is None and index not in beside:
+                elif plan is None and index not in unplanned:
                     self.late_flows[number].add(index)
                 elif plan is None or lost:
                     extractor.ignore(index)
                 else:
                     first = self._base + 1
                     extractor.install_plan(plan, first_step=first, frontier=plan.connection)
-                    self.recuts.restore(extractor, index, key)
+                    self.deviations.restore(extractor, index, key)
             self._looked[number] = len(keys)
         self._fresh = False
 
-    def _beside(self, extractor: Extractor) -> set[int]:
+    def _unplanned_flows(self, extractor: Extractor) -> set[int]:
         """Flows without a plan that began before the first iteration of all others was over:
         clear-to-send, and other traffic of the job. Of a job joined midstream these are all flows
         without a plan."""

@@ -36,7 +36,7 @@ from flowcheck.wire.unplanned_collectives.step_boundaries import (
 )
 
 KEPT = 64
-"""Recuts remembered: more than one plan keeps of its own."""
+"""Decisions remembered: more than one plan keeps of its own."""
 GROWTH = 1.25
 """Factor. Messages are looked at again once so many more wait: all looks together cost at most five
 times the last one (1 / (1 - 1/1.25)). A choice: smaller looks sooner and costs more."""
@@ -46,7 +46,7 @@ bounds staging and time."""
 MODULUS = 1 << 64
 
 Skip = tuple[int, int, int]
-"""(from, resume, skipped), as struct fc_cut."""
+"""(from, resume, skipped), as struct fc_skip."""
 
 
 class SkipDecision(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class SkipDecision(msgspec.Struct, frozen=True):
     step: int
     at: tuple[int, ...]
     """[lane] number of the message after the last bucket of `step`."""
-    cuts: tuple[tuple[Skip, ...], ...]
+    skips: tuple[tuple[Skip, ...], ...] = msgspec.field(name="cuts")
     """[lane]"""
     assumed: Finding | None = None
 
@@ -67,7 +67,7 @@ class _EarlierDecision(msgspec.Struct):
     communicator: int
     step: int
     at: tuple[int, ...]
-    cuts: tuple[tuple[Skip, ...], ...]
+    skips: tuple[tuple[Skip, ...], ...] = msgspec.field(name="cuts")
     sentence_assumed: str = msgspec.field(default="", name="assumed")
 
 
@@ -83,7 +83,7 @@ def read_decisions(file: Path) -> list[SkipDecision]:
             one.communicator,
             one.step,
             one.at,
-            one.cuts,
+            one.skips,
             earlier_finding(one.sentence_assumed) if one.sentence_assumed else None,
         )
         for one in earlier
@@ -131,12 +131,14 @@ class DeviationResolver:
             self._made = read_decisions(self._file)
 
     def restore(self, extractor: Extractor, index: int, key: FlowKey) -> None:
-        """Gives one planned flow of one mirror point every cut that was decided."""
-        for recut in self._made:
-            for lane, cuts in zip(self._readers[recut.communicator].lanes, recut.cuts, strict=True):
+        """Gives one planned flow of one mirror point every skip that was decided."""
+        for decision in self._made:
+            for lane, skips in zip(
+                self._readers[decision.communicator].lanes, decision.skips, strict=True
+            ):
                 if key in lane.flows:
-                    for cut in cuts:
-                        extractor.skip_messages(index, cut)
+                    for skip in skips:
+                        extractor.skip_messages(index, skip)
 
     def look(
         self,
@@ -202,15 +204,17 @@ class DeviationResolver:
             refused = STEP_REFUSED(step=self._name(named), reason=reading.refused)
             outcome.broken = named, refused
             return
-        cuts = self._cuts(view, start, reading) if isinstance(reading, StepReading) else None
-        if cuts is None or not isinstance(reading, StepReading):
+        skips = self._skips(view, start, reading) if isinstance(reading, StepReading) else None
+        if skips is None or not isinstance(reading, StepReading):
             named = Iteration(step + self._base)
             outcome.broken = named, STEP_UNEXPLAINED(self._name(named))
             return
-        recut = SkipDecision(number, reading.buckets[-1].step, reading.end, cuts, reading.assumed)
-        self._keep(recut)
-        self._waited[number] = 0  # what still waits was not read with these cuts
-        outcome.done += self._apply(view, recut)
+        decision = SkipDecision(
+            number, reading.buckets[-1].step, reading.end, skips, reading.assumed
+        )
+        self._keep(decision)
+        self._waited[number] = 0  # what still waits was not read with these skips
+        outcome.done += self._apply(view, decision)
         if reading.assumed is not None:
             add_assumption(self._run, PLACE_OF_STEP(reading.assumed))
             named_step = self._name(Iteration(step + self._base))
@@ -221,7 +225,7 @@ class DeviationResolver:
     ) -> BucketPosition | None:
         """Where to begin reading: after the last bucket before `step`; None within iteration 0, of
         which only the plan is known. trailing: all buckets of `step` came as planned."""
-        made = [recut for recut in self._made if recut.communicator == number]
+        made = [decision for decision in self._made if decision.communicator == number]
         if made and made[-1].step >= step - 1:
             return BucketPosition(made[-1].step + 1, 0, made[-1].at)
         if step <= view.first_steps:
@@ -229,14 +233,14 @@ class DeviationResolver:
             return start if trailing else None
         return BucketPosition(step, 0, view.after_step(step - 1))
 
-    def _cuts(
+    def _skips(
         self, view: CommunicatorMessages, start: BucketPosition, found: StepReading
     ) -> tuple[tuple[Skip, ...], ...] | None:
         """[lane] messages to skip; None where a suspended flow would continue as before."""
         out: list[tuple[Skip, ...]] = []
         for lane in range(len(start.at)):
             skipped = view.skipped_at(lane, start.at[lane])
-            before, cuts = start.at[lane], []
+            before, skips = start.at[lane], []
             stuck = view.deviating(lane)
             for bucket in found.buckets:
                 count = view.messages_of(lane, bucket.op)
@@ -246,24 +250,24 @@ class DeviationResolver:
                 now = (at - view.number_of_due(lane, bucket.step, bucket.op)) % MODULUS
                 # What is left out may be as many messages as the plan has there of no bucket.
                 if now != skipped or (stuck is not None and before <= stuck < at):
-                    cuts.append((before, at, now))
+                    skips.append((before, at, now))
                     skipped = now
                 before = at + count
-            if not cuts and stuck is not None and stuck < found.end[lane]:
+            if not skips and stuck is not None and stuck < found.end[lane]:
                 return None
-            out.append(tuple(cuts))
+            out.append(tuple(skips))
         return tuple(out)
 
-    def _keep(self, recut: SkipDecision) -> None:
+    def _keep(self, decision: SkipDecision) -> None:
         """Writes the decision to its file, whole or not at all. Like the plans, it need not outlive
         the machine."""
-        self._made = [*self._made, recut][-KEPT:]
+        self._made = [*self._made, decision][-KEPT:]
         write_atomically(self._file, msgspec.msgpack.encode(self._made), durable=False)
 
-    def _apply(self, view: CommunicatorMessages, recut: SkipDecision) -> int:
+    def _apply(self, view: CommunicatorMessages, decision: SkipDecision) -> int:
         for instance in view.instances:
-            for cut in recut.cuts[instance.lane]:
-                instance.extractor.skip_messages(instance.index, cut)
+            for skip in decision.skips[instance.lane]:
+                instance.extractor.skip_messages(instance.index, skip)
             if instance.state == PLAN_SUSPENDED:
                 instance.extractor.resume(instance.index)
         return len(view.instances)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.transport_forms import NO_WRITES
@@ -27,6 +28,7 @@ from flowcheck.stages.job_state.gathered_parameters import blocks_of, sharded_op
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import completed
 from flowcheck.wire.collectives.nccl_parameters import NcclEra
+from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
 from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 from flowcheck.wire.training_job.operator_statements import OperatorStatement
@@ -59,6 +61,10 @@ GROWTH = 1.25
 """Factor. The stream is read again once so many more messages are there: all readings together cost
 at most five times the last one (1 / (1 - 1/1.25)). A choice: smaller learns sooner and costs
 more."""
+AWAITED_GROWTH = 2.0
+"""Factor, in place of GROWTH while messages are awaited that a reading named: a guard where they
+never come so, as when a collective took another protocol. A choice: smaller costs readings that
+tell nothing."""
 MESSAGES_MIN = 4
 """Messages before the first reading. A choice: of fewer nothing is learned."""
 PAUSE = 1
@@ -95,6 +101,10 @@ class JobLearner:
         self._read_quiet = False
         """The last reading was one of a stream that had paused."""
         self._reading: ReadingProcess | None = None
+        self._awaited: Awaited | None = None
+        """What the last reading waits for."""
+        self._look_at = 0
+        """Whole messages staged before which what is awaited cannot have come."""
         self.why_not: tuple[Finding, ...] = (NO_WRITES(),)
         self.joining = False
         """By the last reading a job that is known runs, and was not joined yet."""
@@ -148,7 +158,9 @@ class JobLearner:
         complete = completed(extractors, only)
         if self._reading is None:
             quiet = at_once or self._quiet(extractors)
-            if self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
+            came = self._awaited_came(extractors, complete)
+            if came or self._due(complete, at_once=at_once, hurry=hurry, quiet=quiet):
+                self._awaited = None
                 self._read_at, self._last_word, self._read_quiet = complete, at_once, quiet
                 self._wanted = wanted
                 self._begin(extractors, only, before, known, hasty=not (quiet or hurry))
@@ -164,6 +176,7 @@ class JobLearner:
         if found.job is None or (found.weights is None and not found.job.awaits_base):
             self.why_not = found.why_not or (NO_READING_YET(),)
             self.joining = found.joining
+            self._awaited, self._look_at = found.awaited, 0
             self._left_out += ignore_flows(extractors, reading.messages_read.names, found.others)
             return None
         self.forget()
@@ -175,13 +188,14 @@ class JobLearner:
             messages=reading.messages_read.messages,
             flows=found.flows,
             other_jobs=found.other_jobs,
-            beside_weights=found.beside_weights,
+            auxiliary_weights=found.auxiliary_weights,
         )
 
     def forget(self) -> None:
         """What was read is over, and may be freed: what is read next is another job."""
         self._read_at, self._not_before_s, self._last_word = 0, 0.0, False
         self._read_quiet = False
+        self._awaited = None
         self._publish_unread(unread=False)
         self.close()
 
@@ -198,7 +212,8 @@ class JobLearner:
 
     def _due(self, complete: int, *, at_once: bool, hurry: bool, quiet: bool) -> bool:
         """Whether enough is new for a reading; readings take half of the time at most."""
-        due = max(MESSAGES_MIN, int(self._read_at * GROWTH))
+        growth = GROWTH if self._awaited is None else AWAITED_GROWTH
+        due = max(MESSAGES_MIN, int(self._read_at * growth))
         if at_once:
             due = max(1, self._read_at + self._last_word)
         elif quiet:
@@ -207,6 +222,16 @@ class JobLearner:
         if hurry:
             due = min(due, self._read_at + 1)
         return complete >= due and (not early or quiet or hurry)
+
+    def _awaited_came(self, extractors: Sequence[Extractor], complete: int) -> bool:
+        """Whether so many messages of each awaited flow have begun. complete: whole messages
+        staged; looks again only once as many more are there as were still to come."""
+        if self._awaited is None or complete < self._look_at:
+            return False
+        lacking = [due - _begun_of(extractors, flow) for flow, due in self._awaited.flows]
+        # The last message of each flow may have begun and not be whole.
+        self._look_at = complete + max(1, max(lacking) - 1)
+        return max(lacking) <= 0
 
     def _quiet(self, extractors: Sequence[Extractor]) -> bool:
         """No message came for a while."""
@@ -249,10 +274,22 @@ class JobLearner:
             operator_statement=self._stated,
             known=known,
             blocks=blocks_of(self._run),
-            parted=sharded_optimizer_of(self._run),
+            sharded=sharded_optimizer_of(self._run),
             selector=self._wanted,
         )
-        self._reading = ReadingProcess(seen, flows, terms)
+        self._reading = ReadingProcess(seen, flows, terms, self._run.read_weights)
+
+
+def _begun_of(extractors: Sequence[Extractor], flow: FlowKey) -> int:
+    """Messages of a flow that the mirror point which has most of them has staged, whole or not."""
+    most = 0
+    for extractor in extractors:
+        keys = extractor.keys()
+        if flow in keys:
+            records = extractor.staging.records()
+            begun = records["message"]["flow"][records["state"] == 1]
+            most = max(most, int(np.count_nonzero(begun == keys.index(flow))))
+    return most
 
 
 def _joined_of(

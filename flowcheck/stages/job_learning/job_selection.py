@@ -193,8 +193,8 @@ class FlowClaims:
         """The jobs beside this one that were learned."""
         reader, port = self._run.reader, self._run.port
         numbers = (n for n in range(job_count(self._config)) if n != reader)
-        beside = [port.job_run_dir(number + 1) for number in numbers]
-        known = [(run, rings) for run in beside if (rings := claimed_flows(run)) is not None]
+        further = [port.job_run_dir(number + 1) for number in numbers]
+        known = [(run, rings) for run in further if (rings := claimed_flows(run)) is not None]
         return tuple(past_of(run, rings, extractors) for run, rings in known)
 
     def given_up(self) -> bool:

@@ -17,6 +17,7 @@ from flowcheck.findings.catalog.transport_forms import NO_WRITES
 from flowcheck.findings.finding import Finding
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.packet_counters import frames_by_verdict
+from flowcheck.stages.job_state.training_facts import is_training_known
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.staged_messages.staging_space import rings_drained, staging_overrun
 from flowcheck.wire.traffic.non_nccl_traffic import non_nccl_reasons
@@ -86,7 +87,7 @@ def reasons_with_traffic(
 
 def unlearned_reasons(run: RunDir) -> list[Finding]:
     """Why no job is learned, as reported last; [] where one is, or nothing was reported."""
-    if not run.unlearned.exists() or run.learned_job.exists():
+    if not run.unlearned.exists() or is_training_known(run):
         return []
     with suppress(OSError, *DECODE_ERRORS):  # it goes just now
         told = msgspec.json.decode(run.unlearned.read_bytes(), type=list[Finding | str])

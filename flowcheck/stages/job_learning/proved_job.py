@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowcheck.atomic_write import write_atomically
+from flowcheck.atomic_write import atomic_path, write_atomically
 from flowcheck.plane.extraction.psn_alignment import JoinedFlow
-from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir import AUXILIARY_WEIGHTS, RunDir
 from flowcheck.stages.staged_messages.across_rings import CrossRingReassembly, FlowPsn
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedMessage
@@ -24,8 +25,8 @@ class ProvedJob:
     """A learned job and what must be on file with it."""
 
     job: LearnedJob
-    weights: NDArray[np.uint8] | None
-    """[bytes of all parameters]; None of a job joined midstream."""
+    weights: NDArray[np.uint8] | Path | None
+    """[bytes of all parameters], or the file that has them; None of a job joined midstream."""
     names: list[dict[FlowKey, JoinedFlow]]
     """[mirror point] what its flows are called in the job."""
     numbers: dict[FlowPsn, int]
@@ -34,7 +35,7 @@ class ProvedJob:
     """Of the job, both directions of each of its connections."""
     other_jobs: int = 0
     """Other data-parallel jobs that were read."""
-    beside_weights: NDArray[np.uint8] | None = None
+    auxiliary_weights: NDArray[np.uint8] | None = None
     """[bytes] frozen parameters and buffers of the stated model, as it was broadcast; None: there
     are none, or it is not stated."""
 
@@ -43,20 +44,32 @@ class ProvedJob:
         CrossRingReassembly(folder / "numbers").learned(self.numbers, self.messages)
         self._write_files(folder)
 
-    def keep(self, run: RunDir, apart: CrossRingReassembly) -> None:
+    def keep(self, run: RunDir, reassembly: CrossRingReassembly) -> None:
         """As the job that is followed."""
-        apart.learned(self.numbers, self.messages)
+        reassembly.learned(self.numbers, self.messages)
         self._write_files(run.learned_folder)
+        run.read_weights.unlink(missing_ok=True)
 
     def _write_files(self, folder: Path) -> None:
         named = [list(own.items()) for own in self.names]
         write_atomically(folder / "names", msgspec.msgpack.encode(named))
         # The job appears last: where it is, the weights are.
-        if self.weights is not None:
+        if isinstance(self.weights, Path):
+            with atomic_path(folder / "weights.bin") as place:
+                _link_or_copy(self.weights, place)
+        elif self.weights is not None:
             write_atomically(folder / "weights.bin", self.weights.data)
-        if self.beside_weights is not None:
-            write_atomically(folder / "beside.bin", self.beside_weights.data)
+        if self.auxiliary_weights is not None:
+            write_atomically(folder / AUXILIARY_WEIGHTS, self.auxiliary_weights.data)
         write_atomically(folder / "job.json", encode_job(self.job))
+
+
+def _link_or_copy(file: Path, place: Path) -> None:
+    """The same file under another name, which takes no time, where a file may have two."""
+    try:
+        place.hardlink_to(file)
+    except OSError:
+        shutil.copy2(file, place)
 
 
 def consistent(job: LearnedJob) -> bool:

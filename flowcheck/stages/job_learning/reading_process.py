@@ -11,7 +11,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+
+from flowcheck.atomic_write import write_atomically
 from flowcheck.findings.catalog.job_selection_reasons import READING_EXITED, READING_KILLED
 from flowcheck.plane.mirror_merge.mirror_point_merge import MergedView
 from flowcheck.stages.job_learning.stream_reading import ReadingOutcome, ReadingTerms, read_job
@@ -31,9 +36,14 @@ class ReadingProcess:
     """
 
     def __init__(
-        self, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+        self,
+        seen: MergedView,
+        flows: Sequence[ObservedFlow],
+        terms: ReadingTerms,
+        weights_file: Path | None = None,
     ) -> None:
-        """seen: as joined just now. Raises OSError where no process can be had."""
+        """seen: as joined just now; weights_file: where the child writes initial weights, which are
+        gigabytes, while the stage extracts. Raises OSError where no process can be had."""
         self.messages_read = seen
         self._began_s = time.monotonic()
         self._file = os.memfd_create("reading", os.MFD_CLOEXEC)
@@ -45,7 +55,7 @@ class ReadingProcess:
             os.close(self._file)
             raise
         if not self._pid:
-            _child(self._file, parent, seen, flows, terms)
+            _child(self._file, parent, seen, flows, terms, weights_file)
         self._pidfd = os.pidfd_open(self._pid)
 
     def wait(self, limit_s: float) -> bool:
@@ -86,7 +96,12 @@ class ReadingProcess:
 
 
 def _child(
-    file: int, parent: int, seen: MergedView, flows: Sequence[ObservedFlow], terms: ReadingTerms
+    file: int,
+    parent: int,
+    seen: MergedView,
+    flows: Sequence[ObservedFlow],
+    terms: ReadingTerms,
+    weights_file: Path | None,
 ) -> None:
     """The child's whole life: no line of the stage, and no handler of its, runs after it."""
     code = 1
@@ -98,7 +113,7 @@ def _child(
         gc.freeze()  # what the stage holds is not looked through, so its pages stay shared
         os.nice(YIELDS)
         try:
-            found = read_job(seen, flows, terms)
+            found = _with_file(read_job(seen, flows, terms), weights_file)
         except Exception:
             found = ReadingOutcome(broke=traceback.format_exc())
         with os.fdopen(file, "wb", closefd=False) as out:
@@ -106,3 +121,15 @@ def _child(
         code = 0
     finally:
         os._exit(code)
+
+
+def _with_file(found: ReadingOutcome, weights_file: Path | None) -> ReadingOutcome:
+    """The outcome with its weights in that file; where they find no room, the stage is to meet
+    that."""
+    if weights_file is None or not isinstance(found.weights, np.ndarray):
+        return found
+    try:
+        write_atomically(weights_file, found.weights.data)
+    except OSError:
+        return found
+    return replace(found, weights=weights_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from flowcheck.wire.learn import Reading, read_stream
 from flowcheck.wire.learn.flows.roles import sort_flows
 from flowcheck.wire.learn.jobs.late.amid import Expected, join_expected
 from flowcheck.wire.learn.jobs.late.joined import from_start, join_job, knows, of_job
+from flowcheck.wire.learn.reading import Awaited
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 from flowcheck.wire.traffic.stream_boundaries import split_jobs, up_to_pause
 from flowcheck.wire.training_job.learned_job import LearnedJob
@@ -47,8 +49,9 @@ class ReadingOutcome:
     """What one reading came to: a job and what must be kept with it, or why there is none."""
 
     job: LearnedJob | None = None
-    weights: NDArray[np.uint8] | None = field(default=None, repr=False)
-    beside_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
+    weights: NDArray[np.uint8] | Path | None = field(default=None, repr=False)
+    """Of all parameters; a path: of the file that the reading wrote them to."""
+    auxiliary_weights: NDArray[np.uint8] | None = field(default=None, repr=False)
     """As of `Weights.beside`."""
     numbers: dict[FlowPsn, int] = field(default_factory=dict, repr=False)
     why_not: tuple[Finding, ...] = ()
@@ -60,6 +63,8 @@ class ReadingOutcome:
     """Other data-parallel jobs that were read."""
     joining: bool = False
     """A job that is known runs, and cannot be joined yet."""
+    awaited: Awaited | None = None
+    """As of `Reading`."""
     broke: str = ""
     """The traceback of a reading that raised."""
 
@@ -78,7 +83,7 @@ class ReadingTerms:
     known: KnownJob = NO_KNOWN_JOB
     """Of a job that may be joined midstream."""
     blocks: tuple[int, ...] = ()
-    parted: ShardedTraining | None = None
+    sharded: ShardedTraining | None = None
     selector: JobSelector | None = None
     """Which of several jobs; None: the one that began first."""
 
@@ -96,7 +101,7 @@ def read_first_life(
             earlier=terms.before,
             stated=terms.operator_statement,
             blocks=terms.blocks,
-            parted=terms.parted,
+            parted=terms.sharded,
             results=False,
         )
         reading = select_job(reading, terms.selector)
@@ -112,7 +117,7 @@ def read_first_life(
         before=terms.before if terms.quiet else None,
         earlier=terms.before,
         blocks=terms.blocks,
-        parted=terms.parted,
+        parted=terms.sharded,
         hasty=terms.hasty,
         stated=terms.operator_statement,
         results=False,
@@ -123,7 +128,9 @@ def read_first_life(
 def reading_outcome(reading: Reading) -> ReadingOutcome:
     """What a stage needs of a reading. A job without its initial weights starts no replica."""
     if reading.job is None:
-        return ReadingOutcome(why_not=reading.why_not, others=reading.others)
+        return ReadingOutcome(
+            why_not=reading.why_not, others=reading.others, awaited=reading.awaited
+        )
     weights = reading.gathered or reading.weights
     if weights is None or weights.why_not or not weights.sound:
         told = weights.why_not if weights is not None else None
@@ -148,7 +155,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
     return ReadingOutcome(
         job=reading.job,
         weights=weights.data,
-        beside_weights=weights.beside,
+        auxiliary_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),
         other_jobs=len(others),

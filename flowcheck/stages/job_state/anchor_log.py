@@ -1,5 +1,5 @@
 """Records of anchors.jsonl: trainer checkpoints that replaced the state of the replica. Needs
-no torch."""
+neither torch nor safetensors, as the supervisor reads them too."""
 
 from __future__ import annotations
 

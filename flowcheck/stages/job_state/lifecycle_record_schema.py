@@ -106,7 +106,7 @@ class RequestKind(StrEnum):
     BASE = "base"
     """The state that the job began with."""
     ANCHOR = "anchor"
-    """The state of a step that the replica took; it replaces the replica's own state."""
+    """The state of a step that the replica applied; it replaces the replica's own state."""
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):

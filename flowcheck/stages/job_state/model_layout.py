@@ -21,7 +21,7 @@ from flowcheck.findings.catalog.replica_update_notes import (
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.replica.param_layout import Layout
-from flowcheck.stages.job_state.training_facts import training_of
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import FollowedData, Parameter
 from flowcheck.wire.training_job.training_spec import TrainingFacts
@@ -44,12 +44,9 @@ def optimizer_of(job: TrainingFacts, config: JobConfig) -> OptimizerConfig:
 
 
 def optimizer_in(run: RunDir) -> OptimizerConfig:
-    """The optimizer of a run whose job is learned. Raises ConfigError without a run, StateError as
-    `optimizer_of`."""
-    training = training_of(run)
-    if training is None:
-        raise FileNotFoundError(run.learned_job)
-    return optimizer_of(training, run.settings())
+    """The optimizer of a run whose job is known. Raises ConfigError without a run, StateError as
+    `optimizer_of`, FileNotFoundError as `known_training`."""
+    return optimizer_of(known_training(run), run.settings())
 
 
 def layout_of(job: TrainingFacts, config: JobConfig) -> Layout:

@@ -70,6 +70,8 @@ class DpdkCapture:
     def start(self, links: StageSockets) -> None:
         self._links = links
         self._rings = [FrameRing.open(self._run.ring(number)) for number in self._numbers]
+        for ring in self._rings:
+            ring.map_pages()
         self._heads = [ring.head for ring in self._rings]
         if all(ring.source_end is not None for ring in self._rings):
             return  # restarted after its end: `work` says so once more

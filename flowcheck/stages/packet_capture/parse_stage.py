@@ -25,6 +25,7 @@ class ParseService:
     def start(self, links: StageSockets) -> None:
         self._links = links
         self._ring = FrameRing.open(self._run.ring(self._number))
+        self._ring.map_pages()
         flows = FlowTable.open(self._run.flows(self._number), writable=True)
         self._parser = Parser(self._ring, flows, icrc_every=self._config.parse.icrc_every)
 

@@ -13,9 +13,11 @@ import socket
 import sys
 from collections.abc import Sequence
 
-STAGE = "capture"
-"""The one stage that is started with these rights. This room checks that by itself: whatever else
-the table of stages says, nothing else is started here."""
+from flowcheck.stages.stage_table import Position, stage_at
+
+STAGE = stage_at(Position.HEAD).name
+"""The one stage that is started with these rights: the one that captures frames. This room checks
+that by itself: whatever else the table of stages says, nothing else is started here."""
 CHANNEL = "FLOWCHECK_STARTER"
 """In the supervisor's environment: the descriptor of its end."""
 SOURCES = "FLOWCHECK_SOURCES"

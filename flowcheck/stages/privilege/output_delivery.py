@@ -52,9 +52,12 @@ class OutputDelivery:
 
     @classmethod
     def make(cls, who: Account, out: Path, *, force: bool) -> OutputDelivery:
-        """Raises OSError where root cannot write there either."""
+        """Raises OSError, which names `out`, where root cannot write there either."""
         folder = out.absolute().parent
-        own = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
+        try:
+            own = Path(tempfile.mkdtemp(prefix=".flowcheck-", dir=folder))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(out)) from error
         os.chown(own, who.user, who.group)
         return cls(out.absolute(), own, force)
 

@@ -83,7 +83,7 @@ class EarlyStep:
 
     def apply_available(self, step: Step | None, iteration: Iteration) -> int:
         """Steps the parameters of `iteration`, the one that ends `step`, whose gradients are there.
-        Returns how many. step: None where the trainer takes no step after this iteration."""
+        Returns how many. step: None where the trainer applies no step after this iteration."""
         coverage = self._coverage
         opening = None if step is None or coverage is None else coverage.opening(iteration)
         if step is None or coverage is None or opening is None:

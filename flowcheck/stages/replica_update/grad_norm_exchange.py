@@ -28,11 +28,6 @@ from flowcheck.findings.catalog.replica_update_notes import (
     NORMS_IN_JOB_ORDER,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.gradient_double_buffer import (
-    GENERATIONS,
-    GenerationState,
-    GradientShard,
-)
 from flowcheck.replica.optimizer.gradient_clipping import (
     clip_by_total_norm,
     is_order_independent,
@@ -43,6 +38,7 @@ from flowcheck.replica.optimizer.state_section_names import GradientMask
 from flowcheck.replica.param_layout import Layout
 from flowcheck.stages.job_state.assumptions import add_assumption
 from flowcheck.stages.job_state.job_incarnation import incarnation_of, read_record
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.job_run_dirs import job_count
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -125,9 +121,9 @@ class GradNormExchange:
         write_atomically(_file(self._run), msgspec.json.encode(told), durable=False)
 
     def _published_by(self, number: int, name: str) -> str | None:
-        return _read(_file(self._beside(number))).get(name)
+        return _read(_file(self._other_run(number))).get(name)
 
-    def _beside(self, number: int) -> RunDir:
+    def _other_run(self, number: int) -> RunDir:
         return self._run.port.job_run_dir(number)
 
     def _is_over(self, life: int, step: Step) -> bool:
@@ -142,22 +138,16 @@ class GradNormExchange:
         return True
 
     def _passed(self, number: int, step: Step) -> bool:
-        """Whether that ring will never take this step."""
-        beside = self._beside(number)
-        own, record = incarnation_of(self._run), read_record(beside)
+        """Whether that ring will never apply this step."""
+        run = self._other_run(number)
+        own, record = incarnation_of(self._run), read_record(run)
         other = record.incarnation
         if other.number != own.number or record.extract.offered is not None:
             return other.number >= own.number
-        if other.step is None or not beside.shard.exists():
+        progress = source_progress(run)
+        if other.step is None or progress is None or progress.lost_iteration is None:
             return False
-        wanted = other.iteration_of(step, self._optimizer.synced_backwards)
-        with GradientShard.open(beside.shard) as shard:
-            lost = [
-                shard.iteration(n)
-                for n in range(GENERATIONS)
-                if shard.generation_state(n) == GenerationState.LOST
-            ]
-        return any(iteration <= wanted for iteration in lost)
+        return progress.lost_iteration <= other.iteration_of(step, self._optimizer.synced_backwards)
 
     def _wait(self, number: int, name: str, step: Step) -> None:
         """Reports a wait that lasts longer than STOOD_S, and the first step of an incarnation that

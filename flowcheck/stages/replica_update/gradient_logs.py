@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from flowcheck.config import JobConfig
-from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.state_file.gradient_log import GradientLog, LogFileSpace, log_file_space
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -30,11 +29,10 @@ def open_gradient_log(
     return GradientLog(rooms, gradient_bytes, writes=writes)
 
 
-def logged_step_range(where: RunDir, config: JobConfig) -> tuple[int, int]:
+def logged_step_range(where: RunDir, config: JobConfig, gradient_bytes: int) -> tuple[int, int]:
     """The first and the last step that is logged, counted from 1 since the job was joined; (1, 0)
     where no step is logged."""
-    with GradientShard.open(where.shard) as shard:
-        log = open_gradient_log(where, config, shard.gradient_bytes)
+    log = open_gradient_log(where, config, gradient_bytes)
     try:
         held = steps_in(where, log)
         return min(held, default=1), max(held, default=0)

@@ -33,6 +33,7 @@ from flowcheck.stages.job_state.gathered_parameters import parameter_placement
 from flowcheck.stages.job_state.lifecycle_record_schema import RestartVerdict
 from flowcheck.stages.job_state.lifecycle_writers import UpdateLifecycle
 from flowcheck.stages.job_state.model_layout import layout_of
+from flowcheck.stages.job_state.training_facts import known_training
 from flowcheck.stages.replica_update.anchor_replay import AnchorReplay
 from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
 from flowcheck.stages.replica_update.model_buffers import store_broadcast_buffers
@@ -143,7 +144,7 @@ class Handover:
         whether a base would help."""
         folder = self._offered
         job = decode_job((folder / self._run.learned_job.name).read_bytes())
-        known = decode_job(self._run.learned_job.read_bytes())
+        known = known_training(self._run)
         if job.kind is not known.kind:
             return None, OTHER_KIND(), False
         gathered = None

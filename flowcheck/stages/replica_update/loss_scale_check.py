@@ -45,7 +45,7 @@ class LossScaleCheck:
                 math.log2(stated.growth_factor), read_scale_evidence(run.scale)
             )
         self._before: tuple[float, float] | None = None
-        """Scale, and how many steps were skipped, before the step that is being taken."""
+        """Scale, and how many steps were skipped, before the step that is being applied."""
         self._looked: tuple[Layout, list[Span]] | None = None
 
     def before(self, replica: Replica) -> None:

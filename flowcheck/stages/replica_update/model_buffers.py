@@ -94,10 +94,12 @@ class Buffers:
             return
         sent = self._source.held(Iteration(before + 1))
         if sent is not None:
-            write_broadcast_buffers(self._path, step, self._cut(sent), min(self._replica.versions))
+            write_broadcast_buffers(
+                self._path, step, self._split_by_name(sent), min(self._replica.versions)
+            )
             self._kept = now
 
-    def _cut(self, sent: np.ndarray) -> dict[str, torch.Tensor]:
+    def _split_by_name(self, sent: np.ndarray) -> dict[str, torch.Tensor]:
         """{name: tensor}; sent: [bytes] as they were broadcast."""
         found = {}
         at = 0

@@ -54,7 +54,7 @@ def check_replica_memory(
     logged = applied_log_bytes(config.gradient_log.taken_steps, job.gradient_bytes)
     needed, account = copies * step + logged, [f"{copies} steps of {step:,} bytes"]
     if logged:
-        account.append(f"{logged:,} of gradients of taken steps")
+        account.append(f"{logged:,} of gradients of applied steps")
     space = free_space_of(run.replica.parent)
     check_space(run.replica.parent, needed, " and ".join(account), space)
     read = {"saved": config.persist is not None, "served": config.serve is not None}

@@ -60,6 +60,7 @@ from flowcheck.stages.replica_update.model_buffers import Buffers
 from flowcheck.stages.replica_update.replica_creation import open_replica
 from flowcheck.stages.replica_update.step_log import StepLog
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.stage_table import Position, stage_at
 from flowcheck.stages.zmq_sockets import StageSockets
 from flowcheck.step_numbers import Iteration, Step
 
@@ -78,7 +79,7 @@ class UpdaterState:
     anchors: AnchorReplay
     buffers: Buffers
 
-    def taken(self, arrived: ArrivedGradient) -> tuple[np.ndarray, UsedMask]:
+    def gradient_of(self, arrived: ArrivedGradient) -> tuple[np.ndarray, UsedMask]:
         """What the replica takes of an iteration: (bytes, [parameters] bool: those that have
         bytes)."""
         if self.placing is not None:
@@ -108,8 +109,9 @@ class UpdateService:
         self._run, self._config = run, config
         self._each = config.optimizer.synced_backwards
         """All-reduced backward passes per step of the trainer."""
+        self._extracts = stage_at(Position.TAIL).exists(config)
         self._open: UpdaterState | None = None
-        self._squares = GradNormExchange(run, config, self._say)
+        self._grad_norms = GradNormExchange(run, config, self._say)
         self._scales = LossScaleCheck(run, config, self._say)
 
     def start(self, links: StageSockets) -> None:
@@ -118,7 +120,7 @@ class UpdateService:
         assert self._config.optimizer is not None
         check_optimizer(self._config.optimizer)  # refused now, not in a step
         self._lifecycle = UpdateLifecycle(self._run, self._say)
-        self._judge = Handover(self._run, self._config, self._lifecycle)
+        self._handover = Handover(self._run, self._config, self._lifecycle)
         self._opened()
 
     def _opened(self) -> UpdaterState | None:
@@ -161,7 +163,7 @@ class UpdateService:
         if iteration is None:
             return
         arrived = o.source.arrived(iteration)  # committed: what differs since is told as that
-        own = o.taken(arrived)[0] if arrived is not None else None
+        own = o.gradient_of(arrived)[0] if arrived is not None else None
         if own is None:
             logged = o.waiting.of(iteration)
             logged = o.anchors.of(iteration) if logged is None else logged
@@ -199,18 +201,18 @@ class UpdateService:
         step = followed.step_of(iteration, self._each)
         if arrived is None:
             return self._look_at_successor(o) or o.ahead.apply_available(step, iteration)
-        took: float | None = 0.0
+        applied: float | None = 0.0
         if step is not None:
-            took = self._step(o, step, *o.taken(arrived), arrived.certain)
-            if arrived.doubted or (took is None and not self._squares.peer_gone):
+            applied = self._step(o, step, *o.gradient_of(arrived), arrived.certain)
+            if arrived.doubted or (applied is None and not self._grad_norms.peer_gone):
                 return 0
-            if took is None:
+            if applied is None:
                 self._lifecycle.enter(ReplicaState.STOPPED, followed.number)
             o.anchors.keep_gradient(o.replica, iteration, arrived.data)
         # Else the trainer only accumulates: the next all-reduce holds this gradient as well.
         o.source.release(iteration)
-        if step is not None and took is not None:
-            self._tell(o, took)
+        if step is not None and applied is not None:
+            self._tell(o, applied)
         return 1
 
     def _state(self, o: UpdaterState, record: LifecycleRecord, *, replays: bool) -> ReplicaState:
@@ -257,7 +259,7 @@ class UpdateService:
         """Applies a step and records it. Returns the seconds it took. None: it waits for another
         ring, or `certain` said at the very end that the gradient is not to be used."""
         began = time.perf_counter()
-        own = self._squares.clipped(o.replica.layout, step, gradient, used)
+        own = self._grad_norms.clipped(o.replica.layout, step, gradient, used)
         if own is None:
             return None
         left_out = used if o.placing is None else None
@@ -284,11 +286,11 @@ class UpdateService:
         if logged is not None:
             step = followed.step_of(logged[0], self._each)
             assert step is not None
-            took = self._step(o, step, *o.map.split(logged[1]))
-            if took is None:
+            applied = self._step(o, step, *o.map.split(logged[1]))
+            if applied is None:
                 return 0
             o.anchors.keep_gradient(o.replica, *logged)
-            self._tell(o, took)
+            self._tell(o, applied)
         elif at is not None and not o.waiting.closed:
             o.waiting.forget()
         elif arrived is None:
@@ -326,15 +328,18 @@ class UpdateService:
     def _look_at_successor(self, o: UpdaterState) -> int:
         """Judges a later incarnation that waits; to be called once every complete step of this one
         is applied."""
-        if not self._judge.due:
+        if not self._handover.due:
             return 0
         o.waiting.forget()
-        self._say(self._judge.write_verdict(o.replica, o.source, o.records, o.anchors, self._each))
+        self._say(
+            self._handover.write_verdict(o.replica, o.source, o.records, o.anchors, self._each)
+        )
         return 1
 
     def _tell(self, o: UpdaterState, seconds: float) -> None:
         message = StepApplied(step=o.replica.step, seconds=seconds, digest=o.replica.digest)
-        self._links.send("extract", message)
+        if self._extracts:
+            self._links.send("extract", message)
         self._links.report(message)
         if (lack := o.records.lack()) is not None:
             self._links.report(lack)
@@ -358,7 +363,7 @@ class UpdateService:
         )
         if at is not None and not replaying:
             replaying = o.anchors.next(o.replica, record.incarnation) is not None
-        if self._judge.due or replaying or is_asked(self._run):
+        if self._handover.due or replaying or is_asked(self._run):
             return False
         return self._whole(o, record) is None
 

@@ -39,6 +39,9 @@ from flowcheck.stages.run_directory.run_dir_checks import is_run, refuse_foreign
 from flowcheck.stages.run_directory.service_account import account
 from flowcheck.stages.stage_table import SUPERVISOR
 
+AUXILIARY_WEIGHTS = "beside.bin"
+"""Name of the file with the frozen parameters and buffers that a job's start-up broadcast."""
+
 
 class RecordFiles:
     """Paths below `root`, and below `root`/previous of the run before."""
@@ -52,7 +55,7 @@ class RecordFiles:
 
     @property
     def steps(self) -> Path:
-        """One JSON line per step taken."""
+        """One JSON line per applied step."""
         return self.root / "steps.jsonl"
 
     @property
@@ -147,10 +150,15 @@ class LearnedFiles:
         return self.learned_folder / "weights.bin"
 
     @property
+    def read_weights(self) -> Path:
+        """The same where a reading leaves them, before it is known that its job is followed."""
+        return self.learned_folder / ".read-weights.bin"
+
+    @property
     def auxiliary_weights(self) -> Path:
         """Frozen parameters and buffers that were broadcast with them, back to back in the order
         of the stated model ([model] everything), bytes in index order."""
-        return self.learned_folder / "beside.bin"
+        return self.learned_folder / AUXILIARY_WEIGHTS
 
     @property
     def extract_record(self) -> Path:
@@ -169,7 +177,7 @@ class LearnedFiles:
 
     @property
     def assumed(self) -> Path:
-        """What steps were taken on without evidence since the job was learned: a list of
+        """What steps were applied on without evidence since the job was learned: a list of
         findings."""
         return self.learned_folder / "assumed.json"
 

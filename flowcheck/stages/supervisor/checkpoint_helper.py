@@ -60,15 +60,15 @@ class CheckpointHelper:
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
         self.process, self._channel = process, channel
         self._lines = channel.makefile("rb")
-        self._lent = False
+        self._ready = False
 
     @property
     def is_ready(self) -> bool:
         """Whether its stage has ended and it waits for requests. Never blocks."""
-        if not self._lent and select.select([self._channel], [], [], 0)[0]:
+        if not self._ready and select.select([self._channel], [], [], 0)[0]:
             with suppress(OSError):
-                self._lent = self._lines.readline() == b"\n"
-        return self._lent
+                self._ready = self._lines.readline() == b"\n"
+        return self._ready
 
     def save(self, run: Path, directory: Path, step: Step | None) -> Path | None:
         """The folder of the checkpoint; None where there is no replica. Raises StateError and

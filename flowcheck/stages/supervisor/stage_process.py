@@ -113,7 +113,7 @@ class StageProcess:
             if self.serves_checkpoints:
                 own, other = socket.socketpair()
                 passed = (files.enter_context(other).fileno(),)
-                command += ["--lend", str(passed[0])]
+                command += ["--checkpoint-socket", str(passed[0])]
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -143,8 +143,8 @@ class StageProcess:
     def has_left(self) -> bool:
         """Whether its stage has ended, be it that the process lives on."""
         assert self.process is not None
-        lent = self.checkpoint_helper is not None and self.checkpoint_helper.is_ready
-        return lent or self.process.poll() is not None
+        helping = self.checkpoint_helper is not None and self.checkpoint_helper.is_ready
+        return helping or self.process.poll() is not None
 
     def end(self, run: RunDir) -> None:
         """At once, except a process that writes checkpoints now: it is no longer a stage."""

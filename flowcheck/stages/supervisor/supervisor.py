@@ -19,8 +19,8 @@ from flowcheck.findings.catalog.lost_steps import STEP_LOST
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Fault, Hello, Message
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
-from flowcheck.plane.shared_memory.gradient_double_buffer import applied_iteration
 from flowcheck.stages.chain_events.event_recorder import EventRecorder
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import LogTrimmer
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_names
@@ -49,11 +49,12 @@ class Supervisor:
         watch: Callable[[ChainProgress], None] | None = None,
         hurried: Callable[[], bool] = lambda: False,
         other_jobs: Sequence[RunDir] = (),
-        lends: bool = False,
+        serves_checkpoints: bool = False,
     ) -> None:
-        """watch: called every turn; hurried: whether stopping must not wait for anything; beside:
-        run directories of further jobs on the same ports; lends: the updater's process may write
-        checkpoints after its stage has ended, until the caller closes `lender`."""
+        """watch: called every turn; hurried: whether stopping must not wait for anything;
+        other_jobs: run directories of further jobs on the same ports; serves_checkpoints: the
+        updater's process may write checkpoints after its stage has ended, until the caller closes
+        `checkpoint_helper`."""
         self.run, self.config = run, config
         self.other_jobs = [Supervisor(own, own.settings(), hurried=hurried) for own in other_jobs]
         self.progress = ChainProgress()
@@ -61,7 +62,7 @@ class Supervisor:
         self._watch, self._hurried = watch, hurried
         self._children = [StageProcess(name) for name in stage_names(config, run.reader)]
         for child in self._children:
-            child.serves_checkpoints = lends and child.spec.serves_checkpoints
+            child.serves_checkpoints = serves_checkpoints and child.spec.serves_checkpoints
         self._rings: list[FrameRing] = []
         self._healthy = True
         self._logs = LogTrimmer([run.log(child.stage) for child in self._children])
@@ -191,13 +192,17 @@ class Supervisor:
                 raise
 
     def drained(self) -> bool:
-        """The stream was extracted to its end and the replica took every whole step of it.
+        """The stream was extracted to its end and the replica applied every whole step of it.
 
-        The shard tells, not a message: an updater may be killed before it could send one.
+        The source of gradients tells, not a message: an updater may be killed before it could send
+        one.
         """
         optimizer, every = self.config.optimizer, [self, *self.other_jobs]
         if not all(one._have_come_up() for one in every):
             return False  # what has not come up may yet refuse
+        if not self.config.source:  # gradients come from logs, to which more may be added
+            progress = source_progress(self.run)
+            return progress is None or not progress.next_is_complete
         whole = [one.progress.complete_steps for one in every]
         if optimizer is not None and optimizer.clip_together and None not in whole:
             whole = [min(steps for steps in whole if steps is not None)] * len(whole)
@@ -209,7 +214,8 @@ class Supervisor:
         return all(child.stage in self.progress.up for child in needed)
 
     def _applied(self) -> int:
-        return applied_iteration(self.run.shard)
+        progress = source_progress(self.run)
+        return 0 if progress is None else progress.applied_iteration
 
     def stop(self) -> None:
         """First what brings frames, so that nothing new comes; then along the flow of data, each
@@ -230,7 +236,7 @@ class Supervisor:
                 own._links.close()
 
     @property
-    def lender(self) -> CheckpointHelper | None:
+    def checkpoint_helper(self) -> CheckpointHelper | None:
         """The process that writes checkpoints once the chain has stopped."""
         return next(
             (c.checkpoint_helper for c in self._children if c.checkpoint_helper is not None), None

@@ -23,7 +23,10 @@ from flowcheck.replica.state_file.file_header import Description
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.step_settings_check import NO_DIFFERENCES, SettingDifferences
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    type_or_shape_differs,
+)
 from flowcheck.vault.trainer_checkpoint.flat_arrays_of_checkpoint import (
     flat_sections,
     in_memory_order,
@@ -33,7 +36,6 @@ from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
     masters_in,
     scaler_in,
 )
-from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 _BITS: dict[int, np.dtype[Any]] = {n: np.dtype(f"<i{n}") for n in (1, 2, 4, 8)}
 
@@ -90,7 +92,7 @@ def audit_snapshot(template: CheckpointTemplate, snapshot: Snapshot) -> Audit:
     """Every parameter and optimizer state at the same step. Raises StateError for another step."""
     if template.step != snapshot.step:
         raise StateError(findings.OTHER_STEP(step=template.step, at=snapshot.step))
-    pairs = [*_pairs(template, snapshot), *_beside(template, snapshot)]
+    pairs = [*_pairs(template, snapshot), *_optional_pairs(template, snapshot)]
     found = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     return _audit(template, len(pairs), found, snapshot.optimizer)
 
@@ -133,17 +135,19 @@ def audit_digests(
 
 @structure_errors_as_state_errors("the file")
 def audit_frozen_and_buffers(
-    found: Audit, template: CheckpointTemplate, beside: FrozenAndBuffers
+    found: Audit, template: CheckpointTemplate, auxiliary: FrozenAndBuffers
 ) -> Audit:
     """The same audit, and what takes no steps beside it: frozen parameters, buffers that are taken
     to be the same for ever, and those of this very step."""
-    fixed = {*beside.frozen, *beside.constant_buffers}
+    fixed = {*auxiliary.frozen, *auxiliary.constant_buffers}
     pairs = []
     for name in template.non_parameters:
         plain = name.removeprefix("module.")
-        own = dict(beside.keys).get(plain, plain)
-        if own in beside.tensors and (own in fixed or beside.step_of_buffer(own) == template.step):
-            pairs.append((name, template.model[name], beside.tensors[own]))
+        own = dict(auxiliary.keys).get(plain, plain)
+        if own in auxiliary.tensors and (
+            own in fixed or auxiliary.step_of_buffer(own) == template.step
+        ):
+            pairs.append((name, template.model[name], auxiliary.tensors[own]))
     differ = [d for name, own, new in pairs if (d := _difference(name, own, new)) is not None]
     held = {name for name, _, _ in pairs}
     return replace(
@@ -221,7 +225,7 @@ def _pairs(
             yield f"{name}/{kind}", torch.as_tensor(value), torch.as_tensor(mine)
 
 
-def _beside(
+def _optional_pairs(
     template: CheckpointTemplate, snapshot: Snapshot
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Masters, averages and the loss scale, as far as both have them."""
@@ -257,8 +261,8 @@ def _difference(name: str, own: torch.Tensor, new: torch.Tensor) -> Difference |
         return None
     nan = bool((torch.isnan(own) | torch.isnan(new)).any())
     a, b = _ordered(one[differ]), _ordered(other[differ])
-    apart = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
-    return Difference(name, int(differ.sum()), None if nan else int(apart.max()))
+    distance = np.maximum(a, b).view(np.uint64) - np.minimum(a, b).view(np.uint64)
+    return Difference(name, int(differ.sum()), None if nan else int(distance.max()))
 
 
 def _bits(tensor: torch.Tensor) -> np.ndarray:

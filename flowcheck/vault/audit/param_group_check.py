@@ -72,7 +72,7 @@ def check_groups(
 
 
 def _begun(template: CheckpointTemplate) -> bool:
-    """The file says itself that no step was taken yet; without a counter, SGD's never tells."""
+    """The file says itself that no step was applied yet; without a counter, SGD's never tells."""
     counts = [node[key] for node, key, _ in template.counters]
     counts += [scheduler["last_epoch"] for scheduler in template.schedulers]
     return template.step == 0 and bool(counts) and not any(counts)

@@ -85,11 +85,13 @@ class CheckpointContents:
     def frozen(self) -> dict[str, torch.Tensor]:
         """Of `untied` the parameters that take no steps, as far as they are known to be none of the
         buffers."""
-        beside = self.trainer_state.frozen_and_buffers
-        of = dict(beside.keys)
+        auxiliary = self.trainer_state.frozen_and_buffers
+        of = dict(auxiliary.keys)
         named = {key: key.removeprefix("module.") for key in self.untied}
         return {
-            key: self.model[key] for key, one in named.items() if of.get(one, one) in beside.frozen
+            key: self.model[key]
+            for key, one in named.items()
+            if of.get(one, one) in auxiliary.frozen
         }
 
     @property
@@ -137,8 +139,8 @@ def contents_of(
         order |= {name: n for n, name in enumerate(given.frozen_and_buffers.registered)}
     if like is None:
         numbers = {number: name for name, number in order.items()}
-        beside, buffers = given.frozen_and_buffers, given.frozen_and_buffers.older(given.step)
-        whole, kept = beside.state_dict(given.model), _untold(beside, buffers)
+        auxiliary, buffers = given.frozen_and_buffers, given.frozen_and_buffers.older(given.step)
+        whole, kept = auxiliary.state_dict(given.model), _untold(auxiliary, buffers)
         return CheckpointContents(given, layout, whole, numbers, kept, buffers_of=buffers)
     new = dict(zip(given.model, like.names, strict=True))
     values = {new[name]: value for name, value in given.model.items()}
@@ -181,11 +183,11 @@ def contents_of(
     )
 
 
-def _untold(beside: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[Finding, ...]:
+def _untold(auxiliary: FrozenAndBuffers, older: Mapping[str, int]) -> tuple[Finding, ...]:
     """What of a module is not known, or is of another step."""
-    if not (missing := beside.missing):
+    if not (missing := auxiliary.missing):
         return buffers_of_other_steps(older)
-    only_buffers = set(missing) <= set(beside.buffers)
+    only_buffers = set(missing) <= set(auxiliary.buffers)
     entry = gaps.BUFFERS_MISSING if only_buffers else gaps.TENSORS_MISSING
     return (*buffers_of_other_steps(older), entry(count=len(missing), names=first_names(missing)))
 

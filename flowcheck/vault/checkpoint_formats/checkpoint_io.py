@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from flowcheck.atomic_write import sync
+from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
 from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
@@ -31,8 +32,10 @@ from flowcheck.replica.checkpoint_files.manifest import (
     path_of,
     write_manifest,
 )
+from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
 from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
+from flowcheck.step_numbers import Step
 from flowcheck.untrusted_paths import refuse_special_file, single_name
 from flowcheck.vault.audit.param_group_check import check_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
@@ -47,7 +50,11 @@ from flowcheck.vault.checkpoint_formats.native_format import holds_native_files
 from flowcheck.vault.overwrite_guard import OutputTarget, ProtectedPath, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    read_template,
+    stated_names,
+)
 
 DEFAULT_FILE_FORMAT = "torch"
 """A file of no other format: whoever reads it says what it is instead."""
@@ -102,12 +109,12 @@ def write(
     """
     chosen = format_named(form)
     target = OutputTarget(path=path, folder=chosen.folder, force=force, protected=protected)
-    with new_output(target, manifest=True) as (place, beside):
+    with new_output(target, manifest=True) as (place, manifest_path):
         manifest = _write_files(contents, chosen, options, place, path.name)
-        if beside is None:
+        if manifest_path is None:
             _finish_folder(place, manifest)
         else:
-            beside.write_bytes(encode_manifest(manifest))
+            manifest_path.write_bytes(encode_manifest(manifest))
     return manifest
 
 
@@ -178,6 +185,26 @@ def read(path: Path, form: str | None = None) -> Any:
             place = path / single_name(name, str(path))
     with structure_errors_as_state_errors(str(path)):
         return chosen.read(place)
+
+
+def load_template(
+    path: Path,
+    layout: Layout,
+    names: Sequence[str] = (),
+    step: Step | None = None,
+    order: Sequence[ParameterNumber] | None = None,
+) -> CheckpointTemplate:
+    """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
+    layout. names, step, order and StateError as `read_template` has them."""
+    return read_template(read(path), layout, names, str(path), step, order)
+
+
+def template_for(
+    path: Path, layout: Layout, rule: OptimizerConfig, step: Step | None = None
+) -> CheckpointTemplate:
+    """As `load_template`, by what a job states: its optimizer, and perhaps its names."""
+    order = optimizer_numbering(rule, layout)
+    return load_template(path, layout, stated_names(layout), step, order)
 
 
 def detect_format(path: Path) -> str:

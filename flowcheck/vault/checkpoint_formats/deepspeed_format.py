@@ -262,11 +262,13 @@ def _part(parts: CheckpointContents, options: FormatOptions, rank: int) -> dict[
     for number, names in enumerate(_groups(parts)):
         kinds, numbers = _kinds(parts, names)
         held = {
-            kind: _cut([parts.named_states[name][kind] for name in names], options.ranks, rank)
+            kind: _part_of_rank(
+                [parts.named_states[name][kind] for name in names], options.ranks, rank
+            )
             for kind in kinds
         }
         states[number] = {**numbers, **{kind: part for kind, (part, _) in held.items()}}
-        part, padding = _cut([_master(parts, name) for name in names], options.ranks, rank)
+        part, padding = _part_of_rank([_master(parts, name) for name in names], options.ranks, rank)
         flats.append(part[: part.numel() - padding].clone() if padding else part)
         paddings.append(padding)
     groups = [{**g, "params": [n]} for n, g in enumerate(parts.named_groups)]
@@ -314,7 +316,9 @@ def _master(parts: CheckpointContents, name: str) -> torch.Tensor:
     return value
 
 
-def _cut(tensors: Sequence[torch.Tensor], ranks: int, rank: int) -> tuple[torch.Tensor, int]:
+def _part_of_rank(
+    tensors: Sequence[torch.Tensor], ranks: int, rank: int
+) -> tuple[torch.Tensor, int]:
     """(one rank's part of the tensors back to back, zeros at its end)."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     padding = -flat.numel() % (ALIGN * ranks)

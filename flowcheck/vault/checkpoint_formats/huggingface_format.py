@@ -163,7 +163,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def _step(folder: Path, files: list[str]) -> int | None:
-    """Optimizer steps taken, where the trainer's state or a file's metadata tell."""
+    """Optimizer steps applied, where the trainer's state or a file's metadata tell."""
     if (folder / STATE).is_file():
         try:
             return int(json.loads(text_of(folder / STATE))["global_step"])

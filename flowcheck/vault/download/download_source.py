@@ -24,7 +24,7 @@ import msgspec
 from flowcheck.errors import DECODE_ERRORS, ConfigError, FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_downloads as downloads
 from flowcheck.findings.catalog import checkpoint_stores as stores
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, entries
 from flowcheck.replica.checkpoint_files.latest_pointer import LATEST, TEXT_BYTES_MAX, latest_name
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -45,8 +45,9 @@ from flowcheck.vault.persist.checkpoint_listing import (
     checked_listing,
     listing_of_manifest,
 )
-from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small, refusal_of
+from flowcheck.vault.persist.object_store import SMALL_BYTES_MAX, read_small
 from flowcheck.vault.persist.storage_target import open_file_system
+from flowcheck.vault.persist.store_errors import refusal_of
 
 WRITING_S = 600.0
 """Seconds that a server may write a step out of its memory. A choice: longer delays the error,
@@ -105,6 +106,14 @@ class _Writing(msgspec.Struct):
 
 
 class _Refusal(msgspec.Struct):
+    """What `flowcheck serve` says of a request that it refuses."""
+
+    finding: Finding | None = None
+
+
+class _RefusalText(msgspec.Struct):
+    """The same of other servers, and of earlier releases."""
+
     error: str = ""
 
 
@@ -212,10 +221,8 @@ class HttpSource:
             raise StateError(downloads.UNEXPECTED_REPLY(self.url)) from error
 
     def _refuse(self, status: int, body: bytes | None) -> None:
-        """Raises for a status that is an error, with the text of the answer."""
-        said = ""
-        with suppress(*DECODE_ERRORS):
-            said = printable(msgspec.json.decode(body or b"", type=_Refusal).error)[:SHOWN_MAX]
+        """Raises for a status that is an error, with what the answer says."""
+        said = _said(body)
         if status in (401, 403):
             denied = said or f"HTTP {status}"
             raise StateError(downloads.DENIED(url=self.url, said=denied))
@@ -272,7 +279,20 @@ class HttpSource:
         return made
 
 
-def _answered(status: int, said: str) -> Finding:
+def _said(body: bytes | None) -> Finding | str:
+    """The finding of an answer where this release has its sentence, else the text; "" of neither.
+    Whoever answered may have written anything."""
+    text, found = "", None
+    with suppress(*DECODE_ERRORS):
+        text = msgspec.json.decode(body or b"", type=_RefusalText).error
+    with suppress(*DECODE_ERRORS):
+        found = msgspec.json.decode(body or b"", type=_Refusal).finding
+    if found is not None and found.code in entries() and len(str(found)) <= SHOWN_MAX:
+        return found
+    return printable(text)[:SHOWN_MAX]
+
+
+def _answered(status: int, said: Finding | str) -> Finding:
     if not said:
         return downloads.SERVER_STATUS(status)
     return downloads.SERVER_ANSWERS(status=status, said=said)

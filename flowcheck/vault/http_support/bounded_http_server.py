@@ -1,14 +1,19 @@
-"""An HTTP server with a limit on connections, each in a thread; more are answered 503.
+"""An HTTP server with a limit on connections, each in a thread; more are answered 503. And which
+user is at the other end of a connection.
 
 The standard library's: checkpoints are served by sendfile(2), for which its threads hardly wake.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import socket
+import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from flowcheck.vault.http_support.tls_context import ServerTls
@@ -26,6 +31,11 @@ FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
+TCP_TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
+ESTABLISHED = "01"
+"""include/net/tcp_states.h. In every other state the owner may be gone: it is told as 0 then."""
+
+Address = tuple[str, int]
 
 
 class BoundedHttpServer(ThreadingHTTPServer):
@@ -121,3 +131,32 @@ def _tell_full(request: Any) -> None:
     request.settimeout(REFUSE_S)
     with suppress(OSError):  # it is gone
         request.sendall(FULL)
+
+
+def owner_of_peer(peer: Address, own: Address) -> int | None:
+    """The user who holds the socket `peer`, which is connected to `own`, both on this machine; None
+    where the kernel does not tell. Costs a reading of the machine's TCP connections (proc(5))."""
+    wanted = _written(peer), _written(own)
+    version = ipaddress.ip_address(peer[0]).version
+    try:
+        lines = TCP_TABLES[version].read_text().splitlines()[1:]
+    except OSError:
+        return None
+    for line in lines:
+        _, local, remote, state, _, _, _, user, _, inode, *_ = line.split()
+        if (local, remote) == wanted and state == ESTABLISHED and int(inode):
+            return int(user)
+    return None
+
+
+def is_own_user(peer: Address, own: Address) -> bool:
+    """Whether the other end is of this process's own user, or of root."""
+    return owner_of_peer(peer, own) in {0, os.geteuid()}
+
+
+def _written(address: Address) -> str:
+    """As the tables have it: words of 32 bits in the machine's order, then the port, in hex."""
+    packed = ipaddress.ip_address(address[0]).packed
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    order = sys.byteorder
+    return "".join(f"{int.from_bytes(word, order):08X}" for word in words) + f":{address[1]:04X}"

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
-from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST, MANIFEST_MAX_BYTES
 from flowcheck.vault.persist import s3_multipart
 from flowcheck.vault.persist.checkpoint_listing import CheckpointListing, ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.store_errors import refusal_of
 from flowcheck.vault.persist.upload_journal import SENT, SentFile, UploadJournal
 
 BLOCK_BYTES = 16 << 20
@@ -24,9 +24,6 @@ BLOCK_BYTES = 16 << 20
 choice: larger takes memory, smaller costs requests."""
 SMALL_BYTES_MAX = MANIFEST_MAX_BYTES
 """Of an object that is read whole: a manifest is the longest."""
-REFUSED = ("credential", "accesskey", "signature", "forbidden", "denied", "unauthorized", "token")
-"""In what stores and their libraries say to someone they do not know or let in."""
-AWAY = ("connect", "timed out", "timeout", "unreachable", "resolve", "503", "slow down")
 
 
 class ObjectStore:
@@ -185,21 +182,6 @@ def read_small(fs: Any, path: str, most_bytes: int) -> bytes:
     if len(data) > (asked := min(end, most_bytes)):
         raise StateError(stores.LONGER_THAN_ASKED(place=path, bytes=len(data), asked=asked))
     return data
-
-
-def refusal_of(error: Exception) -> Finding:
-    """Why a store, or the library on the way to it, fails, and what to do."""
-    told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    cause = f"{told} {error.__cause__!r}".lower()
-    plain = cause.replace(" ", "")
-    if isinstance(error, PermissionError) or any(word in plain for word in REFUSED):
-        return stores.ACCESS_DENIED(told)
-    nowhere = any(word in plain for word in ("nosuchbucket", "containernotfound"))
-    if nowhere or (isinstance(error, FileNotFoundError) and ("bucket" in plain or "/b/" in plain)):
-        return stores.NO_BUCKET(told)
-    if isinstance(error, ConnectionError | TimeoutError) or any(word in cause for word in AWAY):
-        return stores.NOT_REACHED(told)
-    return stores.REFUSES(told)
 
 
 def _tag(info: dict[str, Any]) -> str:

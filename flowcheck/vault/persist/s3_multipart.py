@@ -17,6 +17,7 @@ from typing import Any
 
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.persist.rate_limit import TransferPace
+from flowcheck.vault.persist.store_errors import NO_SUCH_UPLOAD, store_codes
 from flowcheck.vault.persist.upload_journal import Upload, UploadJournal
 
 PART_BYTES = 32 << 20
@@ -87,7 +88,7 @@ def _send_parts(
     pool = ThreadPoolExecutor(AT_ONCE, "parts")
     try:
         told: dict[int, Future[bytes]] = {}
-        for number, (begin, size) in enumerate(_cut(file.size_bytes, upload.part_bytes), 1):
+        for number, (begin, size) in enumerate(_part_ranges(file.size_bytes, upload.part_bytes), 1):
             told[number] = pool.submit(one, number, begin, size)
         wait(told.values(), return_when=FIRST_EXCEPTION)
         for future in told.values():
@@ -101,7 +102,7 @@ def _send_parts(
         os.close(descriptor)
 
 
-def _cut(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, int]]:
+def _part_ranges(size_bytes: int, part_bytes: int) -> Iterator[tuple[int, int]]:
     for begin in range(0, size_bytes, part_bytes):
         yield begin, min(part_bytes, size_bytes - begin)
 
@@ -117,7 +118,7 @@ def _parts(fs: Any, place: dict[str, str], upload: Upload) -> dict[int, str] | N
         except FileNotFoundError:
             return None
         except OSError as error:
-            if "NoSuchUpload" in str(error):
+            if NO_SUCH_UPLOAD in store_codes(error):
                 return None
             raise
         for part in told.get("Parts", []):

@@ -18,6 +18,7 @@ from typing import Protocol
 from flowcheck.atomic_write import atomic_path_per_process
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.checkpoint_downloads import TOO_MANY_IN_MEMORY
+from flowcheck.findings.finding import text_of
 from flowcheck.private_files import make_folder
 from flowcheck.replica.checkpoint_files.manifest import MANIFEST
 from flowcheck.step_numbers import Step
@@ -147,7 +148,7 @@ class StepCatalog:
                     held.write(folder)
         except (FlowCheckError, OSError) as error:
             with self._lock:
-                self._failed = {step: str(error)}
+                self._failed = {step: text_of(error)}
         finally:
             with self._lock:
                 self._writing = None

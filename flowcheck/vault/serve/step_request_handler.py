@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import checkpoint_downloads as findings
 from flowcheck.findings.catalog.checkpoint_stores import DAMAGED_FILE
@@ -28,6 +30,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
 from flowcheck.untrusted_paths import open_below
+from flowcheck.vault.http_support.bounded_http_server import is_own_user
 from flowcheck.vault.http_support.http_ranges import (
     Span,
     content_range,
@@ -36,7 +39,6 @@ from flowcheck.vault.http_support.http_ranges import (
     part_heads,
     requested_ranges,
 )
-from flowcheck.vault.http_support.peer_uid import is_own_user
 from flowcheck.vault.http_support.socket_deadline import DeadlineReader
 from flowcheck.vault.persist.checkpoint_listing import ListedFile
 from flowcheck.vault.serve.step_catalog import ReadableStep, StepBeingWritten, StepCatalog
@@ -292,7 +294,8 @@ class StepRequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def _refuse(self, status: HTTPStatus, why: Finding, more: dict[str, str] | None = None) -> None:
-        self._json(status, {"error": str(why)}, more)
+        """error: for people, and for clients of releases before findings."""
+        self._json(status, {"error": str(why), "finding": msgspec.to_builtins(why)}, more)
 
     def _head(self, status: HTTPStatus, told: dict[str, str]) -> None:
         self.send_response(status)

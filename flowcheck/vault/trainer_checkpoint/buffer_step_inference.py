@@ -98,18 +98,18 @@ def first_names(names: Sequence[str]) -> Finding:
 
 
 def newest_tensor(
-    beside: FrozenAndBuffers, name: str, held: torch.Tensor, *, of: int, now: int
+    auxiliary: FrozenAndBuffers, name: str, held: torch.Tensor, *, of: int, now: int
 ) -> tuple[torch.Tensor, int]:
     """(the tensor, the step it is of): `held`, of step `of`, which a file has under this name, or
     what the stream told of it by step `now`. What no step changes is of `now`."""
     plain = name.removeprefix("module.")
-    own = dict(beside.keys).get(plain, plain)
-    known = beside.tensors.get(own)
+    own = dict(auxiliary.keys).get(plain, plain)
+    known = auxiliary.tensors.get(own)
     if known is None or (known.shape, known.dtype) != (held.shape, held.dtype):
         return held, of
-    if own in beside.frozen or own in beside.constant_buffers:
+    if own in auxiliary.frozen or own in auxiliary.constant_buffers:
         return known, now
-    told = beside.step_of_buffer(own)
+    told = auxiliary.step_of_buffer(own)
     return (known, told) if told >= of else (held, of)
 
 
@@ -143,12 +143,12 @@ def fill_buffers(
 ) -> FilledBuffers:
     """Makes each as new as it is known; frozen parameters are the same at every step. observed:
     other files of the trainer's."""
-    beside, step = snapshot.frozen_and_buffers, snapshot.step
-    frozen = {key for key, name in beside.keys if name in beside.frozen}
+    auxiliary, step = snapshot.frozen_and_buffers, snapshot.step
+    frozen = {key for key, name in auxiliary.keys if name in auxiliary.frozen}
     of, untold = {}, []
     for name in template.non_parameters:
         held = template.model[name]
-        value, at = newest_tensor(beside, name, held, of=template.step, now=step)
+        value, at = newest_tensor(auxiliary, name, held, of=template.step, now=step)
         if not torch.equal(held, value):
             held.detach().copy_(value)
         if name.removeprefix("module.") in frozen:
@@ -158,7 +158,7 @@ def fill_buffers(
             untold.append(name)
     stale: list[str] = untold
     assumed: list[Finding] = []
-    if not beside.keys:
+    if not auxiliary.keys:
         judged = judge_buffers(template, untold, observed)
         stale, assumed = judged.stale, judged.assumed
         of |= dict.fromkeys(judged.same, step)

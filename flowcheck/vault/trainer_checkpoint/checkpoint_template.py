@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import trainer_checkpoints as findings
+from flowcheck.findings.finding import Finding
 from flowcheck.replica.optimizer.optimizer_builder import ParameterNumber
-from flowcheck.replica.optimizer.param_groups import optimizer_numbering
 from flowcheck.replica.param_layout import Layout
 from flowcheck.step_numbers import Step
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
@@ -63,7 +61,7 @@ class CheckpointTemplate:
     order: tuple[OptimizerNumber, ...]
     """order[i]: the optimizer's number of parameter i; () without an optimizer."""
     step: Step
-    """Optimizer steps taken when it was written."""
+    """Optimizer steps applied when it was written."""
     tells_step: bool = field(default=True, kw_only=True)
     """False: nothing in it does; the step is the one that was stated, else 0."""
     optimizer_nodes: tuple[dict[str, Any], ...] = ()
@@ -89,35 +87,6 @@ class CheckpointTemplate:
         return found
 
 
-def load_template(
-    path: Path,
-    layout: Layout,
-    names: Sequence[str] = (),
-    step: Step | None = None,
-    order: Sequence[ParameterNumber] | None = None,
-) -> CheckpointTemplate:
-    """The checkpoint at `path`, of any format that is read, as a pattern for a replica of this
-    layout.
-
-    names: the trainer's parameter names in registration order, where order and shapes alone fit
-    in more than one way. step: where nothing in it tells at which it was written. order:
-    [parameter] the optimizer's number of it (param_groups.py), which several parameter groups leave
-    open. Raises StateError where it is of no format, has no model of this layout, or fits
-    ambiguously.
-    """
-    from flowcheck.vault.checkpoint_formats.checkpoint_io import read  # which fills templates
-
-    return read_template(read(path), layout, names, str(path), step, order)
-
-
-def template_for(
-    path: Path, layout: Layout, rule: OptimizerConfig, step: Step | None = None
-) -> CheckpointTemplate:
-    """As `load_template`, by what a job states: its optimizer, and perhaps its names."""
-    order = optimizer_numbering(rule, layout)
-    return load_template(path, layout, stated_names(layout), step, order)
-
-
 def stated_names(layout: Layout) -> tuple[str, ...]:
     """The trainer's parameter names, registration order; empty where nobody stated them."""
     own = tuple(p.name for p in layout.parameters)
@@ -132,7 +101,14 @@ def read_template(
     step: Step | None = None,
     order: Sequence[ParameterNumber] | None = None,
 ) -> CheckpointTemplate:
-    """See `load_template`; `what` names the tree in errors."""
+    """A checkpoint's tree as a pattern for a replica of this layout.
+
+    names: the trainer's parameter names in registration order, where order and shapes alone fit
+    in more than one way. what: names the tree in errors. step: where nothing in it tells at which
+    it was written. order: [parameter] the optimizer's number of it (param_groups.py), which several
+    parameter groups leave open. Raises StateError where it has no model of this layout, or fits
+    ambiguously.
+    """
     with structure_errors_as_state_errors(what):
         return _read(tree, layout, names, what, step, order)
 
@@ -196,6 +172,20 @@ def _read(
         template.step = Step(max(template.step, step_by_counters(template, what)))
     template.untouched = untouched_entries(template, model)
     return template
+
+
+def type_or_shape_differs(name: str, theirs: torch.Tensor, own: torch.Tensor) -> Finding:
+    """What differs between a tensor of a trainer's checkpoint and the replica's.
+
+    theirs: the checkpoint's; own: the replica's.
+    """
+    return findings.OTHER_TYPE_OR_SHAPE(
+        tensor=name,
+        dtype=str(theirs.dtype),
+        shape=theirs.shape,
+        own_dtype=str(own.dtype),
+        own_shape=own.shape,
+    )
 
 
 def _of_types(chosen: Sequence[tuple[str, torch.Tensor]], layout: Layout) -> bool:

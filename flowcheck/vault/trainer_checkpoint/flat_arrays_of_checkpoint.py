@@ -23,13 +23,15 @@ from flowcheck.replica.optimizer.state_sections import (
 from flowcheck.replica.param_layout import Layout, Parameter, size_of
 from flowcheck.replica.state_file.file_header import Description
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    type_or_shape_differs,
+)
 from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import (
     averages_in,
     masters_in,
     scaler_in,
 )
-from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 
 @structure_errors_as_state_errors("the file")
@@ -80,7 +82,7 @@ def _put_beside(
     flat: dict[str, np.ndarray],
 ) -> None:
     """Masters, averages and the loss scale, as the file has them. Raises StateError where it lacks
-    them: nothing else tells of them once steps were taken."""
+    them: nothing else tells of them once steps were applied."""
     begun = template.step == 0
     inner = stepped_layout(config, description.layout)
     masters = tensors_of_section(description, flat, state_section_names.MASTER)

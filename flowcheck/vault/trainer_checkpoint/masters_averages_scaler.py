@@ -13,7 +13,8 @@ import torch
 
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog import trainer_checkpoints as findings
-from flowcheck.findings.finding import Entry
+from flowcheck.findings.catalog.filled_parts import AVERAGES, LOSS_SCALE, MASTERS
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.param_layout import Layout
@@ -62,26 +63,26 @@ def averages_in(template: CheckpointTemplate) -> tuple[list[torch.Tensor], int] 
     return [by_name[name] for name in plain], int(node[AVERAGED])
 
 
-def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tuple[str, Any]]:
+def fill_auxiliary(template: CheckpointTemplate, snapshot: Snapshot) -> list[tuple[Finding, Any]]:
     """Puts the snapshot's into the template's own, as far as that has any; what is of the new step
-    now: (a phrase, its node of the tree) each."""
+    now: (what, its node of the tree) each."""
     more = snapshot.optional_state
-    replaced: list[tuple[str, Any]] = []
+    replaced: list[tuple[Finding, Any]] = []
     scaler = scaler_in(template.tree) if more.scaler else None
     if scaler is not None:
         scaler["scale"] = more.scaler["scale"]
         scaler["_growth_tracker"] = int(more.scaler["growth_tracker"])
-        replaced.append(("the loss scale", scaler))
+        replaced.append((LOSS_SCALE(), scaler))
     if more.masters is not None:
         masters = masters_in(template, stepped_layout(snapshot.optimizer, snapshot.layout))
         for own, new in zip(masters or (), more.masters.values(), strict=masters is not None):
             own.detach().copy_(new)
-        replaced += [("masters", None)] if masters is not None else []
+        replaced += [(MASTERS(), None)] if masters is not None else []
     averages = averages_in(template) if more.averages is not None else None
     if averages is not None and more.averages is not None:
         for own, new in zip(averages[0], more.averages.values(), strict=True):
             own.detach().copy_(new)
-        replaced.append(("moving averages", _count(template, more.average_updates)))
+        replaced.append((AVERAGES(), _count(template, more.average_updates)))
     return replaced
 
 

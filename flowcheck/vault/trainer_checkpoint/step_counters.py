@@ -22,7 +22,7 @@ STEP_WORDS = frozenset(
         "completed_steps",
     )
 )
-"""Keys under which trainers keep the number of optimizer steps taken (Lightning's global_step,
+"""Keys under which trainers keep the number of applied optimizer steps (Lightning's global_step,
 DeepSpeed's global_steps, nanoGPT's iter_num, fairseq's num_updates ...), without num_ or _num."""
 
 Path_ = tuple[str, ...]

@@ -15,6 +15,7 @@ from typing import IO, Any, BinaryIO
 import torch
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog import filled_parts as parts
 from flowcheck.findings.catalog import resume_gaps as gaps
 from flowcheck.findings.catalog import trainer_checkpoints as findings
 from flowcheck.findings.finding import Finding
@@ -26,7 +27,10 @@ from flowcheck.step_numbers import Step
 from flowcheck.vault.overwrite_guard import OutputTarget, new_output
 from flowcheck.vault.safe_torch_load import structure_errors_as_state_errors
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import ObservedFile, fill_buffers
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.vault.trainer_checkpoint.checkpoint_template import (
+    CheckpointTemplate,
+    type_or_shape_differs,
+)
 from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
     LearningRateAt,
     as_stored,
@@ -34,7 +38,6 @@ from flowcheck.vault.trainer_checkpoint.lr_scheduler_state import (
 )
 from flowcheck.vault.trainer_checkpoint.masters_averages_scaler import fill_auxiliary
 from flowcheck.vault.trainer_checkpoint.param_numbering import OptimizerNumber
-from flowcheck.vault.trainer_checkpoint.tensor_mismatch import type_or_shape_differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,9 @@ class FillReport:
 
     step: Step
     template_step: int
-    replaced: tuple[str, ...]
-    """Parts that hold the replica's step now, one phrase each."""
-    unchanged: tuple[str, ...]
+    replaced: tuple[Finding, ...]
+    """Parts that hold the replica's step now."""
+    unchanged: tuple[Finding, ...]
     """Parts that stay as they were in the template: what the wire does not tell."""
     assumed: tuple[Finding, ...] = ()
     """What the template could not have contradicted."""
@@ -74,7 +77,7 @@ def fill_template(
     """
     if snapshot.parameters_only:
         return _fill_parameters(template, snapshot, seen)
-    replaced = [f"{len(template.parameters)} parameters"]
+    replaced = [parts.PARAMETERS(len(template.parameters))]
     for name, own, new in zip(
         template.names, template.parameters, snapshot.parameters.values(), strict=True
     ):
@@ -84,26 +87,27 @@ def fill_template(
         replaced.append(_fill_optimizer(template, snapshot))
         _fill_groups(template.optimizer["param_groups"], snapshot, rate, settings)
     beside = fill_auxiliary(template, snapshot)
-    replaced += [phrase for phrase, _ in beside]
+    replaced += [part for part, _ in beside]
     filled = {id(node) for _, node in beside}
     buffers = fill_buffers(template, snapshot, seen)
-    replaced += [f"{buffers.now} buffers of the model"] if buffers.now else []
-    kept: list[str] = []
+    replaced += [parts.BUFFERS(buffers.now)] if buffers.now else []
+    kept: list[Finding] = []
     for scheduler in template.schedulers:
         fill_scheduler(scheduler, template, snapshot, rate, settings)
-        replaced.append("a learning-rate scheduler")
+        replaced.append(parts.SCHEDULER())
     assumed = list(buffers.assumed)
     for node, key, path in template.counters:
         name = ".".join(path)
         if node[key] != template.step:
-            kept.append(f"{name} = {node[key]} (not the step {template.step})")
+            kept.append(parts.OTHER_COUNTER(name=name, value=node[key], step=template.step))
             continue
         if template.step == 0:
             assumed.append(gaps.COUNTER_FROM_ZERO(name))
         node[key] = snapshot.step
-        replaced.append(f"{name} = {snapshot.step}")
+        replaced.append(parts.COUNTER(name=name, value=snapshot.step))
     of = template.tree if isinstance(template.tree, dict) else {}
-    kept += [key for key in template.untouched if id(of.get(key)) not in filled]
+    left = [key for key in template.untouched if id(of.get(key)) not in filled]
+    kept += map(parts.KEY_LEFT, left)
     return FillReport(
         snapshot.step,
         template.step,
@@ -131,10 +135,13 @@ def _fill_parameters(
     buffers = fill_buffers(template, snapshot, seen)
     kept = []
     if template.optimizer is not None:
-        kept.append(f"optimizer state and learning rate, of step {template.step}")
-    kept += [f"a learning-rate scheduler, of step {template.step}"] * len(template.schedulers)
-    kept += [f"{'.'.join(path)} = {node[key]}" for node, key, path in template.counters]
-    kept += list(template.untouched)
+        kept.append(parts.OPTIMIZER_LEFT(template.step))
+    kept += [parts.SCHEDULER_LEFT(template.step)] * len(template.schedulers)
+    kept += [
+        parts.COUNTER_LEFT(name=".".join(path), value=node[key])
+        for node, key, path in template.counters
+    ]
+    kept += map(parts.KEY_LEFT, template.untouched)
     what = [gaps.EARLIER_OPTIMIZER_STATE(step=snapshot.step, optimizer_step=template.step)]
     if template.optimizer is None:
         what = [gaps.NO_OPTIMIZER_STATE(snapshot.step)]
@@ -145,7 +152,7 @@ def _fill_parameters(
     return FillReport(
         snapshot.step,
         template.step,
-        (f"{len(template.parameters)} parameters",),
+        (parts.PARAMETERS(len(template.parameters)),),
         tuple(kept),
         buffers.assumed,
         resume_caveats=(*what, *buffers.lacks),
@@ -171,7 +178,7 @@ def save_into(tree: Any, file: BinaryIO | IO[bytes] | io.RawIOBase) -> None:
         raise
 
 
-def _fill_optimizer(template: CheckpointTemplate, snapshot: Snapshot) -> str:
+def _fill_optimizer(template: CheckpointTemplate, snapshot: Snapshot) -> Finding:
     assert template.optimizer is not None
     state: MutableMapping[OptimizerNumber, dict[str, Any]] = template.optimizer["state"]
     kinds = optimizer_state_shapes(
@@ -197,7 +204,7 @@ def _fill_optimizer(template: CheckpointTemplate, snapshot: Snapshot) -> str:
                 _same_kind(f"{name}/{kind}", own[kind], value)
                 own[kind].copy_(value)
     told = sorted({kind for each in kinds for kind in each})
-    return f"optimizer state ({', '.join(told) or 'none'}), learning rate"
+    return parts.OPTIMIZER_STATE(told or parts.NO_STATES())
 
 
 def _fill_groups(

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from flowcheck.findings.catalog.nccl_algorithms import (
+    COLLNET_NOT_FOLLOWED,
+    NVLS_NOT_FOLLOWED,
+    PAT_NOT_FOLLOWED,
+)
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import AlgorithmSpec, CollectiveCall, ConnectionEnds
-from flowcheck.wire.algorithms.refused_algorithms import REFUSED
 from flowcheck.wire.algorithms.ring_algorithm import RING
 from flowcheck.wire.algorithms.tree_algorithm import TREE
 from flowcheck.wire.collectives.double_binary_tree import PerTree
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, WriterRanks
 from flowcheck.wire.collectives.ring_schedule import RingSetting, Schedule
 
+REFUSED = (
+    AlgorithmSpec(
+        name=Algorithm.NVLS,
+        plural="NVLink SHARP",
+        refused_because=NVLS_NOT_FOLLOWED(),
+    ),
+    AlgorithmSpec(
+        name=Algorithm.COLLNET,
+        plural="CollNet",
+        refused_because=COLLNET_NOT_FOLLOWED(),
+    ),
+    AlgorithmSpec(
+        name=Algorithm.PAT,
+        plural="PAT",
+        refused_because=PAT_NOT_FOLLOWED(),
+    ),
+)
+"""Those that are not followed, each with the reason."""
 ALGORITHMS: dict[Algorithm, AlgorithmSpec] = {spec.name: spec for spec in (RING, TREE, *REFUSED)}
 """In the order in which an unplanned collective is looked for."""
 
@@ -29,9 +51,11 @@ def link_owner(receiver: int | None) -> Algorithm:
     """Whose connections those from one rank to another are. receiver: as of `ConnectionEnds`.
 
     The ring's own lead to the next rank, and another algorithm may pass there too; all others are
-    the trees', which alone have connections beside the ring.
+    of the algorithm that has connections beside the ring.
     """
-    return Algorithm.RING if receiver is None else Algorithm.TREE
+    if receiver is None:
+        return Algorithm.RING
+    return next(spec.name for spec in followed_algorithms() if spec.beside_ring)
 
 
 def connection_sends(

@@ -119,6 +119,8 @@ class AlgorithmSpec:
     final_chunks: FinalChunks | None = None
     """Where each direction of a port shows chunks of its own: which. None: both directions of a
     port must be mirrored, and then show all of it."""
+    beside_ring: bool = False
+    """It has connections between ranks that are no neighbours in the ring."""
     least_ranks: int = 2
     most_ranks: int | None = None
     """Of communicators that are followed; None: any number."""

@@ -36,10 +36,8 @@ _Edges = tuple[tuple[int, EdgeSizes], ...]
 class ExtraRingCollectives:
     """What the ring may carry between the buckets of one communicator."""
 
-    def __init__(
-        self, own: CommunicatorShape, rule: NcclEra, lanes: Sequence[MirroredLane]
-    ) -> None:
-        self._own, self._rule, self._lanes = own, rule, lanes
+    def __init__(self, own: CommunicatorShape, era: NcclEra, lanes: Sequence[MirroredLane]) -> None:
+        self._own, self._era, self._lanes = own, era, lanes
         self._edge = {lane.number: lane.edge for lane in lanes}
         self._fits: dict[tuple[CollectiveKind, int, _Edges], tuple[SendSizes, ...]] = {}
         self._sends_left = SENDS_MAX
@@ -142,7 +140,7 @@ class ExtraRingCollectives:
         self._sends_left -= len(totals) * sum(len(sizes) for edge in seen for sizes in edge.flows)
         if self._sends_left < 0:
             return None
-        for fit in totals_fitting(seen, setting, rules=(self._rule,), totals=totals):
+        for fit in totals_fitting(seen, setting, eras=(self._era,), totals=totals):
             at = {edge: schedule for (edge, _), schedule in zip(edges, fit.schedules, strict=True)}
             return tuple(
                 tuple(send.wire_bytes for send in at[lane.number][lane.channel])

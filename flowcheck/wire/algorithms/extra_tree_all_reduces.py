@@ -31,10 +31,8 @@ TreeSizes = tuple[tuple[int, ...], ...]
 class ExtraTreeAllReduces:
     """What trees may carry between the buckets of one communicator."""
 
-    def __init__(
-        self, own: CommunicatorShape, rule: NcclEra, lanes: Sequence[MirroredLane]
-    ) -> None:
-        self._own, self._rule = own, rule
+    def __init__(self, own: CommunicatorShape, era: NcclEra, lanes: Sequence[MirroredLane]) -> None:
+        self._own, self._era = own, era
         self._channels: list[list[int]] = [[] for _ in range(own.channels)]
         """[channel] lanes of its tree."""
         for number, lane in enumerate(lanes):
@@ -88,7 +86,7 @@ class ExtraTreeAllReduces:
             ranks=own.ranks,
             channels=own.channels,
             protocol=protocol,
-            rule=self._rule,
+            era=self._era,
             tuning=own.tuning,
             thread_rule=TREE_THREADS,
             gpus=own.gpus,

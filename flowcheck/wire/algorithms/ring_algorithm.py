@@ -36,9 +36,9 @@ def _sends(call: CollectiveCall, ends: ConnectionEnds) -> Schedule:
 
 
 def _unplanned(
-    own: CommunicatorShape, rule: NcclEra, lanes: Sequence[MirroredLane]
+    own: CommunicatorShape, era: NcclEra, lanes: Sequence[MirroredLane]
 ) -> UnplannedSearch:
-    return ExtraRingCollectives(own, rule, lanes)
+    return ExtraRingCollectives(own, era, lanes)
 
 
 RING = AlgorithmSpec(

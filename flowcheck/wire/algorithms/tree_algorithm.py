@@ -71,9 +71,9 @@ def _channel_sends(
 
 
 def _unplanned(
-    own: CommunicatorShape, rule: NcclEra, lanes: Sequence[MirroredLane]
+    own: CommunicatorShape, era: NcclEra, lanes: Sequence[MirroredLane]
 ) -> UnplannedSearch | None:
-    return ExtraTreeAllReduces(own, rule, lanes) if own.found else None
+    return ExtraTreeAllReduces(own, era, lanes) if own.found else None
 
 
 TREE = AlgorithmSpec(
@@ -84,6 +84,7 @@ TREE = AlgorithmSpec(
     unplanned=_unplanned,
     thread_rule=TREE_THREADS,
     final_chunks=None,
+    beside_ring=True,
     least_ranks=3,
     most_ranks=16,
     least_nodes=3,

@@ -41,8 +41,8 @@ _THREADS = {Protocol.LL: 512, Protocol.LL128: 640, Protocol.SIMPLE: 512}
 _BUFFER_BYTES = {Protocol.LL: 524_288, Protocol.LL128: 4_915_200, Protocol.SIMPLE: 4_194_304}
 _GRAIN_BYTES = {Protocol.LL: 16, Protocol.LL128: 1920, Protocol.SIMPLE: 512}
 _WARP = 32
-_ELEMENT_RULES = (NcclEra.V2_19, NcclEra.V2_20)
-"""The rules before cells: chunks are not cut to grains, threads matter."""
+_ELEMENT_ERAS = (NcclEra.V2_19, NcclEra.V2_20)
+"""The eras before cells: chunks are not cut to grains, threads matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Launch:
     ranks: int
     channels: int
     protocol: Protocol
-    rule: NcclEra
+    era: NcclEra
     tuning: Tuning = DEFAULT_TUNING
     thread_rule: ThreadRule = RING_THREADS
     """Of the algorithm that it goes by."""
@@ -107,7 +107,7 @@ class Launch:
         size = self.step_data_bytes
         if self.protocol is Protocol.SIMPLE and self.kind is not CollectiveKind.BROADCAST:
             size *= 4
-        grain = self.element_bytes if self.rule in _ELEMENT_RULES else _GRAIN_BYTES[self.protocol]
+        grain = self.element_bytes if self.era in _ELEMENT_ERAS else _GRAIN_BYTES[self.protocol]
         return size // grain * grain
 
 
@@ -152,11 +152,11 @@ def loop_table(launch: Launch) -> tuple[NDArray[np.int64] | None, ...]:
     if not launch.work_bytes:
         return tuple(loops)
     used, threads = channels_and_threads(launch)
-    if launch.rule is NcclEra.V2_19:
+    if launch.era is NcclEra.V2_19:
         for channel in range(used):
             loops[channel] = np.array(list(_interleaved(launch, channel, used, threads)), np.int64)
         return tuple(loops)
-    if launch.rule is NcclEra.V2_20:
+    if launch.era is NcclEra.V2_20:
         align = aligned_to(launch.protocol, threads)
         parts = even_parts(launch.work_bytes, used, align)
     else:
@@ -221,7 +221,7 @@ def cell_parts(launch: Launch, used: int) -> Iterator[tuple[int, int, int]]:
     cell, cell_traffic, share = _cell_and_share(launch, used)
     cells = _ceil_div(launch.work_bytes, cell)
     each = min(cells, _ceil_div(share, cell_traffic))
-    first = each if launch.rule is not NcclEra.V2_22 else min(cells, share // cell_traffic)
+    first = each if launch.era is not NcclEra.V2_22 else min(cells, share // cell_traffic)
     counts = _deal(cells, cells if launch.channels == 1 else first, each, launch.channels)
     start = 0
     for channel, count in enumerate(counts):
@@ -236,15 +236,15 @@ def _cell_and_share(launch: Launch, used: int) -> tuple[int, int, int]:
     per_byte = {CollectiveKind.ALL_REDUCE: 2, CollectiveKind.BROADCAST: 1}.get(
         launch.kind, launch.ranks
     )
-    if launch.protocol is Protocol.LL and launch.rule in (NcclEra.V2_26, NcclEra.V2_29):
+    if launch.protocol is Protocol.LL and launch.era in (NcclEra.V2_26, NcclEra.V2_29):
         per_byte *= 4
     traffic = launch.work_bytes * per_byte
-    if launch.rule is NcclEra.V2_22:
+    if launch.era is NcclEra.V2_22:
         return 16, 16 * per_byte, max(512, traffic // used)
-    least = 32_768 if launch.rule is NcclEra.V2_29 else 16_384
+    least = 32_768 if launch.era is NcclEra.V2_29 else 16_384
     traffic = max(least, traffic)
     cell = round_up(_ceil_div(least, per_byte), 16)
-    if launch.rule is NcclEra.V2_29:
+    if launch.era is NcclEra.V2_29:
         return cell, cell * per_byte, round_up(traffic // used, 16)
     return cell, cell * per_byte, max(least, traffic // used)
 

@@ -134,10 +134,10 @@ def tree_chunks(launch: Launch) -> tuple[tuple[Span, ...], ...]:
     if not launch.work_bytes:
         return tuple(chunks)
     used, threads = channels_and_threads(launch)
-    if launch.rule is NcclEra.V2_19:
+    if launch.era is NcclEra.V2_19:
         chunks[:used] = _by_turns(launch, used, threads)
         return tuple(chunks)
-    if launch.rule is NcclEra.V2_20:
+    if launch.era is NcclEra.V2_20:
         size = _chunk(launch, launch.step_data_bytes, launch.work_bytes, used)
         for channel, start, part in even_parts(
             launch.work_bytes, used, aligned_to(launch.protocol, threads)
@@ -167,7 +167,7 @@ def _chunk(launch: Launch, size: int, total: int, used: int) -> int:
             (-(-enough * tenths // (10 * gpus)), least)
             for enough, least in ((64, 131_072), (16, 32_768))
         ]
-    elif launch.protocol is Protocol.SIMPLE and launch.rule is NcclEra.V2_19:
+    elif launch.protocol is Protocol.SIMPLE and launch.era is NcclEra.V2_19:
         height = gpus - 1 + depth - 1
         rules = [(8 * height, 131_072), (4 * height, 65_536), (height, 32_768)]
     for enough, least in rules:

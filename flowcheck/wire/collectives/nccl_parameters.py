@@ -55,7 +55,7 @@ def era_of(version: str) -> NcclEra:
     eras = ((20, NcclEra.V2_19), (22, NcclEra.V2_20), (23, NcclEra.V2_22), (26, NcclEra.V2_23))
     minor = int(parts[1])
     later = NcclEra.V2_26 if minor < 29 else NcclEra.V2_29
-    return next((rule for before, rule in eras if minor < before), later)
+    return next((era for before, era in eras if minor < before), later)
 
 
 def has_linear_ll128(version: str) -> bool:

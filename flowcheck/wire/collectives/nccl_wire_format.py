@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Literal
 
 import numpy as np
@@ -68,7 +68,7 @@ class _Entry:
     """Its fields: a address, s size, k rkey, n receives, t tag, i index, r ready."""
     fifo_stride_bytes: int
     """Distance of consecutive entries in the sender's FIFO: 8 entries a slot since 2.12."""
-    rules: tuple[NcclEra, ...]
+    eras: tuple[NcclEra, ...]
 
 
 _ENTRIES = {
@@ -91,25 +91,59 @@ _ENTRIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClearToSend:
+    """What a receiver grants: the first entry of a clear-to-send message."""
+
+    address: int
+    capacity_bytes: int
+    rkeys: tuple[int, ...]
+    """One per device of a fused NIC; 0 where there is none."""
+    tag: int
+    """Rank of the sender of the data; 0 in the oldest layout, which has none."""
+    index: int
+    """Number of the data message it allows, from 0."""
+    receives: int
+    """More than 1 only for grouped receives, whose payload has that many entries."""
+    layout: CtsLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClearToSends:
-    """What receivers grant on one connection: the first entry of each clear-to-send message."""
+    """Those of one connection as columns, [message] each."""
 
     layout: CtsLayout
     addresses: NDArray[np.uint64]
     capacities_bytes: NDArray[np.int64]
     rkeys: NDArray[np.int64]
-    """Of the first device of a fused NIC."""
+    """[message, device]"""
     tags: NDArray[np.int64]
-    """Rank of the sender of the data; 0 in the oldest layout, which has none."""
     indices: NDArray[np.int64]
-    """Number of the data message it allows, from 0."""
     receives: NDArray[np.int64]
-    """More than 1 only for grouped receives, whose payload has that many entries."""
+
+    def distinct(self) -> list[ClearToSend]:
+        """The first one of each place and size that they grant."""
+        first: dict[object, int] = {}
+        keys = zip(*self.rkeys.T.tolist(), strict=True)
+        rows = zip(self.addresses.tolist(), self.capacities_bytes.tolist(), keys, strict=True)
+        for i, row in enumerate(rows):
+            first.setdefault(row, i)
+        return [
+            ClearToSend(
+                address=int(self.addresses[i]),
+                capacity_bytes=int(self.capacities_bytes[i]),
+                rkeys=tuple(self.rkeys[i].tolist()),
+                tag=int(self.tags[i]),
+                index=int(self.indices[i]),
+                receives=int(self.receives[i]),
+                layout=self.layout,
+            )
+            for i in first.values()
+        ]
 
 
 def eras_of(layout: CtsLayout) -> tuple[NcclEra, ...]:
     """The partition eras that a release writing `layout` can be of."""
-    return _ENTRIES[layout].rules
+    return _ENTRIES[layout].eras
 
 
 def recognise_cts(
@@ -193,6 +227,7 @@ def _decoded(payloads: Sequence[NDArray[np.uint8]], layout: CtsLayout) -> ClearT
         payloads = [payload[:size] for payload in payloads]
     rows = np.frombuffer(np.concatenate(payloads), _dtype_of(layout))
     oldest = layout is CtsLayout.V2_10
+    keys = [f"k{n}" for n in range(entry.order.count("k"))]
     receives = rows["n"].astype(np.int64) if "n" in entry.order else np.ones(len(rows), np.int64)
     tags = np.zeros(len(rows), np.int64) if oldest else rows["t"].astype(np.int64)
     least = 0 if oldest else 1
@@ -200,7 +235,7 @@ def _decoded(payloads: Sequence[NDArray[np.uint8]], layout: CtsLayout) -> ClearT
         (rows["a"] > 0)
         & (rows["s"] >= 0)
         & (rows["s"] <= _MOST_CAPACITY)
-        & (rows["k"] > 0)
+        & (rows[keys[0]] > 0)
         & (tags < _MOST_RANKS)
         & (rows["i"] >= least)
         & (rows["i"] <= _MOST_INDEX)
@@ -216,7 +251,7 @@ def _decoded(payloads: Sequence[NDArray[np.uint8]], layout: CtsLayout) -> ClearT
         layout=layout,
         addresses=rows["a"].astype(np.uint64),
         capacities_bytes=rows["s"].astype(np.int64),
-        rkeys=rows["k"].astype(np.int64),
+        rkeys=np.stack([rows[name].astype(np.int64) for name in keys], axis=1),
         tags=tags,
         indices=rows["i"].astype(np.int64) - least,
         receives=receives,
@@ -225,18 +260,20 @@ def _decoded(payloads: Sequence[NDArray[np.uint8]], layout: CtsLayout) -> ClearT
 
 @cache
 def _dtype_of(layout: CtsLayout) -> np.dtype[np.void]:
-    """The fields of an entry by their letters; of several of one letter the first one."""
+    """The fields of an entry by their letters, k0, k1, ... of several keys."""
     entry = _ENTRIES[layout]
     types = {"Q": "<u8", "I": "<u4", "i": "<i4"}
     codes = re.findall(r"(\d*)([QIix])", entry.form.format)
     places: dict[str, tuple[str, int]] = {}
-    letters, at = iter(entry.order), 0
-    for count, code in codes:
+    numbers = count()
+    letters = (f"k{next(numbers)}" if letter == "k" else letter for letter in entry.order)
+    at = 0
+    for times, code in codes:
         if code == "x":
-            at += int(count or 1)
+            at += int(times or 1)
             continue
-        for _ in range(int(count or 1)):
-            places.setdefault(next(letters), (types[code], at))
+        for _ in range(int(times or 1)):
+            places[next(letters)] = types[code], at
             at += struct.calcsize("<" + code)
     return np.dtype(
         {

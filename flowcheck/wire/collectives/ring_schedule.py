@@ -52,7 +52,7 @@ class RingSetting(TypedDict):
     channels: int
     """Of the communicator; a collective may use fewer."""
     protocol: Protocol
-    rule: NcclEra
+    era: NcclEra
     tuning: NotRequired[Tuning]
     gpus: NotRequired[int]
     thread_rule: NotRequired[ThreadRule]

@@ -48,8 +48,8 @@ class CollectiveSetting:
     root: int = 0
     tuning: Tuning = DEFAULT_TUNING
 
-    def schedule(self, work_bytes: int, rule: NcclEra, sender: WriterRanks) -> Schedule:
-        """What an edge carries if the collective moves `work_bytes` by `rule`."""
+    def schedule(self, work_bytes: int, era: NcclEra, sender: WriterRanks) -> Schedule:
+        """What an edge carries if the collective moves `work_bytes` in `era`."""
         return collective(
             self.kind,
             work_bytes,
@@ -60,7 +60,7 @@ class CollectiveSetting:
             ranks=self.ranks,
             channels=self.channels,
             protocol=self.protocol,
-            rule=rule,
+            era=era,
             tuning=self.tuning,
         )
 
@@ -92,7 +92,7 @@ def totals_fitting(
     edges: Sequence[EdgeSizes],
     setting: CollectiveSetting,
     *,
-    rules: Sequence[NcclEra] = tuple(NcclEra),
+    eras: Sequence[NcclEra] = tuple(NcclEra),
     totals: Sequence[int] | None = None,
 ) -> tuple[SizeFit, ...]:
     """Every (total, placement) that reproduces the sizes of all edges exactly, smallest total
@@ -105,7 +105,7 @@ def totals_fitting(
         raise ValueError(f"{len(tried)} totals are possible: too many sizes are unknown")
     found: list[SizeFit] = []
     for total in tried:
-        for schedules, alike in _placements(edges, setting, total, rules):
+        for schedules, alike in _placements(edges, setting, total, eras):
             choices = [_choices(e, s) for e, s in zip(edges, schedules, strict=True)]
             if all(choices):
                 found.append(
@@ -156,18 +156,18 @@ def _bijections(flows: Sequence[Sequence[int]], taken: frozenset[int]) -> Iterat
 
 
 def _placements(
-    edges: Sequence[EdgeSizes], setting: CollectiveSetting, total: int, rules: Sequence[NcclEra]
+    edges: Sequence[EdgeSizes], setting: CollectiveSetting, total: int, eras: Sequence[NcclEra]
 ) -> list[tuple[tuple[Schedule, ...], tuple[NcclEra, ...]]]:
-    """Distinct placements of `total` and the rules that give each."""
+    """Distinct placements of `total` and the eras that give each."""
     alike: dict[object, tuple[tuple[Schedule, ...], list[NcclEra]]] = {}
-    for rule in rules:
-        schedules = tuple(setting.schedule(total, rule, edge.sender) for edge in edges)
+    for era in eras:
+        schedules = tuple(setting.schedule(total, era, edge.sender) for edge in edges)
         places = tuple(
             tuple((s.data_bytes, s.start_byte if s.data_bytes else 0) for s in sends)
             for schedule in schedules
             for sends in schedule
         )
-        alike.setdefault(places, (schedules, []))[1].append(rule)
+        alike.setdefault(places, (schedules, []))[1].append(era)
     return [(schedules, tuple(found)) for schedules, found in alike.values()]
 
 
@@ -206,7 +206,7 @@ def _assign(
 
 
 def _launch(setting: CollectiveSetting) -> Launch:
-    """Only for the size of a full chunk, which hardly depends on the rule."""
+    """Only for the size of a full chunk, which hardly depends on the era."""
     return Launch(
         kind=setting.kind,
         work_bytes=0,
@@ -214,7 +214,7 @@ def _launch(setting: CollectiveSetting) -> Launch:
         ranks=setting.ranks,
         channels=setting.channels,
         protocol=setting.protocol,
-        rule=NcclEra.V2_19,
+        era=NcclEra.V2_19,
         tuning=setting.tuning,
     )
 

@@ -92,8 +92,8 @@ def shapes_ends(message: NDArray[np.uint8], parameters: int, slack_bytes: int) -
         if (found := parse_shapes(values[:stop].tolist(), parameters, most=1))
     }
     # Parameters left out at the end would be scalars beside those that there are.
-    fewest = min((cut.scalars for cut in fits.values()), default=0)
-    likely = [end for end, cut in fits.items() if cut.scalars == fewest]
+    fewest = min((shapes.scalars for shapes in fits.values()), default=0)
+    likely = [end for end, shapes in fits.items() if shapes.scalars == fewest]
     return tuple(likely) if len(likely) == 1 else ()
 
 

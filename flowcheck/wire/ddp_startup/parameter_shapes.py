@@ -109,9 +109,9 @@ def _parsed(
         found: list[ParsedShapes] = []
         ahead = _ahead(blocks, spans, parameters - scalars)
         due = None if elements is None else elements - scalars
-        for cut in _cuts(numbers, blocks, ahead, parameters - scalars, due, most_cost):
-            for spread in _with_scalars(cut.shapes, scalars):
-                found.append(ParsedShapes(spread, cut.cost))
+        for parsed in _parses(numbers, blocks, ahead, parameters - scalars, due, most_cost):
+            for spread in _with_scalars(parsed.shapes, scalars):
+                found.append(ParsedShapes(spread, parsed.cost))
                 if len(found) == most:
                     return tuple(found)
         if found:
@@ -174,7 +174,7 @@ def _packed(sizes: Sequence[int], inner_first: Sequence[int]) -> list[int]:
     return strides
 
 
-def _cuts(
+def _parses(
     values: Sequence[int],
     blocks: _Blocks,
     ahead: Sequence[dict[int, _Rest]],

@@ -24,6 +24,7 @@ from flowcheck.wire.learn.cuts.cut import Purse
 from flowcheck.wire.learn.flows.roles import Sorted, sort_flows
 from flowcheck.wire.learn.flows.streams import Stream
 from flowcheck.wire.learn.jobs import tree
+from flowcheck.wire.learn.jobs.awaited import awaited
 from flowcheck.wire.learn.jobs.job import NOT_YET
 from flowcheck.wire.learn.jobs.parts import (
     Asked,
@@ -221,6 +222,7 @@ def _read(
         others=others(communicators, p2p_streams, query.before),
         gathered=None if sharded is None else sharded.base,
         parts=parts,
+        awaited=None if query.ended or first.job is not None else awaited(communicators),
     )
     return reading, lines.makes_sense(communicators)
 

@@ -206,6 +206,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """Before so many messages of each of these flows have begun another reading tells no more."""
+
+    flows: tuple[tuple[FlowKey, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """Everything the stream told so far."""
 
@@ -223,3 +230,5 @@ class Reading:
     """Of a job of sharded training: the parameters it is followed from, unit by unit."""
     parts: tuple[Part, ...] = ()
     """Every data-parallel job, in the order in which they began; `job` is one of them."""
+    awaited: Awaited | None = None
+    """What a job that is not told yet waits for; None: nothing foretells it."""

@@ -176,7 +176,7 @@ def _schedule(job: LearnedJob, edge: Edge, op: CollectiveOp) -> Schedule:
         gpus=communicator.gpus,
         channels=communicator.channels,
         protocol=op.protocol,
-        rule=job.rule,
+        era=job.era,
         tuning=communicator.tuning,
     )
 

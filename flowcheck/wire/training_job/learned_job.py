@@ -229,7 +229,7 @@ class LearnedJob(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     """Everything the extractor needs to know about a training job, and the updater
     (training_spec.py: of that what has nothing to do with connections)."""
 
-    rule: NcclEra
+    era: NcclEra = msgspec.field(name="rule")
     kind: FollowedData = FollowedData.GRADIENTS
     communicators: tuple[Communicator, ...]
     edges: tuple[Edge, ...]

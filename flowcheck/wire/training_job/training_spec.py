@@ -37,6 +37,7 @@ class TrainingSpec(HasGradientSizes, msgspec.Struct, frozen=True, kw_only=True):
     unchanged_buffers: tuple[int, ...] = msgspec.field(default=(), name="still")
     buffer_broadcasts: tuple[BufferBroadcast, ...] = msgspec.field(default=(), name="held")
     awaits_base: bool = msgspec.field(default=False, name="joined")
+    evidence: tuple[Finding, ...] = ()
     assumed: tuple[Finding, ...] = ()
     format: int = SPEC_FORMAT
 
@@ -57,6 +58,7 @@ def spec_of(job: LearnedJob) -> TrainingSpec:
         unchanged_buffers=job.unchanged_buffers,
         buffer_broadcasts=job.buffer_broadcasts,
         awaits_base=job.awaits_base,
+        evidence=job.evidence,
         assumed=job.assumed,
     )
 

@@ -37,7 +37,7 @@ class ExtraCollectives:
         places = [MirroredLane(job.edges[edge], edge, channel) for edge, channel in lanes]
         self._searches: list[UnplannedSearch] = []
         for spec in followed_algorithms() if guess else ():
-            search = spec.unplanned(own, job.rule, places) if spec.unplanned is not None else None
+            search = spec.unplanned(own, job.era, places) if spec.unplanned is not None else None
             if search is not None:
                 self._searches.append(search)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from support.netib import noise
+from support.netib import noise, packets
 from support.netib.fabric import Emitted, Fabric
 from support.netib.options import Options, Truth
 from support.netib.trainer import Trainer
@@ -101,6 +101,8 @@ def impaired(
     writes = [at for at, each in enumerate(seen) if len(each.frame) > 160]
     lost = {int(at) for at in rng.choice(writes, min(options.lose, len(writes)), replace=False)}
     truth.dropped += [(name, at) for at in sorted(lost)]
+    grants = [at for at, each in enumerate(seen) if packets.opcode_of(each.frame) == packets.GRANT]
+    lost |= {grants[number] for number in options.grants_lost}
     twice = {int(at) for at in rng.integers(0, len(seen), options.duplicates)}
     kept = []
     for at, each in enumerate(seen):

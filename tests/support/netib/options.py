@@ -107,6 +107,8 @@ class Options:
     start_inside: bool = False
     """The capture begins amid a message of `start_step`'s first bucket."""
     lose: int = 0
+    grants_lost: tuple[int, ...] = ()
+    """Clear-to-send messages that each mirror point lost, counted from 0 in the order of sight."""
     duplicates: int = 0
     retransmits: int = 0
     manners: Manners = field(default_factory=Manners)

@@ -10,6 +10,9 @@ ROCE_PORT = 4791
 WRITE_FIRST, WRITE_MIDDLE, WRITE_LAST, WRITE_LAST_IMM = 0x06, 0x07, 0x08, 0x09
 WRITE_ONLY, WRITE_ONLY_IMM, ACKNOWLEDGE, CNP = 0x0A, 0x0B, 0x11, 0x81
 
+GRANT = WRITE_ONLY
+"""Of clear-to-send messages, and of no data but that of `Options.adaptive`."""
+
 
 @dataclass(frozen=True)
 class Port:
@@ -74,6 +77,12 @@ def roce(
     covered = b"\xff" * 8 + masked + udp[:6] + b"\xff\xff" + bth[:4] + b"\xff" + bth[5:] + rest
     icrc = struct.pack("<I", zlib.crc32(covered))
     return dst.mac + src.mac + ethertype + ip + udp + bth + rest + icrc
+
+
+def opcode_of(frame: bytes) -> int | None:
+    """Of a RoCE frame as `roce` makes it; None: it is none."""
+    ip_bytes = {b"\x08\x00": 20, b"\x86\xdd": 40}.get(frame[12:14])
+    return None if ip_bytes is None else frame[14 + ip_bytes + 8]
 
 
 def reth(va: int, rkey: int, length: int) -> bytes:

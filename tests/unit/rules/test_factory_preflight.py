@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.errors import ConfigError
-from flowcheck.ops.lifecycle.chain_runner import job_to_run
+from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight import factory_preflight
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer

@@ -15,6 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.filled_parts import AVERAGES, LOSS_SCALE, MASTERS
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, optimizer_numbering
@@ -183,7 +184,7 @@ def test_an_earlier_file_filled_with_a_later_step_is_the_trainers_own(
     settings = ParamGroupSettings(config, layout)
     template = template_of(first, layout, config)
     filled = template_fill.fill_template(template, taken, settings.rate, settings)
-    assert {"the loss scale", "masters", "moving averages"} <= set(filled.replaced)
+    assert {LOSS_SCALE(), MASTERS(), AVERAGES()} <= set(filled.replaced)
     assert not {"scaler", "ema", "averages"} & set(filled.unchanged)
     same_tree(template.tree, trainer.file())
 

@@ -191,7 +191,7 @@ def test_settings_of_an_earlier_step_are_those_it_had() -> None:
         ("StepLR", {"step_size": "a"}, "arguments.step_size = 'a': torch's StepLR takes a number"),
         ("StepLR", {"step_size": 1 << 40, "gamma": "a"}, "takes a number as gamma"),
         ("CosineAnnealingLR", {"T_max": 0}, "schedule_arguments = {'T_max': 0}: Cosine"),
-        ("ExponentialLR", {"gamma": 1e300}, "cannot take step 2 with these"),
+        ("ExponentialLR", {"gamma": 1e300}, "cannot apply step 2 with these"),
         ("CyclicLR", {"base_lr": 0.1, "max_lr": 1.0, "step_size_up": 0}, "torch refuses"),
     ],
 )

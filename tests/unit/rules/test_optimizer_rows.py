@@ -16,7 +16,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import flowcheck
-from flowcheck.config import OptimizerConfig, OptimizerPartConfig
+from flowcheck.config import (
+    CLASS_ARGUMENTS,
+    GroupConfig,
+    OptimizerConfig,
+    OptimizerPartConfig,
+)
 from flowcheck.optimizer_rules.c_kernel_rules import C_KERNELS
 from flowcheck.optimizer_rules.optimizer_rule import CKernel, OptimizerRule, StatePresence
 from flowcheck.optimizer_rules.torch_optimizers import (
@@ -126,6 +131,19 @@ def test_each_row_is_of_a_class_of_torch_by_its_own_name() -> None:
 
 class SGD(torch.optim.SGD):
     """A script's own, which may do anything."""
+
+
+def test_keys_of_a_class_are_arguments_of_torchs_and_the_same_in_each_group() -> None:
+    known = {
+        name
+        for torch_class in torch_optimizer_classes().values()
+        for name in inspect.signature(torch_class.__init__).parameters
+    }
+    assert {"lr" if key == "learning_rate" else key for key in CLASS_ARGUMENTS} <= known
+    whole, group = OptimizerConfig.__annotations__, GroupConfig.__annotations__
+    assert {key: whole[key] for key in CLASS_ARGUMENTS} == {
+        key: group[key] for key in group if key not in ("parameters", "arguments")
+    }
 
 
 @pytest.mark.parametrize(
@@ -360,3 +378,11 @@ def test_a_job_file_of_a_listed_optimizer_is_checked_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_the_table_of_the_page_has_every_class_of_torch_once() -> None:
+    page = Path(flowcheck.__file__).parent / "optimizer_rules" / "README.md"
+    firsts = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| ")]
+    named = [name for cell in firsts for name in re.findall(r"`([A-Z]\w+)`", cell)]
+    there = [name for name, one in vars(torch.optim).items() if inspect.isclass(one)]
+    assert sorted(named) == sorted(set(there) - {"Optimizer"})

@@ -20,7 +20,7 @@ from flowcheck.errors import StateError
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.vault.audit.param_group_check import check_settings
-from flowcheck.vault.trainer_checkpoint.checkpoint_template import load_template
+from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 
 BEFORE, STEPS = 3, 7
 ADAMW = OptimizerConfig(name="adamw", learning_rate=0.01)

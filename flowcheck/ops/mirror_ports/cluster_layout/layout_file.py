@@ -147,7 +147,7 @@ MOST_CHANNELS = 64
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 """Of RoCE, bytes (InfiniBand specification vol. 1, 9.4.3.1)."""
 SIZES = ("tp", "cp", "dp", "pp")
-SEVERAL_ALGORITHMS = {"both": (Algorithm.RING, Algorithm.TREE)}
+SEVERAL_ALGORITHMS = {"both": tuple(spec.name for spec in followed_algorithms())}
 """Words of the `algorithm` key for several that NCCL's tuner uses by turns."""
 
 
@@ -249,7 +249,7 @@ class ClusterLayout(ConfigSection, frozen=True):
         if self.pmtu not in PATH_MTUS:
             raise ConfigError("pmtu", self.pmtu, ONE_OF(PATH_MTUS))
         try:
-            _ = self.rule
+            _ = self.era
         except ValueError as error:
             raise ConfigError("nccl", self.nccl, NCCL_RELEASE()) from error
 
@@ -278,7 +278,7 @@ class ClusterLayout(ConfigSection, frozen=True):
         return self.ranks // (self.tp * self.cp * self.pp)
 
     @property
-    def rule(self) -> NcclEra:
+    def era(self) -> NcclEra:
         """Of the stated NCCL release, else of the newest."""
         return NcclEra.V2_29 if self.nccl is None else era_of(self.nccl)
 

@@ -238,9 +238,8 @@ def _too_much(
     rings = ", ".join(want.name for want in wants[:4]) + (", ..." if len(wants) > 4 else "")
     ends = {pair.switch for tap in taps for pair in tap.pairs}
     if found is None:
-        limit = f"{SEARCH_LIMIT_S:g}"
-        why = SEARCH_ENDED(steps=most_steps, seconds=limit, switches=sorted(ends))
-        return ConfigError("ring", rings, why)
+        ended = SEARCH_ENDED(steps=most_steps, seconds=SEARCH_LIMIT_S, switches=sorted(ends))
+        return ConfigError("ring", rings, ended)
     switches = list(dict.fromkeys(pair.switch for pair, _ in found.placed))
     load = load_of(found.placed)
     needed = sum(pair.gbps for pair, _ in found.placed)
@@ -253,7 +252,7 @@ def _too_much(
         *(refusal for refusal in refusals if refusal is not None),
     ]
     if needed <= room:
-        told.append(NO_SHARING_FOUND(f"{SEARCH_LIMIT_S:g}"))
+        told.append(NO_SHARING_FOUND(SEARCH_LIMIT_S))
     return ConfigError("monitor", rings, MONITORS_TOO_SMALL(told))
 
 

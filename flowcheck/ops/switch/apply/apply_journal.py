@@ -91,7 +91,7 @@ def _lock(descriptor: int, folder: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                raise StateError(LOCKED(folder=folder, limit_s=f"{LOCK_S:g}")) from None
+                raise StateError(LOCKED(folder=folder, limit_s=LOCK_S)) from None
             Event().wait(LOOK_S)
         else:
             return

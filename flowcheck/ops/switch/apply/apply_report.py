@@ -28,7 +28,7 @@ def warned(note: Finding) -> None:
 def difference(steps: list[CommandStep]) -> None:
     """What will be done, and the very commands, on stdout."""
     for step in steps:
-        print(printable(step.what))
+        print(printable(str(step.what)))
         print(printable(f"    {step}"))
     sys.stdout.flush()
 
@@ -42,14 +42,24 @@ def ended(result: ApplyResult) -> None:
         print("These commands restore what was there before:", file=out)
         for command in result.left:
             print(printable(f"    {command}"), file=out)
+    if result.advice is not None:
+        print(f"What to do: {result.advice}", file=out)
 
 
 def as_json(result: ApplyResult, notes: list[Finding]) -> dict[str, Any]:
     """The same for programs."""
     return {
         "outcome": result.outcome.value,
-        "steps": [{"what": step.what, "command": list(step.command)} for step in result.steps],
+        "steps": [
+            {
+                "what": str(step.what),
+                "finding": msgspec.to_builtins(step.what),
+                "command": list(step.command),
+            }
+            for step in result.steps
+        ],
         "why": msgspec.to_builtins(result.why),
         "left": result.left,
+        "advice": msgspec.to_builtins(result.advice),
         "notes": msgspec.to_builtins(notes),
     }

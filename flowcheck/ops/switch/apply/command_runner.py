@@ -85,7 +85,7 @@ def run(command: Sequence[str], *, limit_s: float = LIMIT_S) -> str:
         said = errors.read().decode(errors="replace").strip()
     if late and process.returncode:
         what = PROGRAM_KILLED(
-            program=command[0], limit_s=f"{limit_s:g}", said=said or "it printed nothing"
+            program=command[0], limit_s=limit_s, said=said or "it printed nothing"
         )
         raise OutcomeUnknownError(what)
     if len(out) > MOST_BYTES:

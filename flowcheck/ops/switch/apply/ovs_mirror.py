@@ -43,6 +43,13 @@ from flowcheck.findings.catalog.switch_changes import (
     OVS_SILENT,
     TRAFFIC_UNCHECKED,
 )
+from flowcheck.findings.catalog.switch_steps import (
+    ADD_MIRROR,
+    CHANGE_MIRROR,
+    OVS_EMPTY_MIRROR,
+    OVS_MIRROR,
+    REMOVE_MIRROR,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import ovs_state
 from flowcheck.ops.switch.apply.command_runner import ProgramTimeoutError, run
@@ -155,7 +162,7 @@ class OpenVSwitch:
             if slow or any(one.counted for one in self.mine(state)):
                 return
             if time.monotonic() > end:
-                raise StateError(OVS_NOT_COPYING(f"{COUNTED_S:g}"))
+                raise StateError(OVS_NOT_COPYING(COUNTED_S))
             Event().wait(LOOK_S)
             state = self.observe()
 
@@ -206,14 +213,16 @@ class OpenVSwitch:
             if ports:
                 words.append(f"{column}={','.join(sorted(local[uuid] for uuid in ports))}")
         return CommandStep(
-            what=f"+ {self._unreadable(state, goal)}",
+            what=ADD_MIRROR(self._described(state, goal)),
             command=self._command(*words, "--", "add", "bridge", goal.bridge, "mirrors", "@x"),
         )
 
     def _other(self, state: OvsState, one: OvsMirror, goal: OvsGoal) -> CommandStep:
         now = OvsGoal(bridge=goal.bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
-            what=f"~ {self._unreadable(state, now)} becomes {self._unreadable(state, goal)}",
+            what=CHANGE_MIRROR(
+                before=self._described(state, now), after=self._described(state, goal)
+            ),
             command=self._command(
                 *("set", "mirror", one.uuid, f"output_port={goal.output}"),
                 f"select_src_port=[{','.join(sorted(goal.rx))}]",
@@ -225,17 +234,18 @@ class OpenVSwitch:
     def _less(self, state: OvsState, one: OvsMirror, bridge: str) -> CommandStep:
         now = OvsGoal(bridge=bridge, output=one.output or "", rx=one.rx, tx=one.tx)
         return CommandStep(
-            what=f"- {self._unreadable(state, now)}",
+            what=REMOVE_MIRROR(self._described(state, now)),
             command=self._command("remove", "bridge", bridge, "mirrors", one.uuid),
         )
 
-    def _unreadable(self, state: OvsState, goal: OvsGoal) -> str:
+    def _described(self, state: OvsState, goal: OvsGoal) -> Finding:
         def names(ports: frozenset[str], word: str) -> list[str]:
             return sorted(f"{_called(state, one)}:{word}" for one in ports)
 
         sources = [*names(goal.rx, "rx"), *names(goal.tx, "tx")]
         to = _called(state, goal.output) if goal.output else "no port"
-        return f"mirror {self._name} on {goal.bridge}: {', '.join(sources) or 'nothing'} -> {to}"
+        where = {"mirror": self._name, "bridge": goal.bridge, "monitor": to}
+        return OVS_MIRROR(**where, sources=sources) if sources else OVS_EMPTY_MIRROR(**where)
 
 
 def _called(state: OvsState, uuid: str) -> str:

@@ -16,10 +16,11 @@ from flowcheck.findings.catalog.switch_changes import (
     INTERRUPTED,
     NOT_RESTORED,
     NOTHING_CHANGED,
+    REMOVE_AGAIN,
     STILL_TO_DO,
     UNDO_FAILED,
 )
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Finding, text_of
 
 State = TypeVar("State")
 Goal = TypeVar("Goal")
@@ -28,7 +29,7 @@ Goal = TypeVar("Goal")
 class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
     """One command, and what it does."""
 
-    what: str
+    what: Finding
     command: tuple[str, ...]
     still: Callable[[], bool] | None = None
     """Looks again at what the command is about: False where there is nothing left to do.
@@ -86,6 +87,8 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was undone; None: it was not."""
     left: list[str] = []
     """Commands that would bring back what was before, where undoing failed too."""
+    advice: Finding | None = None
+    """What to do in their place, where the switch does not say what it has."""
 
 
 def reconcile(
@@ -112,8 +115,7 @@ def reconcile(
         _run(target, steps, back=False)
         after = target.observe()
         if missing := target.steps(after, goal):
-            what = "; ".join(step.what for step in missing)
-            raise StateError(STILL_TO_DO(what))
+            raise StateError(STILL_TO_DO([step.what for step in missing]))
         target.confirm(goal)
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
         why = _reason(error)
@@ -137,7 +139,7 @@ def _reason(error: BaseException) -> Finding:
         return INTERRUPTED()
     if isinstance(error, FlowCheckError):
         return error.finding
-    return ERROR_TEXT(kind="os", text=str(error))
+    return ERROR_TEXT(kind="os", text=text_of(error))
 
 
 def _undone(
@@ -153,12 +155,13 @@ def _undone(
         if back := target.steps(state, target.possible(state, was)):
             raise StateError(NOT_RESTORED())
     except (FlowCheckError, OSError, KeyboardInterrupt) as error:
-        left = [] if back is steps else [str(step) for step in back]
+        unseen = back is steps
         return ApplyResult(
             outcome=ApplyOutcome.LEFT,
             steps=steps,
             why=UNDO_FAILED(why=why, undo=_reason(error)),
-            left=left or ["flowcheck switch remove, with the same options, when it answers again"],
+            left=[] if unseen else [str(step) for step in back],
+            advice=REMOVE_AGAIN() if unseen or not back else None,
         )
     target.settle(state)
     return ApplyResult(outcome=ApplyOutcome.UNDONE, steps=steps, why=why)

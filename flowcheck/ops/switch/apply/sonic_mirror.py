@@ -28,6 +28,7 @@ from flowcheck.findings.catalog.switch_changes import (
     SONIC_SESSION_TAKEN,
     SONIC_UNHEARD,
 )
+from flowcheck.findings.catalog.switch_steps import ADD_SESSION, REMOVE_SESSION
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch.apply import sonic_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
@@ -106,7 +107,7 @@ class SonicSwitch:
             if time.monotonic() > end:
                 raise StateError(
                     SONIC_NOT_ACTIVE(
-                        host=self._shell.host, status=status or "unknown", limit_s=f"{ACTIVE_S:g}"
+                        host=self._shell.host, status=status or "unknown", limit_s=ACTIVE_S
                     )
                 )
             Event().wait(LOOK_S)
@@ -141,7 +142,9 @@ class SonicSwitch:
             return True
 
         return CommandStep(
-            what=f"+ session {self._name} on {self._shell.host}: {ports} {way} -> {to}",
+            what=ADD_SESSION(
+                session=self._name, host=self._shell.host, ports=ports, direction=way, monitor=to
+            ),
             command=self._shell.command((*CONFIG, *words)),
             still=still_free,
         )
@@ -155,7 +158,7 @@ class SonicSwitch:
 
         ports = ",".join(sorted(ports_of(there)))
         return CommandStep(
-            what=f"- session {self._name} on {self._shell.host}: {ports}",
+            what=REMOVE_SESSION(session=self._name, host=self._shell.host, ports=ports),
             command=self._shell.command((*CONFIG, "remove", self._name)),
             still=still_ours,
         )

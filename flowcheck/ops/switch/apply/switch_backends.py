@@ -84,8 +84,8 @@ def apply(
         def wanted(state: Any) -> Any:
             goal = one.asked(session, state, warn)
             if not where.oversubscribe:
-                beside = one.other_sources(state, session.monitor)
-                check_monitor_speed(session, lambda port: one.gbps(state, port), beside)
+                others = one.other_sources(state, session.monitor)
+                check_monitor_speed(session, lambda port: one.gbps(state, port), others)
             return goal
 
         return reconcile(one.target, wanted, dry_run=dry_run, tell=tell)

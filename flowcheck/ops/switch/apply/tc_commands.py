@@ -8,6 +8,14 @@ from functools import partial
 
 import msgspec
 
+from flowcheck.findings.catalog.switch_steps import (
+    ADD_CLSACT,
+    ADD_FILTER,
+    REMOVE_CLSACT,
+    REMOVE_FILTER,
+    REMOVE_FILTER_TABLE,
+    REMOVE_STALE_FILTER,
+)
 from flowcheck.ops.switch.apply import tc_state
 from flowcheck.ops.switch.apply.reconciler import CommandStep
 from flowcheck.ops.switch.apply.tc_state import TcFilter
@@ -17,9 +25,6 @@ MATCHES = {
     "hardware": ("matchall", "skip_sw"),
     "u32": ("u32", "match", "u32", "0", "0"),
 }
-STOPS = "what it sends is dropped for some milliseconds"
-"""Putting clsact on a device that is up, or taking it off, gives its queues to the qdisc that drops
-everything meanwhile (net/sched/sch_api.c, qdisc_graft: dev_deactivate); what it receives passes."""
 
 
 class MirrorFilter(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -48,11 +53,14 @@ def mirror_filter_of(one: TcFilter) -> MirrorFilter:
 
 def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
     """Away with one filter, and none beside it: a pref alone would take all of that pref."""
-    to = one.copies_to[0] if one.copies_to and one.copies_to[0] != "*" else "a device now gone"
+    what = REMOVE_STALE_FILTER(device=one.device, way=one.way, pref=one.pref)
+    if one.copies_to and one.copies_to[0] != "*":
+        to = one.copies_to[0]
+        what = REMOVE_FILTER(device=one.device, way=one.way, monitor=to, pref=one.pref)
     where = ("tc", "filter", "del", "dev", one.device, one.way)
     which = ("protocol", one.protocol, "pref", str(one.pref))
     return CommandStep(
-        what=f"- {one.device} {one.way} -> {to}, pref {one.pref}",
+        what=what,
         command=(*where, *which, "handle", str(one.handle), one.kind),
         still=still,
     )
@@ -61,7 +69,7 @@ def delete_filter(one: TcFilter, still: Callable[[], bool]) -> CommandStep:
 def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep:
     """u32 keeps an emptied table where others of its kind hang on the device."""
     return CommandStep(
-        what=f"- {device} {way}: the table of pref {pref}, where it stays",
+        what=REMOVE_FILTER_TABLE(device=device, way=way, pref=pref),
         command=(
             *("tc", "filter", "del", "dev", device, way),
             *("protocol", protocol, "pref", str(pref)),
@@ -73,7 +81,9 @@ def delete_table(device: str, way: str, protocol: str, pref: int) -> CommandStep
 def add_filter(copy: MirrorFilter, pref: int, form: str, cookie: str) -> CommandStep:
     """A filter that copies, and lets those behind it see the frame too."""
     return CommandStep(
-        what=f"+ {copy}, pref {pref}, {form}",
+        what=ADD_FILTER(
+            device=copy.device, way=copy.way, monitor=copy.monitor, pref=pref, form=form
+        ),
         command=(
             *("tc", "filter", "add", "dev", copy.device, copy.way),
             *("protocol", "all", "pref", str(pref), *MATCHES[form]),
@@ -91,7 +101,7 @@ def gone_with_device(step: CommandStep) -> bool:
 def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
     """noted: has it on disk that the hook is ours, before it is there."""
     return CommandStep(
-        what=f"+ {device}: the qdisc clsact, which filters hang on; {STOPS}",
+        what=ADD_CLSACT(device),
         command=("tc", "qdisc", "add", "dev", device, "clsact"),
         still=noted,
     )
@@ -100,7 +110,7 @@ def add_clsact(device: str, noted: Callable[[], bool]) -> CommandStep:
 def delete_clsact(device: str) -> CommandStep:
     """Only where nothing of anybody is on it."""
     return CommandStep(
-        what=f"- {device}: the qdisc clsact, made by us and empty; {STOPS}",
+        what=REMOVE_CLSACT(device),
         command=("tc", "qdisc", "del", "dev", device, "clsact"),
         still=partial(_still_empty, device),
     )

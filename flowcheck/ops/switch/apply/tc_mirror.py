@@ -326,14 +326,10 @@ def _talking(monitor: NetDevice, warn: Callable[[Finding], None]) -> None:
     Event().wait(LOOK_S)
     got, sent = (now - was for now, was in zip(tc_state.frames(monitor.name), before, strict=True))
     if max(got, sent) > MOST_FRAMES:
-        right = MONITOR_IN_USE(received=got, sent=sent, seconds=f"{LOOK_S:g}")
+        right = MONITOR_IN_USE(received=got, sent=sent, seconds=LOOK_S)
         raise ConfigError("--monitor", monitor.name, right)
     if got or sent:
-        warn(
-            MONITOR_CARRIES_FRAMES(
-                device=monitor.name, received=got, sent=sent, seconds=f"{LOOK_S:g}"
-            )
-        )
+        warn(MONITOR_CARRIES_FRAMES(device=monitor.name, received=got, sent=sent, seconds=LOOK_S))
 
 
 def _session(one: TcFilter) -> str:

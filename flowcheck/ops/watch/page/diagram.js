@@ -41,7 +41,7 @@ function isStated(link) {
 
 // Else another algorithm than the ring, link.algorithm, alone passes there.
 function isOfRing(link) {
-  return !link.tree;
+  return link.algorithm === "ring";
 }
 
 // How a drawing is to be read that leaves nodes out, or has no room for discs.

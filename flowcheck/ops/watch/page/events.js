@@ -9,6 +9,21 @@ const OF_KIND = {
   fault: "failed",
 };
 
+// The word for one of what an event counts; what another release counts is called as it says.
+const ONE_OF = {
+  frames: "frame",
+  packets: "packet",
+  bytes: "byte",
+  step: "step",
+  "doubtful bytes": "doubtful byte",
+  lines: "line",
+};
+
+function thingsOf(one) {
+  const what = one.what || "";
+  return Object.hasOwn(ONE_OF, what) ? some(one.count, ONE_OF[what]) : `${count(one.count)} ${what}`;
+}
+
 function eventShape(one) {
   if (one.kind === "loss") return one.what === "step" ? "lost" : "missing";
   if (one.kind === "audit") return one.passed === false ? "failed" : "passed";
@@ -18,7 +33,7 @@ function eventShape(one) {
 function eventWords(one) {
   const said = says(one.why) || one.name || one.path || "",
     why = said ? `: ${said}` : "",
-    of = one.count ? some(one.count, (one.what || "one").replace(/s$/, "")) : "";
+    of = one.count ? thingsOf(one) : "";
   const step = one.step === undefined || one.step === null ? "" : `step ${count(one.step)}`;
   const size = one.bytes ? bytes(one.bytes) : "",
     took = one.seconds ? ` in ${milliseconds(one.seconds * 1000)}` : "";

@@ -13,6 +13,7 @@ function wordOf(view) {
       kind: known ? word : "nobody",
       word: known ? WORDS[word] : shown(word, 24),
       reason: says(reason),
+      remedy: (reason && reason.remedy) || "",
     };
   }
   if (view.state === null) {
@@ -35,7 +36,7 @@ function wordOf(view) {
 }
 
 function hero(view) {
-  const { kind, word, reason } = wordOf(view);
+  const { kind, word, reason, remedy } = wordOf(view);
   const problems = view.state ? view.state.problems : [];
   return h(
     "header",
@@ -46,6 +47,7 @@ function hero(view) {
       { class: "verdict" },
       h("h1", { id: "word" }, word),
       h("p", { class: "reason", id: "reason" }, foreign(reason, 600)),
+      remedy && h("p", { class: "reason", id: "remedy" }, foreign(remedy, 600)),
     ),
     h("div", { class: "about" }, about(view)),
     h(

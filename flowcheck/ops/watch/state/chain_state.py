@@ -140,7 +140,7 @@ class DiagramLink(StateStruct, frozen=True, kw_only=True):
     """Switch ports that are stated to copy it as they receive it from the sender."""
     tx: tuple[str, ...]
     """And those that copy it as they send it to the receiver."""
-    beside_ring: bool = msgspec.field(name="tree")
+    off_ring: bool = msgspec.field(name="tree")
     """It is no link of the ring: only other algorithms' traffic passes there. The JSON key is older
     than `algorithm`."""
     algorithm: Algorithm = Algorithm.RING
@@ -372,7 +372,9 @@ class ChainState(StateStruct, frozen=True, kw_only=True):
     ended: ChainEnd | None
     """Why it ended; None: it runs, or no record says so yet."""
     watched: str | None
-    """The address of its own watch server; None: it has none."""
+    """The address of its own watch server; None: it has none, or none that is known here."""
+    watch_port_in_log: bool = False
+    """It has one, at a port that the kernel chose: its log names it."""
     stages: tuple[StageState, ...]
     rings: tuple[RingState, ...]
     """For a chain that has ended, as they were at the end."""

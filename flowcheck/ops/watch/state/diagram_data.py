@@ -68,6 +68,6 @@ def _link(link: Mirrored, mirrors: Sequence[MirrorConfig]) -> DiagramLink:
         protocols=tuple(dict.fromkeys(name for one in each for name in one.protocols)),
         rx=ports("rx", link.sources),
         tx=ports("tx", link.destinations),
-        beside_ring=link.algorithm is not Algorithm.RING,
+        off_ring=link.algorithm is not Algorithm.RING,
         algorithm=link.algorithm,
     )

@@ -25,24 +25,25 @@ from flowcheck.ops.watch.state.chain_state import JobState as State
 from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.ops.watch.state.jsonl_tail import JsonLinesTail
 from flowcheck.ops.watch.state.step_history import StepHistory
-from flowcheck.plane.shared_memory.gradient_double_buffer import GENERATIONS, GradientShard
-from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState as Generation
 from flowcheck.stages.job_learning.job_file_match import addresses_of
 from flowcheck.stages.job_learning.learning_status import unlearned_reasons
 from flowcheck.stages.job_state.anchor_log import anchor_lines
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.job_state.job_incarnation import Incarnation, incarnation_of
+from flowcheck.stages.job_state.training_facts import known_training, training_file
+from flowcheck.stages.replica_update.gradient_sources.source_registry import source_progress
 from flowcheck.stages.run_directory.bounded_log_files import is_complete_line, last_complete_line
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
+from flowcheck.wire.training_job.learned_job import LearnedJob
+from flowcheck.wire.training_job.training_spec import TrainingFacts
 
 
 @dataclass(frozen=True)
 class Learned:
-    """Facts of a learned job, read once for each version of its file."""
+    """Facts of a known training job, read once for each version of its file."""
 
     stamp: tuple[int, int]
-    job: LearnedJob
+    job: TrainingFacts
     diagram: tuple[RingDiagram, ...]
     addresses: tuple[str, ...]
 
@@ -72,10 +73,10 @@ class JobReader:
         memory raises."""
         self.history.update()
         run, learned, life = self.run, self._known(config), incarnation_of(self.run)
-        line, shard = self._last_line(), _shard(run, backwards_per_step)
+        line, source = self._last_line(), _source(run, backwards_per_step)
         step = line.step if line is not None else None
         logged, awaits = _logged(run, config, life, learned), life.step is None
-        timeline, lag = self.history.timeline, shard["whole"]
+        timeline, lag = self.history.timeline, source.waiting_steps
         if logged is not None:
             timeline = tuple(_waiting(one) for one in timeline)
             lag = max(lag, -(-logged[1] // backwards_per_step))
@@ -99,8 +100,8 @@ class JobReader:
             arrival=None,
             step_rate=self.history.step_rate(time.time_ns()),
             update_seconds=line.seconds if line is not None else None,
-            gradient_bytes=shard["gradient_bytes"],
-            under_way=shard["under_way"],
+            gradient_bytes=source.gradient_bytes,
+            under_way=source.under_way,
             lost_step=lost.step if lost is not None else None,
             lost_why=lost.why if lost is not None else None,
             steps_lost=steps_lost,
@@ -119,18 +120,14 @@ class JobReader:
         )
 
     def _known(self, config: JobConfig) -> Learned | None:
-        path = self.run.learned_job
         try:
-            found = path.stat()
+            found = training_file(self.run).stat()
         except FileNotFoundError:
             self._learned = None
             return None
         stamp = (found.st_ino, found.st_mtime_ns)
         if self._learned is None or self._learned.stamp != stamp:
-            job = decode_job(path.read_bytes())
-            self._learned = Learned(
-                stamp, job, diagrams(job, config.mirror), tuple(addresses_of(job))
-            )
+            self._learned = _learned(stamp, known_training(self.run), config)
         return self._learned
 
     def _last_line(self) -> StepLine | None:
@@ -156,27 +153,40 @@ class JobReader:
         return max(0.0, (last.applied_ns - last.arrived_ns) / 1e6)
 
 
+def _learned(stamp: tuple[int, int], job: TrainingFacts, config: JobConfig) -> Learned:
+    if not isinstance(job, LearnedJob):  # it has no connections to be shown
+        return Learned(stamp, job, (), ())
+    return Learned(stamp, job, diagrams(job, config.mirror), tuple(addresses_of(job)))
+
+
 def _waiting(step: StepState) -> StepState:
     """The step as it is shown while its job waits for a base."""
     waits = step.arrived_ns is not None and step.applied_ns is None
     return msgspec.structs.replace(step, logged=True) if waits else step
 
 
-def _shard(run: RunDir, each: int) -> dict[str, Any]:
-    """Of a job's shard: complete steps that wait, and how much of the next one is there."""
-    none = {"whole": 0, "gradient_bytes": None, "under_way": None}
-    if not run.memory.exists() or not run.shard.exists():
-        return none
-    with GradientShard.open(run.shard) as shard:
-        applied, whole, size = shard.applied_iteration, 0, shard.gradient_bytes
-        under_way = None
-        for generation in range(GENERATIONS):
-            state, iteration = shard.generation_state(generation), shard.iteration(generation)
-            whole += state == Generation.COMPLETE and iteration > applied
-            if state == Generation.OPEN and iteration == applied + 1 and size:
-                under_way = round(shard.covered_bytes(generation) / size, 4)
-    steps = -(-whole // each)
-    return {"whole": steps, "gradient_bytes": size, "under_way": under_way}
+@dataclass(frozen=True)
+class SourceFigures:
+    """What is shown of a job's gradient source."""
+
+    waiting_steps: int = 0
+    """Complete steps that the replica has not applied."""
+    gradient_bytes: int | None = None
+    under_way: float | None = None
+    """How much of the next iteration has arrived, 0 to 1; None: none of it is known to arrive."""
+
+
+def _source(run: RunDir, each: int) -> SourceFigures:
+    """each: iterations per step."""
+    progress = source_progress(run) if run.memory.exists() else None
+    if progress is None:
+        return SourceFigures()
+    size, covered = progress.gradient_bytes, progress.next_covered_bytes
+    return SourceFigures(
+        waiting_steps=-(-progress.complete // each),
+        gradient_bytes=size,
+        under_way=round(covered / size, 4) if covered is not None and size else None,
+    )
 
 
 def _tainted(line: StepLine | None) -> tuple[Finding, ...]:
@@ -192,11 +202,11 @@ def _logged(
 ) -> tuple[int, int] | None:
     if life.step is not None or learned is None or not learned.job.awaits_base:
         return None
-    if not run.memory.exists() or not run.shard.exists():
+    if not run.memory.exists():
         return None
     from flowcheck.stages.replica_update.gradient_logs import logged_step_range
 
-    return logged_step_range(run, config)
+    return logged_step_range(run, config, learned.job.gradient_bytes)
 
 
 def _audit(run: RunDir, life: Incarnation) -> dict[str, Any]:

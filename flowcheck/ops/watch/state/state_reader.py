@@ -11,13 +11,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from flowcheck.config import JobConfig
+from flowcheck.config import JobConfig, WatchConfig
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
 from flowcheck.findings.catalog.chain_health import NO_CHAIN, NO_JOB, PROBLEMS, READ_FAILED
 from flowcheck.findings.finding import Finding
@@ -52,6 +53,32 @@ READ_FAILURES = (FlowCheckError, OSError, *DECODE_ERRORS, ValueError, KeyError, 
 """What reading raises for a file or memory that is incomplete, gone, or of another version."""
 
 
+class StatePart(StrEnum):
+    """What is read of a chain, each by itself: one that fails leaves the others."""
+
+    SETTINGS = "settings"
+    END_RECORD = "end_record"
+    RING = "ring"
+    PORT_PROCESSES = "port_processes"
+    JOB_PROCESSES = "job_processes"
+    JOBS = "jobs"
+    NAMES = "names"
+    JOB = "job"
+
+
+CALLED = {
+    StatePart.SETTINGS: "settings",
+    StatePart.END_RECORD: "the record of its end",
+    StatePart.RING: "ring {}",
+    StatePart.PORT_PROCESSES: "processes of the ports",
+    StatePart.JOB_PROCESSES: "processes of {}",
+    StatePart.JOBS: "jobs",
+    StatePart.NAMES: "names",
+    StatePart.JOB: "{}",
+}
+"""The same for people."""
+
+
 class StateReader:
     """Reads one run directory, for any number of threads. For the directory of a further job (below
     the chain's own): that job alone, with the chain's capture."""
@@ -81,11 +108,11 @@ class StateReader:
         run = self._run
         if not run.config.exists():
             return self._absent(None, NO_CHAIN())
-        config = self._try("settings", run.settings)
+        config = self._try(StatePart.SETTINGS, run.settings)
         beat = read_beat(run.heartbeat_file)
         if config is None:
             return self._absent(beat, self._problems[-1])
-        end = self._try("the record of its end", lambda: read_end(run))
+        end = self._try(StatePart.END_RECORD, lambda: read_end(run))
         if not (run.has_shared_memory and run.memory.exists()):
             return self._over(beat, end)
         return self._living(config, beat, end)
@@ -114,7 +141,7 @@ class StateReader:
         """The state of a chain whose shared memory exists. end: of a chain that ended and could not
         free it."""
         read = [
-            self._try(f"ring {n}", partial(read_ring, self._run, config, n))
+            self._try(StatePart.RING, partial(read_ring, self._run, config, n), str(n))
             for n in range(len(config.rings))
         ]
         found = [ring for of in read if of is not None for ring in of[:1]]
@@ -124,7 +151,7 @@ class StateReader:
         stages = [stage for job in jobs for stage in self._stages(job, rings, captured)]
         if self._only is not None:
             read_first = partial(self._processes.read, self._run, rings, captured, 0)
-            first = self._try("processes of the ports", read_first) or []
+            first = self._try(StatePart.PORT_PROCESSES, read_first) or []
             stages = [*(stage for stage in first if stage_named(stage.name).spec.shared), *stages]
         ended = bool(captured) and all(one.get("ended") for one in captured)
         health = chain_health(
@@ -159,6 +186,8 @@ class StateReader:
         recent = [one.history.recent for one in self._jobs.values()]
         # Each in the order it was written: a clock that is set back moves none.
         events = tuple(heapq.merge(*recent, key=lambda event: event.time_ns))
+        watch = self._watch()
+        watched = watch.url if watch is not None and watch.port else None
         return ChainState(
             run=str(self._run.root),
             time_ns=time.time_ns(),
@@ -168,7 +197,8 @@ class StateReader:
             ending=beat is not None and beat.ending,
             in_order=end.in_order if end is not None else beat is not None and beat.in_order,
             ended=end,
-            watched=self._watched(),
+            watched=watched,
+            watch_port_in_log=watch is not None and watched is None,
             stages=tuple(stages),
             rings=tuple(rings),
             jobs=tuple(jobs),
@@ -179,20 +209,19 @@ class StateReader:
             unwritten_lines=sum(own.unwritten_lines for own in beats),
         )
 
-    def _watched(self) -> str | None:
-        config = self._try("settings", self._run.settings) if self._run.config.exists() else None
-        if config is None or config.watch is None:
+    def _watch(self) -> WatchConfig | None:
+        if not self._run.config.exists():
             return None
-        known = config.watch.port != 0
-        return config.watch.url if known else "a port that its log names"
+        config = self._try(StatePart.SETTINGS, self._run.settings)
+        return None if config is None else config.watch
 
     def _beat_age_s(self, beat: Heartbeat | None) -> float | None:
         return None if beat is None else round(beat.age_s, 3)
 
     def _readers(self) -> list[JobReader]:
         """A reader for each job, kept as long as the chain is the same."""
-        runs = self._try("jobs", lambda: all_run_dirs(self._run)) or [self._run]
-        named = self._try("names", lambda: job_names(self._run.root)) or ["job-1"]
+        runs = self._try(StatePart.JOBS, lambda: all_run_dirs(self._run)) or [self._run]
+        named = self._try(StatePart.NAMES, lambda: job_names(self._run.root)) or ["job-1"]
         for number, (run, name) in enumerate(zip(runs, named, strict=False), 1):
             if self._only not in (None, number):
                 continue
@@ -208,19 +237,21 @@ class StateReader:
             job = reader.read(config, each, beat.steps_lost if beat is not None else 0)
             return with_arrival(job, beat)
 
-        return self._try(reader.name, read)
+        return self._try(StatePart.JOB, read, reader.name)
 
     def _stages(
         self, job: JobState, rings: Sequence[RingState], captured: Sequence[Mapping[str, int]]
     ) -> list[StageState]:
         run = RunDir(Path(job.run))
         read = partial(self._processes.read, run, rings, captured, job.step or 0)
-        return self._try(f"processes of {job.name}", read) or []
+        return self._try(StatePart.JOB_PROCESSES, read, job.name) or []
 
-    def _try(self, what: str, read: Callable[[], Read]) -> Read | None:
+    def _try(self, part: StatePart, read: Callable[[], Read], name: str = "") -> Read | None:
+        """name: of the ring or the job."""
         try:
             return read()
         except READ_FAILURES as error:
             told = error if str(error) else type(error).__name__
-            self._problems.append(READ_FAILED(what=what, error=told))
+            what = CALLED[part].format(name)
+            self._problems.append(READ_FAILED(what=what, error=told, part=part, name=name))
             return None

@@ -58,8 +58,8 @@ def with_arrival(job: JobState, beat: Heartbeat | None) -> JobState:
         lag = max(lag, job.arrived_step or 0)
     elif own is not None and own.newest_step is not None and not job.awaits_base:
         lag = max(lag, own.newest_step - 1 - (job.step or 0))  # that one is under way
-    if beat is not None and beat.full and beat.taken > (job.step or 0):
-        job = msgspec.structs.replace(job, step=beat.taken, digest=beat.digest)
+    if beat is not None and beat.full and beat.applied > (job.step or 0):
+        job = msgspec.structs.replace(job, step=beat.applied, digest=beat.digest)
     return msgspec.structs.replace(job, arrival=own, lag_steps=lag)
 
 

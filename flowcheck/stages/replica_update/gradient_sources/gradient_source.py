@@ -8,6 +8,7 @@ updater says that the replica has it. The order that makes a kill harmless (upda
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -86,6 +87,27 @@ class PartialCoverage(Protocol):
     def stands(self, opening: Opening) -> bool:
         """Whether all of it has arrived, and every byte read of it is unchanged."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceProgress:
+    """How far a source is, for processes other than the updater, which only look."""
+
+    gradient_bytes: int
+    """Bytes of one iteration, with the map after it."""
+    applied_iteration: Iteration
+    """The last iteration that was released."""
+    complete: int
+    """How many later iterations are complete."""
+    next_is_complete: bool
+    """Whether the updater has a complete iteration to apply, as far as can be told from outside."""
+    lost_iteration: Iteration | None
+    """The first iteration that is known never to become complete; None: there is none."""
+    next_covered_bytes: int | None
+    """Bytes of the next iteration that have arrived; None: it is complete, or nothing of it is
+    expected yet, or this kind of source does not tell."""
+    covered_bytes: int
+    """Bytes of all iterations that the source holds. It changes as long as something arrives."""
 
 
 class GradientSource(Protocol):

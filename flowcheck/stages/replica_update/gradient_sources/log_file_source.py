@@ -27,6 +27,9 @@ from flowcheck.findings.catalog.gradient_sources import (
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.state_file.gradient_log import GradientLog, open_log_file
 from flowcheck.stages.job_state.job_incarnation import incarnation_of
+from flowcheck.stages.job_state.model_layout import optimizer_of
+from flowcheck.stages.job_state.training_facts import training_of
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import SourceProgress
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
@@ -59,8 +62,11 @@ def write_log_record(run: RunDir, files: Sequence[Path]) -> None:
     write_atomically(_record_of(run), msgspec.json.encode(record))
 
 
-def open_logs(run: RunDir, training: TrainingFacts, each: int) -> LogFileSource:
-    """The source of a run that has a record. Raises StateError where that cannot be read."""
+def open_logs(
+    run: RunDir, training: TrainingFacts, each: int, *, writes: bool = True
+) -> LogFileSource:
+    """The source of a run that has a record. writes: False for a process that is not the updater
+    and only looks. Raises StateError where the record cannot be read."""
     path = _record_of(run)
     try:
         record = msgspec.json.decode(path.read_bytes(), type=LogFilesRecord)
@@ -70,19 +76,36 @@ def open_logs(run: RunDir, training: TrainingFacts, each: int) -> LogFileSource:
         raise StateError(NOT_A_SOURCE_RECORD(file=path, error=error)) from error
     files = [Path(file) for file in record.files]
     began = incarnation_of(run).iterations
-    released = ReleasedIteration(run.memory / "released", began)
+    released = ReleasedIteration(run.memory / "released", began, writes=writes)
     return LogFileSource(files, training.gradient_bytes, released, each)
+
+
+def log_progress(run: RunDir) -> SourceProgress | None:
+    """How far a run that has a record is; None: it has none. Raises StateError as `open_logs`."""
+    training = training_of(run) if has_log_record(run) else None
+    if training is None:
+        return None
+    each = optimizer_of(training, run.settings()).synced_backwards
+    source = open_logs(run, training, each, writes=False)
+    try:
+        return source.progress
+    finally:
+        source.close()
 
 
 class ReleasedIteration:
     """An iteration number in a file of shared memory, changed by one store: never half written
     after a kill."""
 
-    def __init__(self, path: Path, began: Iteration) -> None:
-        """began: its value where there is no file yet."""
+    def __init__(self, path: Path, began: Iteration, *, writes: bool = True) -> None:
+        """began: its value where there is no file yet. writes: False for who only reads it."""
+        self._word: NDArray[np.uint64]
         if not path.exists():
+            if not writes:
+                self._word = np.array([began], np.uint64)
+                return
             write_atomically(path, int(began).to_bytes(8, "little"), durable=False)
-        self._word = np.memmap(path, "<u8", "r+", shape=(1,))
+        self._word = np.memmap(path, "<u8", "r+" if writes else "r", shape=(1,))
 
     @property
     def value(self) -> Iteration:
@@ -189,6 +212,22 @@ class LogFileSource:
         for log in self._open:
             log.close()
         self._released.close()
+
+    @property
+    def progress(self) -> SourceProgress:
+        """Whether a record is damaged is only known once it was read."""
+        last, logged = self.applied_iteration, self._behind()
+        complete = len(self._ascending) - bisect_right(self._ascending, last)
+        never = None if self._why_ended() is None else Iteration(last + 1)
+        return SourceProgress(
+            gradient_bytes=self._bytes,
+            applied_iteration=last,
+            complete=complete,
+            next_is_complete=logged is not None and never is None,
+            lost_iteration=never,
+            next_covered_bytes=None,
+            covered_bytes=self._bytes * len(self._ascending),
+        )
 
     @property
     def _open(self) -> list[GradientLog]:

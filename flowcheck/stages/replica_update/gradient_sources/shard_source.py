@@ -9,8 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.findings.finding import Finding
-from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
-from flowcheck.stages.replica_update.gradient_sources.gradient_source import Opening
+from flowcheck.plane.shared_memory.gradient_double_buffer import (
+    GENERATIONS,
+    GenerationState,
+    GradientShard,
+)
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import Opening, SourceProgress
 from flowcheck.step_numbers import Iteration
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -84,6 +88,29 @@ class ShardCoverage:
             opening.number,
             opening.undone,
         )
+
+
+def shard_progress(shard: GradientShard) -> SourceProgress:
+    """How far the extractor and the updater are."""
+    applied = shard.applied_iteration
+    held = [(shard.iteration(g), shard.generation_state(g), g) for g in range(GENERATIONS)]
+    complete = {it: g for it, s, g in held if s == GenerationState.COMPLETE and it > applied}
+    next_iteration = Iteration(applied + 1)
+    is_next_complete = next_iteration in complete
+    under_way = [
+        shard.covered_bytes(g)
+        for it, s, g in held
+        if s == GenerationState.OPEN and it == next_iteration
+    ]
+    return SourceProgress(
+        gradient_bytes=shard.gradient_bytes,
+        applied_iteration=applied,
+        complete=len(complete),
+        next_is_complete=is_next_complete and not shard.is_conflicting(complete[next_iteration]),
+        lost_iteration=min((it for it, s, _ in held if s == GenerationState.LOST), default=None),
+        next_covered_bytes=under_way[0] if under_way else None,
+        covered_bytes=sum(shard.covered_bytes(g) for g in range(GENERATIONS)),
+    )
 
 
 class ShardSource:

@@ -6,13 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
-from flowcheck.stages.job_state.training_facts import training_of
-from flowcheck.stages.replica_update.gradient_sources.gradient_source import GradientSource
+from flowcheck.stages.job_state.training_facts import is_training_known
+from flowcheck.stages.replica_update.gradient_sources.gradient_source import (
+    GradientSource,
+    SourceProgress,
+)
 from flowcheck.stages.replica_update.gradient_sources.log_file_source import (
     has_log_record,
+    log_progress,
     open_logs,
 )
-from flowcheck.stages.replica_update.gradient_sources.shard_source import ShardSource
+from flowcheck.stages.replica_update.gradient_sources.shard_source import (
+    ShardSource,
+    shard_progress,
+)
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.wire.training_job.learned_job import FollowedData
 from flowcheck.wire.training_job.training_spec import TrainingFacts
@@ -28,6 +35,8 @@ class SourceKind:
     be opened."""
     open: Callable[[RunDir, TrainingFacts, int], GradientSource]
     """With what is known of the training job, and its iterations per step."""
+    progress: Callable[[RunDir], SourceProgress | None]
+    """How far a run's source is, without changing anything; None: it has no such source."""
 
 
 def _open_shard(run: RunDir, training: TrainingFacts, _: int) -> GradientSource:
@@ -35,16 +44,25 @@ def _open_shard(run: RunDir, training: TrainingFacts, _: int) -> GradientSource:
     return ShardSource(shard, takes_lost=training.kind is FollowedData.PARAMETERS)
 
 
+def _shard_progress(run: RunDir) -> SourceProgress | None:
+    if not run.shard.exists():
+        return None
+    with GradientShard.open(run.shard) as shard:
+        return shard_progress(shard)
+
+
 SOURCE_KINDS = (
     SourceKind(
         name="gradient_log",
-        is_there=lambda run: has_log_record(run) and training_of(run) is not None,
+        is_there=lambda run: has_log_record(run) and is_training_known(run),
         open=open_logs,
+        progress=log_progress,
     ),
     SourceKind(
         name="shard",
         is_there=lambda run: run.learned_job.exists() and run.shard.exists(),
         open=_open_shard,
+        progress=_shard_progress,
     ),
 )
 """A run has the first that is there."""
@@ -53,3 +71,10 @@ SOURCE_KINDS = (
 def source_kind_of(run: RunDir) -> SourceKind | None:
     """The kind of source that a run has; None: it has none yet."""
     return next((kind for kind in SOURCE_KINDS if kind.is_there(run)), None)
+
+
+def source_progress(run: RunDir) -> SourceProgress | None:
+    """How far the source of a run is, for processes other than its updater; None: it has none yet.
+    Raises RingError or StateError where it cannot be read."""
+    found = (kind.progress(run) for kind in SOURCE_KINDS)
+    return next((progress for progress in found if progress is not None), None)

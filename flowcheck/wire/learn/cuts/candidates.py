@@ -111,7 +111,7 @@ def _schedule_of(
         gpus=gpus,
         channels=channels,
         protocol=op.protocol,
-        rule=rule,
+        era=rule,
     )
 
 

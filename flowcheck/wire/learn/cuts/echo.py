@@ -29,6 +29,13 @@ def echoes(cut: Cut, ring: Ring) -> bool:
     return _echoes_of_two(cut, ring) if ring.ranks == 2 else _forwards(cut, ring)
 
 
+def varied(words: NDArray[np.uint32]) -> bool:
+    """They have enough values to tell one tensor from another. Not by numpy.unique: its first call
+    loads numpy.ma, which took a reading 0.1 s."""
+    ordered = np.sort(words)
+    return bool(np.count_nonzero(ordered[1:] != ordered[:-1]) + 1 >= ENOUGH_VALUES)
+
+
 def _forwards(cut: Cut, ring: Ring) -> bool:
     """A rank sends on what it got in the first ring step as it came: it has added nothing. False
     where nobody of whom that was seen did."""
@@ -44,7 +51,7 @@ def _forwards(cut: Cut, ring: Ring) -> bool:
         pairs = _first_steps(cut, ring, i, j, slices) if j is not None and ring.gpus == 1 else ()
         for one, two in pairs:
             words = one[0][: len(one[0]) // 4 * 4].view("<u4")
-            if one[1].all() and two[1].all() and len(np.unique(words)) >= ENOUGH_VALUES:
+            if one[1].all() and two[1].all() and varied(words):
                 told.append(bool((one[0] == two[0]).all()))
     return bool(told) and all(told)
 
@@ -87,11 +94,7 @@ def _echoes_of_two(cut: Cut, ring: Ring) -> bool:
             )
             both = one[1] & two[1]
             words = one[0][: len(both) // 4 * 4].view("<u4")
-            return (
-                bool(both.all())
-                and bool((one[0] == two[0]).all())
-                and len(np.unique(words)) >= ENOUGH_VALUES
-            )
+            return bool(both.all()) and bool((one[0] == two[0]).all()) and varied(words)
     return False
 
 

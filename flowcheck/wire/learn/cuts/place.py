@@ -18,8 +18,9 @@ from flowcheck.wire.collectives.nccl_parameters import (
 )
 from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import LINE_BYTES, NOT_SEEN, SendSeen, Stream, seen_mask
+from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream, seen_mask
 from flowcheck.wire.learn.reading import Placement
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -53,7 +54,8 @@ class Canvas:
             return 0
         differ = there & seen & (result != data)
         differs = int(differ.sum())
-        self.disputed[start:stop] |= differ
+        if differs:  # else its pages stay untouched, and take no memory
+            self.disputed[start:stop] |= differ
         fresh = seen & ~there
         result[fresh] = data[fresh]
         there |= seen
@@ -82,7 +84,7 @@ class Canvas:
 
     def missing(self) -> tuple[Range, ...]:
         """Ranges no final copy covers."""
-        return ranges_of(~self.covered)
+        return () if self.covered.all() else ranges_of(~self.covered)
 
 
 def ranges_of(mask: NDArray[np.bool_]) -> tuple[Range, ...]:
@@ -110,7 +112,7 @@ def unpacked(
     for start, stop in send.message.conflicts:
         mask[start:stop] = False
     if stale is not None:
-        mask[: len(stale) * LINE_BYTES].reshape(-1, LINE_BYTES)[stale] = False
+        mask[: len(stale) * LL_LINE_BYTES].reshape(-1, LL_LINE_BYTES)[stale] = False
     whole = nccl_wire_format.unpack(protocol, mask.astype(np.uint8), data_bytes, linear=linear)
     seen = whole.astype(np.bool_)
     return data, seen
@@ -118,7 +120,7 @@ def unpacked(
 
 def _stale_lines(send: SendSeen, payload: NDArray[np.uint8]) -> NDArray[np.bool_] | None:
     """[line] its flag is not the message's; None: every one has it. payload: some of the send's."""
-    flags = payload[: len(payload) // LINE_BYTES * LINE_BYTES].view("<u4").reshape(-1, 4)[:, 1::2]
+    flags = nccl_wire_format.ll_flags(payload)
     flag = send.flag if send.flag is not None else (send.number + 1) & 0xFFFFFFFF
     stale: NDArray[np.bool_] = (flags != flag).any(axis=1)
     return stale if stale.any() else None

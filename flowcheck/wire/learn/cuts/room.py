@@ -83,7 +83,7 @@ def _room(
         ranks=ranks,
         channels=channels,
         protocol=Protocol.LL128,
-        rule=rule,
+        era=rule,
     )
     hops = 2 * ranks - 2 + extra_sends if kind is CollectiveKind.ALL_REDUCE else 1
     chunks = {

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
-from flowcheck.wire.learn.flows.streams import line_flag
+from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 ENOUGH = 3

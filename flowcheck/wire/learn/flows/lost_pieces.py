@@ -12,8 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
-from flowcheck.wire.learn.flows.numbering import PSN_OF_START
-from flowcheck.wire.learn.flows.streams import SendSeen
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 ALIGN_BYTES = 128

@@ -17,10 +17,7 @@ from flowcheck.findings.catalog.connections import (
 )
 from flowcheck.findings.finding import Entry, Finding
 from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
-from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, SendSeen, slot_of
-
-PSN_OF_START = 1 << 32
-"""Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
+from flowcheck.wire.learn.flows.streams import LL_SLOT_BYTES, PSN_OF_START, SendSeen, slot_of
 
 
 @dataclass(slots=True)

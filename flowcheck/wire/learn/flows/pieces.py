@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
+from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.learn.flows.lost_pieces import Row, each_bytes, filled
-from flowcheck.wire.learn.flows.numbering import PSN_OF_START
-from flowcheck.wire.learn.flows.streams import SendSeen, line_flag
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
 from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 MOST_AHEAD = 3
@@ -163,14 +163,17 @@ def _whole(pieces: Sequence[SendSeen]) -> SendSeen:
         conflicts=_moved(starts, [part.conflicts for part in parts]),
         first_ns=min(part.first_ns for part in parts),
     )
-    flag = line_flag(message)
+    buffers = {piece.granted for piece in pieces if piece.wire_bytes}
+    granted = next(iter(buffers)) if len(buffers) == 1 else None
+    flag = line_flag(message, granted)
     return replace(
         pieces[0],
         message=message,
         wire_bytes=message.wire_bytes,
         closed=all(piece.closed for piece in pieces),
         flag=flag[1] if flag else None,
-        protocol=flag[0] if flag else None,
+        granted=granted,
+        protocol=granted or (flag[0] if flag else None),
     )
 
 

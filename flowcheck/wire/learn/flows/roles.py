@@ -11,9 +11,11 @@ from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows import striped
 from flowcheck.wire.learn.flows.foreign import of_another_protocol
+from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
+from flowcheck.wire.learn.flows.line_flags import line_flag
 from flowcheck.wire.learn.flows.numbering import number_sends, number_unbroken, unbroken
-from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, line_flag
+from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, unless_out_of_step
 from flowcheck.wire.learn.reading import FlowReading
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage
 
@@ -43,11 +45,15 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
         and _is_data(of_flow[f.key])
         and not of_another_protocol(of_flow[f.key])
     ]
-    sends: dict[FlowKey, list[SendSeen]] = {}
-    for flow in data:
-        own = of_flow[flow.key]
-        lines = _only_granted(_granter(flow, own, grants)) is not Protocol.SIMPLE
-        sends[flow.key] = join_sends(own, flow.pmtu_bytes, lines=lines)
+    buffers = _buffers(grants)
+    sends = {
+        flow.key: join_sends(
+            of_flow[flow.key],
+            flow.pmtu_bytes,
+            buffers.get((flow.key.source, flow.key.destination), NONE_GRANTED),
+        )
+        for flow in data
+    }
     streams: list[Stream] = []
     for group in striped.groups(data, sends, [g.flow for g in grants]):
         streams += _streams(group, of_flow, sends, grants)
@@ -87,6 +93,15 @@ def _read_grants(flow: ObservedFlow, messages: Sequence[ObservedMessage]) -> Gra
     return Grants(flow, entries, messages)
 
 
+def _buffers(grants: Sequence[Grants]) -> dict[tuple[str, str], GrantedBuffers]:
+    """{(who writes, who reads): the buffers that the latter told the former}."""
+    told: dict[tuple[str, str], list[nccl_wire_format.ClearToSend]] = defaultdict(list)
+    for grant in grants:
+        key = grant.flow.key
+        told[key.destination, key.source] += grant.entries.distinct()
+    return {ends: GrantedBuffers(entries) for ends, entries in told.items()}
+
+
 def _is_data(messages: Sequence[ObservedMessage]) -> bool:
     """NCCL's sends end with an immediate; where every end was lost, lines tell, or that no
     message was seen to end without one."""
@@ -109,12 +124,17 @@ def _streams(
         granter = _granter(queue_pairs[0], every, grants)
         whole = striped.joined(queue_pairs, sends, granter.granted if granter else {})
         if whole is not None:
-            stream = _stream(queue_pairs[0], whole.sends, granter)
+            stream = _stream(queue_pairs[0], unless_out_of_step(whole.sends), granter)
             stream.queue_pairs = tuple(flow.key for flow in queue_pairs)
             stream.turns, stream.split = whole.turns, whole.split
             return [stream]
+    count = len(queue_pairs)
     return [
-        _stream(flow, sends[flow.key], _granter(flow, of_flow[flow.key], grants))
+        _stream(
+            flow,
+            unless_out_of_step(sends[flow.key], queue_pairs=count),
+            _granter(flow, of_flow[flow.key], grants),
+        )
         for flow in queue_pairs
     ]
 
@@ -164,9 +184,13 @@ def _granter(
 
 
 def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | None:
-    """Of all sends, if it is one: by the capacities granted, else by the flags; None: it is not."""
-    if (only := _only_granted(granter)) is not None:
-        return only
+    """Of all sends, if it is one: by the capacities granted and the lines of what else was sent,
+    else by the flags; None: it is not."""
+    if granter is not None:
+        told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
+        told |= {s.protocol for s in sends if s.flag is not None and s.granted is None}
+        if len(told) == 1 and (only := told.pop()) is not None:
+            return only
     found = {s.protocol for s in sends if _has_line(s)}
     if len(found) <= 1:
         return found.pop() if found and None not in found else Protocol.SIMPLE
@@ -185,7 +209,7 @@ def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     """No send is Simple, so that every send is one step of the connection and flags count sends."""
     if granter is not None and granter.capacities_bytes:
         told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
-        return Protocol.SIMPLE not in told
+        return Protocol.SIMPLE not in told and all(s.protocol for s in sends if _has_line(s))
     return all(s.flag is not None for s in sends if _has_line(s))
 
 

@@ -13,15 +13,15 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.chunk_partition import NCCL_STEPS
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
+from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
+from flowcheck.wire.learn.flows.line_flags import Place, line_flag, out_of_step
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow, ObservedMessage, Range
 
-LINE_BYTES = 16
-"""LL: data, flag, data, flag; 4 bytes each (NCCL src/include/device.h, union ncclLLFifoLine)."""
-FLAG_WORDS = (1, 3)
-LL128_LINE_BYTES = 128
 SIZE_BYTES = 4
 MOST_GROUPED = 8
 """Receives that one clear-to-send grants, and what its writer says of each."""
+PSN_OF_START = 1 << 32
+"""Unwrapped PSN of the first packet of a connection: NCCL starts every QP at PSN 0."""
 LL_SLOT_BYTES = 65_536
 """Slot of a connection's default LL buffer; the last resort to number a send by."""
 
@@ -42,6 +42,8 @@ class SendSeen:
     """Of that message, as a big-endian word."""
     flag: int | None
     """LL or LL128 flag: step + 1, modulo 2**32."""
+    granted: Protocol | None = None
+    """Whose buffer it was written to, as far as clear-to-send messages tell."""
     protocol: Protocol | None = None
     """By the receive it was granted, else by its lines; None: nothing of its own tells."""
     number: int = -1
@@ -161,48 +163,16 @@ def seen_mask(size_bytes: int, missing: Sequence[Range]) -> NDArray[np.bool_]:
     return mask
 
 
-def ll_flags(message: ObservedMessage) -> NDArray[np.uint32]:
-    """The flags of every whole line that was captured; two per line, in wire order."""
-    lines = len(message.payload) // LINE_BYTES
-    words = message.payload[: lines * LINE_BYTES].view("<u4").reshape(lines, 4)[:, FLAG_WORDS]
-    if message.missing:
-        mask = seen_mask(len(message.payload), message.missing)[: lines * LINE_BYTES]
-        words = words[mask.reshape(lines, LINE_BYTES).all(axis=1)]
-    return words.reshape(-1)
-
-
-def _differ_at_once(message: ObservedMessage) -> bool:
-    """The first line was captured and its two flags differ: the others need no look."""
-    if message.missing and message.missing[0][0] < LINE_BYTES:
-        return False
-    first = message.payload[:LINE_BYTES].view("<u4")
-    return bool(first[FLAG_WORDS[0]] != first[FLAG_WORDS[1]])
-
-
-def line_flag(message: ObservedMessage) -> tuple[Protocol, int] | None:
-    """(protocol, flag) if every line captured carries one and the same flag."""
-    size = len(message.payload)
-    if size and size % LINE_BYTES == 0 and not _differ_at_once(message):
-        flags = ll_flags(message)
-        if len(flags) and flags[0] and (flags == flags[0]).all():
-            return Protocol.LL, int(flags[0])
-    if size and size % LL128_LINE_BYTES == 0:
-        lines = message.payload.reshape(-1, LL128_LINE_BYTES)
-        mask = seen_mask(size, message.missing).reshape(-1, LL128_LINE_BYTES).all(axis=1)
-        words = np.ascontiguousarray(lines[mask][:, -8:]).view("<u8").reshape(-1)
-        if len(words) and words[0] and (words == words[0]).all():
-            return Protocol.LL128, int(words[0]) & 0xFFFFFFFF
-    return None
-
-
 def join_sends(
-    messages: Sequence[ObservedMessage], pmtu_bytes: int = 0, *, lines: bool = True
+    messages: Sequence[ObservedMessage],
+    pmtu_bytes: int = 0,
+    buffers: GrantedBuffers = NONE_GRANTED,
 ) -> list[SendSeen]:
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
-    of the flow's path, 0 where no message told. lines: False: it is known that there are none."""
-    if not lines and all(m.immediate is not None and (m.wire_bytes or m.va) for m in messages):
-        return _each_alone(messages)
+    of the flow's path, 0 where no message told; buffers: of its receiver."""
+    if (simple := _each_alone(messages, buffers)) is not None:
+        return simple
     sends: list[SendSeen] = []
     splits = any(m.closes_adaptive_send for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
@@ -220,7 +190,8 @@ def join_sends(
                 room = message.first_psn - last.stop_psn if last else 0
                 sends.append(_headless(message, sizes, room, pmtu_bytes))
             continue
-        found = line_flag(message) if lines else None
+        granted = buffers.protocol_at(message.va, message.rkey)
+        found = line_flag(message, granted)
         sends.append(
             SendSeen(
                 message=message,
@@ -230,14 +201,24 @@ def join_sends(
                 closed=message.immediate is not None or not splits,
                 immediate=message.immediate,
                 flag=found[1] if found else None,
-                protocol=found[0] if found else None,
+                granted=granted,
+                protocol=granted or (found[0] if found else None),
             )
         )
     return sends
 
 
-def _each_alone(messages: Sequence[ObservedMessage]) -> list[SendSeen]:
-    """Sends of a flow each of which is one write with an immediate."""
+def _each_alone(
+    messages: Sequence[ObservedMessage], buffers: GrantedBuffers
+) -> list[SendSeen] | None:
+    """Sends of a flow each of which is one write with an immediate, to a buffer of Simple's; None:
+    not all of them are."""
+    for message in messages:
+        if message.immediate is None or not message.va:
+            return None
+    written = {(message.va, message.rkey) for message in messages}
+    if any(buffers.protocol_at(*one) is not Protocol.SIMPLE for one in written):
+        return None
     return [
         SendSeen(
             message=message,
@@ -247,12 +228,27 @@ def _each_alone(messages: Sequence[ObservedMessage]) -> list[SendSeen]:
             closed=True,
             immediate=message.immediate,
             flag=None,
+            granted=Protocol.SIMPLE,
+            protocol=Protocol.SIMPLE,
         )
-        for message in sorted(messages, key=_psn)
+        for message in sorted(messages, key=attrgetter("first_psn"))
     ]
 
 
-_psn = attrgetter("first_psn")
+def unless_out_of_step(sends: Sequence[SendSeen], *, queue_pairs: int = 1) -> list[SendSeen]:
+    """The sends, those without a flag whose flag the sends beside them contradict: it is data, as
+    far as no clear-to-send says otherwise."""
+    if all(send.flag is None for send in sends):
+        return list(sends)
+    wrong = out_of_step(
+        [Place(send.flag, send.first_psn, send.stop_psn) for send in sends],
+        from_start=bool(sends) and sends[0].first_psn == PSN_OF_START,
+        queue_pairs=queue_pairs,
+    )
+    return [
+        replace(send, flag=None, protocol=send.granted) if i in wrong else send
+        for i, send in enumerate(sends)
+    ]
 
 
 def _sizes_of_group(message: ObservedMessage, sends: Sequence[SendSeen]) -> int:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from flowcheck.wire.learn.flows import pieces
 from flowcheck.wire.learn.flows.lost_pieces import Row
-from flowcheck.wire.learn.flows.numbering import PSN_OF_START, Granted
-from flowcheck.wire.learn.flows.streams import SendSeen
+from flowcheck.wire.learn.flows.numbering import Granted
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen
 from flowcheck.wire.learn.flows.turns import dealt, turns_of
 from flowcheck.wire.traffic.observed_messages import FlowKey, ObservedFlow
 

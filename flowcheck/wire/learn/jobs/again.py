@@ -35,7 +35,7 @@ def repeats(
         return False
     if known.found != ring.found:
         return False
-    if before.rule not in communicator.cuts.state.rules or _flows(before) != sum(
+    if before.era not in communicator.cuts.state.rules or _flows(before) != sum(
         len(edge.streams) for edge in ring.edges
     ):
         return False

@@ -9,6 +9,7 @@ from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.p2p import Completion
 from flowcheck.wire.learn.jobs.begun import Begun
+from flowcheck.wire.learn.jobs.one import seen_once
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.iteration import disputed
 from flowcheck.wire.learn.trainer.own import in_stated_order
@@ -75,6 +76,8 @@ def assumed(
             learning.OTHER_ORDER_FITS(layout=habits.own, other=other) for other in habits.own_others
         ]
         told += [learning.IN_STATED_ORDER()] * in_stated_order(habits.own)
+    told += [habits.plan_by] if habits.plan_by is not None else []
+    told += [learning.ONE_ITERATION_SEEN()] * (habits.mapped and seen_once(cuts))
     told += communicator.ring.by_gpu
     if any(op.kind is CollectiveKind.BROADCAST for op in each):
         stated = habits.types is not None and habits.types.beside

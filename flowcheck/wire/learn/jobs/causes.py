@@ -71,6 +71,9 @@ def cause(habits: Habits, cuts: Sequence[Cut], ring: Ring) -> Finding | None:
     if trees := by_tree(habits, cuts, ring):
         return (refused.TREE_OF_TWO if ring.ranks == 2 else refused.TREE_PASSES)(*trees)
     told = None
+    if clear and len(habits.plan_ways) > 1:
+        ways = len(habits.plan_ways)
+        return refused.UNUSED_CUTS_OPEN(ways=ways, parameters=habits.parameters)
     if clear:
         told = (
             _by_plan(habits, later if habits.buckets else ())

@@ -11,6 +11,7 @@ from flowcheck.findings.catalog.job_learning import (
     NO_BUCKET_PLAN,
     NO_COMPLETION,
     NO_WHOLE_ITERATION,
+    ONE_ITERATION,
     RELEASE_OPEN,
     START_UP_NOT_SEEN,
     UNKNOWN_ITERATION_0,
@@ -24,10 +25,11 @@ from flowcheck.wire.learn.jobs.basis import assumed, evidence
 from flowcheck.wire.learn.jobs.begun import Begun, begun
 from flowcheck.wire.learn.jobs.causes import cause, forbidding
 from flowcheck.wire.learn.jobs.edges import edge_of, edges_of
+from flowcheck.wire.learn.jobs.one import first_is_each, only_one
 from flowcheck.wire.learn.jobs.settled import release_open, turns_open, unsettled
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.habits import BUCKET, GRADIENTS, Habits
-from flowcheck.wire.learn.trainer.iteration import begun_at, iteration, planned_at
+from flowcheck.wire.learn.trainer.iteration import begun_at, foretold, iteration, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 from flowcheck.wire.learn.verdict.collect import Found
 from flowcheck.wire.training_job import learned_job
@@ -38,6 +40,7 @@ NOT_YET = (
     NO_ALL_REDUCE,
     NO_BUCKET_PLAN,
     NO_WHOLE_ITERATION,
+    ONE_ITERATION,
     UNKNOWN_ITERATION_0,
 )
 """More of the stream, or a longer search, may still tell; other reasons are the trainer's doing."""
@@ -89,12 +92,13 @@ def _of(
         if release_open(communicator):
             return None, (RELEASE_OPEN(),)
         return assembled(communicator, collected, _as_before(before, cuts[begin], habits)), ()
-    if habits.stage is not Stage.PLANNED:
-        return None, (NO_BUCKET_PLAN(),)
     plan_at = planned_at(cuts)
-    if plan_at <= begin:
-        return None, (NO_BUCKET_PLAN(),)
-    each = iteration(cuts, plan_at, habits.reduces, ended)
+    if habits.stage is not Stage.PLANNED or plan_at <= begin:
+        return None, (only_one(communicator) if ended else NO_BUCKET_PLAN(),)
+    whole = ended or foretold(cuts, begin, plan_at, habits.reduces)
+    each = iteration(cuts, plan_at, habits.reduces, whole)
+    if not each and ended and first_is_each(habits, cuts):
+        each = list(range(begin, plan_at))
     if not each:
         return None, (NO_WHOLE_ITERATION(),)
     if why := unsettled(communicator, collected, each):
@@ -210,7 +214,7 @@ def assembled(communicator: Communicator, collected: Found, plan: Plan) -> learn
         communicators.append(Recorded(ranks=2, channels=1))
         edges.append(edge_of(1, 0, [parcel.stream], [parcel.number]))
     return learned_job.LearnedJob(
-        rule=communicator.cuts.state.rules[0],
+        era=communicator.cuts.state.rules[0],
         communicators=tuple(communicators),
         edges=tuple(edges),
         parameters=plan.parameters,

@@ -34,6 +34,7 @@ from flowcheck.wire.learn.search.started import ranks_started, starting_up
 from flowcheck.wire.learn.search.tighten import tightened
 from flowcheck.wire.learn.trainer.grammar import Habits, Trainer
 from flowcheck.wire.learn.trainer.iteration import named
+from flowcheck.wire.learn.trainer.plans import plan_by_numbers
 
 LATER_SHARE = 16
 """A guess that no start-up bears out may spend one of so many parts of what is left, where another
@@ -185,8 +186,15 @@ def _told(
         again = cut_stream(won.ring, trainer, purse=purse, in_order=in_order)
         if again.unread <= won.unread:
             won, habits = again, trainer.habits(again.ring, again.found)
-    won = replace(won, found=named(won.found, habits, won.ring))
-    return Communicator(tightened(by_numbers(won)), habits, rivals)
+    own = replace(won, found=named(won.found, habits, won.ring))
+    ended = by_numbers(own)
+    if habits.plan_ways and (plan := plan_by_numbers(ended.found, habits.plan_ways)):
+        trainer = Trainer(types, placed, plan)
+        again = cut_stream(won.ring, trainer, purse=purse, in_order=in_order)
+        if again.unread <= won.unread:
+            habits = trainer.habits(again.ring, again.found)
+            ended = by_numbers(replace(again, found=named(again.found, habits, again.ring)))
+    return Communicator(tightened(ended), habits, rivals)
 
 
 def _hasty(guesses: Sequence[Ring], purse: Purse | None, *, in_order: bool) -> list[Cuts]:

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,
@@ -23,14 +21,13 @@ from flowcheck.wire.collectives.nccl_parameters import (
 )
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
+from flowcheck.wire.learn.cuts.echo import varied
 from flowcheck.wire.learn.cuts.place import Canvas, paint, unpacked
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream
 
 LOOKED_AT_BYTES = 1920
 """Of a send's data: whole groups of LL128, and more than chance makes equal."""
-ENOUGH_VALUES = 16
-"""Different words in it, before it is no chance that another send holds the same."""
 ENOUGH_AGAIN = 2
 ENOUGH_BYTES = 32
 GATHERED, SCATTERED = "gathered parameters", "gradients, each rank's sum stays with it"
@@ -56,7 +53,7 @@ def _mark(send: SendSeen) -> bytes:
     whole = replace(send.message, wire_bytes=wide, payload=send.message.payload[:wide])
     data, seen = unpacked(replace(send, message=whole, wire_bytes=wide), protocol, size)
     words = data[: size // 4 * 4].view("<u4")
-    if not seen.all() or len(np.unique(words)) < ENOUGH_VALUES:
+    if not seen.all() or not varied(words):
         return b""
     return hashlib.sha256(data.tobytes()).digest() + send.wire_bytes.to_bytes(8, "little")
 

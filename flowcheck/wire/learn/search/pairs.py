@@ -12,9 +12,8 @@ import numpy as np
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.p2p import Completion, Parcel, addresses_lacking, lacking, partial_of
-from flowcheck.wire.learn.flows.numbering import PSN_OF_START
 from flowcheck.wire.learn.flows.rings import Edge, Ring
-from flowcheck.wire.learn.flows.streams import SendSeen, Stream
+from flowcheck.wire.learn.flows.streams import PSN_OF_START, SendSeen, Stream
 from flowcheck.wire.learn.search.alike import is_multiple
 from flowcheck.wire.learn.trainer.grammar import BUCKET
 

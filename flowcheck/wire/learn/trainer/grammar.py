@@ -66,8 +66,13 @@ MOST_UNLICENSED = 4
 class Trainer:
     """The expectations of one search; remembers what each prefix of cuts told."""
 
-    def __init__(self, types: Types | None = None, placed: Placed | None = None) -> None:
-        begin = Habits(types=types, placed=placed)
+    def __init__(
+        self,
+        types: Types | None = None,
+        placed: Placed | None = None,
+        plan: ddp_messages.Buckets = (),
+    ) -> None:
+        begin = Habits(types=types, placed=placed, told_plan=plan)
         self._told: list[tuple[Cut | None, Habits]] = [(None, begin)]
 
     def habits(self, ring: Ring, path: Sequence[Cut]) -> Habits:
@@ -134,6 +139,10 @@ class Trainer:
         if not cut.op.meaning or cut.op.meaning in (WEIGHTS, PART, BUFFERS):
             return True
         before = self.habits(ring, path)
+        if cut.op.meaning == BUCKET and before.stage is Stage.PLANNED:
+            # What is as large as another bucket of the plan is none where that one is not due.
+            due = not before.next_is_map and before.bucket_bytes(before.next_bucket)
+            return cut.op.work_bytes == due
         if cut.op.meaning == BUCKET:
             first = _first_buckets(before) if before.each and not before.reduced else ()
             sizes = (size for _, size, _ in first if size < cut.op.work_bytes)

@@ -70,6 +70,8 @@ class Habits:
     """Told beforehand, by all of the stream."""
     placed: Placed | None = None
     """The same of parameters of one number."""
+    told_plan: ddp_messages.Buckets = ()
+    """The same of the buckets, by the numbers in them; (): nothing told them."""
     parameters: int = 0
     shapes: tuple[ddp_messages.ParsedShapes, ...] = ()
     each: tuple[int, ...] = ()
@@ -92,6 +94,11 @@ class Habits:
     """A map of used parameters came before the first gradient: static_graph=True."""
     mapped: bool = False
     """A map follows the buckets of every iteration: find_unused_parameters=True."""
+    plan_by: Finding | None = None
+    """What tells its buckets from others as large on the wire; None: there are none."""
+    plan_ways: tuple[tuple[ddp_messages.Buckets, tuple[int, ...]], ...] = ()
+    """(buckets, bytes of each) that an iteration may have had which a map ended, where nothing
+    tells them apart."""
     own: Finding | None = None
     """How a trainer without DDP lays gradients into all-reduces; None: there is a DDP."""
     own_others: tuple[Finding, ...] = ()
@@ -100,7 +107,7 @@ class Habits:
     @property
     def fresh(self) -> Habits:
         """As before the start-up, with what was told beforehand."""
-        return Habits(types=self.types, placed=self.placed)
+        return Habits(types=self.types, placed=self.placed, told_plan=self.told_plan)
 
     @property
     def known_cuts(self) -> tuple[ddp_messages.ParsedShapes, ...]:

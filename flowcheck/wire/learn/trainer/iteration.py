@@ -17,7 +17,9 @@ from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.trainer.habits import (
     BUCKET,
+    BUFFERS,
     GRADIENTS,
+    ORDER,
     OWN,
     PART,
     SIZES,
@@ -109,6 +111,26 @@ def _on_wire(op: Op) -> int:
     """Data bytes of its lines or groups. Of a Simple tensor too the size of a line is as good as
     its own: one that differs by less is better doubted."""
     return round_up(op.work_bytes, max(GRAIN_BYTES[op.protocol], LL_LINE_DATA_BYTES))
+
+
+def foretold(cuts: Sequence[Cut], begin: int, start: int, buckets: int) -> bool:
+    """The first iteration under the plan was seen whole and is what each later one will be, before
+    the next begins: before its gradients came nothing but broadcasts of buffers, and iteration 0
+    had nothing behind its gradients either. Where it had, what else a step holds is told by the
+    next one alone. Of a last bucket that is not whole a smaller one, or one of another ring, may
+    be the beginning. begin: index of iteration 0's first all-reduce; start: of the first collective
+    under the plan.
+    """
+    gradients = [i for i in range(start, len(cuts)) if cuts[i].op.meaning in GRADIENTS]
+    if len(gradients) != buckets or gradients[-1] != len(cuts) - 1:
+        return False
+    if any(cut.op.meaning not in (*GRADIENTS, ORDER, SIZES) for cut in cuts[begin:start]):
+        return False
+    lead = cuts[start : gradients[0]]
+    alone = len(cuts) - start == len(lead) + buckets
+    # What was lost, or has not come yet, may hide something, or be of another size.
+    whole = not any(cut.lost for cut in cuts[begin:])
+    return alone and whole and all(cut.op.meaning == BUFFERS for cut in lead)
 
 
 def iteration(cuts: Sequence[Cut], start: int, buckets: int, ended: bool) -> list[int] | None:

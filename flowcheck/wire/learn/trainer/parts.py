@@ -102,18 +102,15 @@ def before(stops: frozenset[Left], cut: Cut, ring: Ring, gradients: Gradients) -
     )
 
 
-def plan_among(
-    parts: Sequence[Cut], ring: Ring, ways: Sequence[Gradients]
-) -> tuple[Buckets, tuple[int, ...]]:
-    """The only buckets that those all-reduces can be, and [parameter] bytes of an element there,
-    the first of `ways` before others; ((), ()) where nothing tells."""
-    found = [(plan_of(parts, ring, gradients), gradients.each) for gradients in ways]
-    same = len({plan for plan, _ in found}) == 1
-    return found[0] if same and found[0][0] else ((), ())
-
-
 def plan_of(parts: Sequence[Cut], ring: Ring, gradients: Gradients) -> Buckets:
     """The only buckets that those all-reduces can be; () where there are none, or several."""
+    found = ways_of(parts, ring, gradients)
+    return found[0] if len(found) == 1 else ()
+
+
+def ways_of(parts: Sequence[Cut], ring: Ring, gradients: Gradients) -> list[Buckets]:
+    """Buckets that those all-reduces can be, MOST_WAYS at most; where one cap closes all buckets of
+    some of them, only those."""
     ways: dict[Left, list[Buckets]] = {gradients.whole: [()]}
     for cut in parts:
         most = cut.op.work_bytes + slack_bytes(ring, cut.op.protocol)
@@ -126,15 +123,20 @@ def plan_of(parts: Sequence[Cut], ring: Ring, gradients: Gradients) -> Buckets:
                     later[run.left] = (later.get(run.left, []) + more)[:MOST_WAYS]
         ways = later
     found = ways.get((0,) * len(gradients.groups), [])
-    if len(found) in (1, MOST_WAYS):
-        return found[0] if len(found) == 1 else ()
-    capped = [way for way in found if _capped(way, gradients)]
-    return capped[0] if len(capped) == 1 else ()
+    if len(found) in (0, 1, MOST_WAYS):
+        return found
+    return [way for way in found if _capped(way, gradients)] or found
 
 
 def _capped(buckets: Buckets, gradients: Gradients) -> bool:
     """One cap closes all of them: with the parameter that reaches it, and not before. The first of
     each dtype in registration order has another one, the last one may have reached none."""
+    (first_least, first_most), (least, most) = caps_of(buckets, gradients)
+    return least <= most and first_least <= first_most
+
+
+def caps_of(buckets: Buckets, gradients: Gradients) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(least, most) bytes at which the first bucket of each dtype was closed, and all others."""
     sizes, least, most = gradients.sizes, 0, 1 << 62
     first_least, first_most = 0, 1 << 62
     for group in gradients.groups:
@@ -148,7 +150,7 @@ def _capped(buckets: Buckets, gradients: Gradients) -> bool:
                 least, most = max(least, low), min(most, high)
             else:
                 first_least, first_most = max(first_least, low), min(first_most, high)
-    return least <= most and first_least <= first_most
+    return (first_least, first_most), (least, most)
 
 
 def resized(cut: Cut, size: int, ring: Ring, type_bytes: int) -> Cut | None:

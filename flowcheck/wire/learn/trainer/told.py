@@ -26,7 +26,8 @@ from flowcheck.wire.learn.trainer.habits import (
     Habits,
     Types,
 )
-from flowcheck.wire.learn.trainer.parts import before, plan_among
+from flowcheck.wire.learn.trainer.parts import before
+from flowcheck.wire.learn.trainer.plans import Plan, plan_among
 from flowcheck.wire.learn.trainer.stages import Stage
 
 
@@ -138,11 +139,11 @@ def _stepped(habits: Habits, cut: Cut, ring: Ring) -> Habits:
             for gradients, stops in zip(ways, habits.stops, strict=False)
             if (0,) * len(gradients.groups) in stops
         ]
-        plan, each = plan_among(habits.parts, ring, whole) if whole else ((), ())
-        if not plan:
-            return replace(habits, parts=(), stops=())
-        told = replace(habits, buckets=plan, reduced=each, next_bucket=0, mapped=True)
-        return replace(told, stage=Stage.PLANNED)
+        plan = plan_among(habits.parts, ring, whole, habits.told_plan) if whole else Plan()
+        if not plan.buckets:
+            return replace(habits, parts=(), stops=(), plan_ways=plan.ways or habits.plan_ways)
+        told = replace(habits, buckets=plan.buckets, reduced=plan.each, next_bucket=0, mapped=True)
+        return replace(told, stage=Stage.PLANNED, plan_by=plan.by, plan_ways=())
     done = habits.next_bucket + (op.meaning == BUCKET)
     habits = replace(habits, next_bucket=done % max(1, len(habits.first_buckets)))
     on = tuple(

@@ -207,8 +207,9 @@ def _collective(
     deferred: Deferred | None,
 ) -> Collective:
     ring, size = communicator.ring, result_bytes(cut, communicator.ring)
-    canvas.covered &= ~canvas.disputed
-    canvas.result[canvas.disputed] = 0
+    if canvas.disputed.any():
+        canvas.covered &= ~canvas.disputed
+        canvas.result[canvas.disputed] = 0
     if cut.op.kind is CollectiveKind.ALL_REDUCE and any(
         not doubt.of(NO_ADDED_STEP) for doubt in doubts
     ):

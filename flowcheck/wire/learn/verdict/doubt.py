@@ -199,7 +199,7 @@ def _only_total(cut: Cut, communicator: Communicator) -> bool:
         extra_sends=ring.extra_sends,
     )
     try:
-        fits = totals_fitting(edges, setting, rules=cut.rules)
+        fits = totals_fitting(edges, setting, eras=cut.rules)
     except ValueError:
         return False
     slack = LINE_BYTES if cut.op.protocol is Protocol.LL else 1

@@ -26,7 +26,8 @@ from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.exponents import is_one_of, odd_end
 from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
-from flowcheck.wire.learn.trainer.iteration import disputed, planned_at
+from flowcheck.wire.learn.trainer.habits import GRADIENTS
+from flowcheck.wire.learn.trainer.iteration import begun_at, disputed, planned_at
 from flowcheck.wire.learn.trainer.stages import Stage
 
 
@@ -42,10 +43,13 @@ class Ends:
         ring = self._ring = communicator.ring
         self._odd: dict[Op, bool] = {}
         lost = next((i for i, cut in enumerate(self._cuts) if cut.lost), len(self._cuts))
-        told = all(cut.lost == beyond_end(ring, cut) for cut in self._cuts[lost:])
-        told = told and not disputed(self._cuts, habits.reduces)
-        self._ordered_from = planned_at(self._cuts) if told else len(self._cuts)
-        self._rivals = {one for one in sizes if end_open(habits, *one, named=told)}
+        self._counted = all(cut.lost == beyond_end(ring, cut) for cut in self._cuts[lost:])
+        self._either = disputed(self._cuts, habits.reduces)
+        self._planned = _ordered_from(habits, self._cuts)
+        self._rivals = {
+            named: {one for one in sizes if end_open(habits, *one, named=named)}
+            for named in (False, True)
+        }
         # Behind what was lost the plan may hold already, unseen, with buckets of nearly the
         # size of all parameters.
         self._hidden_from = len(self._cuts) if habits.stage is Stage.PLANNED else lost
@@ -69,7 +73,11 @@ class Ends:
 
     def _placed(self, i: int) -> bool:
         """Its place in an iteration of the plan tells that cut `i` is the bucket it passes for."""
-        return i >= self._ordered_from
+        return i >= self._planned and self._known(i)
+
+    def _known(self, i: int) -> bool:
+        """Nothing came between, or was lost, that may be the bucket in place of cut `i`."""
+        return self._counted and i not in self._either
 
     def told(self, i: int) -> bool:
         """The plan, or its kind, tells where the result of cut `i` ends."""
@@ -81,8 +89,19 @@ class Ends:
         if op.meaning == BUCKET and grain > 1:
             # A metric of one number is as large on the wire as a bucket of one line or group.
             told = (op.work_bytes > grain or self._placed(i)) and i < self._hidden_from
-            told = told and (op.work_bytes, op.protocol) not in self._rivals
+            told = told and (op.work_bytes, op.protocol) not in self._rivals[self._known(i)]
         return told
+
+
+def _ordered_from(habits: Habits, cuts: Sequence[Cut]) -> int:
+    """Index from which on order tells which bucket an all-reduce is: of iteration 0, if it had its
+    buckets and nothing else."""
+    begin, planned = begun_at(cuts), planned_at(cuts)
+    first = [c for c in cuts[begin:planned] if c.op.kind is CollectiveKind.ALL_REDUCE]
+    buckets = sum(cut.op.meaning == BUCKET for cut in first)
+    due = len(habits.buckets if habits.mapped else habits.first_buckets) * (1 + habits.static)
+    alone = all(cut.op.meaning in GRADIENTS for cut in first) and buckets == due
+    return begin if alone else planned
 
 
 def places_open(cut: Cut, ring: Ring) -> bool:

@@ -153,7 +153,7 @@ def _guesses(
                 for edge in ring.edges
             )
             yield learned_job.LearnedJob(
-                rule=rule,
+                era=rule,
                 communicators=(
                     Recorded(
                         ranks=ring.ranks,

@@ -163,7 +163,7 @@ def _followed(
     units = tuple((n,) for n in range(len(period.units)))
     learned = learned_job.LearnedJob(
         kind=learned_job.FollowedData.PARAMETERS,
-        rule=communicator.cuts.state.rules[0],
+        era=communicator.cuts.state.rules[0],
         communicators=(
             Recorded(ranks=ring.ranks, channels=ring.channels, extra_sends=ring.extra_sends),
         ),

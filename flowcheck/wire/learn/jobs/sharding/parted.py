@@ -144,7 +144,7 @@ def _followed(
     units = tuple((n,) for n in range(len(order)))
     learned = learned_job.LearnedJob(
         kind=learned_job.FollowedData.PARAMETERS,
-        rule=communicator.cuts.state.rules[0],
+        era=communicator.cuts.state.rules[0],
         communicators=(Recorded(ranks=ring.ranks, channels=ring.channels),),
         edges=tuple(edges),
         parameters=tuple(

@@ -1,0 +1,60 @@
+"""What typer refuses on a command line, as an error of FlowCheck's: for commands with --json."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.general_errors import (
+    MISSING_PARAMETER,
+    UNKNOWN_OPTION,
+    USAGE_REFUSED,
+    WRONG_PARAMETER,
+)
+from flowcheck.findings.finding import Finding
+
+REFUSED: type[Exception] = next(
+    one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException"
+)
+"""Base of typer's errors: click's, or in newer releases of typer one of its own."""
+
+
+class UsageError(FlowCheckError):
+    """A command line that is refused before its command begins."""
+
+
+def run_for_program(app: typer.Typer) -> None:
+    """Runs the command of sys.argv and leaves with its exit code. Raises UsageError where typer
+    would print a text for people."""
+    try:
+        code = app(standalone_mode=False)
+    except REFUSED as error:
+        raise UsageError(_finding_of(error)) from error
+    except typer.Abort:
+        code = 1  # as typer leaves
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _finding_of(error: Any) -> Finding:
+    """Of an error of typer's: its class tells the kind, whichever library it is of."""
+    text = error.format_message()
+    where = {"command": error.ctx.command_path if getattr(error, "ctx", None) else ""}
+    match type(error).__name__:
+        case "NoSuchOption":
+            return UNKNOWN_OPTION(text=text, option=error.option_name, **where)
+        case "MissingParameter":
+            return MISSING_PARAMETER(text=text, parameter=_parameter(error), **where)
+        case "BadParameter":
+            return WRONG_PARAMETER(text=text, parameter=_parameter(error), **where)
+    return USAGE_REFUSED(text=text, **where)
+
+
+def _parameter(error: Any) -> str:
+    """As the command line has it: `--speed`, or an argument's name."""
+    if error.param is None:
+        return error.param_hint if isinstance(error.param_hint, str) else ""
+    options = [one for one in error.param.opts if one.startswith("--")]
+    return str(options[0] if options else error.param.name)

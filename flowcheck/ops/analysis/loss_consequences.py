@@ -1,0 +1,106 @@
+"""What the packets that a capture lacks mean for a replica: the steps that it could not apply,
+those that stay exact, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flowcheck.findings.catalog import capture_file_problems as problems
+from flowcheck.findings.catalog.collective_evidence import END_OPEN
+from flowcheck.findings.finding import Finding
+from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES
+from flowcheck.wire.learn import Collective, Part, Reading
+from flowcheck.wire.learn.trainer.habits import GRADIENTS
+from flowcheck.wire.traffic.observed_messages import Range
+from flowcheck.wire.training_job.learned_job import FollowedData, LearnedJob
+
+MOST_STEPS = 8
+"""Steps a sentence names. A choice of layout."""
+
+
+def loss_findings(reading: Reading) -> list[Finding]:
+    """Empty where no packet is missing."""
+    packets = sum(flow.seen.psn_missing for flow in reading.flows if flow.role == "data")
+    if not packets:
+        return []
+    jobs = [part for part in reading.parts if _is_followed(part.job)]
+    found = [one for part in jobs for one in _of_job(reading, part, packets)]
+    known = {part.communicator for part in jobs}
+    rest = [c for c in reading.collectives if c.communicator not in known and known_missing(c)]
+    if not found and rest:
+        told = [f"#{c.index}" for c in rest[:MOST_STEPS]]
+        found = [
+            problems.LOSS_WITHOUT_JOB(
+                packets=packets,
+                bytes=sum(map(_missing_bytes, rest)),
+                collectives=told + ["..."] * (len(rest) > MOST_STEPS),
+            )
+        ]
+    return found or [problems.LOSS_WITHOUT_EFFECT(packets)]
+
+
+def known_missing(collective: Collective) -> tuple[Range, ...]:
+    """The ranges of it that are missing for certain: not the last one where nobody knows whether
+    the tensor reaches into it."""
+    return collective.missing[:-1] if ends_somewhere(collective) else collective.missing
+
+
+def ends_somewhere(collective: Collective) -> bool:
+    """Its last missing bytes may be none: where the tensor ends is unknown."""
+    if not collective.missing or not any(one.of(END_OPEN) for one in collective.assumed):
+        return False
+    start, stop = collective.missing[-1]
+    return stop == collective.bytes and stop - start <= GRAIN_BYTES[collective.protocol]
+
+
+def _is_followed(job: LearnedJob | None) -> bool:
+    return job is not None and job.kind == FollowedData.GRADIENTS
+
+
+def _of_job(reading: Reading, part: Part, packets: int) -> Iterator[Finding]:
+    weights = part.weights
+    if weights is not None and weights.missing:
+        missing = sum(stop - start for start, stop in weights.missing)
+        yield problems.LOSS_IN_START_UP(
+            packets=packets, bytes=missing, communicator=part.communicator
+        )
+        return
+    lost = {
+        step: sum(map(_missing_bytes, own))
+        for step, own in steps_of(reading.collectives, part)
+        if any(map(known_missing, own))
+    }
+    if not lost:
+        return
+    first = min(lost)
+    named = [str(step) for step in sorted(lost)[:MOST_STEPS]]
+    yield problems.LOSS_STOPS_REPLICA(
+        packets=packets,
+        bytes=sum(lost.values()),
+        steps=named + ["..."] * (len(lost) > MOST_STEPS),
+        communicator=part.communicator,
+        exact=problems.STAYS_EXACT(first=1, last=first - 1)
+        if first > 1
+        else problems.NOTHING_EXACT(),
+        first=first,
+    )
+
+
+def steps_of(
+    collectives: Sequence[Collective], part: Part
+) -> Iterator[tuple[int, Sequence[Collective]]]:
+    """(number from 1, its sums of gradients) of every step of a job in the capture, the last one
+    as far as it was captured."""
+    job = part.job
+    assert job is not None, "asked of jobs that are followed"
+    sums = [c for c in collectives if c.communicator == part.communicator]
+    sums = [c for c in sums if c.meaning in GRADIENTS]
+    at, number = 0, 1
+    while at < len(sums):
+        each = max(1, len(job.first_buckets if number == 1 and job.first else job.buckets))
+        yield number, sums[at : at + each]
+        at, number = at + each, number + 1
+
+
+def _missing_bytes(collective: Collective) -> int:
+    return sum(stop - start for start, stop in known_missing(collective))

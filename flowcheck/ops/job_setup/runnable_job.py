@@ -1,0 +1,46 @@
+"""A job file as a chain runs it: read, with all that it names looked for and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from flowcheck.config import JobConfig, SourceConfig, load_job
+from flowcheck.ops.job_setup.job_file_references import (
+    check_rules,
+    with_factory_model,
+    with_nccl_log,
+)
+from flowcheck.ops.job_setup.multi_job_setup import with_factory_models
+from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
+
+
+def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
+    """`load_job`, and the Python functions and the log it names are looked for: before training
+    begins is when somebody can still mend them. Raises ConfigError."""
+    config = load_job(path, sources=sources)
+    assert config.optimizer is not None, "checked when the file was read"
+    for own in (config.optimizer, *(own.optimizer for own in config.job)):
+        if own is not None and own.factory is None:
+            check_optimizer(own)
+    config = with_nccl_log(with_factory_models(config))
+    for table, served in (("watch", config.watch), ("serve", config.serve)):
+        if served is not None:
+            from flowcheck.vault.http_support.tls_context import server_tls
+            from flowcheck.vault.serve.step_server import read_token
+
+            server_tls(served, table)
+            if served.token_file is not None:
+                read_token(served.token_file)
+    if config.persist is not None:
+        from flowcheck.vault.persist.save_format import check_save_format
+        from flowcheck.vault.persist.storage_target import check_target
+
+        check_target(config.persist)
+        check_save_format(config.persist)
+    if config.model.factory is not None:
+        made = with_factory_model(config.model, joins=config.late_join)
+        config = msgspec.structs.replace(config, model=made)
+    check_rules(config)
+    return config

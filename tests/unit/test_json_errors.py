@@ -1,0 +1,175 @@
+"""An error of a command with --json is a JSON object on stderr, for programs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import flowcheck, refused
+
+from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
+from flowcheck.findings.finding import entries
+from flowcheck.ops.command_errors import asks_for_json, exit_on_error
+
+PAGE = Path(__file__).resolve().parents[2] / "flowcheck" / "ops" / "lifecycle" / "README.md"
+
+
+def error_of(*words: str | Path) -> dict[str, Any]:
+    """The object on stderr of a command that is refused; stdout has no document."""
+    code, out, err = flowcheck(*words)
+    assert (code, out) == (2, ""), err
+    return told(err)
+
+
+def told(err: str) -> dict[str, Any]:
+    """Its last line; every other line of stderr is for people."""
+    assert err.endswith("}\n")
+    line: dict[str, Any] = json.loads(err.splitlines()[-1])
+    assert (line["level"], line["exit_code"]) == ("error", 2)
+    assert line["message"] == line["finding"]["sentence"] != ""
+    assert line["finding"]["code"] in entries()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "code", "arguments"),
+    [
+        (("stage", "parse", "--run", "/none"), "--run", "run.no_chain_started", {}),
+        (("doctor", "--need-gib", "nan"), "--need-gib", "option.memory_size", {"most": 1 << 20}),
+        (("plan", "net.py:make", "--world", "1"), "--world", "plan.two_ranks", {}),
+        (("audit", "/none.pt", "--run", "/none"), "--run", "run.no_chain_started", {}),
+        (("up", "/none.toml"), "job file", "setting.file_unreadable", None),
+        (
+            ("switch", "render", "--os", "eox", "--source", "a"),
+            "--os",
+            "mirror_session.did_you_mean",
+            None,
+        ),
+    ],
+)
+def test_what_a_setting_must_be_is_a_code_with_arguments(
+    words: tuple[str, ...], key: str, code: str, arguments: dict[str, int] | None
+) -> None:
+    finding = error_of(*words, "--json")["finding"]
+    assert (finding["code"], finding["arguments"]["key"]) == ("setting.refused", key)
+    right = finding["arguments"]["right"]
+    assert right["code"] == code
+    if arguments is not None:
+        assert right["arguments"] == arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "arguments"),
+    [
+        (("doctor", "--frob"), "usage.unknown_option", {"option": "--frob"}),
+        (("analyze",), "usage.missing_parameter", {"parameter": "files"}),
+        (("switch", "check", "--os", "eos"), "usage.missing_parameter", {"parameter": "--source"}),
+        (("replay", "x", "--speed", "fast"), "usage.wrong_parameter", {"parameter": "--speed"}),
+        (("replay", "x", "--jobs", "0"), "usage.wrong_parameter", {"parameter": "--jobs"}),
+        (("doctr",), "usage.refused", {}),
+        (("doctor", "again"), "usage.refused", {}),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_a_code_too(
+    words: tuple[str, ...], code: str, arguments: dict[str, str]
+) -> None:
+    line = error_of(*words, "--json")
+    finding = line["finding"]
+    assert finding["code"] == code
+    assert finding["arguments"].items() >= arguments.items()
+    assert "--help" in line["remedy"]
+    assert flowcheck(*words)[0] == 2, "as without --json"
+
+
+def test_the_remedy_is_that_of_the_page(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'run = "{tmp_path}/run"\n[[source]]\ninterface = "none0"\n'
+        '[optimizer]\nname = "sgd"\nlearning_rate = 1.0\n'
+    )
+    line = error_of("up", job, "--json")
+    (row,) = [one for one in PAGE.read_text().splitlines() if "there is no such interface" in one]
+    assert line["remedy"] and row.endswith(f"| {line['remedy']} |")
+    assert error_of("doctor", "--need-gib", "nan", "--json")["remedy"] is None
+
+
+def test_status_keeps_its_document_on_stdout_beside_the_error(tmp_path: Path) -> None:
+    code, out, err = flowcheck("status", "--run", tmp_path, "--json")
+    assert (code, json.loads(out)["error"]["code"]) == (2, "run.no_chain_started")
+    assert told(err)["finding"]["arguments"]["right"] == json.loads(out)["error"]
+
+
+def test_for_people_it_is_a_sentence_as_before(tmp_path: Path) -> None:
+    assert refused("status", "--run", tmp_path).endswith(f"{NO_CHAIN_STARTED()}\n")
+
+
+@pytest.mark.parametrize("words", [["--json"], ["status", "--json"], ["lab", "down", "--json"]])
+def test_json_is_asked_for_by_the_option(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["flowcheck", *words])
+    assert asks_for_json()
+    monkeypatch.setattr(sys, "argv", ["flowcheck", "analyze", "--", *words])
+    assert not asks_for_json(), "a file of that name"
+
+
+def test_a_capture_that_is_not_there_has_a_code_of_its_own() -> None:
+    finding = error_of("analyze", "/none.pcap", "--json")["finding"]
+    assert finding["code"] == "captured.is_missing"
+    assert finding["arguments"]["path"] == "/none.pcap"
+
+
+def full() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def named() -> None:
+    raise OSError(errno.EACCES, "Permission denied", "/x/y")
+
+
+def foreign() -> None:
+    raise StateError(ERROR_TEXT(kind="torch", text="a\nb"))
+
+
+def inside() -> None:
+    raise ConfigError("x", 1, NO_CHAIN_STARTED())
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "arguments"),
+    [
+        (full, "command.no_room", {}),
+        (
+            named,
+            "command.file_error",
+            {"path": "/x/y", "error": "Permission denied", "errno": "EACCES"},
+        ),
+        (foreign, "error.text", {"kind": "torch", "text": "a\nb"}),
+        (inside, "setting.refused", None),
+    ],
+)
+def test_errors_of_the_system_have_codes_and_one_line(
+    fails: Callable[[], None],
+    code: str,
+    arguments: dict[str, str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flowcheck", "x", "--json"])
+    with pytest.raises(SystemExit) as left:
+        exit_on_error(fails)
+    out, err = capsys.readouterr()
+    assert (left.value.code, out, err.count("\n")) == (2, "", 1)
+    finding = told(err)["finding"]
+    assert finding["code"] == code
+    if arguments is not None:
+        assert finding["arguments"] == arguments
+    monkeypatch.setattr(sys, "argv", ["flowcheck", "x"])
+    with pytest.raises(SystemExit):
+        exit_on_error(fails)
+    assert capsys.readouterr().err.startswith("flowcheck: ")

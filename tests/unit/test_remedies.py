@@ -1,0 +1,261 @@
+"""Whoever is refused something, or loses a step, is told what to do: in the sentence, or beside it.
+
+The rule stands in flowcheck/findings/finding.py; here it is held over the code that raises errors
+and gives reasons."""
+
+import ast
+import re
+import typing
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.main import get_command
+
+from flowcheck.cli.main import app
+from flowcheck.config import JobConfig
+from flowcheck.findings.finding import Entry, entries
+from tests.unit.test_findings_calls import ROOM, catalogue
+from tests.unit.test_findings_raised import errors_of
+
+PACKAGE = Path(__file__).resolve().parents[2] / "flowcheck"
+LOSSES = {"StepLost", "StepShort", "Fault", "SaveFailed"}
+"""Messages that tell why something is not had."""
+REASON_KEYWORDS = {"why_not"}
+REASON_FUNCTIONS = re.compile(r".*(refusal|refusal_of|refusal_reason|why_not|problem)\Z")
+"""What they return is told to the operator as the reason."""
+WRAPS = {"why", "reason", "reasons", "right", "fault", "fact", "failure"}
+"""Arguments that hold the finding which says what is wrong: that one has the remedy."""
+INSTRUCTS = re.compile(
+    r"(?:^|[:;.(] |\bthen )`?(?:add|apply|ask|begin|build|call|capture|cd|check|choose|chmod|chown|"
+    r"close|compare|configure|convert|copy|correct|create|cut|delete|df|disable|do not|enable|end|"
+    r"export|fix|flowcheck|forward|free|give|have its owner|increase|install|ip|keep|leave|limit|"
+    r"load|look|lower|make|mark|mend|mirror|mount|move|name|omit|open|pass|pick|pip install|point|"
+    r"put|raise|read|remove|rename|repeat|replace|reserve|restore|resume|return|run|save|say|see|"
+    r"set|shorten|split|start|state|stop|take|train|try|turn|unpack|unset|update|upgrade|use|wait|"
+    r"write)\b"
+    r"|(?:, |\bor )(?:give|leave|lower|name|stop|use)\b"
+    r"|\b(?:must|may be|is at least|is at most|belongs|did you mean|known keys|has the reason)\b"
+    r"|` (?:lists|shows) "
+)
+"""Sentences that say what to do, or what a value must be. Word by word: a new verb is added here
+when a sentence begins with it."""
+
+Known = dict[str, dict[str, Entry]]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Reader:
+    """One module: which entries it raises, or gives as a reason."""
+
+    def __init__(self, tree: ast.Module, known: Known, errors: set[str]) -> None:
+        self._tree, self._errors = tree, errors
+        self._names, self._modules = dict[str, Entry](), dict[str, dict[str, Entry]]()
+        for node in ast.walk(tree):
+            for name in node.names if isinstance(node, ast.ImportFrom) else ():
+                own = name.asname or name.name
+                if (entry := known.get(node.module or "", {}).get(name.name)) is not None:
+                    self._names[own] = entry
+                if node.module == ROOM and f"{ROOM}.{name.name}" in known:
+                    self._modules[own] = known[f"{ROOM}.{name.name}"]
+        self._functions = {n.name: n for n in ast.walk(tree) if isinstance(n, Function)}
+
+    def told(self) -> Iterator[tuple[int, Entry]]:
+        """(line, entry)."""
+        for scope in (self._tree, *self._functions.values()):
+            for node in ast.walk(scope):
+                for fact in self._facts(node):
+                    for entry in self._outermost(fact, scope, deep=1):
+                        yield node.lineno, entry
+        for name, function in self._functions.items():
+            if REASON_FUNCTIONS.match(name):
+                for entry in self._returned(function, deep=1):
+                    yield function.lineno, entry
+
+    def _facts(self, node: ast.AST) -> Iterator[ast.expr]:
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                if name in self._errors or name in LOSSES:
+                    yield from (*node.args, *(one.value for one in node.keywords))
+                yield from (one.value for one in node.keywords if one.arg in REASON_KEYWORDS)
+            case ast.Return(value=ast.Tuple(elts=[ast.Constant(value=None), *rest])):
+                yield from rest
+
+    def _entry(self, node: ast.AST) -> Entry | None:
+        match node:
+            case ast.Name(id=name):
+                return self._names.get(name)
+            case ast.Attribute(value=ast.Name(id=module), attr=name):
+                return self._modules.get(module, {}).get(name)
+        return None
+
+    def _outermost(self, node: ast.AST, scope: ast.AST, *, deep: int) -> Iterator[Entry]:
+        """The entries that an expression makes: what one is only told about is left out."""
+        if (entry := self._entry(node)) is not None:
+            yield entry
+        elif isinstance(node, ast.Call) and (entry := self._called(node.func)) is not None:
+            yield entry
+            if set(entry.names) & WRAPS:
+                for one in (*node.args, *(k.value for k in node.keywords if k.arg in WRAPS)):
+                    yield from self._outermost(one, scope, deep=deep)
+        elif isinstance(node, ast.Name) and isinstance(scope, Function) and deep:
+            for value in _assigned(scope, node.id):
+                yield from self._outermost(value, scope, deep=deep - 1)
+        elif isinstance(node, ast.Call) and deep and _name(node.func) in self._functions:
+            yield from self._returned(self._functions[_name(node.func)], deep=deep - 1)
+        elif isinstance(node, ast.IfExp):
+            for one in (node.body, node.orelse):
+                yield from self._outermost(one, scope, deep=deep)
+        elif not isinstance(node, ast.Call | ast.Lambda):
+            for one in ast.iter_child_nodes(node):
+                yield from self._outermost(one, scope, deep=deep)
+
+    def _called(self, function: ast.expr) -> Entry | None:
+        if isinstance(function, ast.IfExp):
+            return self._entry(function.body)
+        return self._entry(function)
+
+    def _returned(self, function: Function, *, deep: int) -> Iterator[Entry]:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
+                yield from self._outermost(node.value, function, deep=deep)
+
+
+def _name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _assigned(scope: ast.AST, name: str) -> Iterator[ast.expr]:
+    for node in ast.walk(scope):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                yield value
+            case ast.NamedExpr(target=ast.Name(id=found), value=value) if found == name:
+                yield value
+
+
+def told_to_operators() -> dict[str, list[str]]:
+    """{code: the places that raise it, or give it as a reason}"""
+    trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    errors, known, found = set(errors_of(list(trees.values()))), catalogue(), defaultdict(list)
+    for path, tree in trees.items():
+        for line, entry in Reader(tree, known, errors).told():
+            found[entry.code].append(f"{path.relative_to(PACKAGE)}:{line}")
+    return found
+
+
+TOLD = told_to_operators()
+NOT_OURS = {"error.text"}
+"""Another program's words: nothing is known of them but the text."""
+SHOWN = [one for one in entries().values() if one.remedy and not one.code.startswith("test.")]
+
+
+def says_what_to_do(entry: Entry) -> bool:
+    return bool(entry.remedy or INSTRUCTS.search(entry.sentence) or set(entry.names) & WRAPS)
+
+
+def test_what_is_refused_or_lost_says_what_to_do() -> None:
+    known = entries()
+    silent = {code: places[0] for code, places in TOLD.items() if not says_what_to_do(known[code])}
+    assert silent.keys() == NOT_OURS & silent.keys(), "give these a remedy= in the catalogue"
+    assert len(TOLD) > 800
+
+
+def test_raised_and_told_entries_are_found() -> None:
+    own = {name: Entry(f"test.told_{name.lower()}", f"{name} {{n}}") for name in "ABCDEFG"}
+    known = {f"{ROOM}.one": own | {"W": Entry("test.told_w", "{file}: {why}")}}
+    source = f"""
+from {ROOM}.one import A, B, C, D, E, W
+from {ROOM} import one as facts
+def refuse(x):
+    if x:
+        raise StateError(A(B()))
+    why = C() if x else facts.F()
+    raise StateError(W(file=x, why=why))
+def size_problem(x):
+    return D(x)
+def told(x):
+    links.send(StepLost(step=1, why=_reason(x)))
+    note(facts.G())
+def _reason(x):
+    return E()
+"""
+    found = {one.code[-1] for _, one in Reader(ast.parse(source), known, {"StateError"}).told()}
+    assert found == set("acdefw"), "B is only an argument of A, and G only a note"
+
+
+COMMAND = re.compile(r"\bflowcheck ((?:switch|lab) [a-z]+|[a-z]+)")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OF_OTHERS = {"--use-distributed-optimizer", "--save"}
+"""Megatron-LM's."""
+TABLE = re.compile(r"\[{1,2}([a-z_]+(?:\.[a-z_]+)*)\]{1,2}(?!\()(?: ([a-z_]+)\b(?=[^`]*`))?")
+"""`[optimizer] name`, `[[optimizer.each]]`: the table, and a key in the same backticks."""
+OF_LAYOUTS = {"monitor", "cable", "traffic"}
+"""Tables of a layout file (flowcheck ports)."""
+
+
+def commands() -> tuple[set[str], set[str]]:
+    """The command line's commands ("switch render") and options."""
+    names, options, waiting = set[str](), {"--help"}, [("", get_command(app))]
+    while waiting:
+        name, command = waiting.pop()
+        names.add(name)
+        options |= {opt for one in command.params for opt in (*one.opts, *one.secondary_opts)}
+        for below, one in getattr(command, "commands", {}).items():
+            waiting.append((f"{name} {below}".strip(), one))
+    return names, options
+
+
+COMMANDS, OPTIONS = commands()
+
+
+def fields_of(path: str) -> set[str]:
+    """Keys of a table of the job file."""
+    kinds: list[object] = [JobConfig]
+    for part in path.split("."):
+        kinds = [
+            field.type for kind in kinds for field in _fields(kind) if field.encode_name == part
+        ]
+        kinds = [struct for kind in kinds for struct in _structs(kind)]
+    return {field.encode_name for kind in kinds for field in _fields(kind)}
+
+
+def _fields(kind: object) -> tuple[msgspec.structs.FieldInfo, ...]:
+    return msgspec.structs.fields(kind)  # type: ignore[arg-type]
+
+
+def _structs(kind: object) -> Iterator[object]:
+    """The structs within an annotation."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for one in typing.get_args(kind):
+        yield from _structs(one)
+
+
+@pytest.mark.parametrize("entry", SHOWN, ids=lambda entry: entry.code)
+def test_commands_and_keys_of_a_remedy_exist(entry: Entry) -> None:
+    assert set(COMMAND.findall(entry.remedy)) <= COMMANDS
+    assert set(OPTION.findall(entry.remedy)) <= OPTIONS | OF_OTHERS
+    for table, key in TABLE.findall(entry.remedy):
+        if table not in OF_LAYOUTS:
+            assert fields_of(table), f"no table [{table}]"
+            assert not key or key in fields_of(table), f"[{table}] has no {key}"
+
+
+def test_what_does_not_exist_is_found() -> None:
+    assert COMMAND.findall("`flowcheck bless FILE`, `flowcheck switch render`") == [
+        "bless",
+        "switch render",
+    ]
+    assert TABLE.findall("`[optimizer] nam`; `[[optimizer.each]]`; [a page](x.md); `[run] a`.") == [
+        ("optimizer", "nam"),
+        ("optimizer.each", ""),
+        ("run", "a"),
+    ]
+    assert "name" in fields_of("optimizer") and not fields_of("optimizers")
+    assert {"", "bless"} - COMMANDS == {"bless"}
