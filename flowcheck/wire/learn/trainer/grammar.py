@@ -222,7 +222,7 @@ def _expected(habits: Habits) -> list[tuple[CollectiveKind, int, str]]:
             return [(CollectiveKind.BROADCAST, habits.pieces[habits.sent][1], WEIGHTS)]
         if habits.each:
             return [used, *_first_buckets(habits)]
-        sizes += [habits.pieces_of(e)[0][1] for e in ELEMENT_BYTES]
+        sizes += [habits.first_piece(cut, e) for cut in habits.shapes for e in ELEMENT_BYTES]
         return [(CollectiveKind.BROADCAST, size, WEIGHTS) for size in dict.fromkeys(sizes)]
     if habits.stage is Stage.STEPPED:
         order = (CollectiveKind.BROADCAST, 4 * (habits.parameters + 1), ORDER)

@@ -175,9 +175,12 @@ class Habits:
         sizes = [count * each for count, each in zip(counts, self.each, strict=False)]
         return ddp_messages.weight_broadcasts(sizes, self.kinds)
 
-    def pieces_of(self, element_bytes: int) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """As `pieces`, if all parameters have elements of so many bytes."""
-        return ddp_messages.weight_broadcasts([n * element_bytes for n in self.shapes[0].counts])
+    def first_piece(self, shapes: ddp_messages.ParsedShapes, element_bytes: int) -> int:
+        """Bytes of the first of `pieces`, if all parameters have elements of so many bytes; 0: it is
+        the only one."""
+        sizes = [count * element_bytes for count in shapes.counts]
+        first, *more = ddp_messages.weight_broadcasts(sizes)
+        return first[1] if more else 0
 
     @property
     def first_buckets(self) -> ddp_messages.Buckets:

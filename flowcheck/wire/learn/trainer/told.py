@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,10 +109,11 @@ def _weighed(habits: Habits, cut: Cut, ring: Ring) -> Habits:
 def _several(habits: Habits, size: int) -> Habits | None:
     """What a broadcast of `size` bytes tells if it is the first of several of weights; None: it is
     not. torch closes one with the tensor that fills 250 MiB."""
-    for element_bytes in ELEMENT_BYTES:
-        pieces = habits.pieces_of(element_bytes)
-        if len(pieces) > 1 and pieces[0][1] == size:
-            told = replace(habits, each=(element_bytes,) * habits.parameters, sent=1)
+    for cut, element_bytes in product(habits.shapes, ELEMENT_BYTES):
+        if habits.first_piece(cut, element_bytes) == size:
+            shapes = (cut, *(other for other in habits.shapes if other is not cut))
+            each = (element_bytes,) * habits.parameters
+            told = replace(habits, shapes=shapes, each=each, sent=1)
             return replace(told, weights_bytes=told.state_bytes)
     return None
 
