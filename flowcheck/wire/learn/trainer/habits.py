@@ -176,7 +176,7 @@ class Habits:
         return ddp_messages.weight_broadcasts(sizes, self.kinds)
 
     def first_piece(self, shapes: ddp_messages.ParsedShapes, element_bytes: int) -> int:
-        """Bytes of the first of `pieces`, if all parameters have elements of so many bytes; 0: it is
+        """Bytes of the first of `pieces`, if all parameters have elements of so many; 0: it is
         the only one."""
         sizes = [count * element_bytes for count in shapes.counts]
         first, *more = ddp_messages.weight_broadcasts(sizes)
