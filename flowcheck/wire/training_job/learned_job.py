@@ -24,7 +24,6 @@ from flowcheck.findings.catalog.refused_job_files import (
 )
 from flowcheck.findings.finding import UNTIL_AUDIT, Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
-from flowcheck.wire.algorithms.algorithm_registry import link_owner, spec_of
 from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
     HasWriters,
@@ -88,6 +87,9 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
     @property
     def algorithm(self) -> Algorithm:
         """Whose connections they are: the ring's, where others may pass too, or of one alone."""
+        # Schedules are columns of numpy, which a command that reads a job file alone does without.
+        from flowcheck.wire.algorithms.algorithm_registry import link_owner
+
         return link_owner(self.receiver)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
@@ -356,6 +358,8 @@ def decode_job(text: bytes) -> LearnedJob:
 
 def _checked(job: LearnedJob) -> LearnedJob:
     """Raises LearnError for a collective that no job can have."""
+    from flowcheck.wire.algorithms.algorithm_registry import spec_of
+
     for op in (*job.first, *job.each):
         spec = spec_of(op.algorithm)
         if not spec.followed:

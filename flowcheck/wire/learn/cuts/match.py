@@ -6,14 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
-from flowcheck.wire.collectives.ring_schedule import Schedule, Send
+from flowcheck.wire.collectives.send_table import Schedule, Send, SendTable
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Edge, Ring
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.streams import (
+    ANY_PROTOCOL,
+    NOT_SEEN,
+    PROTOCOLS,
+    Stream,
+)
 
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
@@ -46,10 +53,25 @@ class Cut:
                 for i, send in enumerate(schedule[channel] if channel is not None else ()):
                     yield stream, number + i, send
 
+    def rows(self, ring: Ring) -> Iterator[tuple[Stream, int, SendTable]]:
+        """(stream, number of its first one, what they carry) of the sends of every mirrored
+        connection."""
+        for edge, at, names, schedule in zip(
+            ring.edges, self.starts, self.channels, self.schedules, strict=True
+        ):
+            for stream, number, channel in zip(edge.streams, at, names, strict=True):
+                if channel is not None and len(schedule[channel]):
+                    yield stream, number, schedule[channel]
+
     def times(self, ring: Ring) -> list[int]:
         """When each of its sends that were seen began, in nanoseconds."""
-        found = (stream.sends.get(number) for stream, number, _ in self.sends(ring))
-        return [send.message.first_ns for send in found if send is not None]
+        found: list[int] = []
+        for stream, number, sends in self.rows(ring):
+            columns = stream.columns
+            own, _ = columns.span(number, len(sends))
+            seen = columns.wire_bytes[own] != NOT_SEEN
+            found += columns.times_ns[own][seen].tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +125,13 @@ def settled(ring: Ring, cut: Cut, rules: Sequence[NcclEra]) -> Cut:
 
 
 def _places(schedules: Sequence[Schedule]) -> tuple[object, ...]:
-    """What lies where. Of a send that holds nothing eras may differ, and no byte tells."""
-    return tuple(
-        tuple(
-            tuple(
-                (
-                    send.wire_bytes,
-                    send.data_bytes,
-                    send.data_bytes and (send.start_byte, send.final),
-                )
-                for send in channel
-            )
-            for channel in schedule
-        )
-        for schedule in schedules
-    )
+    """What lies where."""
+    return tuple(tuple(channel.key for channel in schedule) for schedule in schedules)
 
 
-def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[bytes, ...], ...]:
     return tuple(
-        tuple(tuple(send.wire_bytes for send in channel) for channel in schedule)
-        for schedule in schedules
+        tuple(channel.wire_bytes.tobytes() for channel in schedule) for schedule in schedules
     )
 
 
@@ -155,18 +163,25 @@ def _fit(
     return matched, lost, tuple(map(tuple, left))
 
 
-def agreeing(stream: Stream, number: int, sends: Sequence[Send], protocol: Protocol) -> int | None:
+def agreeing(stream: Stream, number: int, sends: SendTable, protocol: Protocol) -> int | None:
     """How many of `sends`, expected from `number` on, were seen with the right size; None if
     one has another size, or is of another protocol."""
-    agree = 0
-    for i, send in enumerate(sends):
-        seen = stream.sends.get(number + i)
-        if seen is None:
-            continue
-        if seen.wire_bytes != send.wire_bytes or seen.protocol not in (None, protocol):
-            return None
-        agree += 1
-    return agree
+    if not len(sends):
+        return 0
+    first = stream.sends.get(number)
+    if first is not None and (
+        first.wire_bytes != sends.wire_bytes[0] or first.protocol not in (None, protocol)
+    ):
+        return None  # most guesses fail at once
+    columns = stream.columns
+    own, theirs = columns.span(number, len(sends))
+    sizes, protocols = columns.wire_bytes[own], columns.protocols[own]
+    seen = sizes != NOT_SEEN
+    if (seen & (sizes != sends.wire_bytes[theirs])).any():
+        return None
+    if (seen & (protocols != ANY_PROTOCOL) & (protocols != PROTOCOLS.index(protocol))).any():
+        return None
+    return int(np.count_nonzero(seen))
 
 
 def _assignments(
@@ -246,4 +261,7 @@ def beyond_end(ring: Ring, cut: Cut) -> int:
     """Sends of it that would come after the last one seen on their connection."""
     if not cut.lost:
         return 0
-    return sum(number >= stream.stop for stream, number, _ in cut.sends(ring))
+    return sum(
+        max(0, number + len(sends) - max(number, stream.stop))
+        for stream, number, sends in cut.rows(ring)
+    )
