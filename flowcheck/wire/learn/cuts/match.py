@@ -14,7 +14,7 @@ from flowcheck.wire.collectives.send_table import Schedule, Send, SendTable
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.sounding import writers
-from flowcheck.wire.learn.flows.rings import Edge, Ring
+from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import (
     ANY_PROTOCOL,
     NOT_SEEN,
@@ -99,8 +99,9 @@ def apply(
         if purse is not None:
             purse.lays(sum(len(sends) for schedule in schedules for sends in schedule))
     for schedules, rules in alike.values():
-        for names in _assignments(ring, state, schedules, op):
-            fit = _fit(ring, state, schedules, names, op)
+        laid = _Laid(ring, state.positions, schedules, op)
+        for names in _assignments(ring, state, schedules, laid):
+            fit = _fit(ring, state, schedules, names, laid)
             if fit is None:
                 continue
             cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit[:2])
@@ -135,31 +136,62 @@ def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[bytes, ...], ...]:
     )
 
 
+class _Laid:
+    """What connections carried, with the sends of one collective laid over it. Orders of channels
+    have most in common: each connection is compared with each channel once."""
+
+    def __init__(self, ring: Ring, at: Positions, schedules: Sequence[Schedule], op: Op) -> None:
+        self._ring, self._at, self._schedules, self._op = ring, at, schedules, op
+        self._agreeing: dict[tuple[int, int, int], int | None] = {}
+        self._writers: dict[tuple[int, int, int], tuple[int, int]] = {}
+
+    def agreeing(self, edge: int, stream: int, channel: int) -> int | None:
+        """As the function of that name."""
+        name = edge, stream, channel
+        if name not in self._agreeing:
+            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
+            number = self._at[edge][stream]
+            self._agreeing[name] = agreeing(own, number, sends, self._op.protocol)
+        return self._agreeing[name]
+
+    def sounded(self, edge: int) -> bool:
+        """It is to be found who writes there."""
+        return self._ring.edges[edge].receiver is None and not self._op.tree
+
+    def writers(self, edge: int, stream: int, channel: int) -> tuple[int, int]:
+        """As the function of that name."""
+        name = edge, stream, channel
+        if name not in self._writers:
+            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
+            number, op = self._at[edge][stream], self._op
+            self._writers[name] = writers(
+                own, number, sends, op.kind, op.protocol, self._ring.ranks
+            )
+        return self._writers[name]
+
+
 def _fit(
-    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, op: Op
+    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, laid: _Laid
 ) -> tuple[int, int, Positions] | None:
     """(sends seen that agree, sends not seen, who may write by now); None if a seen one
     disagrees."""
     matched = lost = 0
     left = [list(of) for of in state.writers]
-    for e, (edge, at, of, schedule) in enumerate(
-        zip(ring.edges, state.positions, names, schedules, strict=True)
-    ):
-        for i, (stream, number, channel) in enumerate(zip(edge.streams, at, of, strict=True)):
+    for e, (of, schedule) in enumerate(zip(names, schedules, strict=True)):
+        for i, channel in enumerate(of):
             if channel is None:
                 continue
-            sends = schedule[channel]
-            if left and edge.receiver is None and not op.tree:
-                bits, agree = writers(stream, number, sends, op.kind, op.protocol, ring.ranks)
+            if left and laid.sounded(e):
+                bits, agree = laid.writers(e, i, channel)
                 left[e][i] &= bits
                 if not left[e][i]:
                     return None
-            elif (same := agreeing(stream, number, sends, op.protocol)) is None:
+            elif (same := laid.agreeing(e, i, channel)) is None:
                 return None
             else:
                 agree = same
             matched += agree
-            lost += len(sends) - agree
+            lost += len(schedule[channel]) - agree
     return matched, lost, tuple(map(tuple, left))
 
 
@@ -185,14 +217,12 @@ def agreeing(stream: Stream, number: int, sends: SendTable, protocol: Protocol) 
 
 
 def _assignments(
-    ring: Ring, state: State, schedules: Sequence[Schedule], op: Op
+    ring: Ring, state: State, schedules: Sequence[Schedule], laid: _Laid
 ) -> Iterator[Channels]:
     """Channels for streams that have none yet and now carry something; QP order first."""
     options = [
-        list(_edge_assignments(ring, edge, at, names, schedule, op))
-        for edge, at, names, schedule in zip(
-            ring.edges, state.positions, state.channels, schedules, strict=True
-        )
+        list(_edge_assignments(ring, e, names, schedule, laid))
+        for e, (names, schedule) in enumerate(zip(state.channels, schedules, strict=True))
     ]
     if not all(options):
         return
@@ -205,34 +235,31 @@ def _assignments(
 
 
 def _edge_assignments(
-    ring: Ring,
-    edge: Edge,
-    at: Sequence[int],
-    names: Sequence[int | None],
-    schedule: Schedule,
-    op: Op,
+    ring: Ring, edge: int, names: Sequence[int | None], schedule: Schedule, laid: _Laid
 ) -> Iterator[tuple[int | None, ...]]:
     wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
     if not wanted:
         yield tuple(names)
         return
-    missing = len(schedule) - len(edge.streams)
+    missing = len(schedule) - len(ring.edges[edge].streams)
+    sounded = ring.sounding and laid.sounded(edge)
 
-    known: dict[tuple[int, int], bool] = {}
+    known: dict[int, tuple[int, ...]] = {}
 
-    def fits(i: int, channel: int) -> bool:
-        if (i, channel) not in known:
-            known[i, channel] = may_be(i, channel)
-        return known[i, channel]
+    def fitting(channel: int) -> tuple[int, ...]:
+        """Streams without a channel that may be this one."""
+        if channel not in known:
+            free = [i for i, name in enumerate(names) if name is None]
+            known[channel] = tuple(i for i in free if fits(i, channel))
+        return known[channel]
 
-    def may_be(i: int, channel: int) -> bool:
-        stream, sends = edge.streams[i], schedule[channel]
-        if ring.sounding and edge.receiver is None and not op.tree:
-            return writers(stream, at[i], sends, op.kind, op.protocol, ring.ranks)[0] > 0
-        return agreeing(stream, at[i], sends, op.protocol) is not None
+    def fits(stream: int, channel: int) -> bool:
+        if sounded:
+            return laid.writers(edge, stream, channel)[0] > 0
+        return laid.agreeing(edge, stream, channel) is not None
 
     tries = iter(range(MOST_TRIES))
-    ways = _choose(tuple(names), wanted, missing, fits, tries)
+    ways = _choose(tuple(names), wanted, missing, fitting, tries)
     yield from islice(ways, MOST_ASSIGNMENTS)
 
 
@@ -240,7 +267,7 @@ def _choose(
     names: tuple[int | None, ...],
     wanted: Sequence[int],
     missing: int,
-    fits: Callable[[int, int], bool],
+    fitting: Callable[[int], Sequence[int]],
     tries: Iterator[int],
 ) -> Iterator[tuple[int | None, ...]]:
     if not wanted:
@@ -249,12 +276,12 @@ def _choose(
     if next(tries, None) is None:
         return
     channel, rest = wanted[0], wanted[1:]
-    for i, name in enumerate(names):
-        if name is None and fits(i, channel):
+    for i in fitting(channel):
+        if names[i] is None:
             taken = (*names[:i], channel, *names[i + 1 :])
-            yield from _choose(taken, rest, missing, fits, tries)
+            yield from _choose(taken, rest, missing, fitting, tries)
     if missing > 0:
-        yield from _choose(names, rest, missing - 1, fits, tries)
+        yield from _choose(names, rest, missing - 1, fitting, tries)
 
 
 def beyond_end(ring: Ring, cut: Cut) -> int:
