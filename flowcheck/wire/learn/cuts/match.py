@@ -10,18 +10,21 @@ import numpy as np
 
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
-from flowcheck.wire.collectives.send_table import Schedule, Send, SendTable
+from flowcheck.wire.collectives.send_table import SIZE_COLUMN, Schedule, Send, SendTable
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.sounding import writers
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import (
-    ANY_PROTOCOL,
+    ANY_CODE,
+    NO_SIZE,
     NOT_SEEN,
     PROTOCOLS,
     Stream,
 )
 
+_CODES = {protocol: bytes((code, ANY_CODE)) for code, protocol in enumerate(PROTOCOLS)}
+"""Codes, in columns, of what may be of a protocol."""
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
 MOST_TRIES = 1_000
@@ -131,9 +134,7 @@ def _places(schedules: Sequence[Schedule]) -> tuple[object, ...]:
 
 
 def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[bytes, ...], ...]:
-    return tuple(
-        tuple(channel.wire_bytes.tobytes() for channel in schedule) for schedule in schedules
-    )
+    return tuple(tuple(channel.sizes for channel in schedule) for schedule in schedules)
 
 
 class _Laid:
@@ -197,23 +198,25 @@ def _fit(
 
 def agreeing(stream: Stream, number: int, sends: SendTable, protocol: Protocol) -> int | None:
     """How many of `sends`, expected from `number` on, were seen with the right size; None if
-    one has another size, or is of another protocol."""
-    if not len(sends):
-        return 0
-    first = stream.sends.get(number)
-    if first is not None and (
-        first.wire_bytes != sends.wire_bytes[0] or first.protocol not in (None, protocol)
-    ):
-        return None  # most guesses fail at once
-    columns = stream.columns
-    own, theirs = columns.span(number, len(sends))
-    sizes, protocols = columns.wire_bytes[own], columns.protocols[own]
-    seen = sizes != NOT_SEEN
-    if (seen & (sizes != sends.wire_bytes[theirs])).any():
-        return None
-    if (seen & (protocols != ANY_PROTOCOL) & (protocols != PROTOCOLS.index(protocol))).any():
-        return None
-    return int(np.count_nonzero(seen))
+    one has another size, or is of another protocol. A search asks millions of times: columns are
+    compared as bytes."""
+    columns, due = stream.columns, sends.sizes
+    begin = number - columns.first
+    if begin < 0:
+        due, begin = due[-begin * SIZE_COLUMN :], 0
+    sizes = columns.sizes[begin * SIZE_COLUMN : begin * SIZE_COLUMN + len(due)]
+    due = due[: len(sizes)]
+    count = agree = len(sizes) // SIZE_COLUMN
+    if sizes != due:
+        if NO_SIZE not in sizes:
+            return None
+        own = np.frombuffer(sizes, np.int64)
+        seen = own != NOT_SEEN
+        if (own[seen] != np.frombuffer(due, np.int64)[seen]).any():
+            return None
+        agree = int(np.count_nonzero(seen))
+    others = columns.protocol_codes[begin : begin + count].strip(_CODES[protocol])
+    return None if others else agree
 
 
 def _assignments(

@@ -49,8 +49,10 @@ class SendSeen:
     number: int = -1
 
 
-NOT_SEEN, ANY_PROTOCOL = -1, -1
+NOT_SEEN, ANY_CODE = -1, 255
 """Size of a send that was not seen, and protocol of one that does not tell it, in columns."""
+NO_SIZE = np.int64(NOT_SEEN).tobytes()
+"""As bytes of the column, which no other size has."""
 PROTOCOLS = tuple(Protocol)
 """A protocol in columns is its place here."""
 
@@ -58,30 +60,37 @@ PROTOCOLS = tuple(Protocol)
 class StreamTable:
     """Sends of a stream as columns, from the first one seen on."""
 
-    __slots__ = ("first", "history", "orders", "protocols", "times_ns", "torn", "wire_bytes")
+    __slots__ = ("first", "orders", "protocol_codes", "sizes", "times_ns", "torn", "wire_bytes")
 
     def __init__(self, sends: Mapping[int, SendSeen], stop: int) -> None:
         self.first = min(sends, default=stop)
         count = stop - self.first
         self.wire_bytes = np.full(count, NOT_SEEN, np.int64)
-        self.protocols = np.full(count, ANY_PROTOCOL, np.int8)
+        self.protocol_codes = bytes((ANY_CODE,)) * count
         self.times_ns = np.zeros(count, np.int64)
         self.orders = np.zeros(count, np.int64)
         self.torn = np.zeros(count, np.bool_)
         """Some of it was not seen, or is not sure."""
-        self.history: tuple[int, bytes] = (self.first, b"")
-        """Equal for streams that sent the same sizes all along."""
+        self.sizes = b""
+        """`wire_bytes` as bytes."""
         if not sends:
             return
         codes: dict[Protocol | None, int] = {p: code for code, p in enumerate(PROTOCOLS)}
         at = np.fromiter(sends, np.int64, len(sends)) - self.first
         seen = sends.values()
         self.wire_bytes[at] = [send.wire_bytes for send in seen]
-        self.protocols[at] = [codes.get(send.protocol, ANY_PROTOCOL) for send in seen]
+        protocols = np.full(count, ANY_CODE, np.uint8)
+        protocols[at] = [codes.get(send.protocol, ANY_CODE) for send in seen]
+        self.protocol_codes = protocols.tobytes()
         self.times_ns[at] = [send.message.first_ns for send in seen]
         self.orders[at] = [send.message.order for send in seen]
         self.torn[at] = [bool(s.message.missing or s.message.conflicts) for s in seen]
-        self.history = (self.first, self.wire_bytes.tobytes())
+        self.sizes = self.wire_bytes.tobytes()
+
+    @property
+    def history(self) -> tuple[int, bytes]:
+        """Equal for streams that sent the same sizes all along."""
+        return self.first, self.sizes
 
     def seen_from(self, number: int) -> int:
         """Sends seen that lie at or after `number`."""
