@@ -179,3 +179,26 @@ def test_what_fills_up_the_blocks_of_a_gather_contradicts_nothing(
     other = np.full(100, 8, np.uint8)
     canvas.put(start, other, np.ones(100, np.bool_))
     assert contradictory([(gather, canvas)]) == untold
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.BROADCAST, CollectiveKind.ALL_REDUCE])
+@pytest.mark.parametrize(
+    ("protocol", "start", "untold"),
+    [
+        (Protocol.LL128, 3000, set()),
+        (Protocol.LL128, 1000, {0}),
+        (Protocol.LL, 3832, set()),
+        (Protocol.LL, 3824, {0}),
+        (Protocol.SIMPLE, 3832, {0}),
+    ],
+)
+def test_what_fills_up_the_last_line_contradicts_nothing(
+    kind: CollectiveKind, protocol: Protocol, start: int, untold: set[int]
+) -> None:
+    """Of a tensor whose size only the wire tells, which may end anywhere in its last line or
+    group; Simple sends no byte more than there are."""
+    one = cut(kind, licensed=False, size=3840)
+    one = replace(one, op=replace(one.op, protocol=protocol))
+    canvas = painted(0, 3840)
+    canvas.put(start, np.full(8, 8, np.uint8), np.ones(8, np.bool_))
+    assert contradictory([(one, canvas)]) == untold
