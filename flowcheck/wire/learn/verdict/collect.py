@@ -163,15 +163,15 @@ def contradictory(told: Sequence[tuple[Cut, Canvas]]) -> frozenset[int]:
 
 
 def _differing(cut: Cut, canvas: Canvas) -> int:
-    """Bytes of which two copies differ. What fills up the last line or group may be another thing
-    on every hop: where nothing tells the size of a tensor, or of the blocks that were gathered, it
-    contradicts nothing."""
+    """Bytes of which two copies differ. What fills up the last line or group, of which one byte at
+    least is data, may be another thing on every hop: where nothing tells the size of a tensor, or
+    of the blocks that were gathered, it contradicts nothing."""
     op, grain = cut.op, GRAIN_BYTES[cut.op.protocol]
     sized = not (op.slack_is_open or op.from_wire or op.open_size)
     if sized or grain == 1 or not canvas.disputed.any():
         return canvas.conflicts
     tail = (op.work_bytes - 1) // grain * grain
-    return int(canvas.disputed.reshape(-1, op.work_bytes)[:, :tail].sum())
+    return int(canvas.disputed.reshape(-1, op.work_bytes)[:, : tail + 1].sum())
 
 
 def _end(
