@@ -48,7 +48,7 @@ CORE_HEADERS = (
 )
 """Headers cffi may read: declarations only, no inline functions, no macros that matter."""
 
-STEP_HEADERS = ("fc_step.h", "fc_commit.h")
+STEP_HEADERS = ("fc_step.h", "fc_commit.h", "fc_norm.h")
 """Of the optimizer's step, for cffi; the others in that folder hold inlines and vectors."""
 
 DPDK_HEADERS = ("fc_eal.h", "fc_port.h", "fc_timetable.h", "fc_dma.h", "fc_capture.h")

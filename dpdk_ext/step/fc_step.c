@@ -28,6 +28,7 @@ struct work {
 static void turn(struct work *work, struct fc_step_run *run, uint64_t turned)
 {
 	run->gradient += FC_RUN;
+	run->at += FC_RUN;
 	run->sends = true;
 	for (uint32_t s = 0; s < run->sections; s++) {
 		struct out *out = &work->out[s];
@@ -250,6 +251,11 @@ int fc_step_choose(const char *name)
 		return -1;
 	chosen = &fc_step_plain;
 	return 0;
+}
+
+const struct fc_step_twin *fc_step_chosen(void)
+{
+	return chosen;
 }
 
 const char *fc_step_name(void)

@@ -35,6 +35,10 @@ enum fc_step_flag {
 	FC_STEP_RECIPROCAL = 256, /* and its for-loop: bias2_root is one over it */
 	FC_STEP_FUSED = 512,      /* Adam as CUDA's fused kernel rounds it, of torch 2.11 to 2.13 */
 	FC_STEP_FUSED_WIDE = 1024, /* of torch 2.6 to 2.10: in doubles, of `wide` */
+	FC_STEP_LANES =
+		2048, /* its gradient + weight_decay * parameter, which some elements round twice */
+	FC_STEP_RAGGED =
+		4096, /* and which do where the tensor's elements are no multiple of four */
 };
 
 /* Which square root: torch's on a CPU is that of the library it was built with. */

@@ -6,5 +6,5 @@
 /* The kernels come first. */
 #include "fc_step_flow.h"
 
-const struct fc_step_twin fc_step_avx512 = { "avx512", take, send, digest, roots, flow };
+const struct fc_step_twin fc_step_avx512 = { "avx512", take, send, digest, roots, squares, flow };
 #endif

@@ -2,14 +2,17 @@
  * fc_step_kernels.h. SGD's rounds as on a CPU, in all of its kernels.
  *
  * Where multiplications and additions are contracted is nvcc's choice. It was read off the SASS of the
- * kernels in the libtorch_cuda.so that PyPI has for torch 2.6.0 and 2.13.0 (sm_90), with these sources:
+ * kernels in the libtorch_cuda.so that PyPI has for torch 2.6.0 and 2.13.0 (sm_90), and all but the
+ * doubles measured on an NVIDIA H200 with torch 2.11.0+cu130 (scripts/gpu/arithmetic.py). Sources:
  *   foreach, and the for-loop      ForeachFunctors.cuh, DeviceAddCmulCdiv.cuh, Lerp.h
  *     lerp(x, y, w)                fma(w, y - x, x); from |w| = 0.5 on fma(w - 1, y - x, y)
  *     addcmul(x, y, z, a)          fma(a, y * z, x)
  *     addcdiv(x, y, z, a)          fma(a, y / z, x)
- *     x / number                   foreach: a division; for-loop: x * (1 / number), 1 / number rounded
- *                                  (BinaryDivTrueKernel.cu, div_true_kernel_cuda)
- *   fused, torch 2.11 to 2.13      fused_adam_utils.cuh, adam_math: float32, std::fma as written
+ *     x / number                   foreach: a division; for-loop: x * (1 / number), 1 / number of
+ *                                  the double, then rounded (BinaryDivTrueKernel.cu,
+ *                                  div_true_kernel_cuda)
+ *   fused, torch 2.11 to 2.13      fused_adam_utils.cuh, adam_math: float32, std::fma as written;
+ *                                  weight decay of Adam without amsgrad: decay_lanes
  *   fused, torch 2.6 to 2.10       the same, where numbers are double: every sum is one of doubles
  * Division and square root are IEEE's there (-prec-div, -prec-sqrt), and nothing is flushed to zero. */
 
@@ -61,6 +64,28 @@ FC_TARGET static void decay_wide(const struct fc_step_wide *wide, float *to, con
 {
 	for (uint32_t i = 0; i < count; i++)
 		to[i] = (float)fma(wide->weight_decay, parameter[i], gradient[i]);
+}
+
+/* Elements that a block of 512 threads takes in a turn, four each. */
+#define CUDA_BLOCK 512u
+#define CUDA_TURN (4u * CUDA_BLOCK)
+
+/* Adam's weight decay in float32 without amsgrad, which is no std::fma: nvcc contracts it for three of
+ * the four elements that a thread has, and not for the first. Those lie side by side where a tensor's
+ * elements are a multiple of four (FusedAdamMathFunctor: load_store), else a block apart (load_args).
+ * Blocks of a tensor are multiples of CUDA_TURN, so that an item's elements are counted from 0. */
+FC_TARGET static void decay_lanes(const struct fc_step_run *run, float *to, const float *gradient)
+{
+	const float weight_decay = run->row->weight_decay, *parameter = run->from[0];
+	const bool ragged = run->row->flags & FC_STEP_RAGGED;
+
+	for (uint32_t i = 0; i < run->count; i++) {
+		const uint64_t at = run->at + i;
+		const bool first = ragged ? at % CUDA_TURN < CUDA_BLOCK : at % 4 == 0;
+		const float product = parameter[i] * weight_decay;
+		to[i] = first ? gradient[i] + product
+			      : fmaf(parameter[i], weight_decay, gradient[i]);
+	}
 }
 
 /* sqrt(most) / bias2_root + eps. */

@@ -111,12 +111,21 @@ FC_INLINE void roots_of_run(const float *values, float *to, const struct fc_step
 		roots(values, to, run->count, root);
 }
 
-/* What the step sees as gradient, [count]. */
+FC_TARGET static void squares(float *sums, const float *values, size_t count)
+{
+	for (size_t i = 0; i < count; i += FC_LANES) {
+		const fc_v x = v_load(values + i);
+		v_store(sums + i, v_fma(x, x, v_load(sums + i)));
+	}
+}
+
+/* What the step sees as gradient, [count]; with FC_STEP_LANES without its decay. */
 FC_TARGET static void prepare(const struct fc_step_row *row, float *to, const float *gradient,
 			      const float *parameter, uint32_t count)
 {
 	const fc_v divisor = v_all(row->divisor), scale = v_all(row->scale);
 	const fc_v weight_decay = v_all(row->weight_decay);
+	const bool decays = row->flags & FC_STEP_DECAY_GRADIENT && !(row->flags & FC_STEP_LANES);
 
 	for (size_t i = 0; i < count; i += FC_LANES) {
 		fc_v g = v_load(gradient + i);
@@ -126,7 +135,7 @@ FC_TARGET static void prepare(const struct fc_step_row *row, float *to, const fl
 			g = v_mul(g, scale);
 		if (row->flags & FC_STEP_NEGATE)
 			g = v_negate(g);
-		if (row->flags & FC_STEP_DECAY_GRADIENT)
+		if (decays)
 			g = v_fma(v_load(parameter + i), weight_decay, g);
 		v_store(to + i, g);
 	}
@@ -303,6 +312,10 @@ FC_TARGET static void take(const struct fc_step_run *run)
 
 	if (row->flags & changes) {
 		prepare(row, prepared, gradient, run->from[0], run->count);
+		gradient = prepared;
+	}
+	if (row->flags & FC_STEP_LANES) {
+		decay_lanes(run, prepared, gradient);
 		gradient = prepared;
 	}
 	if (row->flags & FC_STEP_FUSED_WIDE && run->wide->weight_decay != 0) {

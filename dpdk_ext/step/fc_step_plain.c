@@ -3,4 +3,4 @@
 /* The lanes come first. */
 #include "fc_step_kernels.h"
 
-const struct fc_step_twin fc_step_plain = { "plain", take, send, digest, roots, NULL };
+const struct fc_step_twin fc_step_plain = { "plain", take, send, digest, roots, squares, NULL };

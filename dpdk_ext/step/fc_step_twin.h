@@ -46,6 +46,7 @@ struct fc_step_run {
 	uint32_t sections;
 	uint32_t root;
 	uint32_t count; /* of elements: FC_RUN, or fewer whole lines where nothing is sent */
+	uint64_t at;    /* elements of the item before it, while every run is taken by `take` */
 	bool sends;
 	struct fc_step_sent sent[FC_STEP_SECTIONS_MAX];
 };
@@ -58,10 +59,15 @@ struct fc_step_twin {
 	void (*digest)(uint64_t *sums, const uint8_t *data, size_t pairs); /* FC_DIGEST_PAIR */
 	/* `count`: whole lines. */
 	void (*roots)(const float *values, float *to, uint32_t count, uint32_t root);
+	/* sums[i] = fma(values[i], values[i], sums[i]); `count`: whole lines. */
+	void (*squares)(float *sums, const float *values, size_t count);
 	/* `runs` whole runs of Adam or AdamW from `run` on, whose `to` are whole lines of the new copy
 	 * that are written past the caches; sums: of parameters and both moments. NULL: not here. */
 	void (*flow)(const struct fc_step_run *run, uint64_t runs, uint64_t *const sums[3]);
 };
+
+/* The twin that runs (fc_step_choose). */
+const struct fc_step_twin *fc_step_chosen(void);
 
 extern const struct fc_step_twin fc_step_plain;
 #if defined(__x86_64__)

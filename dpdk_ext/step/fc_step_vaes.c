@@ -7,5 +7,5 @@
 /* The kernels come first. */
 #include "fc_step_flow.h"
 
-const struct fc_step_twin fc_step_vaes = { "vaes", take, send, digest, roots, flow };
+const struct fc_step_twin fc_step_vaes = { "vaes", take, send, digest, roots, squares, flow };
 #endif

@@ -111,8 +111,8 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     """Device that the trainer's optimizer runs on. Kernels of different devices round
     differently."""
     torch: str | None = None
-    """The trainer's version of torch: "2.10.0". torch 2.11 changed the fused kernels for GPUs.
-    None: 2.11 or newer."""
+    """The trainer's version of torch: "2.10.0". On GPUs torch 2.11 changed the fused kernels, and
+    torch 2.10 the order in which norms are summed. None: 2.11 or newer."""
     learning_rate: float | None = None
     """Learning rate that the script makes the optimizer with. A schedule changes it."""
     momentum: float | None = None
@@ -154,6 +154,9 @@ class OptimizerConfig(ConfigSection, frozen=True, kw_only=True):
     clip_error_if_nonfinite: bool = False
     """error_if_nonfinite of torch.nn.utils.clip_grad_norm_. True: the trainer ends where the norm
     is inf or NaN, and the replica stays at the step before."""
+    clip_foreach: bool = True
+    """False: the script calls torch.nn.utils.clip_grad_norm_ with foreach=False. On a GPU the last
+    bit of a norm depends on it; on a CPU it does not."""
     clip_value: float | None = None
     """clip_value of torch.nn.utils.clip_grad_value_. With `clip_norm` too, the script clips by norm
     first."""

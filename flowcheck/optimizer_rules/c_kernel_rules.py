@@ -22,8 +22,14 @@ from typing import Any
 import numpy as np
 
 from flowcheck._core import lib
-from flowcheck.findings.catalog.step_arithmetic import NO_FIRST_BETA, NO_SECOND_BETA
+from flowcheck.findings.catalog.step_arithmetic import (
+    FUSED_ADAM_MAXIMIZES,
+    FUSED_SGD_ADDS_OTHERWISE,
+    NO_FIRST_BETA,
+    NO_SECOND_BETA,
+)
 from flowcheck.findings.finding import Finding
+from flowcheck.optimizer_rules.cuda_powers import cuda_power
 from flowcheck.optimizer_rules.optimizer_rule import CKernel
 
 KernelArgs = dict[str, float | int]
@@ -57,6 +63,11 @@ def fits_always(group: Group) -> Finding | None:
     return None
 
 
+def fits_always_on_cuda(group: Group, arithmetic: Arithmetic) -> Finding | None:
+    """Default of `unfit_on_cuda`, likewise."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKernelRule:
     """How a C kernel computes the steps of an optimizer."""
@@ -71,7 +82,7 @@ class CKernelRule:
     none."""
     unfit: Callable[[Group], Finding | None] = fits_always
     """Why the C kernel does not have torch's arithmetic with these settings."""
-    unfit_on_cuda: Callable[[Group], Finding | None] = fits_always
+    unfit_on_cuda: Callable[[Group, Arithmetic], Finding | None] = fits_always_on_cuda
     """Why the C kernel does not have the arithmetic of torch's CUDA kernels with these settings."""
 
 
@@ -94,9 +105,7 @@ def _sgd(group: Group, held: float) -> KernelArgs:
 
 
 def _sgd_on_cuda(args: KernelArgs, group: Group, _: float, arithmetic: Arithmetic) -> KernelArgs:
-    """Arguments of SGD on a GPU: torch's FusedSgdKernel.cu subtracts the dampening in float32."""
-    if arithmetic.fused:
-        args["undamped"] = float(np.float32(1) - np.float32(group["dampening"]))
+    """Arguments of SGD on a GPU: the CPU's (`_sgd_unfit_on_cuda` has the rest)."""
     return args
 
 
@@ -130,17 +139,19 @@ def _adam_on_cuda(
     args["flags"] = int(args["flags"]) | lib.FC_STEP_CUDA
     if arithmetic is Arithmetic.CUDA_LOOP:
         args["flags"] = int(args["flags"]) | lib.FC_STEP_RECIPROCAL
-        args["bias2_root"] = float(np.float32(1) / np.float32(args["bias2_root"]))
+        args["bias2_root"] = 1 / args["bias2_root"]
     return args
 
 
 def _adam_fused(args: KernelArgs, group: Group, step: float) -> KernelArgs:
     one, rate = np.float32(1), np.float32(group["lr"])
     beta1, beta2 = map(np.float32, group["betas"])
-    bias1 = one - np.float32(float(beta1) ** step)
-    bias2 = one - np.float32(float(beta2) ** step)
+    bias1, bias2 = one - cuda_power(beta1, step), one - cuda_power(beta2, step)
+    flags = int(args["flags"]) | lib.FC_STEP_FUSED
+    if flags & lib.FC_STEP_DECAY_GRADIENT and not group["amsgrad"]:
+        flags |= lib.FC_STEP_LANES
     return args | {
-        "flags": int(args["flags"]) | lib.FC_STEP_FUSED,
+        "flags": flags,
         "decay": -float(rate * np.float32(group["weight_decay"])),
         "rate": float(rate / bias1),
         "beta1_rest": float(beta1),
@@ -180,11 +191,23 @@ def _adam_unfit(group: Group) -> Finding | None:
     return None
 
 
-def _adam_unfit_on_cuda(group: Group) -> Finding | None:
-    """Refuses settings with which torch's addcmul multiplies by 1. torch then leaves out an
-    operation, in some releases only (DeviceAddCmulCdiv)."""
+def _adam_unfit_on_cuda(group: Group, arithmetic: Arithmetic) -> Finding | None:
+    """Refuses settings with which torch's addcmul multiplies by 1: torch then leaves out an
+    operation, in some releases only (DeviceAddCmulCdiv). And decayed gradients that are negated
+    first: which sums nvcc contracts in the kernel without amsgrad was measured without that."""
     if np.float32(1 - group["betas"][1]) == 1:
         return NO_SECOND_BETA()
+    decays = group["weight_decay"] and not group["decoupled_weight_decay"]
+    alone = arithmetic is Arithmetic.CUDA_FUSED and not group["amsgrad"]
+    return FUSED_ADAM_MAXIMIZES() if alone and decays and group["maximize"] else None
+
+
+def _sgd_unfit_on_cuda(group: Group, arithmetic: Arithmetic) -> Finding | None:
+    """Refuses settings of the fused kernel with which nvcc contracts the momentum's sum otherwise
+    for tensors of a multiple of four elements. Measured with both; which one it is for is open."""
+    otherwise = group["dampening"] or group["maximize"]
+    if arithmetic.fused and group["momentum"] and otherwise:
+        return FUSED_SGD_ADDS_OTHERWISE()
     return None
 
 
@@ -193,7 +216,9 @@ def _maximizes(group: Group) -> int:
 
 
 C_KERNELS = {
-    CKernel.SGD: CKernelRule(cpu_args=_sgd, cuda_args=_sgd_on_cuda),
+    CKernel.SGD: CKernelRule(
+        cpu_args=_sgd, cuda_args=_sgd_on_cuda, unfit_on_cuda=_sgd_unfit_on_cuda
+    ),
     CKernel.ADAM: CKernelRule(
         cpu_args=_adam,
         cuda_args=_adam_on_cuda,

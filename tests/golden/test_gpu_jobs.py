@@ -24,16 +24,18 @@ FOLLOWED = {
     "ring-ll128": (ADAMW + FUSED + "clip_norm = 0.05\n", "batch_norm", ""),
     "ring-simple": (SGD + "momentum = 0.9\nnesterov = true\n", "small", ""),
     "tree-simple": (ADAMW, "width_90", ""),
+    "tree-ll128": (ADAMW + 'implementation = "loop"\n', "small", ""),
     "tree-ll": (ADAMW, "small", ""),
     "eight": (ADAMW, "width_100", ""),
     "two-ranks": (SGD, "small", ""),
     "wide-simple": (ADAMW.replace("0.01", "0.001"), "deep_180", ""),
     "channels": (ADAMW, "width_110", ""),
+    "accumulate": (ADAMW + "betas = [0.9, 0.95]\nclip_norm = 0.02\n", "small", ""),
     "hook": (ADAMW, "small", 'gradient_dtype = "bfloat16"\n'),
 }
 """{job: ([optimizer] as scripts/gpu/jobs.py has it, factory of its model, more of [model])}."""
 NIGHTLY = ("tree-simple", "eight", "channels", "hook")
-READ = (*FOLLOWED, "ring-ll", "tree-ll128", "bf16", "accumulate")
+READ = (*FOLLOWED, "ring-ll", "bf16")
 KINDS = {"AllGather": "all_gather", "Broadcast": "broadcast", "AllReduce": "all_reduce"}
 LL128_LEAST_BYTES = 1920
 """Of the least message of LL128: 16 lines of 120 bytes."""

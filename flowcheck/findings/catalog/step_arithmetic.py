@@ -23,19 +23,41 @@ CPU_FOR_GPU = Entry(
 GPU_KERNELS = Entry(
     "arithmetic.gpu_kernels",
     "the trainer's GPU rounds as torch's kernels for {kernels} do; their operations were read "
-    "from the wheels of torch {releases}",
+    "from the wheels of torch {releases}, and not measured on a GPU",
+    until_audit=True,
+)
+GPU_KERNELS_MEASURED = Entry(
+    "arithmetic.gpu_kernels_measured",
+    "the trainer's GPU rounds as torch's kernels for {kernels} do; their operations were read "
+    "from the wheels of torch {releases}, and measured on one {gpu} with torch {torch}: steps "
+    "had the same bits there",
     until_audit=True,
 )
 GPU_POWERS = Entry(
     "arithmetic.gpu_powers",
-    "CUDA's powf rounds beta ** step correctly; where it does not (about one step in 4,000 at "
-    "0.999), that step is one unit in the last place off",
+    "CUDA's powf rounds beta ** step correctly; where it does not (about one step in 16 at "
+    "0.999), that step is one unit in the last place off. FlowCheck has CUDA's own powers for "
+    "the usual betas, and not for these",
     until_audit=True,
 )
 GPU_NORM = Entry(
     "arithmetic.gpu_norm",
-    "the norm that gradients are clipped by is summed in the GPU's own order: its last bit, and "
-    "with it the last bit of every gradient of a clipped step, may differ",
+    "the norm over several rings that gradients are clipped by is summed in the GPU's own order: "
+    "its last bit, and with it the last bit of every gradient of a clipped step, may differ",
+    until_audit=True,
+)
+GPU_NORM_ORDER = Entry(
+    "arithmetic.gpu_norm_order",
+    "the norm that gradients are clipped by is summed in the order of torch's CUDA kernels, as "
+    "it was measured on one {gpu} with torch {torch}; gradients have memory of their own there, "
+    "without gradient_as_bucket_view",
+    until_audit=True,
+)
+GPU_NORM_ALONE = Entry(
+    "arithmetic.gpu_norm_alone",
+    "the norm of each tensor (clip_foreach = false) is summed in the order of torch's CUDA "
+    "kernels, as it was measured on one {gpu} with torch {torch}; gradients have memory of their "
+    "own there, without gradient_as_bucket_view, and the GPU has {processors} multiprocessors",
     until_audit=True,
 )
 
@@ -60,6 +82,15 @@ NO_FIRST_BETA = Entry(
 )
 NO_SECOND_BETA = Entry(
     "arithmetic.no_second_beta", "with a second beta of 0 releases of torch compute differently"
+)
+FUSED_SGD_ADDS_OTHERWISE = Entry(
+    "arithmetic.fused_sgd_adds_otherwise",
+    "with dampening or maximize the fused kernel of SGD with momentum adds in another order for "
+    "some tensors",
+)
+FUSED_ADAM_MAXIMIZES = Entry(
+    "arithmetic.fused_adam_maximizes",
+    "the fused kernel of Adam was not measured with both weight decay and maximize",
 )
 MIXED_IMPLEMENTATIONS = Entry(
     "arithmetic.mixed_implementations", "parameter groups have different implementations"

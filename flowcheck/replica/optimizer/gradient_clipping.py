@@ -104,6 +104,11 @@ def clip_factor(gradients: Sequence[torch.Tensor], most: float, *, threads: int)
         norm = torch.nn.utils.get_total_norm(gradients)
     finally:
         torch.set_num_threads(before)
+    return factor_of_norm(norm, most)
+
+
+def factor_of_norm(norm: torch.Tensor, most: float) -> float:
+    """A float32, as `clip_factor`. norm: a float32, of all gradients."""
     return float(torch.clamp(most / (norm + EPSILON), max=1.0))
 
 

@@ -65,7 +65,7 @@ def why_no_c_kernel(
         if unfit_setting := kernel.unfit(group):
             return unfit_setting
     if arithmetic.cuda:
-        return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel)
+        return cuda_arithmetic.why_no_cuda_kernel(optimizer, kernel, arithmetic)
     if not fuses():
         return findings.NO_FUSED_MULTIPLY_ADD()
     if rule.square_roots and square_root_kind() is None:
@@ -181,6 +181,9 @@ def kernel_args(
             if arithmetic.cuda:
                 own = kernel.cuda_args(own, group, number, arithmetic)
             table[taken[at == number]] = _row(own, divisor, scale)
+        if np.any(table["flags"][taken] & lib.FC_STEP_LANES):
+            ragged = np.array([p.numel() % 4 != 0 for p in group["params"]], np.bool_)
+            table["flags"][every[ragged]] |= lib.FC_STEP_RAGGED
     return table
 
 

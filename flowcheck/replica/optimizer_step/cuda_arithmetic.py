@@ -7,15 +7,20 @@ import numpy as np
 import torch
 
 from flowcheck._core import ffi
+from flowcheck.config import OptimizerConfig
 from flowcheck.findings.catalog import step_arithmetic as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic, CKernelRule
+from flowcheck.optimizer_rules.cuda_powers import is_measured
+from flowcheck.replica.optimizer.cuda_gradient_norm import PROCESSORS
 
 FLOAT_FUSED_SINCE = (2, 11)
 """First torch release whose fused Adam computes in float32 with std::fma; earlier ones pass
 settings to adam_math as double (headers of the wheels 2.6.0 to 2.13.0)."""
 READ = "2.6.0 and 2.13.0"
 """torch releases whose compiled kernels were disassembled."""
+MEASURED_WITH = {"gpu": "NVIDIA H200", "torch": "2.11.0+cu130"}
+"""What all but the fused kernels in doubles were measured on (tests/data/gpu)."""
 
 STEP_DOUBLES = np.dtype(
     [
@@ -25,6 +30,14 @@ STEP_DOUBLES = np.dtype(
 )
 """dtype of `struct fc_step_wide` (dpdk_ext/step/fc_step.h)."""
 assert STEP_DOUBLES.itemsize == ffi.sizeof("struct fc_step_wide")
+
+
+def at_least_torch(release: tuple[int, int], torch_version: str | None) -> bool:
+    """Whether the trainer's torch is of this release or a later one; None: a newest one."""
+    if torch_version is None:
+        return True
+    major, minor = torch_version.split(".")[:2]
+    return (int(major), int(minor)) >= release
 
 
 def arithmetic_of(
@@ -43,30 +56,44 @@ def arithmetic_of(
         # None is foreach for parameters on a GPU (torch/optim/optimizer.py,
         # _default_to_fused_or_foreach).
         return Arithmetic.CUDA_LOOP if group.get("foreach") is False else Arithmetic.CUDA_FOREACH
-    release = tuple(map(int, (torch_version or "2.13").split(".")[:2]))
-    return Arithmetic.CUDA_FUSED if release >= FLOAT_FUSED_SINCE else Arithmetic.CUDA_FUSED_WIDE
+    floats = at_least_torch(FLOAT_FUSED_SINCE, torch_version)
+    return Arithmetic.CUDA_FUSED if floats else Arithmetic.CUDA_FUSED_WIDE
 
 
-def why_no_cuda_kernel(optimizer: torch.optim.Optimizer, kernel: CKernelRule) -> Finding | None:
+def why_no_cuda_kernel(
+    optimizer: torch.optim.Optimizer, kernel: CKernelRule, arithmetic: Arithmetic
+) -> Finding | None:
     """Why the known arithmetic of the CUDA kernels does not apply to these settings; None: it
     does. kernel: rule of the C kernel."""
     for group in optimizer.param_groups:
-        if why := kernel.unfit_on_cuda(group):
+        if why := kernel.unfit_on_cuda(group, arithmetic):
             return why
     kinds = {(g.get("fused"), g.get("foreach")) for g in optimizer.param_groups}
     return findings.MIXED_IMPLEMENTATIONS() if len(kinds) > 1 else None
 
 
 def cuda_assumptions(
-    arithmetic: Arithmetic, unfit: Finding | None, *, clips: bool
+    arithmetic: Arithmetic, optimizer: torch.optim.Optimizer, unfit: Finding | None
 ) -> tuple[Finding, ...]:
-    """Assumptions about a GPU trainer's arithmetic that no packet can confirm. unfit: why torch
-    and not the C kernel applies the steps; None: C does. clips: the job clips by norm."""
+    """Assumptions about a GPU trainer's steps that no packet can confirm. unfit: why torch and not
+    the C kernel applies them; None: C does."""
     if unfit is not None:
         return (findings.CPU_FOR_GPU(unfit),)
-    told = [findings.GPU_KERNELS(kernels=arithmetic, releases=READ)]
-    if arithmetic is Arithmetic.CUDA_FUSED:
+    if arithmetic is Arithmetic.CUDA_FUSED_WIDE:
+        return (findings.GPU_KERNELS(kernels=arithmetic, releases=READ),)
+    told = [findings.GPU_KERNELS_MEASURED(kernels=arithmetic, releases=READ, **MEASURED_WITH)]
+    betas = {beta for group in optimizer.param_groups for beta in group.get("betas", ())}
+    if arithmetic is Arithmetic.CUDA_FUSED and not all(map(is_measured, betas)):
         told.append(findings.GPU_POWERS())
-    if clips:
-        told.append(findings.GPU_NORM())
     return tuple(told)
+
+
+def norm_assumptions(config: OptimizerConfig) -> tuple[Finding, ...]:
+    """What no frame shows of the norm that a GPU clips gradients by."""
+    if config.clip_norm is None:
+        return ()
+    if config.clip_together:
+        return (findings.GPU_NORM(),)
+    if config.clip_foreach:
+        return (findings.GPU_NORM_ORDER(**MEASURED_WITH),)
+    return (findings.GPU_NORM_ALONE(processors=PROCESSORS, **MEASURED_WITH),)

@@ -17,7 +17,8 @@ from flowcheck.findings.catalog import step_arithmetic as findings
 from flowcheck.findings.finding import Finding
 from flowcheck.optimizer_rules.c_kernel_rules import Arithmetic
 from flowcheck.replica.flat_tensors import Tensors, parameter_views
-from flowcheck.replica.optimizer.gradient_clipping import clip_factor
+from flowcheck.replica.optimizer.cuda_gradient_norm import HALVES_SINCE, CudaGradientNorm
+from flowcheck.replica.optimizer.gradient_clipping import clip_factor, factor_of_norm
 from flowcheck.replica.optimizer.master_weights import stepped_layout
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, scheduler_events
 from flowcheck.replica.optimizer.state_section_names import (
@@ -30,7 +31,12 @@ from flowcheck.replica.optimizer.state_section_names import (
 from flowcheck.replica.optimizer.state_sections import has_state_mask, named_tensors
 from flowcheck.replica.optimizer_step import c_kernel_args
 from flowcheck.replica.optimizer_step.c_kernel_pass import KernelPass, KernelPlan
-from flowcheck.replica.optimizer_step.cuda_arithmetic import arithmetic_of, cuda_assumptions
+from flowcheck.replica.optimizer_step.cuda_arithmetic import (
+    arithmetic_of,
+    at_least_torch,
+    cuda_assumptions,
+    norm_assumptions,
+)
 from flowcheck.replica.optimizer_step.weights_only_step import WeightsOnlyStepper, stepper_for_copy
 from flowcheck.replica.state_digest import tensor_digests
 from flowcheck.replica.state_file.file_header import EntryPer
@@ -126,11 +132,12 @@ class StepExecutor:
     @property
     def assumptions(self) -> tuple[Finding, ...]:
         """Assumptions about the trainer's arithmetic that no packet can confirm."""
-        first, clips = self._steppers[0], self._optimizer.clip_norm is not None
+        first, unfit = self._steppers[0], self.why_torch_steps
         if isinstance(first, WeightsOnlyStepper):
             return ()
         if self.arithmetic.cuda:
-            own = cuda_assumptions(self.arithmetic, self.why_torch_steps, clips=clips)
+            own = cuda_assumptions(self.arithmetic, first.optimizer, unfit)
+            own += norm_assumptions(self._optimizer) if unfit is None else ()
         else:
             rests_on = (
                 one for each in first.optimizers for one in c_kernel_args.cpu_assumptions(each)
@@ -141,6 +148,12 @@ class StepExecutor:
     @cached_property
     def _flat(self) -> KernelPlan:
         return KernelPlan(self._layout, [s for s in self._sections[0] if s not in _COUNTS])
+
+    @cached_property
+    def _cuda_norm(self) -> CudaGradientNorm:
+        config = self._optimizer
+        halves = at_least_torch(HALVES_SINCE, config.torch)
+        return CudaGradientNorm(self._layout, foreach=config.clip_foreach, halves=halves)
 
     @cached_property
     def _settings(self) -> ParamGroupSettings:
@@ -242,6 +255,10 @@ class StepExecutor:
             return gradient, config.gradient_divisor, None
         if config.gradient_divisor != 1.0:
             gradient = gradient / config.gradient_divisor
+        if self.arithmetic.cuda and taken.any():
+            pool = self._pool, self._threads
+            norm = self._cuda_norm.of(gradient.numpy(), taken, *pool, joins=self._joins)
+            return gradient, 1.0, factor_of_norm(torch.tensor(norm), config.clip_norm)
         own = [
             g for g, has in zip(parameter_views(gradient, self._layout), taken, strict=True) if has
         ]

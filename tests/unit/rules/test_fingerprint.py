@@ -47,6 +47,7 @@ def test_the_fingerprint_changes_with_every_setting() -> None:
         "schedule_when_skipped": [False],
         "clip_norm_type": [1.0],
         "clip_error_if_nonfinite": [True],
+        "clip_foreach": [False],
         "clip_value": [1.0],
         "clip_value_first": [True],
         "threads": [2],
