@@ -1,7 +1,5 @@
-"""What a collective is to its trainer, as a code for programs: `Collective.meaning` has the words.
-
-Where `flowcheck plan` has the same role, it has the same code (planning/ddp_collectives.py).
-"""
+"""What a captured collective is for in its job, as a code for programs; `Collective.meaning` has
+the text. Roles that `flowcheck plan` also has use its codes (planning/ddp_collectives.py)."""
 
 from __future__ import annotations
 
