@@ -14,7 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.findings.catalog.general_errors import CORE_REFUSED, ERROR_TEXT, SETTING_REFUSED
+from flowcheck.findings.catalog.general_errors import (
+    CORE_REFUSED,
+    ERROR_TEXT,
+    SETTING_MISSING,
+    SETTING_REFUSED,
+)
 from flowcheck.findings.finding import Finding
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -38,9 +43,33 @@ class ConfigError(FlowCheckError):
     """A setting is unknown, missing, or not what it must be."""
 
     def __init__(self, key: str, value: object, right: Finding) -> None:
-        """key: of the job file or the option; right: what it must be, and what to do."""
-        super().__init__(SETTING_REFUSED(key=key, value=repr(value), right=right))
+        """key: of the job file or the option; value: None where it is not set; right: what it must
+        be, and what to do."""
         self.key, self.value, self.right = key, value, right
+        self.place: Finding | None = None
+        super().__init__(self._finding())
+
+    def locate(self, place: Finding) -> None:
+        """Tells in which file it stands (IN_FILE, AT_LINE of general_errors)."""
+        self.place = place
+        self.args = (self._finding(),)
+
+    def _finding(self) -> Finding:
+        told = {"place": self.place, "key": self.key, "right": self.right}
+        if self.value is None:
+            return SETTING_MISSING(**told)
+        return SETTING_REFUSED(value=repr(self.value), **told)
+
+
+class RunDirError(ConfigError):
+    """A folder is not the run directory that a command needs; `right` says all of it."""
+
+    def __init__(self, run: Path, why: Finding) -> None:
+        self._why = why
+        super().__init__("run", str(run), why)
+
+    def _finding(self) -> Finding:
+        return self._why
 
 
 class CoreError(FlowCheckError, OSError):

@@ -286,14 +286,15 @@ def up(
 
     Example: `flowcheck up job.toml`
     """
-    from flowcheck.config import load_job
+    from flowcheck.config import load_job, naming_job_file
     from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 
-    check_capture_ports(load_job(job).source)  # before root makes folders for the chain
-    drop_privileges.for_chain(job, run, live=True)
-    from flowcheck.ops.lifecycle import up_command as verb
+    with naming_job_file(job):
+        check_capture_ports(load_job(job).source)  # before root makes folders for the chain
+        drop_privileges.for_chain(job, run, live=True)
+        from flowcheck.ops.lifecycle import up_command as verb
 
-    raise typer.Exit(verb.up(job, run, as_json=as_json))
+        raise typer.Exit(verb.up(job, run, as_json=as_json))
 
 
 @app.command(epilog=read_on("flowcheck/ops/watch/README.md"))
@@ -324,7 +325,14 @@ def status(
 
 @app.command(epilog=read_on("flowcheck/ops/lifecycle/README.md"))
 def down(
-    run: Run = DEFAULT_RUN,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            help="Run directory of the chain, as the job file states it.",
+            show_default=str(DEFAULT_RUN),
+        ),
+    ] = None,
     discard: Annotated[
         bool,
         typer.Option(
@@ -338,12 +346,17 @@ def down(
 
     The replica of a killed chain is written as a checkpoint first. Logs and records stay.
 
+    Exit code 0: nothing runs there any more, or nothing did; 2: no chain was started in the folder
+    that --run names.
+
     Example: `flowcheck down --run /run/flowcheck/job`
     """
     from flowcheck.ops.lifecycle import shutdown_cleanup
 
-    drop_privileges.for_run(run)
-    raise typer.Exit(shutdown_cleanup.down(run, discard=discard, as_json=as_json))
+    where = DEFAULT_RUN if run is None else run
+    drop_privileges.for_run(where)
+    code = shutdown_cleanup.down(where, named=run is not None, discard=discard, as_json=as_json)
+    raise typer.Exit(code)
 
 
 for verb, page in (
@@ -380,7 +393,8 @@ def _options(
 def main() -> None:
     """The console script."""
     from flowcheck.cli.usage_errors import run_for_program
-    from flowcheck.ops.command_errors import asks_for_json, exit_on_error
+    from flowcheck.ops.command_errors import exit_on_error
+    from flowcheck.ops.json_option import asks_for_json
 
     def run() -> None:
         with naming_options(sys.argv[1:]):

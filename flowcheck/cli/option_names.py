@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from flowcheck.errors import ConfigError
+from flowcheck.errors import ConfigError, RunDirError
 from flowcheck.findings.finding import Finding
 
 OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -51,7 +51,7 @@ def naming_options(words: Sequence[str]) -> Iterator[None]:
         of_command = OF_ALL | dict(OPTIONS.get(next(iter(words), ""), {}))
         option = of_command.get(error.key)
         typed = any(word == option or word.startswith(f"{option}=") for word in words)
-        if option is None or not typed or not isinstance(error.right, Finding):
+        if option is None or not typed or isinstance(error, RunDirError):
             raise
         raise ConfigError(option, error.value, _advice(error.right, of_command)) from error
 

@@ -1,7 +1,14 @@
 """The job file: every table with its units and bounds, decoded from TOML in one place."""
 
 from flowcheck.config.capture_config import MirrorConfig, RingConfig, SourceConfig, StagingConfig
-from flowcheck.config.job_config import JobConfig, decode_config, encode_config, job_from, load_job
+from flowcheck.config.job_config import (
+    JobConfig,
+    decode_config,
+    encode_config,
+    job_from,
+    load_job,
+    naming_job_file,
+)
 from flowcheck.config.model_config import (
     ELEMENT_BYTES,
     GradientLogConfig,
@@ -55,4 +62,5 @@ __all__ = [
     "encode_config",
     "job_from",
     "load_job",
+    "naming_job_file",
 ]

@@ -58,8 +58,9 @@ class SourceConfig(ConfigSection, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         kinds = [k for k in ("pci", "vdev", "interface", "file") if getattr(self, k) is not None]
         if len(kinds) != 1:
-            found = " and ".join(kinds) or "none"
-            raise ConfigError("source", found, ONE_SOURCE_KIND())
+            if not kinds:
+                raise ConfigError("source.interface", None, ONE_SOURCE_KIND())
+            raise ConfigError("source", " and ".join(kinds), ONE_SOURCE_KIND())
         at_least("source.queues", self.queues, 1)
         at_least("source.idle_us", self.idle_us, 0)
         if self.speed is not None and not self.speed > 0:

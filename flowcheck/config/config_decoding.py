@@ -54,7 +54,10 @@ def convert(tree: dict[str, Any], kind: type[AnySection]) -> AnySection:
         text = str(error)
         where = foreign_messages.MSGSPEC_PLACE.search(text)
         key = where[1] if where else "job file"
-        right = _plain(text[: where.start()] if where else text, _choices(kind, key))
+        told = text[: where.start()] if where else text
+        right = _plain(told, _choices(kind, key))
+        if missing := foreign_messages.MSGSPEC_MISSING.fullmatch(told):
+            key = f"{key}.{missing[1]}" if where and key else missing[1]
         raise ConfigError(key, _lookup(tree, key), right) from error
 
 

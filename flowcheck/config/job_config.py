@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from flowcheck.config.multi_job_config import (
 from flowcheck.config.optimizer_config import OptimizerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.config.persist_serve_config import PersistConfig, ServeConfig
+from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.config.sharding_config import ShardedConfig
 from flowcheck.config.watch_log_config import LogConfig, WatchConfig
 from flowcheck.errors import ConfigError
@@ -50,6 +52,7 @@ from flowcheck.findings.catalog.refused_settings import (
 )
 from flowcheck.optimizer_rules.torch_optimizers import NO_OPTIMIZER
 from flowcheck.step_numbers import Step
+from flowcheck.text_files import decode_text
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, era_of, has_linear_ll128
 from flowcheck.wire.training_job.operator_statements import OperatorStatement, ShardingStyle
@@ -188,17 +191,26 @@ def load_job(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> 
     sources: replace the sources of the file, which may then state none.
     """
     try:
-        tree = tomllib.loads(path.read_text())
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError("job file", str(path), UNREADABLE(error.strerror)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    text = decode_text("job file", path, content, ending=".toml")
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("job file", str(path), NOT_TOML(error)) from error
     if sources is not None:
         tree["source"] = [
             {key: value for key, value in msgspec.to_builtins(source).items() if value is not None}
             for source in sources
         ]
-    return job_from(tree)
+    with naming_job_file(path):
+        return job_from(tree)
+
+
+def naming_job_file(path: Path) -> AbstractContextManager[None]:
+    """A ConfigError from within about a key of the job file names the file and the line."""
+    return naming_file_and_line(path, JobConfig)
 
 
 def job_from(tree: dict[str, Any]) -> JobConfig:

@@ -21,15 +21,9 @@ from flowcheck.findings.catalog.refused_commands import (
     NO_ROOM_AT,
 )
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.json_option import asks_for_json
 
 OPERATOR_ERROR = 2
-JSON_OPTION = "--json"
-
-
-def asks_for_json() -> bool:
-    """Whether this command line has --json; what follows a `--` is no option."""
-    words = sys.argv[1:]
-    return JSON_OPTION in words[: words.index("--") if "--" in words else None]
 
 
 def exit_on_error(run: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Reading a captured job: against reading and parsing its capture, at three sizes."""
+"""Reading a captured job, against reading and parsing its capture; and jobs too large for one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from support.netib import Options, generate
 
+from bench import learning_large
 from bench.measure import Figure, Scale, memory
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
@@ -35,6 +36,7 @@ def figures(scale: Scale, before: Sequence[Figure]) -> Iterator[Figure]:
         )
         with memory(0) as folder:
             yield from _figures_of(generate(options, folder).files, steps, scale.repeats)
+    yield from learning_large.figures(scale)
 
 
 def _figures_of(files: Sequence[Path], steps: int, repeats: int) -> Iterator[Figure]:

@@ -1,11 +1,14 @@
 """The whole chain of processes on real NCCL traffic, judged by the truth files and by torch."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from support.chain import (
     Command,
@@ -15,7 +18,11 @@ from support.chain import (
     truth_steps,
 )
 
+from flowcheck.errors import StateError
+from flowcheck.findings.catalog.base_checkpoints import STEP_NOT_RECORDED
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.ops.trainer_checkpoint import audit_command
+from flowcheck.ops.watch.state.state_reader import StateReader
 
 pytestmark = pytest.mark.xdist_group("chain")
 """A replay serves two tests."""
@@ -112,6 +119,36 @@ def test_a_capture_without_a_start_up_says_what_is_missing(captures: Path) -> No
     code, out, _ = flowcheck("replay", captures / "allreduce_addstep.pcapng", "--source", "file")
     assert code == 1
     assert "no job was learned: DDP's start-up messages were not seen" in " ".join(out.split())
+
+
+def test_a_finished_replay_shows_that_it_ended_and_can_be_audited(
+    captures: Path, truth: Path, tmp_path: Path, by_file: Replayed
+) -> None:
+    code, out, _ = flowcheck("status", "--run", by_file.run, "--json")
+    state = json.loads(out)
+    ended, (job,) = state["ended"], state["jobs"]
+    assert code == 1, "nothing runs there"
+    assert (ended["how"], ended["by"]["code"]) == ("drained", "end.captures_read")
+    assert (ended["replay"], state["health"]["reason"]["code"]) == (True, "end.ended")
+    assert job["step_ns"] < ended["time_ns"] < time.time_ns()
+    kept = {"step": 20, "why": None, "in_flight": None, "checkpoint": by_file.result["checkpoint"]}
+    assert ended["jobs"] == [kept]
+    assert (job["step"], job["audited_step"]) == (20, None)
+    weights, gradients = truth_steps(truth, CAPTURE)
+    trainer = torch_steps(weights, gradients, "adamw", lr=0.001)
+
+    def audit(step: int, parameters: np.ndarray) -> int:
+        tensor = torch.from_numpy(parameters.reshape(1, -1).copy())
+        torch.save({"model": {"w": tensor}, "step": step}, tmp_path / "trainer.pt")
+        return audit_command.run(by_file.run, tmp_path / "trainer.pt", as_json=True)
+
+    assert [audit(7, trainer[6]), audit(20, trainer[19]), audit(8, trainer[6])] == [0, 0, 1]
+    with pytest.raises(StateError) as refused:
+        audit(21, trainer[19])
+    assert refused.value.finding.of(STEP_NOT_RECORDED)
+    assert refused.value.finding.arguments["at"] == 20
+    (job,) = StateReader(by_file.run).state().jobs
+    assert (job.audited_step, job.audit_passed) == (8, False)
 
 
 def test_a_learned_job_starts_another_run_that_need_not_learn(

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from support.chain import LIMIT_S, Command, flowcheck, wait_until
+from support.refused_as import refused_as
 
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.unreadable_checkpoints import NOT_TORCH_SAVE
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.trainer_checkpoint import audit_command
 from flowcheck.replica.state_file.file_header import peek_versions
@@ -174,7 +175,7 @@ def test_a_wrong_learning_rate_is_found_by_an_audit_of_any_step(
             assert found["first_difference"] == "layer0"
             assert (found["differences"][0]["ulp"] is not None) == ulp_is_told
         assert f"audit FAILED at step {STEPS}" in flowcheck("status", "--run", run)[1]
-        with pytest.raises(StateError, match=r"is not a file that torch\.save wrote"):
+        with refused_as(NOT_TORCH_SAVE):
             audit_command.run(run, folder / "job.py", as_json=True)
 
 

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from scapy.utils import RawPcapReader, RawPcapWriter
 from support.eal import REPOSITORY, wait_until, why_not
+from support.refused_as import refused_as
 from support.rings import counted, frames_in, release
 from support.veth import veth
 
 from flowcheck.config import JobConfig, job_from
 from flowcheck.errors import CaptureError
+from flowcheck.findings.catalog.capture_file_problems import IS_TORN
 from flowcheck.messages import FramesReady, SourceEnded
 from flowcheck.ops.node.machine_checks import real_time
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -160,7 +162,7 @@ def test_a_torn_file_ends_in_a_sentence_and_leaves_nothing_open(
     with FrameRing.create(run.ring(0), slots=SLOTS):
         service = capture_service(run, job(file=str(torn)), 0)
         service.start(Recorder())  # type: ignore[arg-type]
-        with pytest.raises(CaptureError, match="torn at byte"):
+        with refused_as(IS_TORN, kind=CaptureError):
             while True:
                 service.work()
         service.stop()

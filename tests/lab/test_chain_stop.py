@@ -1,6 +1,7 @@
 """A chain ends cleanly, on a signal, on a kill, and by `flowcheck down`."""
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,7 +109,10 @@ def test_down_finds_memory_whose_run_directory_is_gone(captures: Path, tmp_path:
         command.process.wait()
         wait_until(lambda: set(run.stage_pids()) == set(), 60, "no stage left")
     (run.root / "memory").unlink()
-    code, out, _ = flowcheck("down", "--run", tmp_path / "elsewhere", "--json")
+    elsewhere = tmp_path / "elsewhere"  # another run, which is down
+    elsewhere.mkdir(mode=0o700)
+    shutil.copy(run.config, elsewhere)
+    code, out, _ = flowcheck("down", "--run", elsewhere, "--json")
     assert code == 0
     assert str(memory) in json.loads(out)["stale"]
     assert not memory.exists()

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from pyroute2 import NetlinkError
 from support.leftovers import leftovers_of
+from support.refused_as import refused_as
 
 from flowcheck import cli
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog.lab_runs import CLUSTER_EXISTS, NOT_A_CLUSTER_STATE
 from flowcheck.lab import cluster as lab
 from flowcheck.lab.cluster import cluster_state_file, linux_bridge
 
@@ -32,7 +34,7 @@ def leftovers() -> dict[str, object]:
 def test_name_is_taken() -> None:
     lab.up(lab.Cluster(name=NAME))
     try:
-        with pytest.raises(FlowCheckError, match=f"is up already: .*lab down --name {NAME}"):
+        with refused_as(CLUSTER_EXISTS, kind=FlowCheckError, name=NAME):
             lab.up(lab.Cluster(name=NAME, hosts=3))
         assert (lab.status(NAME) or {})["state"] == "up"
     finally:
@@ -152,7 +154,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_state_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_state_file, "FOLDER", tmp_path)
     (tmp_path / "lab.json").write_text("{")
-    with pytest.raises(FlowCheckError, match="does not hold the state of a cluster"):
+    with refused_as(NOT_A_CLUSTER_STATE, kind=FlowCheckError):
         lab.status("lab")
     with pytest.raises(ConfigError):
         lab.down("no/name")

@@ -1,13 +1,17 @@
 """Real sockets: nothing waits without a limit, step messages arrive, nudges may be dropped."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, MessageError
+from flowcheck.findings.catalog.chain_processes import SOCKET_PATH_TOO_LONG
 from flowcheck.findings.catalog.how_chains_end import SIGNAL_TERM
+from flowcheck.findings.catalog.refused_commands import NOT_A_MESSAGE
 from flowcheck.messages import Hello, Message, ShardReady, SpanReady, StepApplied, Stop
 from flowcheck.stages.zmq_sockets import INBOX_MESSAGES, StageSockets, ipc_address
 
@@ -146,10 +150,10 @@ def test_a_foreign_message_is_an_error_of_its_own(
     with zmq.Context() as context, context.socket(zmq.PUSH) as foreign:
         foreign.connect(ipc_address(tmp_path, "extract"))
         foreign.send(b"not ours")
-        with pytest.raises(MessageError, match="not ours"):
+        with refused_as(NOT_A_MESSAGE, kind=MessageError, frame=re.compile("not ours")):
             received(receiver, 1)
 
 
 def test_a_path_no_socket_can_have_is_refused_with_the_limit(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="107 bytes"):
+    with refused_as(SOCKET_PATH_TOO_LONG, kind=ConfigError, bytes=107):
         ipc_address(tmp_path / ("x" * 100), "extract")

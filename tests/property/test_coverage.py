@@ -6,8 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.moved import sums_passing
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_lab_options import RING_HOSTS
 from flowcheck.lab.cluster import Mirror, coverage
 
 Seen = dict[tuple[int, str], list[int]]
@@ -93,5 +95,5 @@ def test_one_link_into_the_first_host_never_carries_the_weights() -> None:
 
 @pytest.mark.parametrize("ring", [[], [1], [0, 1, 0]])
 def test_no_ring(ring: list[int]) -> None:
-    with pytest.raises(ConfigError, match="each once"):
+    with refused_as(RING_HOSTS, kind=ConfigError):
         coverage(ring, [Mirror(0, "rx")])

@@ -46,6 +46,10 @@ def gpt_shapes(layers: int, width: int, vocabulary: int = 50_257) -> tuple[tuple
     return ((vocabulary, width), (1024, width), *(block * layers), (width,), (width,))
 
 
+GPT = {0.15: gpt_shapes(14, 800), 0.5: gpt_shapes(26, 1216), 1.5: gpt_shapes(48, 1600)}
+"""By billions of parameters."""
+
+
 @dataclass
 class LargeJob:
     """A job's records, and what is true of it."""
@@ -55,6 +59,8 @@ class LargeJob:
     messages: list[ObservedMessage] = field(default_factory=list)
     buckets: list[list[int]] = field(default_factory=list)
     collectives: int = 0
+    begun_ns: list[int] = field(default_factory=list)
+    """When the first message of each iteration was seen."""
 
     @property
     def parameters(self) -> int:
@@ -91,9 +97,11 @@ def large_job(
     for iteration in range(iterations):
         if iteration == 1:
             made.rebuild()
+        made.begins()
         for bucket in made.job.buckets:
             made.reduce(sum(prod(shapes[index]) for index in bucket))
     # The next one begins: only then was the last one whole.
+    made.begins()
     made.reduce(sum(prod(shapes[index]) for index in made.job.buckets[0]))
     return made.finish()
 
@@ -139,6 +147,10 @@ class _Records:
         self.broadcast(struct.pack(f"<{len(told) + 1}i", *told, len(self.job.buckets)))
         sizes = [len(bucket) for bucket in self.job.buckets]
         self.broadcast(struct.pack(f"<{len(sizes)}i", *sizes))
+
+    def begins(self) -> None:
+        """An iteration: all-reduces come next."""
+        self.job.begun_ns.append(self.now_ns + GAP_NS + STEP_NS)
 
     def reduce(self, elements: int) -> None:
         shape = self._shape("all_reduce", elements, FLOAT_BYTES, elements * FLOAT_BYTES)

@@ -12,9 +12,12 @@ import msgspec
 import pytest
 from support.netib import Options, generate
 from support.port_layouts import choose, layout, words
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.findings.catalog.plan_differences import NO_ALL_REDUCE
+from flowcheck.findings.catalog.refused_job_files import ALGORITHM_NOT_FOLLOWED, NOT_A_LEARNED_JOB
+from flowcheck.findings.catalog.refused_layouts import ONE_OF
 from flowcheck.ops.analysis.analyze_command import as_dict
 from flowcheck.ops.analysis.communicator_text import explain
 from flowcheck.ops.analysis.learned_communicators import summarize_learned_job
@@ -65,9 +68,9 @@ def test_every_name_has_a_row_that_is_followed_or_says_why_not() -> None:
 
 def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
     for name in (Algorithm.NVLS, Algorithm.COLLNET, Algorithm.PAT):
-        with pytest.raises(ConfigError, match=re_of(str(spec_of(name).refused_because))):
+        with refused_as(spec_of(name).refused_because, kind=ConfigError):
             choose(tmp_path, layout(algorithm=str(name)))
-        with pytest.raises(LearnError, match=re_of(spec_of(name).plural)):
+        with refused_as(ALGORITHM_NOT_FOLLOWED, kind=LearnError, algorithm=spec_of(name).plural):
             decode_job(changed(EARLIER.read_bytes(), algorithm=str(name)))
         with pytest.raises(ValueError, match=re_of(str(spec_of(name).refused_because))):
             connection_sends(
@@ -80,7 +83,9 @@ def test_what_is_not_followed_is_refused_by_name(tmp_path: Path) -> None:
                 protocol=Protocol.LL,
                 era=NcclEra.V2_23,
             )
-    with pytest.raises(ConfigError, match="must be one of ring, tree, both, nvls, collnet, pat"):
+    with refused_as(
+        ONE_OF, kind=ConfigError, choices=("ring", "tree", "both", "nvls", "collnet", "pat")
+    ):
         choose(tmp_path, layout(algorithm="star"))
 
 
@@ -127,7 +132,7 @@ def test_a_job_of_collectives_that_cannot_be_is_refused(keys: dict[str, Any]) ->
     ],
 )
 def test_what_is_no_job_is_refused_in_words(text: bytes) -> None:
-    with pytest.raises(LearnError, match="not a learned job"):
+    with refused_as(NOT_A_LEARNED_JOB, kind=LearnError):
         decode_job(text)
 
 

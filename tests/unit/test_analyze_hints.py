@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import JobTableConfig
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.collective_evidence import END_OPEN
 from flowcheck.findings.catalog.job_selection_reasons import HOSTS_NOT_USED, JOB_READ, ONLY_JOB
 from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
+from flowcheck.findings.catalog.refused_settings import HOST_ADDRESS
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, make_traffic, write_pcap
 from flowcheck.ops.analysis.analysis_report import _lost
 from flowcheck.ops.analysis.job_hints import hints_from_job_file, hints_from_options
@@ -80,7 +82,7 @@ def test_a_job_with_other_hosts_than_stated_is_not_followed_and_both_are_named(
 def test_hosts_are_addresses(tmp_path: Path) -> None:
     job = tmp_path / "job.toml"
     job.write_text(f'[[source]]\ninterface = "m0"\n{SGD}[[job]]\nhosts = ["node1"]\n')
-    with pytest.raises(ConfigError, match=r"job.hosts = 'node1': is not an IP address"):
+    with refused_as(HOST_ADDRESS, kind=ConfigError, key="job.hosts", value="'node1'"):
         job_to_run(job)
 
 

@@ -20,13 +20,16 @@ from hypothesis import strategies as st
 from support.incarnations import JOB, Life, floats
 from support.lifecycle import checkpoints, waiting
 from support.lives import Both, Deaths
+from support.refused_as import refused_as
 from support.room import no_room
 from support.staged import Chain
 
 from flowcheck.config import encode_config
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.base_checkpoints import NOT_WHAT_IT_BEGAN_WITH
 from flowcheck.findings.catalog.lost_steps import STEP_LOST
+from flowcheck.findings.catalog.refused_restores import STATE_UNKNOWN
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
+from flowcheck.findings.catalog.trainer_settings import SETTING_DIFFERS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Drained, Note, StepLost
 from flowcheck.ops.restore.step_lookup import newest_step
@@ -175,7 +178,7 @@ def test_trainer_that_resumed_before_anything_was_seen(
     both.drive(until=lambda: both.applied_iteration() >= 2)
     assert not both.chain.run.steps.exists()
     both.chain.run.config.write_bytes(encode_config(both.config))
-    with pytest.raises(StateError, match="flowcheck base FILE gives it"):
+    with refused_as(STATE_UNKNOWN):
         newest_step(both.chain.run, settle=False)
     verb.submit_base(both.chain.run, both.config, file)
     both.drive()
@@ -191,10 +194,10 @@ def test_another_step_and_other_settings_are_no_base(
     both = play(frames)
     both.drive()
     later = trainer.save(tmp_path / "later.pt", BASE + JOB.steps)
-    with pytest.raises(StateError, match=r"not the state the job began with: param\.0 of step 45"):
+    with refused_as(NOT_WHAT_IT_BEGAN_WITH, tensor="param.0", step=45):
         verb.submit_base(both.chain.run, both.config, later)
     trainer.optimizer.param_groups[0]["eps"] = 1e-6
-    with pytest.raises(StateError, match=r"group 0: eps = 1e-06, stated is 1e-08"):
+    with refused_as(SETTING_DIFFERS, group=0, setting="eps", file="1e-06", stated="1e-08"):
         verb.submit_base(both.chain.run, both.config, trainer.save(tmp_path / "other.pt", BASE))
     assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
 

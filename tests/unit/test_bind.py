@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.kernel import PCI, Kernel, put
+from support.refused_as import refused_as
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.machine_settings import (
     CARRIES,
+    DEVICE_IN_USE,
     HAS_ADDRESS,
     HELD_OPEN,
     IS_STORAGE,
     PORT_OF,
+    SETTING_NOT_TAKEN,
     SSH_SESSION,
     VIRTUAL_FUNCTIONS,
 )
@@ -184,7 +188,7 @@ def test_a_device_in_use_is_not_pulled_from_under_its_process(kernel: Kernel) ->
     nic(kernel, "bind", NIC)
     kernel.path("proc/77/fd").mkdir(parents=True)
     kernel.path("proc/77/fd/5").symlink_to("/dev/vfio/7")
-    with pytest.raises(ConfigError, match="in use by process 77"):
+    with refused_as(DEVICE_IN_USE, kind=ConfigError, pid=77):
         vfio_bind.undo(kernel, NIC)
     assert driver(kernel) == "vfio-pci"
 
@@ -232,7 +236,9 @@ def test_the_scripts_say_that_a_root_is_made_up(kernel: Kernel) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root writes there")
 def test_a_real_sysfs_file_that_is_only_written_to_is_reached() -> None:
     """The kernel looks for such a device and says that there is none: nothing changes."""
-    with pytest.raises(StateError, match=r"refuses .* in .*drivers_probe: (No such|Read-only)"):
+    with refused_as(
+        SETTING_NOT_TAKEN, file=re.compile("drivers_probe$"), error=re.compile("No such|Read-only")
+    ):
         MachineSettings(Path("/"), say=lambda _: None).write(f"{PCI}/drivers_probe", "0000:ff:1f.7")
 
 

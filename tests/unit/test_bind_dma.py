@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from support.kernel import DSA, PCI, Kernel, put
+from support.refused_as import refused_as
 
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.machine_settings import ENGINE_IN_USE, ENGINE_QUEUES, QUEUE_IN_USE
 from flowcheck.ops.node import bind_commands, dsa_queues, vfio_bind
 
 CHANNEL, IOAT_CLASS = "0000:00:04.0", 0x088000
@@ -35,14 +39,14 @@ def test_work_queues_are_made_for_dpdk_and_unmade(tmp_path: Path, legacy: bool) 
 def test_an_accelerator_of_somebody_else_s_or_in_use_is_left_alone(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path)
     kernel.accelerator(queues=2, engines=2)
-    with pytest.raises(ConfigError, match="has 2 work queues"):
+    with refused_as(ENGINE_QUEUES, kind=ConfigError, most=2, key="queues"):
         dsa_queues.reserve(kernel, "dsa0", 3)
     dsa_queues.reserve(kernel, "dsa0", 1)
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/clients", "1")
-    with pytest.raises(ConfigError, match=r"queue wq0\.0 is in use"):
+    with refused_as(QUEUE_IN_USE, kind=ConfigError, queue="wq0.0"):
         dsa_queues.undo(kernel, "dsa0")
     put(tmp_path, f"{DSA}/devices/dsa0/wq0.0/name", "storage")
-    with pytest.raises(ConfigError, match="in use for something else"):
+    with refused_as(ENGINE_IN_USE, kind=ConfigError):
         dsa_queues.reserve(kernel, "dsa0", 1)
 
 
@@ -51,7 +55,7 @@ def test_an_accelerator_that_refuses_half_way_is_as_before(tmp_path: Path) -> No
     kernel.accelerator(queues=2, engines=2)
     before = kernel.files()
     kernel.broken.add(f"{DSA}/drivers/user/bind")
-    with pytest.raises(StateError, match="user/bind"):
+    with refused_as(ERROR_TEXT, text=re.compile("user/bind")):
         dsa_queues.reserve(kernel, "dsa0", 2)
     assert kernel.files() == before
 

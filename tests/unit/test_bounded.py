@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import (
     JobConfig,
@@ -21,6 +23,7 @@ from flowcheck.config import (
     encode_config,
 )
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.messages import AuditRecord, parse_audit_record
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.private_files import append_private
@@ -181,7 +184,7 @@ def test_a_learned_job_may_lie_in_the_run_directory_it_is_to_be_used_in(
     )
     run.learned_folder.mkdir(parents=True)
     run.learned_job.write_bytes(b"the job")
-    with pytest.raises(ConfigError, match=r"weights\.bin.* no such file"):
+    with refused_as(LEARNED_MISSING, kind=ConfigError, value=re.compile(r"weights\.bin")):
         chain_runner.create(config, run.root)
     run.weights.write_bytes(b"its weights")
     made, _ = chain_runner.create(config, run.root)

@@ -28,7 +28,7 @@ def connection(number: int, peer: int, used: int, va: int, content: int) -> Any:
         key=SimpleNamespace(dest_qp=number),
         peer=SimpleNamespace(dest_qp=peer),
         sends={0: SimpleNamespace(message=message, protocol=None)},
-        marks=None,
+        marks={},
     )
 
 

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 from support.formatted import run
+from support.refused_as import refused_as
 from support.steps import layout_of, made
 
 import flowcheck
 from flowcheck.config import JobConfig, OptimizerConfig, SourceConfig, encode_config
-from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog.refused_user_code import OF_A_CHECKPOINT, OF_ANOTHER_USER
+from flowcheck.findings.catalog.unloadable_checkpoints import CODE_WITHOUT_GROUPS
 from flowcheck.ops.restore.step_lookup import CodeApproval, from_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
@@ -110,7 +113,7 @@ def test_what_somebody_elses_checkpoint_names_is_never_run(
     tried("restore", "--checkpoint", folder, "--template", out, "--out", tmp_path / "again")
     tried("restore", "--checkpoint", folder, "--format", form, "--like", out, "--out", out / "b")
     flowcheck.load(folder)
-    with pytest.raises(ConfigError, match="--run-code"):
+    with refused_as(OF_A_CHECKPOINT, kind=ConfigError):
         trainer_state(from_checkpoint(folder).snapshot)
     assert not ran.exists()
 
@@ -183,7 +186,7 @@ def test_a_checkpoint_of_before_groups_were_written_says_what_to_do(
     manifest = load_manifest(folder)
     (folder / MANIFEST).write_bytes(encode_manifest(msgspec.structs.replace(manifest, plain={})))
     told_of(folder, schedule=f"{tmp_path}/train.py:halves")
-    with pytest.raises(StateError, match="--run-code"):
+    with refused_as(CODE_WITHOUT_GROUPS):
         from_checkpoint(folder)
     assert not ran.exists()
 
@@ -205,7 +208,7 @@ def test_root_that_loads_a_run_of_somebody_elses_runs_none_of_its_code(
     told = account(None).user  # whose chains root starts, and trusts the folders of
     os.chown(run_folder, told, told)
     try:
-        with pytest.raises(ConfigError, match="whose run directory this is"):
+        with refused_as(OF_ANOTHER_USER, kind=ConfigError):
             flowcheck.load(run_folder)
     finally:
         os.chown(run_folder, 0, 0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.refused_as import refused_as
 from support.room import no_room
 
 from flowcheck import atomic_write
@@ -14,6 +15,7 @@ from flowcheck.config import OptimizerConfig
 from flowcheck.errors import StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.unloadable_checkpoints import OTHER_RUN_HERE
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.replica.model_replica import Replica
@@ -196,7 +198,7 @@ def test_the_same_step_twice_is_kept_and_another_run_is_not_overwritten(trained,
     before = (folder / "manifest.json").stat().st_mtime_ns
     assert checkpoint_save.save(first, tmp_path / "out") == folder
     assert (folder / "manifest.json").stat().st_mtime_ns == before
-    with pytest.raises(StateError, match="another run"):
+    with refused_as(OTHER_RUN_HERE):
         checkpoint_save.save(trained(CONFIGS[2], 2), tmp_path / "out")
 
 

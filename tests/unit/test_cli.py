@@ -12,8 +12,10 @@ from unittest.mock import patch
 import pytest
 
 from flowcheck import cli
+from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
 from flowcheck.errors import FlowCheckError
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
+from flowcheck.ops.lifecycle import chain_runner
 
 VERBS = (
     *("analyze", "plan", "replay", "up", "status", "stage", "down", "doctor"),
@@ -117,7 +119,7 @@ def test_stages_that_take_packets_load_neither_numpy_nor_the_words_of_all_verbs(
     words = [sys.executable, "-m", "flowcheck", "stage", "moon", "--run", "/none", "--parent", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("flowcheck: run = '/none': no chain was started there")
+    assert done.stderr.startswith("flowcheck: /none: no chain was started there")
     assert done.stderr.count("\n") == 1
 
 
@@ -164,7 +166,7 @@ def test_a_word_that_cannot_be_is_refused_with_those_that_can(
         (("watch", "--token-file", "none"), "--token-file = 'none': cannot be read"),
         (("serve", "FOLDER", "--host", "0.0.0.0"), "need a token: state --token-file, or"),
         (("serve", "FOLDER", "--tls-key", "k"), "--tls-key = 'k': needs --tls-certificate"),
-        (("status", "--run", "/none"), "--run = '/none': no chain was started there"),
+        (("status", "--run", "/none"), "flowcheck: /none: no chain was started there"),
     ],
 )
 def test_an_error_about_what_was_typed_names_the_option(
@@ -260,10 +262,42 @@ def test_a_folder_that_is_not_there_is_not_made_for_a_restored_step(tmp_path: Pa
     assert not out.parent.exists()
 
 
-def test_down_where_nothing_runs_is_no_error(tmp_path: Path) -> None:
-    code, out, _ = flowcheck("down", "--run", tmp_path / "nowhere", "--json")
-    assert code == 0
-    assert json.loads(out)["ended"] == []
+@pytest.mark.parametrize("name", ["nowhere", "file", "folder", "file/below"])
+def test_down_where_no_chain_was_started_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "own").touch()
+    code, out, err = flowcheck("down", "--run", tmp_path / name, "--json")
+    assert (code, out) == (2, "")
+    error = json.loads(err)
+    assert error["finding"]["code"] == "run.nothing_to_stop" and error["remedy"]
+    assert error["finding"]["arguments"] == {"run": str(tmp_path / name)}
+    assert (tmp_path / "folder" / "own").exists()
+
+
+def test_down_of_a_run_that_is_down_is_no_error(tmp_path: Path) -> None:
+    config = JobConfig(
+        source=(SourceConfig(file="x"),),
+        optimizer=OptimizerConfig(name="sgd", learning_rate=0.1),
+        ring=RingConfig(slots=64, slot_bytes=256),
+        staging=StagingConfig(size_bytes=1 << 20),
+    )
+    run, _ = chain_runner.create(config, tmp_path / "run")
+    run.pids.joinpath("supervisor").unlink()
+    told = []
+    for _ in range(3):
+        code, out, err = flowcheck("down", "--run", run.root, "--json")
+        assert code == 0, err
+        told.append(json.loads(out)["removed"])
+    assert told == [True, False, False]
+
+
+def test_down_that_names_no_run_frees_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["flowcheck.cli.main"], "DEFAULT_RUN", tmp_path / "nowhere")
+    code, out, _ = flowcheck("down", "--json")
+    assert (code, json.loads(out)["ended"]) == (0, [])
 
 
 def test_a_run_directory_too_deep_for_sockets_is_one_sentence(tmp_path: Path) -> None:

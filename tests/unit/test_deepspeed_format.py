@@ -98,7 +98,7 @@ def test_a_parameter_at_another_step_than_its_group_is_refused_by_name(
     states = dict(step.trainer_state.optimizer["state"])
     states[2] = {**states[2], "step": torch.tensor(1.0)}
     other = replace(step.trainer_state, optimizer={**step.trainer_state.optimizer, "state": states})
-    with refused_as(findings.OTHER_STEP_IN_GROUP, says=r"norm\.weight: "):
+    with refused_as(findings.OTHER_STEP_IN_GROUP, parameter="norm.weight"):
         write(
             replace(step, trainer_state=other),
             tmp_path / "out",
@@ -115,7 +115,7 @@ def test_a_rank_that_is_missing_is_told(step: CheckpointContents, tmp_path: Path
     (tmp_path / "out/manifest.json").unlink()
     shard = tmp_path / "out/global_step3/zero_pp_rank_2_mp_rank_00_optim_states.pt"
     shard.unlink()
-    with refused_as(findings.SHARDS_MISSING, says="2 of 3 ranks"):
+    with refused_as(findings.SHARDS_MISSING, found=2, ranks="3"):
         read(tmp_path / "out")
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import NOT_A_PICTURE, NOTHING_TO_DRAW
 from flowcheck.ops.analysis.analyze_command import run
 from flowcheck.ops.analysis.communicator_summary import (
     CommunicatorSummary,
@@ -173,7 +175,7 @@ def test_the_job_that_a_chain_learned_is_drawn_as_analyze_draws_it(tmp_path: Pat
     ]
     where = RunDir(tmp_path)
     file = tmp_path / "job.svg"
-    with pytest.raises(ConfigError, match="not learned yet"):
+    with refused_as(NOTHING_TO_DRAW, kind=ConfigError):
         _draw(where, file)
     where.learned_job.parent.mkdir(parents=True, exist_ok=True)
     where.learned_job.write_bytes(encode_job(reading.job))
@@ -198,7 +200,7 @@ def test_a_renderer_takes_it(name: str, tmp_path: Path) -> None:
 def test_a_capture_that_is_named_as_the_picture_is_not_written_over(tmp_path: Path) -> None:
     capture = tmp_path / "job.pcapng"
     capture.write_bytes((DATA / "four-ranks-ll128.pcapng").read_bytes())
-    with pytest.raises(ConfigError, match=r"--svg = .*is a file that is not a picture"):
+    with refused_as(NOT_A_PICTURE, kind=ConfigError, key="--svg"):
         run([capture], svg=capture, as_json=True)
     assert capture.read_bytes() == (DATA / "four-ranks-ll128.pcapng").read_bytes()
     for _ in range(2):

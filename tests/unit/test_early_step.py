@@ -7,10 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.extraction import Bench, bench
+from support.refused_as import refused_as
 
 from flowcheck._core import ffi, lib
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import STEP_IS_OVER
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.gradient_double_buffer import GradientShard
 from flowcheck.replica.model_replica import Replica
@@ -268,7 +269,7 @@ def test_a_step_that_another_past_overtakes_is_given_up(arriving):
     started = arriving.replica.begin(1, gradient(1))
     started.apply([0, 2])
     arriving.replica.rebase(7, {n: a.copy() for n, a in arriving.replica.sections().items()})
-    with pytest.raises(StateError, match="begin it again"):
+    with refused_as(STEP_IS_OVER):
         started.commit()
     assert arriving.replica.step == 7
 

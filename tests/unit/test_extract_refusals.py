@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,11 @@ from support.extraction import (
     packets_of,
     plan_of,
 )
+from support.refused_as import refused_as
 
 from flowcheck.errors import RingError
+from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog.shared_memory_files import DAMAGED
 from flowcheck.plane.extraction.flow_plan_install import PLAN_ACTIVE
 from flowcheck.plane.extraction.payload_extractor import Extractor
 from flowcheck.plane.shared_memory.staging_file import Staging
@@ -61,11 +65,11 @@ def test_files_that_do_not_belong_together_are_refused(shm: Path) -> None:
     with bench(shm) as run:
         with (
             Staging.create(shm / "other", messages=64, data_bytes=1 << 16) as other,
-            pytest.raises(RingError, match="message records"),
+            refused_as(CORE_REFUSED, kind=RingError, error=re.compile("message records")),
         ):
             Extractor(run.ring, run.flows, other)
         (shm / "foreign").write_bytes(b"x" * 8192)
-        with pytest.raises(RingError, match="not a FlowCheck staging file"):
+        with refused_as(DAMAGED, kind=RingError, error=re.compile("not a FlowCheck staging file")):
             Staging.open(shm / "foreign")
 
 

@@ -179,3 +179,39 @@ def test_what_fills_up_the_blocks_of_a_gather_contradicts_nothing(
     other = np.full(100, 8, np.uint8)
     canvas.put(start, other, np.ones(100, np.bool_))
     assert contradictory([(gather, canvas)]) == untold
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.BROADCAST, CollectiveKind.ALL_REDUCE])
+@pytest.mark.parametrize(
+    ("protocol", "start", "untold"),
+    [
+        (Protocol.LL128, 1921, set()),
+        (Protocol.LL128, 1920, {0}),
+        (Protocol.LL, 3833, set()),
+        (Protocol.LL, 3832, {0}),
+        (Protocol.SIMPLE, 3839, {0}),
+    ],
+)
+def test_what_fills_up_the_last_line_contradicts_nothing(
+    kind: CollectiveKind, protocol: Protocol, start: int, untold: set[int]
+) -> None:
+    """Of a tensor whose size only the wire tells, which may end anywhere in its last line or
+    group but before its first byte; Simple sends no byte more than there are."""
+    one = cut(kind, licensed=False, size=3840)
+    one = replace(one, op=replace(one.op, protocol=protocol))
+    canvas = painted(0, 3840)
+    other = np.full(3840 - start, 8, np.uint8)
+    canvas.put(start, other, np.ones(len(other), np.bool_))
+    assert contradictory([(one, canvas)]) == untold
+
+
+def test_a_sum_of_one_byte_is_told_whatever_fills_up_its_line(tmp_path: Path) -> None:
+    """A barrier comes first, in lines whose other bytes are of every hop's own."""
+    options = Options(
+        ranks=4, protocol="LL128", version=(2, 30), channels=2, habit="early", mirrored=(1,)
+    )
+    truth, reading = read(options, tmp_path)
+    first, seen = truth.collectives[0], reading.collectives[0]
+    assert (first.kind, len(first.result), first.protocol) == ("all_reduce", 1, "LL128")
+    assert (seen.kind, seen.protocol) == (first.kind, Protocol.LL128)
+    assert seen.sha256 is None and SENDS_UNREAD.code not in codes(reading.why_not)

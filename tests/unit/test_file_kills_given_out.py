@@ -44,8 +44,8 @@ def verified(out: Path) -> int:
     try:
         status, said = run("verify", out, "--json")
     except StateError as error:
-        ((words,),) = [re.findall(r"mv [^;]+", str(error))[:1]]
-        subprocess.run(shlex.split(words), check=True)
+        (whole, *_) = error.finding.arguments["left"]
+        subprocess.run(shlex.split(whole.arguments["command"]), check=True)
         status, said = run("verify", out, "--json")
     assert status == 0, said
     found = re.search(r'"step": ?(\d+)', said)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refused_as import refused_as
 from support.transport import ACK, Packet, Run, parsing, send, write
 
 from flowcheck._core import ffi, lib
+from flowcheck.findings.catalog.general_errors import CORE_REFUSED
 from flowcheck.plane.extraction.packet_parser import Parser
 from flowcheck.plane.shared_memory.flow_table import FlowTable
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
@@ -140,12 +143,12 @@ def test_a_read_only_table_and_a_pool_too_small_for_the_ring_are_refused(shm: Pa
     with parsing(shm) as run:
         with (
             FlowTable.open(run.table.path) as reading,
-            pytest.raises(RingError, match="read only"),
+            refused_as(CORE_REFUSED, kind=RingError, error=re.compile("read only")),
         ):
             Parser(run.ring, reading)
         with (
             FlowTable.create(shm / "small", messages=256) as small,
-            pytest.raises(RingError, match="twice as many"),
+            refused_as(CORE_REFUSED, kind=RingError, error=re.compile("twice as many")),
         ):
             Parser(run.ring, small)
 
@@ -159,7 +162,7 @@ def test_a_torn_journal_is_refused_and_not_obeyed(shm: Path) -> None:
             tail = ffi.new("uint64_t[3]", [0, *entry])
             ffi.buffer(run.table.handle.undo, 24)[:] = ffi.buffer(tail)[:]
             header.undo_used_bytes = used
-            with pytest.raises(RingError, match="torn"):
+            with refused_as(CORE_REFUSED, kind=RingError, error=re.compile("torn")):
                 Parser(run.ring, run.table)
         header.undo_used_bytes = 0
 

@@ -15,8 +15,10 @@ from support.formatted import ALONE, WHOLE, run, step_before
 from support.refused_as import refused_as
 
 import flowcheck
-from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN, SEVERAL_NOT_AS_WRITTEN
+from flowcheck.findings.catalog.checkpoint_options import KEY_OF_OTHER_PART, KEY_TWICE, KEYS_FORM
+from flowcheck.findings.catalog.untrusted_names import NOT_IN_THE_FOLDER
 from flowcheck.replica.checkpoint_files.checksum_verifier import verify_files
 from flowcheck.replica.checkpoint_files.manifest import load_manifest
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
@@ -71,19 +73,19 @@ def test_a_model_folder_has_shards_an_index_and_what_is_passed_through(
 def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path) -> None:
     index = {"metadata": {}, "weight_map": {"a": "../../etc/passwd"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(StateError, match="which is not the name of a file directly in its folder"):
+    with refused_as(NOT_IN_THE_FOLDER):
         read(tmp_path)
 
 
 @pytest.mark.parametrize("stated", ["weights=a", "model", "model=a..b", "model=.a"])
 def test_keys_that_are_none_are_refused(stated: str) -> None:
-    with pytest.raises(ConfigError, match="--keys"):
+    with refused_as(KEYS_FORM, kind=ConfigError, key="--keys"):
         keys_in(stated)
 
 
 def test_two_parts_under_one_key_are_refused(step: CheckpointContents, tmp_path: Path) -> None:
     for stated in ("model=a,optimizer=a", "model=a,optimizer=a.b"):
-        with pytest.raises(ConfigError, match="--keys"):
+        with refused_as(KEY_TWICE, KEY_OF_OTHER_PART, kind=ConfigError, key="--keys"):
             write(step, tmp_path / "out", "torch", FormatOptions(keys_in(stated)))
         assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +119,7 @@ def test_an_output_torn_or_changed_anywhere_is_never_taken_for_whole(
     try:
         faults = verify_files(root, load_manifest(path))
         assert faults and all(fault.file == file.relative_to(root).name for fault in faults)
-        with pytest.raises(StateError, match=path.name):
+        with refused_as(NOT_AS_WRITTEN, SEVERAL_NOT_AS_WRITTEN, checkpoint=path):
             read(path)
     finally:
         file.write_bytes(whole)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 from torch import nn
 from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 
 from flowcheck.errors import ConfigError, StateError
+from flowcheck.findings.catalog.parameter_layouts import GATHER_RANKS, GATHER_UNITS
+from flowcheck.findings.catalog.refused_user_code import MODEL_NOT_A_MODULE, RAISED
 from flowcheck.replica.sharding.gather_units import (
     GatherUnit,
     ShardedModel,
@@ -76,9 +80,9 @@ def test_every_parameter_comes_back_bit_for_bit(ranks: int) -> None:
 def test_a_model_that_is_cut_otherwise_is_refused() -> None:
     unit, gathered = unit_of("0", {"w": torch.randn(8, 4)}, 2)
     model = ShardedModel(ranks=2, units=(unit,), names=("w",))
-    with pytest.raises(StateError, match="gathered from 4 ranks"):
+    with refused_as(GATHER_RANKS, ranks=4):
         model_units([len(gathered)], 4, model)
-    with pytest.raises(StateError, match="the wire has 136"):
+    with refused_as(GATHER_UNITS, wire=("136",)):
         model_units([len(gathered) + 8], 2, model)
 
 
@@ -110,13 +114,15 @@ def test_torch_itself_says_how_a_model_is_cut(tmp_path: Path) -> None:
     assert [(u.name, u.block_bytes) for u in found.units] == [("", 2 * 3 * 4), ("0", 3 * 6 * 2)]
     weight = found.units[1].pieces[0]
     assert (weight.shard_shape, weight.dtype, weight.dim) == ((3, 5), "bfloat16", 0)
-    with pytest.raises(ConfigError, match="Linear that is not sharded: call fully_shard"):
+    with refused_as(
+        RAISED, kind=ConfigError, error=re.compile("Linear that is not sharded: call fully_shard")
+    ):
         probe_sharded_model(f"{tmp_path / 'net.py'}:bare", 3)
 
 
 @pytest.mark.parametrize("made", [None, [1], nn.Linear])
 def test_a_factory_that_gives_no_module_is_told_what_it_gave(made: object) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"net.py:make': returned a {type(made).__name__}: it must"
+    with refused_as(
+        MODEL_NOT_A_MODULE, kind=ConfigError, value=repr("net.py:make"), type=type(made).__name__
     ):
         check_is_module("net.py:make", made)

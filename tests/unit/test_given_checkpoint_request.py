@@ -15,10 +15,16 @@ import pytest
 from support.file_kills import explore, lacks
 from support.lifecycle import checkpoints, follow, waiting
 from support.lives import Both
+from support.refused_as import refused_as
 from test_base_command import STEPS, Trainer, first_life, frames_of, play, resumed  # noqa: F401
 
-from flowcheck.errors import StateError
-from flowcheck.findings.catalog.lifecycle_records import FILE_GONE, NO_BASE_AWAITED
+from flowcheck.findings.catalog.lifecycle_records import (
+    ANOTHER_REQUEST,
+    FILE_GONE,
+    NO_BASE_AWAITED,
+    REQUEST_WITHDRAWN,
+    STILL_TAKEN,
+)
 from flowcheck.messages import Note
 from flowcheck.ops.trainer_checkpoint import base_command
 from flowcheck.stages.job_state import given_checkpoint_request, lifecycle_writers
@@ -90,10 +96,10 @@ def test_what_is_given_is_taken_answered_and_cleared_away(run: RunDir) -> None:
 
 def test_one_waits_at_a_time(run: RunDir) -> None:
     first = submitted(run)
-    with pytest.raises(StateError, match="another file is being taken right now: try again"):
+    with refused_as(ANOTHER_REQUEST):
         submitted(run, 8)
     assert taken(run).step == 7
-    with pytest.raises(StateError, match="another file is being taken right now"):
+    with refused_as(ANOTHER_REQUEST):
         submitted(run, 8)
     refuse_request(lifecycle := updater(run), taken(run), Step(7), NO_BASE_AWAITED())
     second = submitted(run, 8)
@@ -102,13 +108,13 @@ def test_one_waits_at_a_time(run: RunDir) -> None:
 
 
 def test_one_that_is_not_taken_yet_is_withdrawn_and_one_that_is_is_not(run: RunDir) -> None:
-    with pytest.raises(StateError, match=r"did not take the file within 0 s; it is withdrawn"):
+    with refused_as(REQUEST_WITHDRAWN, file="the file", seconds=0.0):
         await_answer(run, submitted(run), 0.0, "the file")
     assert not is_asked(run) and not checkpoints(run) and take_request(updater(run)) is None
     asked = submitted(run)
     request = taken(run)
     assert not withdraw_request(run, asked)
-    with pytest.raises(StateError, match="the updater is still taking the file"):
+    with refused_as(STILL_TAKEN, file="the file"):
         await_answer(run, asked, 0.0, "the file")
     assert waiting(run) == request and checkpoints(run)
     updater(run).answer(request, Step(7))
@@ -146,7 +152,7 @@ def _killed(*_: Any, **__: Any) -> None:
 def test_who_holds_the_lock_keeps_no_updater_waiting(run: RunDir) -> None:
     with given_checkpoint_request._locked(run) as alone:
         assert alone
-        with pytest.raises(StateError, match="another file"):
+        with refused_as(ANOTHER_REQUEST):
             submitted(run)
     asked = submitted(run)
     with given_checkpoint_request._locked(run):
@@ -211,7 +217,7 @@ def test_a_full_disk_keeps_a_request_waiting_and_a_refusal_makes_its_own_room(
     with pytest.raises(OSError, match="No space"):
         refuse_request(lifecycle, request, Step(3), NO_BASE_AWAITED())
     monkeypatch.undo()
-    with pytest.raises(StateError, match="is gone: give it again"):
+    with refused_as(FILE_GONE):
         read_sections(run, taken(run))
 
 

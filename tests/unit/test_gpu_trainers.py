@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import step_arithmetic as findings
+from flowcheck.findings.catalog.refused_settings import VERSION
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 
@@ -56,5 +58,5 @@ def test_a_norm_over_gradients_on_a_gpu_is_named(tmp_path):
 
 def test_a_version_of_torch_that_is_none_is_refused():
     optimizer = {"name": "adamw", "learning_rate": 0.1, "device": "cuda", "torch": "new"}
-    with pytest.raises(ConfigError, match=r"optimizer\.torch"):
+    with refused_as(VERSION, kind=ConfigError, key="optimizer.torch"):
         job_from({"source": [{"file": "x"}], "optimizer": optimizer})

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refused_as import refused_as
 
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import LOG_CHANGED, LOG_OUT_OF_ORDER, OTHER_LOG
 from flowcheck.replica.state_file.gradient_log import (
     DATA_OFFSET,
     RECORD_ALIGN,
@@ -74,7 +75,7 @@ def test_any_changed_byte_of_a_record_is_found(
     inside = at >= 40 and at < 40 + BYTES
     if inside:
         assert torn.iterations == (1, 2)
-        with pytest.raises(StateError, match="was changed"):
+        with refused_as(LOG_CHANGED):
             torn.read(1)
     elif at < 40:
         assert torn.iterations == (1,)
@@ -86,17 +87,17 @@ def test_a_file_of_other_gradients_is_refused(tmp_path: Path) -> None:
     log = GradientLog(rooms(tmp_path, 2), BYTES)
     log.append(1, gradient(1))
     log.close()
-    with pytest.raises(StateError, match="not a gradient log of this job"):
+    with refused_as(OTHER_LOG):
         GradientLog(rooms(tmp_path, 2), BYTES + 4)
     (tmp_path / "foreign").write_bytes(b"not ours" * 1000)
-    with pytest.raises(StateError, match="not a gradient log of this job"):
+    with refused_as(OTHER_LOG):
         GradientLog([LogFileSpace(tmp_path / "foreign", 1 << 20)], BYTES)
 
 
 def test_iterations_only_ascend(tmp_path: Path) -> None:
     log = GradientLog(rooms(tmp_path, 3), BYTES)
     log.append(5, gradient(5))
-    with pytest.raises(StateError, match="ends with iteration 5"):
+    with refused_as(LOG_OUT_OF_ORDER, last=5, iteration=5):
         log.append(5, gradient(5))
     log.close()
 
@@ -130,7 +131,7 @@ def test_a_kill_amid_the_header_of_a_file_costs_no_later_start(
 def test_a_file_that_only_begins_as_a_log_is_refused(tmp_path: Path) -> None:
     for first in (bytes(8) + b"\x07", bytes(DATA_OFFSET) + b"someone's"):
         (tmp_path / "foreign").write_bytes(first + bytes(1 << 14))
-        with pytest.raises(StateError, match="not a gradient log of this job"):
+        with refused_as(OTHER_LOG):
             GradientLog([LogFileSpace(tmp_path / "foreign", 1 << 20)], BYTES)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refused_as import Wanted, like, refused_as
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
+from flowcheck.findings.catalog.shared_memory_files import DAMAGED, OTHER_LAYOUT
 from flowcheck.plane.shared_memory.gradient_double_buffer import GenerationState, GradientShard
 
 
@@ -79,23 +82,28 @@ def test_impossible_sizes_are_refused(shm: Path, gradient_bytes: int, unit_bytes
         GradientShard.create(shm / "shard", gradient_bytes=gradient_bytes, unit_bytes=unit_bytes)
 
 
+def damaged(error: str) -> Wanted:
+    """error: what C says of it."""
+    return like(DAMAGED, error=re.compile(error))
+
+
 @pytest.mark.parametrize(
-    ("field", "sentence"),
+    ("field", "wanted"),
     [
-        ("magic", "not a FlowCheck shard"),
-        ("layout_version", "layout version"),
-        ("unit_bytes", "elements of|contradict|not possible"),
-        ("gradient_bytes", "contradict|not possible"),
-        ("data_offset", "contradict"),
+        ("magic", damaged("not a FlowCheck shard")),
+        ("layout_version", OTHER_LAYOUT),
+        ("unit_bytes", damaged("elements of|contradict|not possible")),
+        ("gradient_bytes", damaged("contradict|not possible")),
+        ("data_offset", damaged("contradict")),
     ],
 )
 def test_foreign_or_damaged_file_is_refused_with_a_sentence(
-    shm: Path, field: str, sentence: str
+    shm: Path, field: str, wanted: Wanted
 ) -> None:
     path = shm / "shard"
     GradientShard.create(path, gradient_bytes=1 << 20).close()
     with path.open("r+b") as file:
         file.seek(ffi.offsetof("struct fc_shard_header", field))
         file.write(struct.pack("<I", 0x7FFFFFF1))
-    with pytest.raises(RingError, match=sentence):
+    with refused_as(wanted, kind=RingError):
         GradientShard.open(path)

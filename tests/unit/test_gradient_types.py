@@ -7,11 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 from torch import nn
 
 from flowcheck.config import JobConfig, OptimizerConfig, job_from
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog import replica_update_notes
 from flowcheck.findings.catalog.job_learning import COMPRESSED
+from flowcheck.findings.catalog.parameter_layouts import BYTE_COUNT, GRADIENT_BYTES
+from flowcheck.findings.catalog.refused_settings import ONE_OF
 from flowcheck.findings.catalog.refused_trainers import BUCKET_TWIN, GRADIENT_TYPE_OPEN
 from flowcheck.lab.synthetic_traffic.synthetic_job import SyntheticJob, SyntheticRun, write_pcap
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
@@ -98,13 +102,13 @@ def test_job_that_reduces_both_types_is_refused(tmp_path: Path) -> None:
 def test_type_of_a_hook_must_be_stated_and_must_fit(tmp_path: Path) -> None:
     learned, plain = (read(kind(JOB), tmp_path).job for kind in (Compressed, SyntheticRun))
     assert learned is not None and plain is not None
-    with pytest.raises(StateError, match=r"state \[model\] gradient_dtype = \"float16\""):
+    with refused_as(replica_update_notes.GRADIENT_TYPE_OPEN):
         layout_of(learned, stated())
-    with pytest.raises(StateError, match="those of the buckets have 2"):
+    with refused_as(replica_update_notes.GRADIENT_TYPE_SIZE, sizes="2"):
         layout_of(learned, stated(gradient_dtype="float32"))
-    with pytest.raises(StateError, match="those of the buckets have 4"):
+    with refused_as(replica_update_notes.GRADIENT_TYPE_SIZE, sizes="4"):
         layout_of(plain, stated(gradient_dtype="bfloat16"))
-    with pytest.raises(ConfigError, match=r"model\.gradient_dtype = 'half': must be one of"):
+    with refused_as(ONE_OF, kind=ConfigError, key="model.gradient_dtype", value="'half'"):
         stated(gradient_dtype="half")
     assert layout_of(learned, stated(gradient_dtype="bfloat16")).gradient_dtype == "bfloat16"
     assert layout_of(plain, stated(gradient_dtype="float32")) == layout_of(plain, stated())
@@ -139,7 +143,7 @@ def test_steps_on_compressed_gradients_have_torchs_bits(
         optimizer.step()
         replica.apply(step, reduced.view(torch.uint8).numpy())
         assert replica.parameters().tobytes() == flat(parameters).tobytes(), step
-    with pytest.raises(StateError, match="bytes given"):
+    with refused_as(GRADIENT_BYTES, BYTE_COUNT):
         replica.apply(5, bytes(7))
     replica.close()
 

@@ -16,7 +16,8 @@ from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.run_directories import NO_CHAIN_STARTED
 from flowcheck.findings.finding import entries
-from flowcheck.ops.command_errors import asks_for_json, exit_on_error
+from flowcheck.ops.command_errors import exit_on_error
+from flowcheck.ops.json_option import asks_for_json
 
 PAGE = Path(__file__).resolve().parents[2] / "flowcheck" / "ops" / "lifecycle" / "README.md"
 
@@ -41,10 +42,8 @@ def told(err: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("words", "key", "code", "arguments"),
     [
-        (("stage", "parse", "--run", "/none"), "--run", "run.no_chain_started", {}),
         (("doctor", "--need-gib", "nan"), "--need-gib", "option.memory_size", {"most": 1 << 20}),
         (("plan", "net.py:make", "--world", "1"), "--world", "plan.two_ranks", {}),
-        (("audit", "/none.pt", "--run", "/none"), "--run", "run.no_chain_started", {}),
         (("up", "/none.toml"), "job file", "setting.file_unreadable", None),
         (
             ("switch", "render", "--os", "eox", "--source", "a"),
@@ -63,6 +62,24 @@ def test_what_a_setting_must_be_is_a_code_with_arguments(
     assert right["code"] == code
     if arguments is not None:
         assert right["arguments"] == arguments
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stage", "parse"),
+        ("audit", "/none.pt"),
+        ("base", "/none.pt"),
+        ("status", "--svg", "x.svg"),
+        ("serve",),
+        ("restore", "--format", "torch", "--out", "/x.pt"),
+    ],
+)
+def test_a_missing_chain_is_an_error_of_its_own(words: tuple[str, ...]) -> None:
+    code, _, err = flowcheck(*words, "--run", "/none", "--json")
+    finding = told(err)["finding"]
+    assert (code, finding["code"]) == (2, "run.no_chain_started")
+    assert finding["arguments"] == {"run": "/none"}
 
 
 @pytest.mark.parametrize(
@@ -103,11 +120,11 @@ def test_the_remedy_is_that_of_the_page(tmp_path: Path) -> None:
 def test_status_keeps_its_document_on_stdout_beside_the_error(tmp_path: Path) -> None:
     code, out, err = flowcheck("status", "--run", tmp_path, "--json")
     assert (code, json.loads(out)["error"]["code"]) == (2, "run.no_chain_started")
-    assert told(err)["finding"]["arguments"]["right"] == json.loads(out)["error"]
+    assert told(err)["finding"] == json.loads(out)["error"]
 
 
 def test_for_people_it_is_a_sentence_as_before(tmp_path: Path) -> None:
-    assert refused("status", "--run", tmp_path).endswith(f"{NO_CHAIN_STARTED()}\n")
+    assert refused("status", "--run", tmp_path).endswith(f"{NO_CHAIN_STARTED(tmp_path)}\n")
 
 
 @pytest.mark.parametrize("words", [["--json"], ["status", "--json"], ["lab", "down", "--json"]])
@@ -137,7 +154,7 @@ def foreign() -> None:
 
 
 def inside() -> None:
-    raise ConfigError("x", 1, NO_CHAIN_STARTED())
+    raise ConfigError("x", 1, NO_CHAIN_STARTED("/run"))
 
 
 @pytest.mark.parametrize(
@@ -173,3 +190,97 @@ def test_errors_of_the_system_have_codes_and_one_line(
     with pytest.raises(SystemExit):
         exit_on_error(fails)
     assert capsys.readouterr().err.startswith("flowcheck: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "code"),
+    [
+        (("audit",), "CHECKPOINT", "option.checkpoint_needed"),
+        (("base",), "CHECKPOINT", "option.checkpoint_needed"),
+        (("serve",), "--run", "restore.serve_what"),
+        (("up", "JOB.toml"), "source", "setting.no_source"),
+        (("plan", "JOB.toml"), "source", "setting.no_source"),
+        (("plan", "SOURCE.toml"), "optimizer", "optimizer.not_stated"),
+        (("plan", "NO_MODEL.toml"), "model.factory", "command.factory_for_memory"),
+        (("analyze", "x.pcap", "--job", "NO_NAME.toml"), "optimizer.learning_rate", None),
+        (("up", "NO_TARGET.toml"), "persist.target", "setting.not_stated"),
+    ],
+)
+def test_what_is_not_set_is_told_as_that(
+    words: tuple[str, ...], key: str, code: str | None, tmp_path: Path
+) -> None:
+    source = '[[source]]\nfile = "x"\n'
+    optimizer = source + '[optimizer]\nname = "sgd"\n'
+    files = {
+        "JOB.toml": "",
+        "SOURCE.toml": source,
+        "NO_NAME.toml": optimizer,
+        "NO_MODEL.toml": f"{optimizer}learning_rate = 0.1\n",
+        "NO_TARGET.toml": f"{optimizer}learning_rate = 0.1\n[persist]\nevery_steps = 1\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    named = [tmp_path / word if word in files else word for word in words]
+    line = error_of(*named, "--json")
+    told = line["finding"]["arguments"]
+    assert (line["finding"]["code"], told["key"]) == ("setting.missing", key)
+    assert "value" not in told and "None" not in line["message"]
+    if code is not None:
+        assert told["right"]["code"] == code
+
+
+GZIP = bytes.fromhex("1f8b0800000000000003")
+BEGINS = {
+    "gzip": (GZIP, "text_file.is_compressed"),
+    "utf16": ("[x]\nNCCL".encode("utf-16"), "text_file.in_utf_16"),
+    "binary": (b"\x0a\x0d\x0d\x0a\x1c\0\0\0", "text_file.is_binary"),
+}
+
+
+@pytest.mark.parametrize("kind", BEGINS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("up", "FILE"),
+        ("plan", "FILE.toml"),
+        ("ports", "FILE"),
+        ("analyze", "CAPTURE", "--nccl-log", "FILE"),
+        ("ports", "LAYOUT", "--nccl-log", "FILE"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_as_what_it_is(
+    words: tuple[str, ...], kind: str, tmp_path: Path
+) -> None:
+    begin, code = BEGINS[kind]
+    for name in ("FILE", "FILE.toml"):
+        (tmp_path / name).write_bytes(begin)
+    data = Path(__file__).parents[1] / "data"
+    (tmp_path / "LAYOUT").write_bytes((data / "ports" / "sixteen-nodes.toml").read_bytes())
+    (tmp_path / "CAPTURE").write_bytes((data / "two-ranks-ll.pcapng").read_bytes())
+    there = [word if "-" in word or word.islower() else tmp_path / word for word in words]
+    line = error_of(*there, "--json")
+    right = line["finding"]["arguments"]["right"]
+    assert right["code"] == code and line["remedy"]
+    if kind == "gzip":
+        assert right["arguments"]["program"] == "gzip"
+        assert str(tmp_path / "FILE") in right["arguments"]["command"]
+
+
+def test_the_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    job = tmp_path / "job.toml"
+    job.write_bytes(b'run = "x"\n# caf\xe9\n')
+    right = error_of("up", job, "--json")["finding"]["arguments"]["right"]
+    assert (right["code"], right["arguments"]) == ("text_file.not_utf_8", {"line": 2})
+    job.write_bytes(b"\xef\xbb\xbf" + b'run = "x"\n')
+    told = error_of("up", job, "--json")["finding"]["arguments"]
+    assert told["key"] == "source", "a byte order mark of UTF-8 is passed over"
+
+
+@pytest.mark.parametrize("how", [("--format", "torch"), ("--template", "/none.pt")])
+def test_a_checkpoint_that_is_not_there_is_told_as_that(how: tuple[str, str]) -> None:
+    words = ("restore", *how, "--checkpoint", "/none", "--out", "/tmp/x.pt", "--json")
+    finding = error_of(*words)["finding"]
+    assert (finding["code"], finding["arguments"]) == (
+        "manifest.no_checkpoint",
+        {"output": "/none"},
+    )

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 from typer.testing import CliRunner
 
 from flowcheck.errors import FlowCheckError
+from flowcheck.findings.catalog.lab_runs import CLUSTER_IN_USE
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
 from flowcheck.lab.cluster import cluster_setup, cluster_state_file
@@ -44,9 +46,8 @@ def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_kille
         assert other.stdout.readline() == "held\n"
         for _ in range(2):
             error = CliRunner().invoke(app, words).exception
-            assert f"cluster {name} is used by a run that is not over (process {other.pid})" in str(
-                error
-            )
+            assert isinstance(error, FlowCheckError), error
+            assert error.finding == CLUSTER_IN_USE(name=name, owner=f"process {other.pid}")
         assert not taken
         assert not list(tmp_path.iterdir()), "nothing is made"
         other.kill()
@@ -54,7 +55,7 @@ def test_the_cluster_of_a_run_that_goes_on_is_not_taken_down_until_that_is_kille
     assert taken == [name]
     with (
         reserved(name),
-        pytest.raises(FlowCheckError, match=f"process {os.getpid()}"),
+        refused_as(CLUSTER_IN_USE, kind=FlowCheckError, owner=f"process {os.getpid()}"),
         reserved(name),
     ):
         raise AssertionError("held twice")

@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refused_as import Like, Wanted, like, refused_as, says
 from typer.testing import CliRunner
 
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog import refused_lab_options as options
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.lab_runs import OPTION_DECIDED
 from flowcheck.findings.catalog.refused_lab_options import NCCL_VERSION
+from flowcheck.findings.catalog.refused_options import JOBS_FROM_START, KILL_CONTRADICTS, TREE_HOSTS
+from flowcheck.findings.catalog.refused_settings import AT_LEAST
 from flowcheck.lab import cluster
 from flowcheck.lab.cli import app
 from flowcheck.lab.job_run import run_plan, training_script
@@ -33,49 +39,67 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def refusal(folder: Path, words: str) -> str:
-    """What the lab says to this command line; nothing is written."""
+def refused(folder: Path, words: str, wanted: Wanted) -> None:
+    """The lab does not run this command line, for that reason; nothing is written."""
     verb, *rest = words.split()
     ended = CliRunner().invoke(app, [verb, "--out", str(folder), *rest])
     assert isinstance(ended.exception, FlowCheckError), ended.exception
     assert not folder.exists()
-    return str(ended.exception)
+    assert says(ended.exception.finding, wanted), ended.exception.finding
+
+
+def decided(option: str, instead: str, verb: str = "train") -> Like:
+    """instead: a pattern of what may be stated in the option's place."""
+    return like(OPTION_DECIDED, option=option, verb=verb, instead=re.compile(instead))
+
+
+def contradicted(option: str) -> Like:
+    return like(KILL_CONTRADICTS, key="--kill-at", value="3", option=option)
+
+
+def unrecognized(words: str) -> Like:
+    """argparse's own words, of the script's parser and of the lab's."""
+    return like(ERROR_TEXT, key="arguments", text=re.compile(f"unrecognized arguments: {words}"))
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "wanted"),
     [
-        ("train -- --steps 16", "--steps before `--`"),
-        ("train -- --step=16", "--steps before `--`"),
-        ("train -- --out elsewhere", "--out before `--`"),
-        ("train -- --resume a.pt", "--kill-at before `--`"),
-        ("train -- --stop-at 3", "--steps before `--`"),
-        ("train -- --digests x", "names that file itself"),
-        ("train -- --backend gloo", "no backend's traffic but"),
-        ("train -- --save-with dcp", "torch.save"),
-        ("cost -- --save-every 2", "cases"),
-        ("record -- --steps 16", "--steps before `--`"),
-        ("train -- --frobnicate 3", "unrecognized arguments: --frobnicate"),
-        ("train --algo Tree", "--hosts = 2: trees need 3 hosts or more"),
-        ("train --kill-at 3 --no-kill", "--kill-at = 3: contradicts --no-kill"),
-        ("train --kill-at 3 --join-at 5", "--kill-at = 3: contradicts --join-at"),
-        ("train --jobs 2 --join-at 5", "cannot be combined with --join-at or --gap-at"),
-        ("train --jobs 0", "--jobs = 0: "),
-        ("train --jobs 2 --hosts 40", "hosts = 80"),
-        ("train --algo Star", "algo = 'Star'"),
-        ("record --tree-below -4", "tree-below = '-4'"),
-        ("train --protocl LL", "unrecognized arguments: --protocl"),
+        ("train -- --steps 16", decided("steps", "--steps before `--`")),
+        ("train -- --step=16", decided("steps", "--steps before `--`")),
+        ("train -- --out elsewhere", decided("out", "--out before `--`")),
+        ("train -- --resume a.pt", decided("resume", "--kill-at before `--`")),
+        ("train -- --stop-at 3", decided("stop-at", "--steps before `--`")),
+        ("train -- --digests x", decided("digests", "names that file itself")),
+        ("train -- --backend gloo", decided("backend", "no backend's traffic but")),
+        ("train -- --save-with dcp", decided("save-with", "torch.save")),
+        ("cost -- --save-every 2", decided("save-every", "cases", verb="cost")),
+        ("record -- --steps 16", decided("steps", "--steps before `--`", verb="record")),
+        ("train -- --frobnicate 3", unrecognized("--frobnicate")),
+        ("train --algo Tree", like(TREE_HOSTS, key="--hosts", value="2", least=3)),
+        ("train --kill-at 3 --no-kill", contradicted("--no-kill")),
+        ("train --kill-at 3 --join-at 5", contradicted("--join-at")),
+        ("train --jobs 2 --join-at 5", JOBS_FROM_START),
+        ("train --jobs 0", like(AT_LEAST, key="--jobs", value="0")),
+        ("train --jobs 2 --hosts 40", like(options.WITHIN, key="hosts", value="80")),
+        ("train --algo Star", like(options.NCCL_ALGORITHM, key="algo", value="'Star'")),
+        ("record --tree-below -4", like(options.WHOLE_NUMBER, key="tree-below", value="'-4'")),
+        ("train --protocl LL", unrecognized("--protocl")),
     ],
 )
-def test_options_the_lab_decides_are_not_the_script_s(folder: Path, words: str, said: str) -> None:
-    assert said in refusal(folder, words)
+def test_options_the_lab_decides_are_not_the_script_s(
+    folder: Path, words: str, wanted: Wanted
+) -> None:
+    refused(folder, words, wanted)
 
 
 def test_other_options_of_the_script_pass() -> None:
     others = ["--clip", "1", "--layers", "2", "--sgd", "--seed", "9"]
     for verb in training_script.LAB_DECIDES:
         training_script.check_arguments(verb, others)
-        with pytest.raises(FlowCheckError, match="--steps"):
+        with refused_as(
+            OPTION_DECIDED, kind=FlowCheckError, option="steps", instead=re.compile("--steps")
+        ):
             training_script.check_arguments(verb, [*others, "--steps", "2"])
     training_script.check_arguments("train", ["--save-every", "2"])
 
@@ -97,25 +121,28 @@ def _text(paths: list[str]) -> str:
 
 @pytest.mark.parametrize("verb", ["train", "record"])
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "wanted"),
     [
-        ("--protocol foo", "protocol = 'foo': must be LL, LL128 or Simple"),
-        ("--algo foo", "algo = 'foo': must be Ring or Tree"),
-        (f"--hosts 3 --tree-below {(1 << 62) + 1}", f"from 0 to {1 << 62}"),
-        ("--nccl 2.18", "2.19 to 2.30"),
-        ("--channels 0", "from 1 to 32"),
-        ("--channels 33", "from 1 to 32"),
-        ("--mtu 1500", "4200 or 9000"),
-        ("--switch hub", "bridge or ovs"),
-        ("--mirror p7:rx", "p0 to p1"),
-        ("--hosts 1", "2 to 64"),
-        ("--steps 0", "1 or more"),
+        ("--protocol foo", like(options.NCCL_PROTOCOL, key="protocol", value="'foo'")),
+        ("--algo foo", like(options.NCCL_ALGORITHM, key="algo", value="'foo'")),
+        (
+            f"--hosts 3 --tree-below {(1 << 62) + 1}",
+            options.WHOLE_NUMBER(least=0, most=1 << 62),
+        ),
+        ("--nccl 2.18", options.NCCL_VERSION(least=19, most=30)),
+        ("--channels 0", options.WHOLE_NUMBER(least=1, most=32)),
+        ("--channels 33", options.WHOLE_NUMBER(least=1, most=32)),
+        ("--mtu 1500", options.MTU_CHOICES(4200, 9000)),
+        ("--switch hub", options.SWITCH_KIND),
+        ("--mirror p7:rx", options.MIRROR_OF_HOST(last=1)),
+        ("--hosts 1", options.WITHIN(least=2, most=64)),
+        ("--steps 0", options.AT_LEAST_ONE),
     ],
 )
 def test_settings_no_trainer_would_take_are_refused_at_once(
-    folder: Path, verb: str, words: str, said: str
+    folder: Path, verb: str, words: str, wanted: Wanted
 ) -> None:
-    assert said in refusal(folder, f"{verb} {words}")
+    refused(folder, f"{verb} {words}", wanted)
 
 
 def test_what_an_option_must_be_is_what_a_trainer_takes() -> None:
@@ -136,15 +163,17 @@ def test_what_an_option_must_be_is_what_a_trainer_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "wanted"),
     [
-        ("--kill-at 0", "kill-at = 0: must be 1 to 39"),
-        ("--kill-at -1", "kill-at = -1: must be 1 to 39"),
-        ("--steps 9 --kill-at 9", "kill-at = 9: must be 1 to 8"),
-        ("--steps 1", "2 or more"),
-        ("--loss 1", "from 0 to less than 1"),
-        ("--loss -0.1", "from 0 to less than 1"),
+        ("--kill-at 0", like(options.KILL_AT, key="kill-at", value="0", most=39)),
+        ("--kill-at -1", like(options.KILL_AT, key="kill-at", value="-1", most=39)),
+        ("--steps 9 --kill-at 9", like(options.KILL_AT, key="kill-at", value="9", most=8)),
+        ("--steps 1", options.KILL_NEEDS_STEPS),
+        ("--loss 1", options.PROBABILITY),
+        ("--loss -0.1", options.PROBABILITY),
     ],
 )
-def test_a_kill_leaves_a_step_before_it_and_one_after(folder: Path, words: str, said: str) -> None:
-    assert said in refusal(folder, f"train {words}")
+def test_a_kill_leaves_a_step_before_it_and_one_after(
+    folder: Path, words: str, wanted: Wanted
+) -> None:
+    refused(folder, f"train {words}", wanted)

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from support.incarnations import JOB, Life, floats
 from support.lives import Both, Deaths
+from support.refused_as import refused_as
 from support.staged import Chain, played
 from test_base_command import Trainer, lines, notes
 
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.base_checkpoints import NO_PLACE, PLACE_NOT_LOGGED, PLACE_UNKNOWN
 from flowcheck.findings.catalog.replica_update_notes import BASE_FITS
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import StepLost
@@ -88,7 +89,7 @@ def test_joined_amid_its_run_and_followed_on_the_base_two_checkpoints_place(
     first = 3 if not into else 4
     both.drive(until=lambda: both.applied_iteration() >= 7 - first)
     assert incarnation_of(both.chain.run).step is None
-    with pytest.raises(StateError, match="no frame shows"):
+    with refused_as(PLACE_UNKNOWN):
         verb.submit_base(both.chain.run, both.config, files[4])
     verb.submit_base(both.chain.run, both.config, files[4], LogPosition(later_checkpoint=files[6]))
     both.drive()
@@ -168,13 +169,13 @@ def test_a_full_log_begins_anew_and_a_later_base_is_placed_in_what_it_holds(
     both = play(frames, known, gradient_log={"memory_bytes": 4096 + 3 * each})
     both.drive(until=lambda: both.applied_iteration() >= 6)
     assert "full after 3 steps" in notes(both)
-    with pytest.raises(StateError, match="no place in the log"):
+    with refused_as(NO_PLACE):
         verb.submit_base(
             both.chain.run, both.config, files[3], LogPosition(later_checkpoint=files[5])
         )
-    with pytest.raises(StateError, match="steps 4 to 6 since"):
+    with refused_as(PLACE_UNKNOWN, first=4, last=6):
         verb.submit_base(both.chain.run, both.config, files[5])
-    with pytest.raises(StateError, match="not the one that follows --after 1"):
+    with refused_as(PLACE_NOT_LOGGED, after=1):
         verb.submit_base(both.chain.run, both.config, files[5], LogPosition(after=1))
     verb.submit_base(
         both.chain.run, both.config, files[5], LogPosition(later_checkpoint=files[7], after=4)

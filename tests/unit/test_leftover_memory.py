@@ -68,7 +68,7 @@ def cleared(elsewhere: Path, *, replicas: bool = False) -> leftover_memory.Remov
 
 
 def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
-    tmp_path: Path, shm: Path
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = killed(tmp_path / "r", shm, "replica")
     assert run_dir_of_memory(memory) == tmp_path / "r"
@@ -81,7 +81,8 @@ def test_memory_of_a_killed_chain_is_left_and_told_with_its_run_directory(
     assert left == LEFT_WITH_REPLICA(run=tmp_path / "r", mib=3)
     assert f"flowcheck down --run {tmp_path / 'r'}" in str(left)
     assert cleared(tmp_path / "r").left == [], "who looks after it does not tell of it too"
-    down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
+    monkeypatch.setattr(sys.modules["flowcheck.cli.main"], "DEFAULT_RUN", tmp_path / "other")
+    down = CliRunner().invoke(app, ["down"])
     assert down.stdout == f"nothing runs in {tmp_path / 'other'}\n"  # that is for up and status
 
 
@@ -169,7 +170,8 @@ def test_what_another_user_put_there_ends_no_verb_and_is_obeyed_by_no_terminal(
     monkeypatch.undo()
     monkeypatch.setattr(leftover_memory, "SHM", shm)
     monkeypatch.setattr(leftover_memory, "hugetlbfs_mounts", list)
-    down = CliRunner().invoke(app, ["down", "--run", str(tmp_path / "other")])
+    monkeypatch.setattr(sys.modules["flowcheck.cli.main"], "DEFAULT_RUN", tmp_path / "other")
+    down = CliRunner().invoke(app, ["down"])
     assert "removed" in down.stdout and all(map(str.isprintable, down.stdout.splitlines()))
 
 

@@ -21,11 +21,11 @@ from support.chain import torch_steps
 from support.incarnations import floats
 from support.lifecycle import change, follow
 from support.lives import Both
+from support.refused_as import refused_as
 from support.staged import Chain
 from test_base_command import first_life
 
-from flowcheck.errors import StateError
-from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION
+from flowcheck.findings.catalog.lifecycle_records import ILLEGAL_TRANSITION, LATER_VERSION
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import Note
@@ -196,7 +196,7 @@ def test_a_record_of_a_later_version_is_refused_and_of_this_one_with_more_in_it_
     path.write_bytes(msgspec.json.encode(more))
     assert read_part(path, type(part)) == part
     path.write_bytes(msgspec.json.encode(more | {"version": RECORD_VERSION + 1}))
-    with pytest.raises(StateError, match=rf"{name}\.json: a later version"):
+    with refused_as(LATER_VERSION, file=re.compile(rf"{name}\.json$")):
         read_part(path, type(part))
 
 

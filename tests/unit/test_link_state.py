@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.refused_as import refused_as
 from test_watch_server import recorded
 
 from flowcheck.config import SourceConfig
@@ -19,6 +20,7 @@ from flowcheck.findings.catalog.chain_health import (
     NOT_LEARNED,
     STATED_LAST_STEP,
 )
+from flowcheck.findings.catalog.refused_settings import LAST_STEP
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.monitoring_server import ScrapeInterval
 from flowcheck.ops.watch.state.chain_state import Health, HealthWord, RingState
@@ -102,7 +104,7 @@ def test_a_job_whose_last_step_is_taken_is_over_and_no_earlier_one() -> None:
     assert step is not None
     assert STATED_LAST_STEP() in notes_of(health(None, step=step))
     assert STATED_LAST_STEP() not in notes_of(health(None, step=step + 1))
-    with pytest.raises(ConfigError, match="last_step"):
+    with refused_as(LAST_STEP, kind=ConfigError, key="last_step"):
         check_last(None, 0)
 
 

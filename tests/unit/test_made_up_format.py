@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ from flowcheck.findings.catalog import checkpoint_options as findings
 from flowcheck.findings.catalog.checkpoint_damage import NOT_AS_WRITTEN
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.output_paths import EXISTS
+from flowcheck.findings.catalog.refused_restores import TEMPLATE_OR_FORMAT
 from flowcheck.findings.catalog.resume_gaps import PARAMETERS_ALONE
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
@@ -104,7 +106,12 @@ def test_a_step_is_restored_verified_and_loaded_in_it(
     out = tmp_path / "out"
     words = ["restore", "--checkpoint", kept, "--format", form.name, "--out", out, "--ranks", 2]
     if form.needs_like:
-        with pytest.raises(ConfigError, match=r"^--like = None: names what was before"):
+        with refused_as(
+            EARLIER_SENTENCE,
+            kind=ConfigError,
+            sentence="names what was before",
+            key="--like",
+        ):
             run(*words)
         assert not out.exists()
         words += ["--like", tmp_path / "early.pt"]
@@ -134,15 +141,21 @@ def test_a_step_is_restored_verified_and_loaded_in_it(
 
 def test_errors_name_it_among_the_others(kept: Path, tmp_path: Path) -> None:
     words = ("restore", "--checkpoint", kept, "--out", tmp_path / "out")
-    with refused_as(findings.ONE_OF, kind=ConfigError, says=r"flowcheck, torch, .*numbers, list$"):
+    with refused_as(
+        findings.ONE_OF,
+        kind=ConfigError,
+        choices=re.compile("'flowcheck', 'torch', .*'numbers', 'list'.$"),
+    ):
         run(*words, "--format", "onnx")
-    with pytest.raises(StateError, match=r"or --format NAME, one of .*numbers, list$"):
+    with refused_as(TEMPLATE_OR_FORMAT, formats=re.compile("'numbers', 'list'.$")):
         run(*words)
     with refused_as(
-        findings.OF_OTHER_FORMAT, kind=ConfigError, says="deepspeed and numbers and list, not of"
+        findings.OF_OTHER_FORMAT, kind=ConfigError, formats="deepspeed and numbers and list"
     ):
         run(*words, "--format", "torch", "--ranks", 2)
-    with refused_as(findings.OF_OTHER_FORMAT, kind=ConfigError, says="huggingface, not of numbers"):
+    with refused_as(
+        findings.OF_OTHER_FORMAT, kind=ConfigError, formats="huggingface", given="numbers"
+    ):
         run(*words, "--format", "numbers", "--shard-mb", 2)
 
 

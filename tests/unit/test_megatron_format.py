@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.refused_as import refused_as
+from support.refused_as import like, refused_as
 from support.steps import Net, given_of, layout_of, made, trained
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import megatron_checkpoints as findings
 from flowcheck.findings.catalog.resume_gaps import EARLIER_PARTS
+from flowcheck.findings.catalog.trainer_settings import SETTING_DIFFERS
 from flowcheck.ops.restore.step_lookup import FoundStep
 from flowcheck.replica.checkpoint.step_snapshot import Snapshot
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents, contents_of
@@ -174,10 +175,10 @@ def test_what_cannot_be_filled_is_refused(earlier: Path, tmp_path: Path) -> None
     renamed = replace(
         own, trainer_state=replace(own.trainer_state, model={"strange": torch.zeros(1)})
     )
-    with refused_as(findings.NO_PARAMETER, says="strange"):
+    with refused_as(findings.NO_PARAMETER, parameter="strange"):
         write(renamed, tmp_path / "out", "megatron", FormatOptions(like=earlier))
     (earlier / "iter_0000003/mp_rank_01").mkdir()
-    with refused_as(findings.SEVERAL_RANKS, says="2"):
+    with refused_as(findings.SEVERAL_RANKS, ranks=2):
         read(earlier)
 
 
@@ -192,8 +193,10 @@ def test_an_earlier_folder_of_other_settings_than_stated_is_refused(earlier: Pat
     right = OptimizerConfig(name="adamw", learning_rate=1e-2, **stated)
     states = tuple(own[number] for number in range(len(values)))
     taken = Snapshot(AFTER, "", layout_of(net), right, values, states)
-    like = FormatOptions(like=earlier)
-    assert FoundStep(taken, "x").contents("megatron", like).trainer_state.step == AFTER
+    options = FormatOptions(like=earlier)
+    assert FoundStep(taken, "x").contents("megatron", options).trainer_state.step == AFTER
     taken = replace(taken, optimizer=OptimizerConfig(name="adamw", learning_rate=1e-2, eps=1e-3))
-    with pytest.raises(StateError, match=r"run: .*group 0: eps = 1e-08, stated is 0\.001"):
-        FoundStep(taken, "x").contents("megatron", like)
+    with refused_as(
+        like(SETTING_DIFFERS, group=0, setting="eps", file="1e-08", stated="0.001"), file=earlier
+    ):
+        FoundStep(taken, "x").contents("megatron", options)

@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refused_as import refused_as
 
 from flowcheck import messages
 from flowcheck.errors import MessageError
 from flowcheck.findings.catalog.chain_processes import NO_LINK_YET, STARTED_BY
 from flowcheck.findings.catalog.lost_steps import COPIES_DIFFER, STEP_LOST
+from flowcheck.findings.catalog.refused_commands import NOT_A_MESSAGE
 from flowcheck.messages import Message, decode, encode
 
 KINDS = sorted(Message.__subclasses__(), key=lambda kind: kind.__name__)
@@ -75,7 +77,7 @@ def test_a_field_too_many_or_too_few_is_refused(message: Message) -> None:
     ],
 )
 def test_anything_else_is_refused_with_what_it_was(frame: bytes) -> None:
-    with pytest.raises(MessageError, match="not a FlowCheck message"):
+    with refused_as(NOT_A_MESSAGE, kind=MessageError):
         decode(frame)
 
 

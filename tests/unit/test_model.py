@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import ELEMENT_BYTES, JobConfig, job_from
-from flowcheck.errors import ConfigError, StateError
-from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import NAME_TWICE, ONE_OF
+from flowcheck.findings.catalog.replica_update_notes import NAME_COUNT, STATED_TYPE_SIZE, TYPE_OPEN
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import Message, Note
 from flowcheck.ops.restore.step_lookup import newest_step
@@ -52,9 +54,9 @@ def learned(element_bytes: int) -> LearnedJob:
 
 
 def test_a_dtype_that_is_none_and_a_name_said_twice_are_refused_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match=r"model\.dtype = 'float8': must be one of float32"):
+    with refused_as(ONE_OF, kind=ConfigError, key="model.dtype", value="'float8'"):
         stated(dtype="float8")
-    with pytest.raises(ConfigError, match=r"model\.names = 'b': two parameters have this name"):
+    with refused_as(NAME_TWICE, kind=ConfigError, key="model.names", value="'b'"):
         stated(names=["a", "b", "b"])
 
 
@@ -65,16 +67,14 @@ def test_the_sizes_of_the_dtypes_are_those_of_the_replica() -> None:
 
 @pytest.mark.parametrize(("dtype", "size"), [("bfloat16", 4), ("float32", 2), ("float64", 4)])
 def test_a_dtype_the_wire_contradicts_is_refused_with_both_sizes(dtype: str, size: int) -> None:
-    with pytest.raises(
-        StateError, match=rf"elements of {ELEMENT_BYTES[dtype]} bytes.* have {size}"
-    ):
+    with refused_as(STATED_TYPE_SIZE, bytes=ELEMENT_BYTES[dtype], sizes=str(size)):
         layout_of(learned(size), stated(dtype=dtype))
 
 
 def test_a_dtype_of_the_size_the_wire_tells_is_taken() -> None:
     assert layout_of(learned(2), stated(dtype="bfloat16")).dtype == "bfloat16"
     assert layout_of(learned(2), stated(dtype="float16")).dtype == "float16"
-    with pytest.raises(StateError, match="may be bfloat16 or float16"):
+    with refused_as(TYPE_OPEN):
         layout_of(learned(2), stated())
 
 

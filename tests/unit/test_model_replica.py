@@ -1,14 +1,31 @@
 """Replica: one committed step at a time, in a file that says what it is."""
 
 import os
+import re
 import stat
 
 import numpy as np
 import pytest
+from support.refused_as import like, refused_as
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import RingError, StateError
-from flowcheck.findings.catalog.replica_state_errors import OUT_OF_ORDER
+from flowcheck.findings.catalog.parameter_layouts import BYTE_COUNT
+from flowcheck.findings.catalog.replica_state_errors import (
+    ALREADY_HERE,
+    BYTES_CHANGED,
+    CANNOT_OPEN,
+    CLOSED,
+    CUT_OFF,
+    HEADER_DAMAGED,
+    NO_WHOLE_STEP,
+    OPEN_ELSEWHERE,
+    OTHER_KIND,
+    OTHER_OPTIMIZER_THAN,
+    OTHER_VERSION,
+    OUT_OF_ORDER,
+    TOO_SHORT,
+)
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.file_header import HEADER_BYTES, peek_commit
@@ -97,7 +114,7 @@ def test_a_step_out_of_order_is_refused_and_changes_nothing(make, layout, step):
 
 def test_a_gradient_of_another_size_is_refused_and_changes_nothing(make, layout):
     replica = make()
-    with pytest.raises(StateError, match=r"128 bytes given, the layout has 132"):
+    with refused_as(BYTE_COUNT, bytes=128, expected=132):
         replica.apply(1, gradient(1, layout)[:-1])
     assert replica.step == 0
 
@@ -134,7 +151,7 @@ def test_gradients_come_as_bytes_read_only_arrays_or_at_odd_addresses(make, layo
 def test_what_a_killed_creation_left_is_no_replica_and_in_nobodys_way(make, path):
     half = path.with_name(".state.creating")
     half.write_bytes(b"half")
-    with pytest.raises(RingError, match="No such file"):
+    with refused_as(CANNOT_OPEN, kind=RingError, error=re.compile("No such file")):
         Replica.open(path, ADAM)
     assert make().step == 0
     assert not half.exists()
@@ -142,13 +159,13 @@ def test_what_a_killed_creation_left_is_no_replica_and_in_nobodys_way(make, path
 
 def test_a_second_owner_is_refused(make, path):
     make()
-    with pytest.raises(StateError, match="another process"):
+    with refused_as(OPEN_ELSEWHERE):
         Replica.open(path, ADAM)
 
 
 def test_a_replica_is_never_made_over_another(make):
     make()
-    with pytest.raises(StateError, match="already here"):
+    with refused_as(ALREADY_HERE):
         make()
 
 
@@ -158,7 +175,7 @@ def test_other_optimizer_settings_are_refused(make, path):
         OptimizerConfig(name="adam", learning_rate=2e-2),
         OptimizerConfig(name="adam", learning_rate=1e-2, amsgrad=True),
     ):
-        with pytest.raises(StateError, match="other optimizer settings"):
+        with refused_as(OTHER_OPTIMIZER_THAN):
             Replica.open(path, other)
 
 
@@ -181,7 +198,7 @@ def test_two_torn_commits_are_no_replica(make, path):
     make().close()
     for at in SLOTS:
         overwrite(path, at + 20, b"\xff\xff")
-    with pytest.raises(StateError, match="no commit slot"):
+    with refused_as(NO_WHOLE_STEP):
         Replica.open(path, ADAM)
 
 
@@ -193,41 +210,41 @@ def test_a_changed_byte_is_found_when_the_file_is_opened(make, path):
     at = raw.index(np.float32(-1).tobytes(), HEADER_BYTES)
     assert at < size
     overwrite(path, at, b"\x01")
-    with pytest.raises(StateError, match="do not have their digest"):
+    with refused_as(BYTES_CHANGED):
         Replica.open(path, ADAM)
     Replica.open(path, ADAM, verify=False).close()
 
 
 @pytest.mark.parametrize(
-    ("offset", "raw", "says"),
+    ("offset", "raw", "wanted"),
     [
-        (0, b"NOTOURS!", "not a replica state"),
-        (8, (99).to_bytes(4, "little"), "layout version 99"),
-        (HEADER_BYTES + 3, b"\0", "damaged"),
-        (40, (5).to_bytes(8, "little"), "its header says 5"),
+        (0, b"NOTOURS!", OTHER_KIND),
+        (8, (99).to_bytes(4, "little"), like(OTHER_VERSION, version=99)),
+        (HEADER_BYTES + 3, b"\0", HEADER_DAMAGED),
+        (40, (5).to_bytes(8, "little"), like(CUT_OFF, expected=5)),
     ],
 )
-def test_a_file_that_is_not_ours_is_refused_in_a_sentence(make, path, offset, raw, says):
+def test_a_file_that_is_not_ours_is_refused_in_a_sentence(make, path, offset, raw, wanted):
     make().close()
     overwrite(path, offset, raw)
-    with pytest.raises(RingError, match=says):
+    with refused_as(wanted, kind=RingError):
         Replica.open(path, ADAM)
 
 
 def test_a_cut_an_empty_or_a_missing_file_is_refused(make, path, tmp_path):
     make().close()
     os.truncate(path, path.stat().st_size - 4096)
-    with pytest.raises(RingError, match="the file was cut off"):
+    with refused_as(CUT_OFF, kind=RingError):
         Replica.open(path, ADAM)
     os.truncate(path, 0)
-    with pytest.raises(RingError, match="0 bytes"):
+    with refused_as(TOO_SHORT, kind=RingError, bytes=0):
         Replica.open(path, ADAM)
-    with pytest.raises(RingError, match="the replica state cannot be opened"):
+    with refused_as(CANNOT_OPEN, kind=RingError):
         Replica.open(tmp_path / "nothing", ADAM)
 
 
 def test_weights_of_another_size_make_no_file(layout, path):
-    with pytest.raises(StateError, match="weights: 8 bytes"):
+    with refused_as(BYTE_COUNT, what="weights", bytes=8):
         Replica.create(path, layout, ADAM, b"12345678")
     assert not path.exists()
 
@@ -242,5 +259,5 @@ def test_an_observer_sees_the_step_without_owning_the_replica(make, path, layout
 def test_a_closed_replica_says_so(make, layout):
     replica = make()
     replica.close()
-    with pytest.raises(StateError, match="closed"):
+    with refused_as(CLOSED):
         replica.apply(1, gradient(1, layout))

@@ -9,11 +9,13 @@ from support.found_codes import codes
 from support.netib import Options, generate
 from support.netib.manners import Manners
 from support.netib.nodes import log_of
+from support.refused_as import refused_as
 
 from flowcheck.config import SourceConfig, load_job
 from flowcheck.errors import ConfigError, LearnError
 from flowcheck.findings.catalog.connections import PLACES_BY_LOG, RING_PLACE_OPEN
-from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB
+from flowcheck.findings.catalog.nccl_log import ANOTHER_JOB, NO_RINGS
+from flowcheck.findings.catalog.refused_settings import UNREADABLE
 from flowcheck.ops.job_setup.job_file_references import with_nccl_log
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, other_job_sentence, parse_nccl_log
@@ -72,7 +74,7 @@ def test_line_that_was_cut_tells_the_nodes_behind_where_they_go_round_alike() ->
 
 @pytest.mark.parametrize("text", ["", "NCCL version 2.21.5\n", "Channel 01/02 : 0 1\n"])
 def test_log_without_rings_is_refused(text: str) -> None:
-    with pytest.raises(LearnError, match="NCCL_DEBUG=INFO"):
+    with refused_as(NO_RINGS, kind=LearnError):
         parse_nccl_log(text)
 
 
@@ -81,7 +83,7 @@ def test_job_file_names_the_log(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     job.write_text(f'nccl_log = "{log}"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n')
     sources = (SourceConfig(file="x.pcap"),)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with refused_as(UNREADABLE, kind=ConfigError):
         with_nccl_log(load_job(job, sources=sources))
     log.write_text(LOG)
     config = with_nccl_log(load_job(job, sources=sources))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
 from flowcheck.wire.collectives.nccl_wire_format import (
+    ClearToSends,
     CtsLayout,
-    decode_cts,
     eras_of,
     immediate_orders,
     ll_flags,
@@ -31,6 +32,12 @@ OFFSETS = {
 EIGHT_BYTES = ("address", "idx")
 
 
+def recognised(
+    payloads: Sequence[bytes], addresses: Sequence[int] | None = None
+) -> ClearToSends | None:
+    return recognise_cts([np.frombuffer(one, np.uint8) for one in payloads], addresses)
+
+
 def entry(layout: CtsLayout, **fields: int) -> bytes:
     size, offsets = OFFSETS[layout]
     raw = bytearray(size)
@@ -47,11 +54,11 @@ def grant(layout: CtsLayout, number: int, tag: int = 3) -> bytes:
 
 @pytest.mark.parametrize("layout", list(OFFSETS))
 def test_one_entry_tells_its_layout_and_fields(layout: CtsLayout) -> None:
-    cts = decode_cts(grant(layout, 41))
+    cts = recognised([grant(layout, 41)])
     assert cts is not None
-    assert (cts.layout, cts.index, cts.tag, cts.receives) == (layout, 41, 3, 1)
-    assert (cts.address, cts.capacity_bytes) == (0x7F00_0021_0000, 65_536)
-    assert cts.rkeys[0] == 0x2001EF
+    assert (cts.layout, *cts.indices, *cts.tags, *cts.receives) == (layout, 41, 3, 1)
+    assert (*cts.addresses, *cts.capacities_bytes) == (0x7F00_0021_0000, 65_536)
+    assert cts.rkeys[0][0] == 0x2001EF
 
 
 def test_the_oldest_layout_counts_from_zero() -> None:
@@ -66,9 +73,9 @@ def test_the_oldest_layout_counts_from_zero() -> None:
             (0, 8),
         )
     )
-    cts = decode_cts(raw)
+    cts = recognised([raw])
     assert cts is not None
-    assert (cts.layout, cts.index, cts.rkeys) == (CtsLayout.V2_10, 7, (0x2001EF,))
+    assert (cts.layout, *cts.indices, cts.rkeys.tolist()) == (CtsLayout.V2_10, 7, [[0x2001EF]])
 
 
 @pytest.mark.parametrize("layout", list(OFFSETS))
@@ -78,26 +85,29 @@ def test_a_flow_of_grants_is_recognised_with_gaps_and_fifo_wrap(layout: CtsLayou
     payloads = [grant(layout, number) for number in numbers]
     for slots in (64, 256):
         addresses = [0x5000 + number % slots * stride for number in numbers]
-        assert [cts.index for cts in recognise_cts(payloads, addresses)] == numbers
+        found = recognised(payloads, addresses)
+        assert found is not None and found.indices.tolist() == numbers
         addresses[3] += stride
-        assert recognise_cts(payloads, addresses) == ()
-    assert {cts.layout for cts in recognise_cts(payloads)} == {layout}
+        assert recognised(payloads, addresses) is None
+    found = recognised(payloads)
+    assert found is not None and found.layout == layout
 
 
 def test_writes_of_the_same_size_that_are_no_grants_are_refused() -> None:
     noise = random.Random(4)
     for size in (32, 64):
-        assert recognise_cts([noise.randbytes(size) for _ in range(4)]) == ()
-        assert decode_cts(bytes(size)) is None
-    assert decode_cts(b"") is None
-    assert decode_cts(bytes(48)) is None
+        assert recognised([noise.randbytes(size) for _ in range(4)]) is None
+        assert recognised([bytes(size)]) is None
+    assert recognised([b""]) is None
+    assert recognised([bytes(48)]) is None
 
 
 def test_a_repeated_index_or_a_wrong_fifo_stride_is_no_sequence() -> None:
     first, second = grant(CtsLayout.V2_12, 0), grant(CtsLayout.V2_12, 1)
-    assert recognise_cts([first, first]) == ()
-    assert recognise_cts([first, second], [0x1000, 0x1040]) == ()
-    assert len(recognise_cts([first, second], [0x1000, 0x1100])) == 2
+    assert recognised([first, first]) is None
+    assert recognised([first, second], [0x1000, 0x1040]) is None
+    found = recognised([first, second], [0x1000, 0x1100])
+    assert found is not None and len(found.indices) == 2
 
 
 def test_a_grouped_receive_has_as_many_entries_as_it_says() -> None:
@@ -105,10 +115,10 @@ def test_a_grouped_receive_has_as_many_entries_as_it_says() -> None:
         entry(CtsLayout.V2_24, address=0x1000, size=131_072, rkey=5, n=2, tag=t, idx=9)
         for t in (0, 1)
     ]
-    cts = decode_cts(b"".join(entries))
+    cts = recognised([b"".join(entries)])
     assert cts is not None
-    assert cts.receives == 2
-    assert decode_cts(entries[0]) is None
+    assert cts.receives.tolist() == [2]
+    assert recognised([entries[0]]) is None
 
 
 def test_a_layout_names_the_rules_it_leaves() -> None:
@@ -197,7 +207,9 @@ def captured_grants(capture: Path) -> list[bytes]:
 
 
 def test_captured_grants_are_of_2_12_to_2_19_and_name_the_other_rank(captures: Path) -> None:
-    grants = recognise_cts(captured_grants(captures / "iter_40000_p2p_iter2.pcapng"))
-    assert [cts.index for cts in grants] == [0, 1, 2, 3, 4]
-    assert {cts.layout for cts in grants} == {CtsLayout.V2_12}
-    assert {(cts.capacity_bytes, cts.tag) for cts in grants} == {(65_536, 1)}
+    grants = recognised(captured_grants(captures / "iter_40000_p2p_iter2.pcapng"))
+    assert grants is not None
+    assert grants.indices.tolist() == [0, 1, 2, 3, 4]
+    assert grants.layout == CtsLayout.V2_12
+    granted = zip(grants.capacities_bytes.tolist(), grants.tags.tolist(), strict=True)
+    assert set(granted) == {(65_536, 1)}

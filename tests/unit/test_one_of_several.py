@@ -10,10 +10,13 @@ import pytest
 import torch
 from support.fetching import served
 from support.persisting import learn, replica_of, run_with_replica, take
+from support.refused_as import refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_restores import WHICH_JOB_AS
+from flowcheck.findings.catalog.run_directories import NO_SUCH_JOB
 from flowcheck.stages.checkpointing.serve_stage import catalogues_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.vault.download.checkpoint_download import download_step
@@ -52,9 +55,9 @@ def test_one_job_of_several_is_given_back_by_name_or_number(run: RunDir, tmp_pat
     assert restored(run, tmp_path / "a", "--job", "other") == (5, 2000)
     assert restored(run, tmp_path / "b", "--job", "2", "--step", "4") == (4, 2000)
     assert restored(run, tmp_path / "c", "--job", "1") == (2, 1000)
-    with pytest.raises(ConfigError, match="--job dense or other"):
+    with refused_as(WHICH_JOB_AS, kind=ConfigError, jobs="dense or other"):
         restored(run, tmp_path / "d")
-    with pytest.raises(ConfigError, match="must be one of dense, other, or a number from 1"):
+    with refused_as(NO_SUCH_JOB, kind=ConfigError, jobs=("dense", "other")):
         restored(run, tmp_path / "d", "--job", "3")
     assert not (tmp_path / "d").exists()
 

@@ -11,9 +11,11 @@ import pytest
 import torch
 from support.found_codes import codes
 from support.netib import Options, Truth, generate
+from support.refused_as import refused_as
 
 from flowcheck.config import job_from
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import DTYPES_OF_ONE_SIZE
 from flowcheck.findings.catalog.refused_trainers import (
     SEVERAL_DTYPES_BROADCAST,
     UNUSED_OPEN,
@@ -158,5 +160,5 @@ def test_weights_before_buffers_are_whole_where_no_bucket_holds_all(tmp_path: Pa
 def test_dtypes_of_one_size_are_a_factorys() -> None:
     model = {"dtypes": ["bfloat16", "float16"]}
     optimizer = {"name": "sgd", "learning_rate": 0.1}
-    with pytest.raises(ConfigError, match=r"\[model\] factory"):
+    with refused_as(DTYPES_OF_ONE_SIZE, kind=ConfigError):
         job_from({"source": [{"file": "x"}], "optimizer": optimizer, "model": model})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
-from support.refused_as import refused_as
+from support.refused_as import Wanted, like, refused_as
 
 import flowcheck
 from flowcheck.errors import ConfigError
@@ -52,7 +52,7 @@ def test_a_folder_that_is_not_of_ours_stays_as_it_is(form: str, kept: Path, tmp_
     (tmp_path / "junk" / "sub").mkdir(parents=True)
     (tmp_path / "junk" / "thesis.txt").write_text("x")
     before = held(tmp_path)
-    with pytest.raises(ConfigError, match=r"holds thesis\.txt, sub/, which no flowcheck restore"):
+    with refused_as(findings.HOLDS_FOREIGN, kind=ConfigError, names=("thesis.txt", "sub/")):
         forced(kept, tmp_path / "junk", form)
     assert held(tmp_path) == before
 
@@ -66,32 +66,39 @@ def test_what_a_user_put_into_an_output_of_ours_is_named_and_stays(
     assert forced(kept, out, "dcp") == 0, "an output of ours is replaced"
     (out / strange).mkdir() if strange[-1] == "/" else (out / strange).write_text("x")
     before = held(tmp_path)
-    with pytest.raises(ConfigError, match=f"holds {strange}, which no"):
+    with refused_as(findings.HOLDS_FOREIGN, kind=ConfigError, names=(strange,)):
         forced(kept, out, "dcp")
     assert held(tmp_path) == before
 
 
+KEPT_STEPS = "the folder of kept steps"
+RESTORED = "the step that is restored"
+IS_KEPT = like(findings.IS_INPUT, what=KEPT_STEPS)
+IN_KEPT = like(findings.LIES_IN_INPUT, what=KEPT_STEPS)
+HOLDS_RESTORED = like(findings.HOLDS_INPUT, what=RESTORED)
+
+
 @pytest.mark.parametrize("form", ["torch", "dcp"])
 @pytest.mark.parametrize(
-    ("out", "told"),
+    ("out", "wanted"),
     [
-        ("kept", "is the folder of kept steps|holds the step that is"),
-        ("kept/" + STEP, "the step that is restored|lies in the folder of kept steps"),
-        ("kept/step-9", "lies in the folder of kept steps"),
-        ("kept/latest", "lies in the folder of kept steps"),
-        ("kept/" + STEP + "/new", "lies in the"),
-        (".", "works in|holds the"),
-        ("elsewhere/link/../kept", "is the folder of kept steps|holds the step that is"),
+        ("kept", [IS_KEPT, HOLDS_RESTORED]),
+        ("kept/" + STEP, [like(findings.IS_INPUT, what=RESTORED), IN_KEPT]),
+        ("kept/step-9", [IN_KEPT]),
+        ("kept/latest", [IN_KEPT]),
+        ("kept/" + STEP + "/new", [findings.LIES_IN_INPUT]),
+        (".", [findings.NO_NAME, findings.HOLDS_INPUT]),
+        ("elsewhere/link/../kept", [IS_KEPT, HOLDS_RESTORED]),
     ],
 )
 @pytest.mark.parametrize("below", ["", STEP])
 def test_what_a_step_is_made_from_is_never_what_it_is_written_to(
-    below: str, out: str, told: str, form: str, kept: Path, tmp_path: Path
+    below: str, out: str, wanted: list[Wanted], form: str, kept: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "link").symlink_to(kept)
     before = held(tmp_path)
-    with pytest.raises(ConfigError, match=told):
+    with refused_as(*wanted, kind=ConfigError):
         forced(kept / below, tmp_path / out, form)
     assert held(tmp_path) == before
 
@@ -102,14 +109,16 @@ def test_a_mount_is_seen_through_and_links_are_not_written_through(
     (tmp_path / "own.txt").write_text("x")
     for link, to in (("one", kept), ("other", tmp_path / "own.txt"), ("none", tmp_path / "gone")):
         (tmp_path / link).symlink_to(to)
-        with pytest.raises(ConfigError, match=r"is a link to|is the folder of kept"):
+        with refused_as(
+            findings.IS_LINK, like(findings.IS_INPUT, what=KEPT_STEPS), kind=ConfigError
+        ):
             forced(kept, tmp_path / link)
     (tmp_path / "mounted").mkdir()
     command = ["mount", "--bind", str(kept), str(tmp_path / "mounted")]
     if subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("mount --bind needs root")
     try:
-        with pytest.raises(ConfigError, match="is the folder of kept steps"):
+        with refused_as(findings.IS_INPUT, kind=ConfigError, what=KEPT_STEPS):
             forced(kept, tmp_path / "mounted", "dcp")
     finally:
         subprocess.run(["umount", str(tmp_path / "mounted")], check=True)
@@ -142,8 +151,12 @@ def test_neither_the_template_nor_a_folder_is_written_over(
     (tmp_path / "folder" / "own").write_text("x")
     words = ("restore", "--checkpoint", kept, "--template", tmp_path / "t.pt", "--force", "--out")
     before = held(tmp_path)
-    for out in ("t.pt", "folder", "kept"):
-        with pytest.raises(ConfigError, match="--out"):
+    for out, entry in (
+        ("t.pt", findings.IS_INPUT),
+        ("folder", findings.HOLDS_FOREIGN),
+        ("kept", findings.IS_INPUT),
+    ):
+        with refused_as(entry, kind=ConfigError, key="--out"):
             run(*words, tmp_path / out)
     assert held(tmp_path) == before
     write(step, tmp_path / "out.pt", "torch")
@@ -157,7 +170,7 @@ def test_what_came_while_it_was_written_is_looked_at_again(
     out = tmp_path / "out"
     write(step, out, "dcp")
     with (
-        pytest.raises(ConfigError, match=r"holds late\.txt"),
+        refused_as(findings.HOLDS_FOREIGN, kind=ConfigError, names=("late.txt",)),
         OutputTarget(path=out, force=True, folder=True).replacing() as make_room,
     ):
         (out / "late.txt").write_text("x")
@@ -191,7 +204,7 @@ def test_after_an_error_the_old_output_has_its_name_back(
 
 def test_what_is_to_be_spared_is_spared_before_it_is_read(kept: Path, tmp_path: Path) -> None:
     (kept / STEP / "model.safetensors").write_bytes(b"damaged: reading it would be told instead")
-    with pytest.raises(ConfigError, match="is the folder of kept steps"):
+    with refused_as(findings.IS_INPUT, kind=ConfigError, what=KEPT_STEPS):
         forced(kept, kept, "dcp")
     own = ProtectedPath(tmp_path / "gone", "something that is not there")
     with OutputTarget(

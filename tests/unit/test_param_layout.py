@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.parameter_layouts import (
+    NAME_COUNT,
+    NEGATIVE_SIZE,
+    NO_PARAMETERS,
+    NOT_DENSE,
+    SAME_NAME,
+    STRIDE_COUNT,
+    UNKNOWN_DTYPE,
+)
 from flowcheck.replica.param_layout import Layout, contiguous_stride, is_contiguous
 
 
@@ -43,7 +52,7 @@ def test_contiguous_weights_are_not_copied():
     [((2, 3), (4, 1)), ((2, 3), (1, 1)), ((2, 3), (0, 1)), ((2, 3), (3,)), ((-1,), (1,))],
 )
 def test_a_tensor_with_holes_or_overlaps_is_refused(sizes, strides):
-    with pytest.raises(StateError, match=r"param\.0"):
+    with refused_as(NOT_DENSE, STRIDE_COUNT, NEGATIVE_SIZE, name="param.0"):
         Layout.of([(sizes, strides)])
 
 
@@ -52,13 +61,13 @@ def test_the_stride_of_a_dimension_of_size_one_says_nothing():
 
 
 def test_names_and_dtype_that_do_not_fit_are_refused():
-    with pytest.raises(StateError, match="2 names for 1"):
+    with refused_as(NAME_COUNT, names=2, parameters=1):
         Layout.of_shapes([(1,)], names=["a", "b"])
-    with pytest.raises(StateError, match="same name"):
+    with refused_as(SAME_NAME):
         Layout.of_shapes([(1,), (1,)], names=["a", "a"])
-    with pytest.raises(StateError, match="int8"):
+    with refused_as(UNKNOWN_DTYPE, dtype="'int8'"):
         Layout.of_shapes([(1,)], dtype="int8")
-    with pytest.raises(StateError, match="at least one"):
+    with refused_as(NO_PARAMETERS):
         Layout.of_shapes([])
 
 

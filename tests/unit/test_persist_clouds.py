@@ -14,7 +14,6 @@ from support.persisting import proved, replica_in, saver_for, take
 from support.refused_as import refused_as
 
 from flowcheck.config import PersistConfig
-from flowcheck.errors import StateError
 from flowcheck.findings.catalog import checkpoint_stores as stores
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download.checkpoint_download import download_step
@@ -113,10 +112,10 @@ def test_what_is_wrong_is_told_in_words(
 ) -> None:
     take(replica)
     nowhere = cloud.url.replace(clouds.BOX, "nobody")
-    with pytest.raises(StateError, match="there is no such bucket"):
+    with refused_as(stores.NO_BUCKET):
         saver(config(cloud, "x", target=f"{nowhere}/x"), tmp_path / "a", shm).save(1)
     if cloud.wrong:
-        with pytest.raises(StateError, match="access denied"):
+        with refused_as(stores.ACCESS_DENIED):
             saver(config(cloud, "x", options=cloud.wrong), tmp_path / "b", shm).save(1)
 
 
@@ -129,7 +128,7 @@ def test_a_store_that_says_nothing_any_more_is_given_up(
     take(replica)
     cloud.process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(StateError, match="cannot be reached, or does not answer"):
+        with refused_as(stores.NOT_REACHED):
             saver(own, tmp_path, shm).save(2)
     finally:
         cloud.process.send_signal(signal.SIGCONT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,13 @@ from support.room import no_room
 
 import flowcheck
 from flowcheck.config import PersistConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog import checkpoint_stores as stores
+from flowcheck.findings.catalog.checkpoint_damage import IN_TENSOR, TENSOR_CHANGED
+from flowcheck.findings.catalog.checkpoint_options import ONE_OF
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
+from flowcheck.findings.catalog.refused_settings import AT_LEAST, PERSIST_INTERVAL
+from flowcheck.findings.catalog.untrusted_names import NOT_A_CHECKPOINT_NAME
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.persist.checkpoint_listing import verify_checkpoint
 from flowcheck.vault.persist.local_folder import LocalFolder
@@ -107,7 +113,7 @@ def test_a_list_that_names_what_is_no_checkpoint_takes_nothing_away(
         (folder / "thesis.txt").write_text("x")
     (target / "checkpoints.json").write_text(json.dumps({part: [name]}))
     take(replica)
-    with pytest.raises(StateError, match="which is not the name of a FlowCheck checkpoint"):
+    with refused_as(NOT_A_CHECKPOINT_NAME):
         saver_for(config(target), tmp_path / "staging", shm / "state").save(1)
     assert len(list(tmp_path.rglob("thesis.txt"))) == 3
 
@@ -166,7 +172,9 @@ def test_a_file_that_does_not_read_back_is_not_named(
             file.write(b"\xff")
 
     monkeypatch.setattr(LocalFolder, "send", send)
-    with pytest.raises(StateError, match=r"step-2: model/param\.1: is not what was"):
+    with refused_as(
+        IN_TENSOR, tensor="model/param.1", why=TENSOR_CHANGED, checkpoint=re.compile("step-2$")
+    ):
         saver.save(2)
     assert newest(target).name == "step-1"
     monkeypatch.undo()
@@ -194,15 +202,15 @@ def test_a_list_of_checkpoints_that_is_none_stops_everything(
 ) -> None:
     (tmp_path / "checkpoints.json").write_text("{")
     take(replica)
-    with pytest.raises(StateError, match="nothing is written or removed there"):
+    with refused_as(stores.LEDGER_UNREADABLE):
         saver_for(config(tmp_path), tmp_path, shm / "state").save(1)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoints.json"]
 
 
 def test_settings_that_cannot_be_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="state every_steps, every_minutes or both"):
+    with refused_as(PERSIST_INTERVAL, kind=ConfigError):
         PersistConfig(target="x")
-    with pytest.raises(ConfigError, match=r"persist\.keep_last = 0"):
+    with refused_as(AT_LEAST, kind=ConfigError, key="persist.keep_last", value="0"):
         PersistConfig(target="x", every_steps=1, keep_last=0)
 
 
@@ -230,13 +238,13 @@ def test_other_forms_are_folders_with_a_manifest_as_well(
 def test_a_form_or_a_package_that_there_is_not_is_named(tmp_path: Path) -> None:
     from flowcheck.vault.persist.save_format import check_save_format
 
-    with pytest.raises(ConfigError, match=r"persist\.format = 'onnx'"):
+    with refused_as(ONE_OF, kind=ConfigError, key="persist.format", value="'onnx'"):
         check_save_format(config(tmp_path, format="onnx"))
-    with pytest.raises(ConfigError, match="format_options"):
+    with refused_as(ERROR_TEXT, kind=ConfigError, key="persist.format_options"):
         check_save_format(config(tmp_path, format_options={"ranks": "two"}))
     for url, package in (("gs://bucket/x", "gcsfs"), ("abfs://box/x", "adlfs")):
         own = PersistConfig(target=url, every_steps=1, options={"token": "anon"})
-        with pytest.raises(ConfigError, match=f"pip install {package}"):
+        with refused_as(stores.NEEDS_PACKAGE, kind=ConfigError, package=package):
             check_target(own)
     with refused_as(stores.UNKNOWN_SCHEME, kind=ConfigError):
         check_target(PersistConfig(target="tape://x", every_steps=1))

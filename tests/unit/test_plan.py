@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
+from support.refused_as import refused_as
 
 from flowcheck.errors import LearnError
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE
 from flowcheck.findings.catalog.job_learning import ALL_ALIKE, COPIES_DIFFER, EVERY_SEND_FITS, NODES
 from flowcheck.findings.catalog.midstream_jobs import SAME_JOB
+from flowcheck.findings.catalog.refused_job_files import NOT_A_LEARNED_JOB, UNKNOWN_FORMAT
 from flowcheck.findings.catalog.sharded_jobs import HYBRID
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 from flowcheck.wire.collectives.ring_schedule import all_reduce
@@ -146,9 +147,9 @@ def test_a_job_survives_its_file_and_foreign_files_are_refused() -> None:
     learned = job()
     assert decode_job(encode_job(learned)) == learned
     for wrong in (b"", b"{}", b"[1]", encode_job(learned).replace(b">=2.29", b"3.7")):
-        with pytest.raises(LearnError, match="not a learned job"):
+        with refused_as(NOT_A_LEARNED_JOB, kind=LearnError):
             decode_job(wrong)
-    with pytest.raises(LearnError, match="format 9"):
+    with refused_as(UNKNOWN_FORMAT, kind=LearnError, format=9):
         decode_job(encode_job(job(format=9)))
 
 
@@ -167,7 +168,7 @@ def test_a_file_of_sentences_is_read_as_well() -> None:
     same = {"evidence": learned.evidence, "assumed": learned.assumed}
     assert msgspec.structs.replace(read, **same) == learned
     for wrong in ({"evidence": [{}]}, {"assumed": 5}, {"rule": "3.7"}, {"each": None}):
-        with pytest.raises(LearnError, match="not a learned job"):
+        with refused_as(NOT_A_LEARNED_JOB, kind=LearnError):
             decode_job(json.dumps(earlier | {"format": 2} | wrong).encode())
 
 

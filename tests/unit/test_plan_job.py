@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_commands import FACTORY_FOR_MEMORY
+from flowcheck.findings.catalog.starting_a_chain import JOB_TOO_LARGE
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
 from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import job_file_memory as plan_job
@@ -76,7 +80,7 @@ def test_a_job_file_is_planned_with_its_copies_readers_and_what_is_free(
     monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
     code, said = planned(tmp_path, 0)
     assert (code, json.loads(said)["fits"]) == (1, False)
-    with pytest.raises(ConfigError, match="sizes come from the model"):
+    with refused_as(FACTORY_FOR_MEMORY, kind=ConfigError):
         planned(tmp_path, 0, model="")
 
 
@@ -93,13 +97,14 @@ def test_a_chain_that_does_not_fit_is_refused_with_the_sum_before_anything_is_ma
     monkeypatch.setattr(plan_job, "huge_bytes_free", lambda: 0)
     monkeypatch.setattr(plan_job, "ordinary_bytes_free", lambda: told["bytes"] - 1)
     monkeypatch.setattr(up_command, "check_capture_ports", lambda sources: None)
-    with pytest.raises(
-        ConfigError, match=r"gradients of applied steps [0-9,]+ .*are free"
-    ) as refused:
+    with refused_as(
+        JOB_TOO_LARGE,
+        kind=ConfigError,
+        account=re.compile("gradients of applied steps [0-9,]+ "),
+        bytes=told["bytes"],
+        free_bytes=told["bytes"] - 1,
+    ):
         up_command.up(tmp_path / "job.toml", None, as_json=True)
-    assert f"= {told['bytes']:,} bytes are needed, and {told['bytes'] - 1:,} are free" in str(
-        refused.value
-    )
     assert not (tmp_path / "run").exists()
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.refused_as import refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli import app
 from flowcheck.errors import ConfigError
-from flowcheck.ops.planning.ddp_collectives import CollectiveRole, PlannedCollective
+from flowcheck.findings.catalog.refused_commands import NODES
+from flowcheck.ops.planning.ddp_collectives import PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, Protocol
 
 
@@ -51,7 +54,7 @@ def test_port_of_a_node_of_several_gpus_carries_what_its_last_one_sends() -> Non
     cost = traffic_of_collective(planned, wire)
     assert cost.out.bytes == 2 * planned.work_bytes - 8 - 64
     assert cost.into.bytes == 2 * planned.work_bytes - 64 - 64
-    with pytest.raises(ConfigError, match="--gpus"):
+    with refused_as(NODES, kind=ConfigError, key="--gpus"):
         MirroredPort(ranks=8, gpus=3)
 
 

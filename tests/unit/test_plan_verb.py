@@ -19,7 +19,6 @@ from flowcheck.findings.catalog.plan_differences import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.planning.ddp_collectives import (
-    CollectiveRole,
     DdpOptions,
     PlannedCollective,
     ddp_traffic,
@@ -28,6 +27,7 @@ from flowcheck.ops.planning.memory_estimate import estimate_memory
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.plan_vs_captures import CheckResult, ExpectedWire, check
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, round_up
 from flowcheck.wire.learn import Collective
 from flowcheck.wire.training_job.learned_job import Parameter

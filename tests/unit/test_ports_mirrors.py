@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.port_layouts import Tree, choose, layout
+from support.refused_as import Wanted, like, refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.config import MirrorConfig
 from flowcheck.config.job_config import load_job
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import (
+    HOSTS_FOR_PORTS,
+    IP_ADDRESS,
+    MIRRORS_FILE_TAKEN,
+    MIRRORS_NEED_MACHINE,
+    NO_HOST,
+)
 from flowcheck.ops.mirror_ports.mirror_plan import MirrorPlan
 from flowcheck.ops.mirror_ports.mirror_tables import mirrors_of, mirrors_toml, write_mirrors
 
@@ -50,7 +58,7 @@ def test_a_job_file_with_the_tables_behind_it_names_what_was_chosen(tmp_path: Pa
     ]
     write_mirrors(str(place), found)  # our own is written again
     job.write_text(JOB)
-    with pytest.raises(ConfigError, match="holds something else"):
+    with refused_as(MIRRORS_FILE_TAKEN, kind=ConfigError):
         write_mirrors(str(job), found)
     assert job.read_text() == JOB
 
@@ -68,9 +76,7 @@ def test_both_directions_of_a_port_are_one_table(tmp_path: Path) -> None:
 def test_each_machine_gets_the_ports_whose_copies_end_there(tmp_path: Path) -> None:
     (tmp_path / "layout.toml").write_text(toml_of(tmp_path, two_machines()))
     words = ["ports", str(tmp_path / "layout.toml"), "--mirrors"]
-    with pytest.raises(
-        ConfigError, match=r"\(flowcheck, other\), each needs a file: put \{machine\} into"
-    ):
+    with refused_as(MIRRORS_NEED_MACHINE, kind=ConfigError, machines=("flowcheck", "other")):
         app([*words, str(tmp_path / "all.toml")], standalone_mode=False)
     done = CliRunner().invoke(app, [*words, str(tmp_path / "of-{machine}.toml")])
     assert done.exit_code == 0, done.output
@@ -85,20 +91,22 @@ def toml_of(folder: Path, tree: Tree) -> str:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "why"),
+    ("hosts", "wanted"),
     [
-        ("10.0.0.{1-3}", "names 3 servers at 4 ports"),
-        (["10.0.0.1", "10.0.0.2", "10.0.0.3", "n4"], "must be an IP address"),
+        ("10.0.0.{1-3}", like(HOSTS_FOR_PORTS, hosts=3, ports=4)),
+        (["10.0.0.1", "10.0.0.2", "10.0.0.3", "n4"], IP_ADDRESS),
         (
             [],
-            r"hosts = 'Ethernet1': the address .* behind this port of leaf is not stated",
+            like(NO_HOST, key="cable.hosts", value="'Ethernet1'", switch="leaf"),
         ),
     ],
 )
-def test_hosts_that_are_wrong_or_missing_are_named(tmp_path: Path, hosts: object, why: str) -> None:
+def test_hosts_that_are_wrong_or_missing_are_named(
+    tmp_path: Path, hosts: object, wanted: Wanted
+) -> None:
     tree = stated()
     tree["cable"][0]["hosts"] = hosts
-    with pytest.raises(ConfigError, match=why):
+    with refused_as(wanted, kind=ConfigError):
         write_mirrors(str(tmp_path / "m"), choose(tmp_path, tree))
 
 

@@ -2,51 +2,83 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from support.port_layouts import Tree, choose, layout
+from support.refused_as import Wanted, like, refused_as
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.mirror_session_rules import NUMBER_OUT_OF_RANGE
+from flowcheck.findings.catalog.nccl_algorithms import COLLNET_NOT_FOLLOWED, NVLS_NOT_FOLLOWED
+from flowcheck.findings.catalog.refused_layouts import (
+    AT_MOST,
+    EXPERTS,
+    GROUP_IN_ONE_NODE,
+    GROUP_OF_ONE,
+    INDIVISIBLE,
+    MONITOR_CABLED,
+    NCCL_RELEASE,
+    NO_CABLE_ENDS_THERE,
+    NO_MONITORS,
+    ONE_RANGE,
+    ORDER_OF_SIZES,
+    PORT_OR_ERSPAN,
+    PORT_TAKEN,
+    PORTS_FOR_NODES,
+    SESSION_NUMBER,
+    SPEED,
+    TOO_MANY_RANKS,
+    WITHIN,
+)
+from flowcheck.findings.catalog.refused_mirror_sessions import MULTICAST
+from flowcheck.findings.catalog.refused_settings import AT_LEAST, DID_YOU_MEAN
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("more", "wanted"),
     [
-        ({"algorithm": "nvls"}, "NVLink SHARP"),
-        ({"algorithm": "collnet"}, "the switch itself sums"),
-        ({"ep": 2}, "experts' gradients go by rings of their own"),
-        ({"gpus": 8, "nodes": 1, "cable": None}, "cross no switch"),
-        ({"pp": 4}, "one rank"),
-        ({"tp": 3}, "does not divide"),
-        ({"order": "tp-dp"}, "must name each of"),
-        ({"channels": 65}, "must be 1 to 64"),
-        ({"nodes": 4097}, "4,096 ranks"),
-        ({"nodes": 0}, "must be 1 or more"),
-        ({"nccl": "3.0"}, 'state it as "2.21"'),
-        ({"monitor": [{"switch": "nowhere", "port": "m", "gbps": 1}]}, "no cable ends there"),
-        ({"monitor": [{"switch": "leaf", "gbps": 1}]}, "state port or erspan"),
+        ({"algorithm": "nvls"}, NVLS_NOT_FOLLOWED),
+        ({"algorithm": "collnet"}, COLLNET_NOT_FOLLOWED),
+        ({"ep": 2}, EXPERTS),
+        ({"gpus": 8, "nodes": 1, "cable": None}, GROUP_IN_ONE_NODE),
+        ({"pp": 4}, GROUP_OF_ONE),
+        ({"tp": 3}, INDIVISIBLE),
+        ({"order": "tp-dp"}, ORDER_OF_SIZES),
+        ({"channels": 65}, like(WITHIN, least=1, most=64)),
+        ({"nodes": 4097}, like(TOO_MANY_RANKS, most=4096)),
+        ({"nodes": 0}, like(AT_LEAST, least=1)),
+        ({"nccl": "3.0"}, NCCL_RELEASE),
+        (
+            {"monitor": [{"switch": "nowhere", "port": "m", "gbps": 1}]},
+            NO_CABLE_ENDS_THERE,
+        ),
+        ({"monitor": [{"switch": "leaf", "gbps": 1}]}, PORT_OR_ERSPAN),
         (
             {"monitor": [{"switch": "leaf", "port": "Ethernet1", "gbps": 1}]},
-            "is cabled to NIC 0",
+            like(MONITOR_CABLED, nic=re.compile("^NIC 0 ")),
         ),
-        ({"monitor": []}, "state at least one"),
-        ({"channel": 2}, "did you mean channels"),
-        ({"traffic": {"gradient_bytes": 1, "step_s": 0}}, "must be above 0"),
-        ({"traffic": {"gradient_bytes": 10**18, "step_s": 1}}, "at most"),
-        ({"traffic": {"gradient_bytes": 1, "step_s": 1, "bucket_bytes": 3}}, "4 or more"),
-        ({"replica": {"parameters": 10**18}}, "at most"),
+        ({"monitor": []}, NO_MONITORS),
+        ({"channel": 2}, DID_YOU_MEAN("channels")),
+        ({"traffic": {"gradient_bytes": 1, "step_s": 0}}, SPEED),
+        ({"traffic": {"gradient_bytes": 10**18, "step_s": 1}}, AT_MOST),
+        (
+            {"traffic": {"gradient_bytes": 1, "step_s": 1, "bucket_bytes": 3}},
+            like(AT_LEAST, least=4),
+        ),
+        ({"replica": {"parameters": 10**18}}, AT_MOST),
     ],
 )
-def test_what_cannot_be_chosen_for_is_refused(tmp_path: Path, more: Tree, why: str) -> None:
+def test_what_cannot_be_chosen_for_is_refused(tmp_path: Path, more: Tree, wanted: Wanted) -> None:
     tree = layout()
     for key, value in more.items():
         if key == "cable":
             tree["cable"] = [{"nic": 0, "switch": "leaf", "ports": "Ethernet1", "gbps": 100}]
         else:
             tree[key] = value
-    with pytest.raises(ConfigError, match=why):
+    with refused_as(wanted, kind=ConfigError):
         choose(tmp_path, tree)
 
 
@@ -67,21 +99,43 @@ def test_a_file_that_is_no_layout_says_so(tmp_path: Path, text: str) -> None:
 def test_a_range_of_ports_that_is_none_is_refused(tmp_path: Path, ports: object) -> None:
     tree = layout()
     tree["cable"][0]["ports"] = ports
-    with pytest.raises(ConfigError, match=r"cable.0..ports"):
+    with refused_as(ONE_RANGE, PORTS_FOR_NODES, PORT_TAKEN, kind=ConfigError, key="cable[0].ports"):
         choose(tmp_path, tree)
 
 
 @pytest.mark.parametrize(
-    ("monitor", "why"),
+    ("monitor", "wanted"),
     [
-        ({"port": "ethernet1/9", "session": 99}, r"monitor.0..session = '99': takes 99; Cisco"),
-        ({"port": "ethernet1/9"}, r"monitor.0..session = 'not stated': Cisco"),
-        ({"erspan": "src=10.0.0.1,dst=239.0.0.1", "session": 1}, "monitor.0..erspan.*multicast"),
+        (
+            {"port": "ethernet1/9", "session": 99},
+            like(
+                NUMBER_OUT_OF_RANGE,
+                key="monitor[0].session",
+                value="'99'",
+                numbers=(99,),
+                platform=re.compile("^Cisco"),
+            ),
+        ),
+        (
+            {"port": "ethernet1/9"},
+            like(
+                SESSION_NUMBER,
+                key="monitor[0].session",
+                value="'not stated'",
+                platform=re.compile("^Cisco"),
+            ),
+        ),
+        (
+            {"erspan": "src=10.0.0.1,dst=239.0.0.1", "session": 1},
+            like(MULTICAST, key="monitor[0].erspan"),
+        ),
     ],
 )
-def test_a_monitor_is_named_by_its_key_of_the_file(tmp_path: Path, monitor: Tree, why: str) -> None:
+def test_a_monitor_is_named_by_its_key_of_the_file(
+    tmp_path: Path, monitor: Tree, wanted: Wanted
+) -> None:
     tree = layout()
     tree["cable"][0]["ports"] = "ethernet1/{1-4}"
     tree["monitor"] = [{"switch": "leaf", "gbps": 400} | monitor]
-    with pytest.raises(ConfigError, match=why):
+    with refused_as(wanted, kind=ConfigError):
         choose(tmp_path, tree, os="nxos")

@@ -10,11 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 from support.port_layouts import SIXTEEN, choose, layout
+from support.refused_as import refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.mirrored_ports import GPU_AGAINST_DUMP
+from flowcheck.findings.catalog.refused_mirror_sessions import NOT_A_PORT_NAME
 from flowcheck.ops import mirror_ports
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 from flowcheck.ops.mirror_ports.ports_report import print_mirror_plan
@@ -32,7 +34,7 @@ def test_names_that_are_hostile_stay_names(tmp_path: Path) -> None:
     root = ElementTree.fromstring(svg_of(found))
     assert not [one for one in root.iter() if one.tag.endswith("script")]
     assert "\x1b" not in svg_of(found)
-    with pytest.raises(ConfigError, match=r"cable\.ports"):
+    with refused_as(NOT_A_PORT_NAME, kind=ConfigError, key="cable.ports"):
         bad = copy.deepcopy(tree)
         bad["cable"][0]["ports"] = [f"Ethernet{n}; reload" for n in range(4)]
         choose(tmp_path, bad, os="eos")

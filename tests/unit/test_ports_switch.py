@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
-import pytest
 from support.port_layouts import SIXTEEN, choose, layout, words
+from support.refused_as import refused_as
 from typer.testing import CliRunner
 
 from flowcheck.cli.main import app
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.mirror_session_rules import NUMBER_OUT_OF_RANGE
+from flowcheck.findings.catalog.refused_layouts import SESSION_NUMBER
+from flowcheck.findings.catalog.refused_mirror_sessions import (
+    MONITOR_BESIDE_ERSPAN,
+    MONITOR_WITH_ERSPAN,
+    NOT_PORTS_JSON,
+    PORT_NOT_IN_FILE,
+)
 from flowcheck.ops.mirror_ports.mirror_plan import PortsRequest, make_mirror_plan
 from flowcheck.ops.mirror_ports.ports_report import as_dict
 
@@ -60,11 +69,11 @@ def test_switch_check_takes_the_means_that_were_told(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "2 * (21.76 by ports.json) = 43.5" in done.stdout
     for wrong, text in (
-        ("is not the output of", "{}"),
-        ("does not have this port", '{"pairs": []}'),
+        (NOT_PORTS_JSON, "{}"),
+        (PORT_NOT_IN_FILE, '{"pairs": []}'),
     ):
         told.write_text(text)
-        with pytest.raises(ConfigError, match=wrong):
+        with refused_as(wrong, kind=ConfigError):
             app([*words, "--ports-json", str(told)], standalone_mode=False)
 
 
@@ -72,7 +81,7 @@ def test_a_system_that_numbers_its_sessions_is_given_the_number(tmp_path: Path) 
     tree = layout()
     tree["cable"][0]["ports"] = "ethernet1/{1-4}"
     tree["monitor"][0]["port"] = "ethernet1/32"
-    with pytest.raises(ConfigError, match=r"monitor.0..session.*numbers its sessions"):
+    with refused_as(SESSION_NUMBER, kind=ConfigError, key="monitor[0].session"):
         choose(tmp_path, tree, os="nxos")
     tree["monitor"][0]["session"] = 7
     found = choose(tmp_path, tree, os="nxos")
@@ -102,7 +111,14 @@ def test_cumulus_takes_two_numbers_for_two_directions(tmp_path: Path) -> None:
         {"nic": 0, "nodes": "1", "switch": "far", "ports": "swp1", "gbps": 100},
     ]
     tree["monitor"] = [{"switch": "leaf", "port": "swp32", "gbps": 200, "session": 7}]
-    with pytest.raises(ConfigError, match=r"takes 7 and 8; NVIDIA Cumulus .* has 0 to 7"):
+    with refused_as(
+        NUMBER_OUT_OF_RANGE,
+        kind=ConfigError,
+        numbers=(7, 8),
+        platform=re.compile("^NVIDIA Cumulus"),
+        least=0,
+        most=7,
+    ):
         choose(tmp_path, tree, os="cumulus")
     tree["monitor"][0]["session"] = 6
     assert "swp1:both" in choose(tmp_path, tree, os="cumulus").commands[0].render
@@ -118,13 +134,13 @@ def test_a_tunnel_that_names_the_port_it_leaves_by_is_stated_with_it(tmp_path: P
     tree["monitor"] = [
         {"switch": "leaf", "erspan": "src=10.0.0.1,dst=10.0.0.2", "gbps": 400, "session": 1}
     ]
-    with pytest.raises(ConfigError, match="needs the port by which the tunnel leaves"):
+    with refused_as(MONITOR_WITH_ERSPAN, kind=ConfigError):
         choose(tmp_path, tree, os="comware")
     tree["monitor"][0]["port"] = "HundredGigE1/0/32"
     (command,) = choose(tmp_path, tree, os="comware").commands
     assert command.monitor == "erspan src=10.0.0.1,dst=10.0.0.2"
     done = CliRunner().invoke(app, shlex.split(command.render)[1:])
     assert "monitor-port HundredGigE1/0/32 destination-ip 10.0.0.2" in done.stdout
-    with pytest.raises(ConfigError, match="cannot be combined with --erspan"):
+    with refused_as(MONITOR_BESIDE_ERSPAN, kind=ConfigError):
         tree["cable"][0]["ports"], tree["monitor"][0]["port"] = "swp{1-2}", "swp32"
         choose(tmp_path, tree, os="cumulus")

@@ -6,8 +6,19 @@ from pathlib import Path
 
 import pytest
 from support.port_layouts import Tree, choose, layout
+from support.refused_as import like, refused_as
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_layouts import (
+    ADD_MONITORS,
+    ADD_MONITORS_BESIDE,
+    LESS_REDUNDANCY,
+    NO_CABLE_ENDS_THERE,
+    NO_CHUNK_SEEN,
+    RING_UNCOVERED,
+    SESSION_TWICE,
+)
+from flowcheck.findings.catalog.refused_settings import ONE_OF
 from flowcheck.ops.mirror_ports.ports_report import print_mirror_plan
 from flowcheck.ops.mirror_ports.search import branch_and_bound
 from flowcheck.ops.mirror_ports.search.branch_and_bound import SEARCH_LIMIT_S, SearchTimer
@@ -41,14 +52,23 @@ def test_two_monitors_of_one_session_are_named_before_any_search(
     tree["cable"][0]["ports"] = ports + "{1-4}"
     for monitor, session, port in zip(tree["monitor"], (one, other), (60, 61), strict=True):
         monitor |= {"port": f"{ports}{port}", "session": session}
-    told = rf"monitor.1..session = .*{other}.*monitor.0..*leaf {ports}60 and {ports}61"
-    with pytest.raises(ConfigError, match=told):
+    with refused_as(
+        SESSION_TWICE,
+        kind=ConfigError,
+        key="monitor[1].session",
+        value=repr(other),
+        other=0,
+        monitor=f"leaf {ports}60",
+        port=f"{ports}61",
+    ):
         choose(tmp_path, tree)
 
 
 def test_a_name_of_switch_tables_that_no_cable_has_is_refused(tmp_path: Path) -> None:
     tree = layout(switch=[{"name": "laef", "os": "eos"}])
-    with pytest.raises(ConfigError, match=r"switch.name = 'laef'.*cables end at leaf"):
+    with refused_as(
+        NO_CABLE_ENDS_THERE, kind=ConfigError, switches=("leaf",), key="switch.name", value="'laef'"
+    ):
         choose(tmp_path, tree)
 
 
@@ -68,8 +88,16 @@ def test_a_switch_of_no_stated_system_is_named_where_its_commands_would_be(
 
 def test_a_group_over_two_leaves_is_told_which_monitor_one_machine_lacks(tmp_path: Path) -> None:
     tree = two_leaves()
-    told = r"m0, which sees 1 of the group's 2 rings, and of this one none of its 8 .*end at blue"
-    with pytest.raises(ConfigError, match=told + r'.*machine = "m0": 1 at blue$'):
+    with refused_as(
+        RING_UNCOVERED,
+        kind=ConfigError,
+        machine="m0",
+        seen=1,
+        rings=2,
+        part=NO_CHUNK_SEEN(8),
+        switches=("blue",),
+        add=(ADD_MONITORS(count=1, switch="blue"),),
+    ):
         choose(tmp_path, tree)
     tree["monitor"].append({"switch": "blue", "port": "Ethernet61", "gbps": 400, "machine": "m0"})
     assert set(choose(tmp_path, tree).choice.home.values()) == {"m0"}
@@ -77,8 +105,16 @@ def test_a_group_over_two_leaves_is_told_which_monitor_one_machine_lacks(tmp_pat
 
 def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_path: Path) -> None:
     tree = layout(monitors=(400.0, 400.0))
-    told = r'machine = "flowcheck": 1 more at leaf, which has 2, or lower --redundancy to 2$'
-    with pytest.raises(ConfigError, match=told):
+    with refused_as(
+        LESS_REDUNDANCY,
+        kind=ConfigError,
+        redundancy=2,
+        uncovered=like(
+            RING_UNCOVERED,
+            machine="flowcheck",
+            add=(ADD_MONITORS_BESIDE(count=1, switch="leaf", own=2),),
+        ),
+    ):
         choose(tmp_path, tree, redundancy=3)
     assert choose(tmp_path, tree, redundancy=2).choice.home
     tree["monitor"].append({"switch": "leaf", "port": "Ethernet63", "gbps": 400})
@@ -86,7 +122,7 @@ def test_a_redundancy_that_is_too_high_names_the_highest_and_what_it_lacks(tmp_p
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_that_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="must be one of LL, LL128, Simple"):
+    with refused_as(ONE_OF, kind=ConfigError, choices=("LL", "LL128", "Simple")):
         choose(tmp_path, layout(protocol="LL256"))
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.persisting import replica_in, take
+from support.refused_as import refused_as
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.errors import ConfigError, RingError
+from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog.untrusted_names import OTHER_OWNER, WRITABLE_BY_OTHERS
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.private_files import make_folder, open_private
 from flowcheck.replica.checkpoint import checkpoint_save
@@ -56,7 +60,7 @@ def test_a_run_folder_of_somebody_else_is_refused(tmp_path: Path, shm: Path, wha
     root.mkdir(mode=0o700)
     os.chown(root, NOBODY, NOBODY) if what == "owner" else root.chmod(0o777)
     for use in (lambda: RunDir(root), lambda: RunDir.create(root, shm)):
-        with pytest.raises(ConfigError, match=r"belongs to|written to by others"):
+        with refused_as(OTHER_OWNER if what == "owner" else WRITABLE_BY_OTHERS, kind=ConfigError):
             use()
     assert list(root.iterdir()) == [] and list(shm.iterdir()) == []
 
@@ -71,7 +75,7 @@ def test_shared_memory_of_somebody_else_leads_to_no_run(tmp_path: Path) -> None:
     assert run_dir_of_memory(memory) == root
     os.chown(memory, NOBODY, NOBODY)
     assert run_dir_of_memory(memory) is None
-    with pytest.raises(ConfigError, match=r"belongs to"):
+    with refused_as(OTHER_OWNER, kind=ConfigError):
         _ = RunDir(root).memory
 
 
@@ -95,7 +99,9 @@ def test_a_ring_that_others_may_write_to_is_not_opened(tmp_path: Path, what: str
             os.chown(folder, NOBODY, NOBODY)
         case _:
             folder.chmod(0o777)
-    with pytest.raises(RingError, match=r"belongs to|written to by others|is a link"):
+    with refused_as(
+        CORE_REFUSED, kind=RingError, error=re.compile("belongs to|written to by others|is a link")
+    ):
         FrameRing.open(path)
 
 

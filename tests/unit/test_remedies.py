@@ -191,27 +191,57 @@ def _reason(x):
 
 COMMAND = re.compile(r"\bflowcheck ((?:switch|lab) [a-z]+|[a-z]+)")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OF_OTHERS = {"--use-distributed-optimizer", "--save"}
-"""Megatron-LM's."""
+OF_OTHERS = {"--use-distributed-optimizer", "--save", "--system", "--no-iommu"}
+"""Megatron-LM's, useradd's, and scripts/bind-nic's."""
 TABLE = re.compile(r"\[{1,2}([a-z_]+(?:\.[a-z_]+)*)\]{1,2}(?!\()(?: ([a-z_]+)\b(?=[^`]*`))?")
 """`[optimizer] name`, `[[optimizer.each]]`: the table, and a key in the same backticks."""
 OF_LAYOUTS = {"monitor", "cable", "traffic"}
 """Tables of a layout file (flowcheck ports)."""
 
 
-def commands() -> tuple[set[str], set[str]]:
-    """The command line's commands ("switch render") and options."""
-    names, options, waiting = set[str](), {"--help"}, [("", get_command(app))]
+def commands() -> dict[str, set[str]]:
+    """{command of the command line ("switch render"): its options}"""
+    found, waiting = dict[str, set[str]](), [("", get_command(app))]
     while waiting:
         name, command = waiting.pop()
-        names.add(name)
-        options |= {opt for one in command.params for opt in (*one.opts, *one.secondary_opts)}
+        own = {opt for one in command.params for opt in (*one.opts, *one.secondary_opts)}
+        found[name] = {"--help", *own}
         for below, one in getattr(command, "commands", {}).items():
             waiting.append((f"{name} {below}".strip(), one))
-    return names, options
+    return found
 
 
-COMMANDS, OPTIONS = commands()
+COMMANDS = commands()
+OPTIONS = set[str]().union(*COMMANDS.values())
+SPOKEN = re.compile(r"\bflowcheck ((?:switch|lab) [a-z]+|[a-z]+)((?:(?!\bflowcheck\b)[^`;,:()])*)")
+"""A command, and what follows it on its command line or in the sentence."""
+COMMANDS_OF_ROOM = {
+    "ops/switch": ("switch",),
+    "cli/switch": ("switch",),
+    "lab/": ("lab",),
+    "ops/restore": ("restore", "serve", "verify"),
+    "ops/trainer_checkpoint": ("audit", "base"),
+    "ops/mirror_ports": ("ports",),
+    "ops/planning": ("plan",),
+    "ops/analysis": ("analyze",),
+    "ops/lifecycle": ("up", "replay", "status", "down"),
+    "ops/watch": ("watch", "top", "status"),
+}
+"""{part of the package: the commands whose errors it tells}: an option that a text names without
+its command is one of theirs."""
+
+
+def options_near(code: str) -> set[str]:
+    """The options that a text may name without a command, by the places that tell it."""
+    rooms = [
+        next((room for room in COMMANDS_OF_ROOM if place.startswith(room)), "")
+        for place in TOLD.get(code, ())
+    ]
+    if not rooms or "" in rooms:  # nobody knows which commands tell it
+        return OPTIONS
+    names = {name for room in rooms for name in COMMANDS_OF_ROOM[room]}
+    of_them = (own for one, own in COMMANDS.items() if one.split(" ")[0] in names)
+    return set[str]().union(*of_them)
 
 
 def fields_of(path: str) -> set[str]:
@@ -237,10 +267,42 @@ def _structs(kind: object) -> Iterator[object]:
         yield from _structs(one)
 
 
+@pytest.mark.parametrize("part", ["sentence", "remedy"])
+def test_each_option_is_one_of_the_command_that_is_named(part: str) -> None:
+    wrong = {
+        code: found
+        for code, entry in entries().items()
+        if (found := wrong_options(getattr(entry, part), options_near(code)))
+    }
+    assert wrong == {}
+
+
+def wrong_options(text: str, near: set[str]) -> list[str]:
+    """Options that their command does not have; near: those that may stand without a command."""
+    wrong = [
+        f"{command} {option}"
+        for command, rest in SPOKEN.findall(text)
+        for option in OPTION.findall(rest)
+        if command in COMMANDS and option not in COMMANDS[command]
+    ]
+    free = set(OPTION.findall(SPOKEN.sub("", text)))
+    return wrong + sorted(free - near - OF_OTHERS)
+
+
+def test_an_option_of_another_command_is_found() -> None:
+    assert wrong_options("run `flowcheck audit FILE --step N --run R`", set()) == []
+    assert wrong_options("flowcheck audit FILE --then LATER", OPTIONS) == ["audit --then"]
+    assert wrong_options("flowcheck base F --then G; flowcheck audit F --after 3", OPTIONS) == [
+        "audit --after"
+    ]
+    assert wrong_options("no answer within its --timeout", COMMANDS["switch apply"]) == [
+        "--timeout"
+    ]
+
+
 @pytest.mark.parametrize("entry", SHOWN, ids=lambda entry: entry.code)
 def test_commands_and_keys_of_a_remedy_exist(entry: Entry) -> None:
-    assert set(COMMAND.findall(entry.remedy)) <= COMMANDS
-    assert set(OPTION.findall(entry.remedy)) <= OPTIONS | OF_OTHERS
+    assert set(COMMAND.findall(entry.remedy)) <= COMMANDS.keys()
     for table, key in TABLE.findall(entry.remedy):
         if table not in OF_LAYOUTS:
             assert fields_of(table), f"no table [{table}]"
@@ -258,4 +320,4 @@ def test_what_does_not_exist_is_found() -> None:
         ("run", "a"),
     ]
     assert "name" in fields_of("optimizer") and not fields_of("optimizers")
-    assert {"", "bless"} - COMMANDS == {"bless"}
+    assert {"", "bless"} - COMMANDS.keys() == {"bless"}

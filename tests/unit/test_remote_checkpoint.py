@@ -17,11 +17,21 @@ import pytest
 import torch
 from support.fetching import Cutting, served, sums, verb
 from support.persisting import proved, saver_for
+from support.refused_as import like, refused_as
 from support.s3 import BUCKET, Server, server
 
 import flowcheck
 from flowcheck.config import PersistConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_downloads import (
+    CONNECTION_FAILED,
+    DENIED,
+    NO_STEP_THERE,
+    NO_SUCH_STEP,
+    NOTHING_DURABLE,
+    TRIED,
+)
+from flowcheck.findings.catalog.checkpoint_stores import NEEDS_PACKAGE
 from flowcheck.replica.model_replica import Replica
 from flowcheck.vault.download import (
     checkpoint_download,
@@ -153,16 +163,16 @@ def test_what_is_not_to_be_had_is_told_in_words(
     monkeypatch.setattr(retry_backoff, "TRIES", 2)
     (tmp_path / "word").write_text(WORD)
     with served(kept, token_file=str(tmp_path / "word")) as url:
-        with pytest.raises(StateError, match="--token-file names the file that holds"):
+        with refused_as(DENIED):
             download_step(url, 2, tmp_path / "got", "another word of letters")
-        with pytest.raises(StateError, match="there is no step 9; there are 2"):
+        with refused_as(NO_SUCH_STEP, step="9", steps=(2,)):
             download_step(url, 9, tmp_path / "got", WORD)
-    with pytest.raises(StateError, match="2 tries failed: ConnectionRefused"):
+    with refused_as(TRIED, tries=2, error=like(CONNECTION_FAILED, kind="ConnectionRefusedError")):
         said: list[str] = []
         download_step(url, 2, tmp_path / "got", WORD, said=said.append)
     (told,) = said
     assert told.startswith(f"{url}: ConnectionRefusedError") and "1 more tries within" in told
-    with pytest.raises(ConfigError, match="pip install gcsfs"):
+    with refused_as(NEEDS_PACKAGE, kind=ConfigError, package="gcsfs"):
         download_step("gs://box/job", 2, tmp_path / "got")
 
 
@@ -221,9 +231,9 @@ def test_the_target_of_a_chain_is_fetched_from_as_well(
         got = download_step(target, "latest", tmp_path / "got", options=store.options)
         assert proved(got) == 2
         assert sums(got) == sums(read_by_boto(store, tmp_path))
-        with pytest.raises(StateError, match="there is no step 7"):
+        with refused_as(NO_STEP_THERE, step=7):
             download_step(target, 7, tmp_path / "got", options=store.options)
-        with pytest.raises(StateError, match="holds no finished checkpoint"):
+        with refused_as(NOTHING_DURABLE):
             download_step(target + "x", "latest", tmp_path / "got", options=store.options)
 
 

@@ -17,16 +17,18 @@ import torch
 from support.incarnations import JOB, Life, floats
 from support.lifecycle import checkpoints, waiting
 from support.lives import Both, Deaths
+from support.refused_as import refused_as
 from support.staged import Chain
 from test_base_command import Trainer, lines, notes
 
 from flowcheck.atomic_write import write_atomically
 from flowcheck.config import encode_config
-from flowcheck.errors import StateError
 from flowcheck.findings.catalog.base_checkpoints import NOTHING_TO_REPLACE
 from flowcheck.findings.catalog.job_restarts import GRADIENTS_NOT_KEPT, STATE_DIFFERED
+from flowcheck.findings.catalog.lifecycle_records import REQUEST_WITHDRAWN
 from flowcheck.findings.catalog.replica_update_notes import EMPTY_STATE
 from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE, LOSS_SCALE_COUNTED
+from flowcheck.findings.catalog.trainer_settings import SETTING_DIFFERS
 from flowcheck.findings.finding import Finding
 from flowcheck.lab.synthetic_traffic.synthetic_job import write_pcap
 from flowcheck.messages import AuditRecord
@@ -166,11 +168,13 @@ def test_a_file_that_is_equal_counts_as_an_audit_and_replaces_nothing(
     tree = torch.load(file, weights_only=True)
     tree["optimizer"]["param_groups"][0]["betas"] = (0.8, 0.9)
     torch.save(tree, tmp_path / "other.pt")
-    with pytest.raises(StateError, match=r"betas = \(0.8, 0.9\), stated is \(0.9, 0.999\)"):
+    with refused_as(
+        SETTING_DIFFERS, group=0, setting="betas", file="(0.8, 0.9)", stated="(0.9, 0.999)"
+    ):
         replica_reset.replace_with_checkpoint(both.chain.run, tmp_path / "other.pt")
     assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)
     monkeypatch.setattr(replica_reset, "TAKEN_LIMIT_S", 0.0)
     _, _, other = trained(tmp_path)
-    with pytest.raises(StateError, match=r"did not take the file within 0 s; it is withdrawn"):
+    with refused_as(REQUEST_WITHDRAWN, file="the file", seconds=0.0):
         replica_reset.replace_with_checkpoint(both.chain.run, other)
     assert waiting(both.chain.run) is None and not checkpoints(both.chain.run)

@@ -7,9 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import GradientLogConfig, OptimizerConfig, ReplicaConfig
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import (
+    AND_MEMORY,
+    MORE_HUGE_PAGES,
+    NO_ROOM_FOR_IT,
+)
 from flowcheck.plane.shared_memory.hugepage_memory import huge_bytes_free
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file import free_space
@@ -25,17 +30,17 @@ def test_a_state_that_does_not_fit_is_refused_before_a_byte_is_taken_with_the_su
         Layout.of_shapes([(elements,)]), place_sections([Section("parameters", "<f4", elements, 0)])
     )
     commit = Commit(1, 0, 0, False, bytes(16), bytes(16))
-    with pytest.raises(StateError) as refused:
+    with refused_as(
+        NO_ROOM_FOR_IT, account=re.compile(f"3 steps of {4 * elements:,} bytes")
+    ) as refused:
         StateFile.create(tmp_path / "state", description, {}, commit, copies=3)
-    assert f"3 steps of {4 * elements:,} bytes" in str(refused.value)
     free = os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
-    told = int(re.search(r"there are ([\d,]+) bytes free", str(refused.value))[1].replace(",", ""))
-    assert told <= free
+    assert refused.value.finding.arguments["free"] <= free
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_lies_in_memory_must_fit_into_the_machines_own():
-    with pytest.raises(StateError, match="the machine has 5 of memory"):
+    with refused_as(AND_MEMORY, bytes=5):
         check_space(Path("/dev/shm"), 10, "two steps", FreeSpace(1000, 5))
     check_space(Path("/srv"), 10, "two steps", FreeSpace(1000, None))
     assert free_space_of(Path("/proc")).memory is None
@@ -56,7 +61,7 @@ def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp
     found = free_space.free_space_of(Path("/dev/hugepages"))
     assert found == FreeSpace(4 * page, None)
     check_space(Path("/dev/hugepages"), 4 * page, "two steps", found)
-    with pytest.raises(StateError, match="scripts/hugepages reserve"):
+    with refused_as(MORE_HUGE_PAGES):
         check_space(Path("/dev/hugepages"), 4 * page + 1, "two steps", found)
     told.f_blocks, told.f_bavail = 9, 2  # mounted with size=
     assert free_space.free_space_of(Path("/dev/hugepages")).file_system == 2 * page
@@ -64,16 +69,21 @@ def test_a_hugetlbfs_without_a_size_has_the_pages_of_its_own_that_nobody_has(tmp
 
 
 @pytest.mark.parametrize(
-    ("memory", "keep_bytes", "taken_steps", "why"),
+    ("memory", "keep_bytes", "taken_steps", "account"),
     [
-        (2600, 0, 0, r"a copy of a step that is saved, 1,\d+ bytes, and a copy .* served"),
+        (
+            2600,
+            0,
+            0,
+            re.compile(r"a copy of a step that is saved, 1,\d+ bytes, and a copy .* served"),
+        ),
         (10**6, 0, 0, None),
-        (10**5, 0, 50, "of gradients of applied steps"),
+        (10**5, 0, 50, re.compile("of gradients of applied steps")),
         (5200, 2600, 0, None),  # a step to spare is read in place
     ],
 )
 def test_a_learned_job_must_fit_with_its_readers_and_logs(
-    tmp_path, monkeypatch, memory, keep_bytes, taken_steps, why
+    tmp_path, monkeypatch, memory, keep_bytes, taken_steps, account
 ):
     monkeypatch.setattr(replica_creation, "free_space_of", lambda folder: FreeSpace(10**7, memory))
     settings = SimpleNamespace(
@@ -89,7 +99,7 @@ def test_a_learned_job_must_fit_with_its_readers_and_logs(
     def check() -> None:
         replica_creation.check_replica_memory(run, settings, job, layout, rule, leaves_out=False)
 
-    if why is None:
+    if account is None:
         return check()
-    with pytest.raises(StateError, match=why):
+    with refused_as(NO_ROOM_FOR_IT, account=account):
         check()

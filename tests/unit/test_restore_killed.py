@@ -13,9 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 from support.formatted import BEFORE, run, step_before
+from support.refused_as import like, refused_as
 
 from flowcheck.atomic_write import atomic_path_per_process
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_damage import MANIFEST_UNREADABLE
+from flowcheck.findings.catalog.refused_restores import (
+    BEING_WRITTEN,
+    COMPLETE_BY_MANIFEST,
+    COMPLETE_IN_FOLDER,
+)
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
 from flowcheck.vault.checkpoint_formats.checkpoint_io import write
 
@@ -60,12 +66,12 @@ def test_verify_tells_what_is_whole_and_how_it_gets_its_name(
     if there:
         write(step, out, form)
     killed(step, out, form, before)
-    with pytest.raises(
-        StateError, match=f"killed before it gave .* its name; step {BEFORE}"
+    with refused_as(
+        like(COMPLETE_BY_MANIFEST, step=BEFORE), like(COMPLETE_IN_FOLDER, step=BEFORE), output=out
     ) as told:
         run("verify", out)
-    ((words),) = re.findall(r"mv [^;]+", str(told.value))[:1]
-    subprocess.run(shlex.split(words), check=True)
+    (whole, *_) = told.value.finding.arguments["left"]
+    subprocess.run(shlex.split(whole.arguments["command"]), check=True)
     assert run("verify", out)[0] == 0
     if form == "torch":
         assert torch.load(out)["step"] == BEFORE
@@ -93,10 +99,10 @@ def test_what_speaks_of_another_file_or_is_being_written_is_not_named_as_whole(
     killed(step, out, "torch", "out.manifest.json")
     with out.open("r+b") as file:
         file.write(b"x")
-    with pytest.raises(StateError, match=r"not a complete checkpoint: .*out\.manifest\.json"):
+    with refused_as(MANIFEST_UNREADABLE, manifest="out.manifest.json"):
         run("verify", out)
     with (
         atomic_path_per_process(tmp_path / "new", folder=True),
-        pytest.raises(StateError, match="is writing it just now"),
+        refused_as(BEING_WRITTEN),
     ):
         run("verify", tmp_path / "new")

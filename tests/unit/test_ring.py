@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
+from support.refused_as import Like, like, refused_as
 
 from flowcheck._core import ffi, lib
 from flowcheck.errors import RingError
+from flowcheck.findings.catalog.general_errors import CORE_REFUSED
+from flowcheck.findings.catalog.shared_memory_files import (
+    DAMAGED,
+    NO_MEMORY_LEFT,
+    NOT_THERE,
+    OTHER_LAYOUT,
+    SIZES_REFUSED,
+    THERE_ALREADY,
+)
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 
 PAGE_BYTES = 2 * 1024 * 1024
@@ -97,45 +108,59 @@ def test_counters_of_an_unpublished_commit_are_not_believed(shm: Path) -> None:
         assert ring.counters()["capture"]["rx_frames"] == 1
 
 
+def damaged(error: str) -> Like:
+    """error: what C says of it."""
+    return like(DAMAGED, error=re.compile(error))
+
+
 @pytest.mark.parametrize(
-    ("offset", "value", "word"),
+    ("offset", "value", "wanted"),
     [
-        (0, b"NOTARING", "not a FlowCheck ring"),
-        (8, struct.pack("<I", 99), "layout version 99"),
-        (12, struct.pack("<I", 100), "multiple of 64"),
-        (16, struct.pack("<Q", 6), "power of two"),
-        (16, struct.pack("<Q", 1 << 20), "contradict"),
-        (24, struct.pack("<Q", 1), "contradict"),
-        (32, struct.pack("<Q", 4096), "contradict"),
+        (0, b"NOTARING", damaged("not a FlowCheck ring")),
+        (
+            8,
+            struct.pack("<I", 99),
+            like(OTHER_LAYOUT, error=re.compile("layout version 99")),
+        ),
+        (12, struct.pack("<I", 100), damaged("multiple of 64")),
+        (16, struct.pack("<Q", 6), damaged("power of two")),
+        (16, struct.pack("<Q", 1 << 20), damaged("contradict")),
+        (24, struct.pack("<Q", 1), damaged("contradict")),
+        (32, struct.pack("<Q", 4096), damaged("contradict")),
     ],
 )
 def test_a_foreign_or_torn_ring_is_refused_in_a_sentence(
-    shm: Path, offset: int, value: bytes, word: str
+    shm: Path, offset: int, value: bytes, wanted: Like
 ) -> None:
     FrameRing.create(shm / "r", slots=8).close()
     with (shm / "r").open("r+b") as file:
         file.seek(offset)
         file.write(value)
-    with pytest.raises(RingError, match=word):
+    with refused_as(wanted, kind=RingError):
         FrameRing.open(shm / "r")
 
 
 def test_missing_empty_and_existing_files_are_told_apart(shm: Path) -> None:
-    with pytest.raises(RingError, match="No such file"):
+    with refused_as(NOT_THERE, kind=RingError, error=re.compile("No such file")):
         FrameRing.open(shm / "missing")
     (shm / "empty").touch()
-    with pytest.raises(RingError, match="empty"):
+    with refused_as(DAMAGED, kind=RingError, error=re.compile("is empty")):
         FrameRing.open(shm / "empty")
-    with pytest.raises(RingError, match="exists"):
+    with refused_as(THERE_ALREADY, kind=RingError, error=re.compile("exists")):
         FrameRing.create(shm / "empty", slots=8)
-    with pytest.raises(RingError, match="power of two"):
+    with refused_as(SIZES_REFUSED, kind=RingError, error=re.compile("power of two")):
         FrameRing.create(shm / "odd", slots=12)
 
 
 def test_a_ring_larger_than_its_file_system_fails_at_creation_not_later(shm: Path) -> None:
     room = os.statvfs(shm)
     slots = 1 << ((room.f_bavail * room.f_frsize) // 65536).bit_length() + 1
-    with pytest.raises(RingError, match=r"cannot reserve|power of two"):
+    with refused_as(
+        NO_MEMORY_LEFT,
+        SIZES_REFUSED,
+        kind=RingError,
+        error=re.compile("cannot reserve|power of two"),
+    ):
         FrameRing.create(shm / "huge", slots=slots, slot_bytes=65536)
     assert not (shm / "huge").exists()
 
@@ -191,5 +216,5 @@ def test_a_slot_is_free_once_every_reader_has_passed_it(shm: Path) -> None:
 @pytest.mark.parametrize("reader", [2, 64])
 def test_a_reader_that_a_ring_has_not_is_refused(shm: Path, reader: int) -> None:
     FrameRing.create(shm / "r", slots=2, readers=2).close()
-    with pytest.raises(RingError, match=f"reader {reader} of a ring that has 2"):
+    with refused_as(CORE_REFUSED, kind=RingError, error=f"reader {reader} of a ring that has 2"):
         FrameRing.open(shm / "r", reader=reader)

@@ -15,6 +15,7 @@ OUTSIDE = (
     "findings",
     "closing_context",
     "foreign_messages",
+    "text_files",
 )
 """Of names, files and texts that others made: below every room but what is pure."""
 MAY_IMPORT = {
@@ -29,6 +30,7 @@ MAY_IMPORT = {
         "findings",
         "step_numbers",
         "private_files",
+        "text_files",
         "_core",
         "_dpdk",
     },

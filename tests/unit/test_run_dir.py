@@ -1,12 +1,15 @@
 """The run directory: whose it is, and that nobody takes what another uses."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import encode_config, load_job
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.run_directories import HOLDS_FOREIGN_FILES, IN_USE, SETTINGS_DAMAGED
 from flowcheck.stages.run_directory.run_dir import RunDir
 
 
@@ -18,7 +21,7 @@ def test_a_run_directory_in_use_is_refused_and_one_left_behind_is_taken(
         memory = run.memory
         (memory / "ring-0").write_text("left behind")
         run.note_pid("supervisor", other.pid)
-        with pytest.raises(ConfigError, match=f"in use by process {other.pid}: flowcheck down"):
+        with refused_as(IN_USE, kind=ConfigError, pid=other.pid):
             RunDir.create(tmp_path / "r", shm)
         other.kill()
     again = RunDir.create(tmp_path / "r", shm)
@@ -44,14 +47,14 @@ def test_a_folder_of_somebody_else_is_refused_and_nothing_in_it_goes(
             (root / place).parent.mkdir(parents=True)
             (root / place).write_text("x")
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(ConfigError, match="and no chain was started there: name a folder"):
+        with refused_as(HOLDS_FOREIGN_FILES, kind=ConfigError):
             RunDir.create(root, shm)
         for keep_records in (True, False):
             RunDir(root).remove(keep_records=keep_records)
         assert sorted(tmp_path.rglob("*")) == before and (far / "thesis.txt").exists()
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "config.json").write_text('{"name": "my model"}')
-    with pytest.raises(ConfigError, match=r"holds config\.json"):
+    with refused_as(HOLDS_FOREIGN_FILES, kind=ConfigError, names=("config.json",)):
         RunDir.create(tmp_path / "own", shm)
     assert list(shm.iterdir()) == []
 
@@ -106,5 +109,5 @@ def test_a_process_file_that_goes_while_it_is_looked_for_is_no_process(
 def test_damaged_settings_of_a_killed_run_are_refused_by_name(tmp_path: Path, text: bytes) -> None:
     run = RunDir(tmp_path)
     run.config.write_bytes(text)
-    with pytest.raises(ConfigError, match=r"config\.json.* is damaged .*remove it"):
+    with refused_as(SETTINGS_DAMAGED, kind=ConfigError, value=re.compile(r"config\.json")):
         run.settings()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.refused_as import refused_as
+from support.refused_as import Wanted, like, refused_as
 
 from flowcheck.findings.catalog import unreadable_checkpoints as unreadable
-from flowcheck.findings.finding import Entry
 from flowcheck.replica.param_layout import Layout
 from flowcheck.vault.checkpoint_formats.checkpoint_io import load_template
 
@@ -41,41 +41,37 @@ def cut(file: Path, left_out: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "entry", "name"),
+    ("write", "wanted"),
     [
-        (lambda file: file.touch(), unreadable.EMPTY, ""),
-        (lambda file: file.mkdir(), unreadable.UNKNOWN_FORMAT, ""),
-        (lambda file: None, unreadable.CANNOT_BE_READ, "No such file"),
-        (lambda file: cut(file, 9), unreadable.END_MISSING, ""),
-        (lambda file: cut(file, 3000), unreadable.END_MISSING, ""),
-        (lambda file: file.write_text("hello\n" * 9), unreadable.NOT_TORCH_SAVE, ""),
-        (lambda file: file.write_bytes(bytes(range(256))), unreadable.NOT_TORCH_SAVE, ""),
-        (lambda file: file.write_bytes(pickle.dumps([1])), unreadable.NOT_TORCH_SAVE, ""),
+        (lambda file: file.touch(), unreadable.EMPTY),
+        (lambda file: file.mkdir(), unreadable.UNKNOWN_FORMAT),
+        (lambda file: None, like(unreadable.CANNOT_BE_READ, error=re.compile("No such file"))),
+        (lambda file: cut(file, 9), unreadable.END_MISSING),
+        (lambda file: cut(file, 3000), unreadable.END_MISSING),
+        (lambda file: file.write_text("hello\n" * 9), unreadable.NOT_TORCH_SAVE),
+        (lambda file: file.write_bytes(bytes(range(256))), unreadable.NOT_TORCH_SAVE),
+        (lambda file: file.write_bytes(pickle.dumps([1])), unreadable.NOT_TORCH_SAVE),
         (
             lambda file: torch.save({"s": Settings()}, file),
-            RUNS_CODE,
-            "test_safe_torch_load.Settings",
+            like(RUNS_CODE, name=re.compile(r"test_safe_torch_load\.Settings$")),
         ),
         (
             lambda file: torch.save({"s": Hostile()}, file),
-            RUNS_CODE,
-            "posix.system",
+            like(RUNS_CODE, name="posix.system"),
         ),
         (
             lambda file: torch.save([Hostile()], file, **OLD),
-            RUNS_CODE,
-            "posix.system",
+            like(RUNS_CODE, name="posix.system"),
         ),
-        (lambda file: zipfile.ZipFile(file, "w").close(), unreadable.NOT_TORCH_SAVE, ""),
+        (lambda file: zipfile.ZipFile(file, "w").close(), unreadable.NOT_TORCH_SAVE),
     ],
 )
 def test_a_file_that_is_no_checkpoint_is_told_in_one_line(
-    tmp_path: Path, write: Callable[[Path], object], entry: Entry, name: str
+    tmp_path: Path, write: Callable[[Path], object], wanted: Wanted
 ) -> None:
     file = tmp_path / "step-4.pt"
     write(file)
-    with refused_as(entry) as caught:
+    with refused_as(wanted) as caught:
         load_template(file, Layout.of_shapes([(1000,)]))
-    assert name in str(caught.value)
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)

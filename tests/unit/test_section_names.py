@@ -1,15 +1,18 @@
 """Every optimizer and implementation, bit for bit against torch on a model of its own."""
 
 import random
+import re
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from support.refused_as import refused_as
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import TORCH_REFUSES
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.optimizer_builder import build_optimizer
 from flowcheck.replica.param_layout import Layout
@@ -201,5 +204,5 @@ def test_other_dtypes_equal_torch_too(dtype, name, tmp_path):
 
 def test_settings_that_torch_refuses_are_said_in_a_sentence():
     config = OptimizerConfig(name="sgd", learning_rate=0.1, nesterov=True)
-    with pytest.raises(ConfigError, match="Nesterov"):
+    with refused_as(TORCH_REFUSES, kind=ConfigError, error=re.compile("Nesterov")):
         build_optimizer(config, Layout.of_shapes([(1,)]), [torch.zeros(1)])

@@ -14,9 +14,12 @@ from threading import Event
 
 import pytest
 from support.persisting import Steps, kept_at, proved, take
+from support.refused_as import refused_as
 
 from flowcheck.config import ServeConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_downloads import TOKEN_FILE
+from flowcheck.findings.catalog.refused_settings import TOKEN_NEEDED
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.vault.serve import read_leases
@@ -118,10 +121,10 @@ def test_nobody_gets_in_without_the_word_and_nobody_gets_out_of_the_folder(
                  "/steps/2/files/"):  # fmt: skip
         assert status(server.url + path, "--path-as-is") == 404, path
     assert status(f"{server.url}/steps", "-X", "POST", "-d", "x") == 501
-    with pytest.raises(ConfigError, match="clients on other machines need a token"):
+    with refused_as(TOKEN_NEEDED, kind=ConfigError):
         ServeConfig(host="0.0.0.0")
     (tmp_path / "short").write_text("guess")
-    with pytest.raises(ConfigError, match="one token of at least 16 ASCII characters"):
+    with refused_as(TOKEN_FILE, kind=ConfigError, characters=16):
         serving(StepCatalog([kept]), token_file=str(tmp_path / "short"))
 
 

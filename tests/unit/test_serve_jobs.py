@@ -6,11 +6,11 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
 from support.fetching import served, sums
+from support.refused_as import refused_as
 from support.steps import given_of, layout_of, made, trained
 
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_downloads import NO_SUCH_STEP
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.serve.step_catalog import StepCatalog
@@ -39,5 +39,5 @@ def test_each_of_several_jobs_has_its_steps_under_its_name_and_its_number(tmp_pa
         assert sums(got) == sums(tmp_path / "other/step-3")
         by_number = download_step(f"{url}/jobs/1", "latest", tmp_path / "again")
         assert sums(by_number) == sums(tmp_path / "dense/step-2")
-        with pytest.raises(StateError, match=r"there is no step 3; there are 2"):
+        with refused_as(NO_SUCH_STEP, step="3", steps=(2,)):
             download_step(f"{url}/jobs/dense", 3, tmp_path / "no")

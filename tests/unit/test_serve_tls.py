@@ -17,9 +17,18 @@ import pytest
 from support.authority import Authority
 from support.fetching import served
 from support.persisting import kept_at, stepped
+from support.refused_as import like, refused_as
 
 import flowcheck
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_downloads import (
+    CA_WITHOUT_TLS,
+    CERTIFICATE_AND_KEY,
+    FILE_UNREADABLE,
+    INVALID_CA,
+    UNTRUSTED,
+)
+from flowcheck.findings.catalog.refused_settings import NEEDS_OTHER
 from flowcheck.vault.download.checkpoint_download import download_step
 from flowcheck.vault.http_support import bounded_http_server
 
@@ -83,7 +92,7 @@ def test_a_server_that_nobody_vouches_for_is_refused_at_once(
     with served(kept, **_stated(tmp_path)) as url:
         for trusted in (None, str(other.file), *([str(authority.file)] * at.startswith("DNS"))):
             said: list[str] = []
-            with pytest.raises(StateError, match=r"is not trusted: .*--ca"):
+            with refused_as(UNTRUSTED):
                 download_step(
                     url, "latest", tmp_path / "came", WORD, authority=trusted, said=said.append
                 )
@@ -132,15 +141,26 @@ def test_what_is_no_certificate_or_of_another_key_is_refused_before_anything_is_
     stated = _stated(tmp_path)
     Authority(tmp_path, "other").sign(tmp_path / "not.pem", tmp_path / "not.key")
     (tmp_path / "text").write_text("no certificate")
-    wrong = [("tls_key", "not.key"), ("tls_key", "none"), ("tls_certificate", "text")]
-    for name, file in wrong:
+    wrong = [
+        ("tls_key", "not.key", like(CERTIFICATE_AND_KEY, key=tmp_path / "not.key")),
+        ("tls_key", "none", like(FILE_UNREADABLE, value=repr(f"{tmp_path}/none"))),
+        (
+            "tls_certificate",
+            "text",
+            like(CERTIFICATE_AND_KEY, value=repr(f"{tmp_path}/text")),
+        ),
+    ]
+    for name, file, wanted in wrong:
         told = stated | {name: str(tmp_path / file)}
-        with pytest.raises(ConfigError, match=f"{file}"), served(kept, **told):
+        with refused_as(wanted, kind=ConfigError), served(kept, **told):
             pass
-    with pytest.raises(ConfigError, match="tls_certificate"), served(kept, tls_key="x.key"):
+    with (
+        refused_as(NEEDS_OTHER, kind=ConfigError, other="serve.tls_certificate"),
+        served(kept, tls_key="x.key"),
+    ):
         pass
     for ca in ("text", "none"):
-        with pytest.raises(ConfigError, match="--ca"):
+        with refused_as(INVALID_CA, kind=ConfigError, key="--ca"):
             download_step("https://127.0.0.1:1", "latest", tmp_path, authority=str(tmp_path / ca))
-    with pytest.raises(ConfigError, match="--ca"):
+    with refused_as(CA_WITHOUT_TLS, kind=ConfigError, key="--ca"):
         download_step("http://127.0.0.1:1", "latest", tmp_path, authority=str(authority.file))

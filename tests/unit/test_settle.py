@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import job_from
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.refused_restores import STEPS_WAITING
 from flowcheck.ops.restore import step_lookup
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -70,7 +71,7 @@ def test_a_job_whose_steps_take_longer_than_a_pause_does_not_settle_either(
 
 
 def test_a_whole_step_nobody_takes_is_told(settled: Callable[..., float]) -> None:
-    with pytest.raises(StateError, match="no process takes them"):
+    with refused_as(STEPS_WAITING):
         settled(lambda _: replace(STILL, whole=True))
 
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.refused_as import Wanted, like, refused_as
 
 from flowcheck.config import JobConfig, load_job
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import (
+    CLIP_OF_ONE_RING,
+    CLIP_OF_OTHER_SETTINGS,
+    CLIP_ORDER,
+    CLIP_SCOPE,
+    NOT_STATED,
+    NOT_WITH,
+)
+from flowcheck.findings.catalog.refused_settings import FROM_TO, JOB_NAME, JOBS_ALIKE
 from flowcheck.ops.job_setup.multi_job_setup import job_settings
 from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle.chain_runner import create
@@ -26,10 +36,9 @@ def settings(folder: Path, text: str) -> JobConfig:
     return job_to_run(path)
 
 
-def refused(folder: Path, text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
+def refused(folder: Path, text: str, wanted: Wanted) -> None:
+    with refused_as(wanted, kind=ConfigError):
         settings(folder, text)
-    return str(caught.value)
 
 
 def test_one_job_is_what_a_file_without_a_word_of_several_states(tmp_path: Path) -> None:
@@ -61,45 +70,59 @@ def test_jobs_told_apart_by_their_hosts_have_settings_of_their_own(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "wanted"),
     [
-        (f"jobs = 0\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
-        (f"jobs = 65\n{SOURCE}[optimizer]\n{SGD}", "jobs"),
-        (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_alone"),
-        (f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n", "clip_together"),
+        (f"jobs = 0\n{SOURCE}[optimizer]\n{SGD}", like(FROM_TO, key="jobs")),
+        (f"jobs = 65\n{SOURCE}[optimizer]\n{SGD}", like(FROM_TO, key="jobs")),
+        (
+            f"jobs = 2\n{SOURCE}[optimizer]\n{SGD}clip_norm = 1.0\n",
+            like(CLIP_SCOPE, key="optimizer.clip_norm"),
+        ),
         (
             f"jobs = 13\n{SOURCE}[optimizer]\n{TOGETHER}",
-            "clip_order = []: must name each of the 13",
+            like(CLIP_ORDER, key="optimizer.clip_order", value="[]", jobs=13),
         ),
-        (f"jobs = 3\n{SOURCE}[optimizer]\n{TOGETHER}clip_order = [1, 2]\n", "each of the 3 jobs"),
-        (f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}clip_alone = true\n", "with clip_alone"),
+        (
+            f"jobs = 3\n{SOURCE}[optimizer]\n{TOGETHER}clip_order = [1, 2]\n",
+            like(CLIP_ORDER, jobs=3),
+        ),
+        (
+            f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}clip_alone = true\n",
+            like(NOT_WITH, other="clip_alone"),
+        ),
         (
             f"{SOURCE}[optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.1']\n"
             f"[job.optimizer]\n{TOGETHER}[[job]]\nhosts = ['10.0.0.2']\n",
-            "but some have settings of their own",
+            CLIP_OF_OTHER_SETTINGS,
         ),
-        (f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n", "optimizer"),
+        (
+            f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n",
+            like(NOT_STATED, key="optimizer"),
+        ),
         (
             f"{SOURCE}[[job]]\n[job.optimizer]\n{SGD}[[job]]\n[job.optimizer]\n{ADAM}",
-            "nothing on the wire shows which of the jobs this is",
+            JOBS_ALIKE,
         ),
         (
             f'{SOURCE}[[job]]\nhosts = ["10.0.0.1"]\n[job.optimizer]\n{SGD}'
             f'[[job]]\nhosts = ["10.0.0.1", "10.0.0.2"]\n[job.optimizer]\n{ADAM}',
-            "nothing on the wire shows which of the jobs this is",
+            JOBS_ALIKE,
         ),
-        (f'{SOURCE}[optimizer]\n{SGD}[[job]]\nname = "a/b"\n[[job]]\n', "letters"),
+        (
+            f'{SOURCE}[optimizer]\n{SGD}[[job]]\nname = "a/b"\n[[job]]\n',
+            like(JOB_NAME, value="'a/b'"),
+        ),
     ],
 )
-def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    assert why in refused(tmp_path, text)
+def test_what_no_port_tells_is_refused(tmp_path: Path, text: str, wanted: Wanted) -> None:
+    refused(tmp_path, text, wanted)
 
 
 def test_rings_that_are_clipped_together_are_not_joined_amid_their_run(tmp_path: Path) -> None:
     config = settings(tmp_path, f"jobs = 2\n{SOURCE}[optimizer]\n{TOGETHER}")
     assert config.late_join and not may_join(job_settings(config, 2))
     config = settings(tmp_path, f"{SOURCE}[optimizer]\n{TOGETHER}")
-    with pytest.raises(ConfigError, match="there is only one"):
+    with refused_as(CLIP_OF_ONE_RING, kind=ConfigError):
         create(config, tmp_path / "run")
 
 

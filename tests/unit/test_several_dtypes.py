@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import torch
 from msgspec import structs
+from support.refused_as import refused_as
 from torch import nn
 
 from flowcheck.config import OptimizerConfig, job_from
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_optimizers import FUSED_MOMENTUM
+from flowcheck.findings.catalog.refused_settings import DTYPE_TWICE, DTYPES_OF_ONE_SIZE
+from flowcheck.findings.catalog.replica_update_notes import STATED_TYPE_SIZE, TYPES_OPEN
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
@@ -188,7 +191,7 @@ def test_dtypes_are_stated_where_the_wire_leaves_a_choice() -> None:
         return layout_of(job, job_from(told))
 
     mixed = learned(4, 2, 2, 4)
-    with pytest.raises(StateError, match=r'state \[model\] dtypes = \["bfloat16", "float32"\]'):
+    with refused_as(TYPES_OPEN, dtypes='["bfloat16", "float32"]'):
         of(mixed)
     found = of(mixed, dtypes=["float32", "float16"])
     assert [found.dtype_of(p) for p in found.parameters] == [
@@ -201,11 +204,11 @@ def test_dtypes_are_stated_where_the_wire_leaves_a_choice() -> None:
     assert of(mixed, dtypes=["bfloat16"]) == of(mixed, dtype="bfloat16")
     wide = of(learned(8, 4))
     assert [wide.dtype_of(p) for p in wide.parameters] == ["float64", "float32"]
-    with pytest.raises(StateError, match=r"has elements of 8 bytes, and those .* have 2 and 4"):
+    with refused_as(STATED_TYPE_SIZE, bytes=8, sizes="2 and 4"):
         of(mixed, dtypes=["bfloat16", "float64"])
-    with pytest.raises(ConfigError, match="have the same size"):
+    with refused_as(DTYPES_OF_ONE_SIZE, kind=ConfigError):
         of(mixed, dtypes=["bfloat16", "float16"])
-    with pytest.raises(ConfigError, match=r"replaces model\.dtype"):
+    with refused_as(DTYPE_TWICE, kind=ConfigError):
         of(mixed, dtypes=["bfloat16"], dtype="bfloat16")
 
 

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 import torch
 from support.formatted import run
+from support.refused_as import refused_as
 from support.steps import given_of, layout_of, made, trained
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_restores import BUFFERS_OF_A_FILE
 from flowcheck.findings.catalog.resume_gaps import NAMES, TENSORS_STAY
 from flowcheck.findings.finding import Finding
 from flowcheck.replica.checkpoint import checkpoint_save
@@ -39,8 +41,13 @@ def test_a_checkpoint_is_given_back_with_more_files_of_the_trainers(
         assert (code, told["not_full"], told["untold"]) == (0, [], ["mask"])
     code, said = run(*words, "--force", "--also", files[0], "--also", files[3])
     told = json.loads(said)
+    written = [tmp_path / "out"] if form is None else (tmp_path / "out").iterdir()
+    sizes = {one.name: one.stat().st_size for one in written if one.name != "manifest.json"}
+    assert (told["format"], told["bytes"]) == (form or "torch", sum(sizes.values()))
+    assert told["seconds"] >= 0 and told["out"] == str(tmp_path / "out")
+    assert {"step", "from", "assumed", "not_full", "older", "audited"} <= told.keys()
     assert (code, told["not_full"]) == (0, []) and not told["older"]
     stays = TENSORS_STAY(names=NAMES(["mask"]), tensors=1, steps=[0, 1, 3])
     assert stays in msgspec.convert(told["assumed"], list[Finding])
-    with pytest.raises(ConfigError, match=r"--also = .*is read for buffers of a --template"):
+    with refused_as(BUFFERS_OF_A_FILE, kind=ConfigError, key="--also"):
         run(*words[:6], "--format", "dcp", "--also", files[0], "--force")

@@ -1,16 +1,27 @@
 """The supervisor's decisions, with processes that are only said to live and die."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.refused_as import like, refused_as
 from support.supervised import STAGES, Bench, Clock, FakeProcess
 
-from flowcheck.errors import StateError
-from flowcheck.findings.catalog.chain_processes import EXITED, KILLED, NO_LINK_YET, STAGE_RESTARTED
+from flowcheck.findings.catalog.chain_processes import (
+    EXITED,
+    KILLED,
+    LOG_ENDS,
+    MIXED_VERSIONS,
+    NO_LINK_YET,
+    STAGE_KEEPS_DYING,
+    STAGE_RESTARTED,
+    STAGE_SAYS,
+    STAGE_STOOD_STILL,
+)
 from flowcheck.findings.catalog.job_selection_reasons import NO_READING_YET
 from flowcheck.findings.catalog.lost_steps import CAPTURE_ENDED, PACKETS_MISSING
 from flowcheck.findings.finding import Finding
@@ -77,12 +88,14 @@ def test_a_stage_that_stands_still_before_its_hello_ends_the_wait_with_its_name(
     bench.hello("update")
     bench.run.log("extract").write_text("loading\ncannot find the moon\n")
     bench.clock.now_s += stage_process.STILL_LIMIT_S + 1
-    with pytest.raises(StateError, match=r"extract did not come up .*still.*cannot find the moon"):
+    with refused_as(
+        STAGE_STOOD_STILL, stage="extract", log=like(LOG_ENDS, line="cannot find the moon")
+    ):
         bench.supervisor.work()
 
 
 def test_a_stage_of_another_layout_is_refused(bench: Bench) -> None:
-    with pytest.raises(StateError, match="extract speaks layout version 99"):
+    with refused_as(MIXED_VERSIONS, stage="extract", version=99):
         bench.hello("extract", version=99)
 
 
@@ -106,8 +119,12 @@ def test_a_stage_that_dies_again_and_again_without_getting_on_stops_the_chain(
     for _ in range(stage_process.FRUITLESS_MAX):
         bench.die("extract", -11)
     bench.run.log("extract").write_text("Traceback\nAssertionError: tail ran ahead\n")
-    with pytest.raises(
-        StateError, match=r"extract died 9 times .* signal 11.*: Asser.* tail ran"
+    with refused_as(
+        STAGE_KEEPS_DYING,
+        stage="extract",
+        deaths=9,
+        ended=KILLED(11),
+        log=like(LOG_ENDS, line=re.compile("Asser.* tail ran")),
     ) as found:
         bench.die("extract", -11)
     assert found.value.finding.arguments["ended"] == KILLED(11)
@@ -132,7 +149,7 @@ def test_deaths_far_apart_are_always_mended(bench: Bench) -> None:
 def test_what_only_the_operator_can_mend_is_not_tried_again(bench: Bench) -> None:
     bench.up()
     bench.links.inbox.waiting = [Fault(stage="capture-1", finding=NO_LINK_YET("port 3"))]
-    with pytest.raises(StateError, match="capture-1: port 3 has no link yet"):
+    with refused_as(STAGE_SAYS, stage="capture-1", what=NO_LINK_YET("port 3")):
         bench.die("capture-1", 2)
     assert started() == STAGES
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
@@ -25,9 +26,16 @@ from flowcheck.findings.catalog.refused_sonic_sessions import (
 )
 from flowcheck.findings.catalog.switch_changes import (
     INTERRUPTED,
+    LOCKED,
     NO_JSON,
+    NOT_A_JOURNAL,
     PORT_NAME_BEGINS_ALIKE,
+    PROGRAM_FAILED,
+    PROGRAM_KILLED,
+    PROGRAM_MISSING,
+    PROGRAM_SAYS_TOO_MUCH,
     REMOVE_AGAIN,
+    TC_UNREADABLE,
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
@@ -149,13 +157,13 @@ def test_an_interrupt_is_a_failure_and_a_dry_run_does_nothing() -> None:
 
 
 def test_programs_are_stopped_at_their_limits() -> None:
-    with pytest.raises(StateError, match="did not end within"):
+    with refused_as(PROGRAM_KILLED):
         command_runner.run_switch_command(["sleep", "20"], limit_s=0.2)
-    with pytest.raises(StateError, match="printed over 16 MiB"):
+    with refused_as(PROGRAM_SAYS_TOO_MUCH, mib=16):
         command_runner.run_switch_command(["sh", "-c", "cat /dev/zero"], limit_s=20)
-    with pytest.raises(StateError, match="ended with 3: no such thing"):
+    with refused_as(PROGRAM_FAILED, code=3, said="no such thing"):
         command_runner.run_switch_command(["sh", "-c", "echo no such thing >&2; exit 3"])
-    with pytest.raises(StateError, match="check that it is installed"):
+    with refused_as(PROGRAM_MISSING):
         command_runner.run_switch_command(["no-such-program-of-ours"])
 
 
@@ -167,7 +175,7 @@ def test_a_journal_that_cannot_be_written_is_refused_before_anything_is_done(
         pass
     assert caught.value.right == JOURNAL_UNWRITABLE(os.strerror(errno.EEXIST))
     (tmp_path / "x.json").write_text("no json")
-    with pytest.raises(StateError, match="not a journal of FlowCheck's"):
+    with refused_as(NOT_A_JOURNAL):
         ApplyJournal(tmp_path, "x").read()
 
 
@@ -240,7 +248,7 @@ def test_two_at_once_wait_for_each_other_and_then_touch_nothing(
     where = switch_backends.ApplyOptions(journal=tmp_path)
     with (
         apply_journal.apply_lock(tmp_path, lock),
-        pytest.raises(StateError, match="or remove is running"),
+        refused_as(LOCKED),
     ):
         switch_backends.remove(os, "flowcheck", where, dry_run=False, tell=lambda _: None)
 
@@ -278,5 +286,5 @@ def test_matchall_is_read_and_taken_away_as_a_kernel_that_has_it_shows_it(
     (step,) = tc.steps(state, frozenset())
     command = "tc filter del dev va ingress protocol all pref 1000 handle 1 matchall"
     assert str(step) == command
-    with pytest.raises(StateError, match="cannot be read"):
+    with refused_as(TC_UNREADABLE):
         tc_state.filter_of("eth1", "ingress", {"options": []})

@@ -213,6 +213,8 @@ def test_a_session_that_is_stated_by_halves_is_refused(tmp_path: Path) -> None:
     given = ("switch", "check", *SONIC, *HUNDRED, "--source", "Ethernet0", "--state", str(state))
     assert "sources" in refused(*given)
     state.write_bytes(b"\xff\xfe")
+    assert "is text in UTF-16" in refused(*given)
+    state.write_text("[[session")
     assert "is not valid TOML" in refused(*given)
     state.write_text('[[session]]\nsession = "one"\nsources = []\nmonitor = "Ethernet12"\n')
     assert checked(*SONIC, *HUNDRED, "--source", "Ethernet0", "--state", state)[0] == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.refused_tc_mirrors import (
@@ -17,9 +18,14 @@ from flowcheck.findings.catalog.refused_tc_mirrors import (
     TC_MONITOR_WATCHED,
     TC_SOURCE_GETS_COPIES,
 )
-from flowcheck.findings.catalog.switch_changes import BRIDGE_OWN_PORT, MONITOR_CARRIES_FRAMES
+from flowcheck.findings.catalog.switch_changes import (
+    BRIDGE_OWN_PORT,
+    MONITOR_CARRIES_FRAMES,
+    OVS_SILENT,
+    PROGRAM_TIMED_OUT,
+)
 from flowcheck.findings.catalog.switch_steps import ADD_CLSACT
-from flowcheck.findings.finding import Finding
+from flowcheck.findings.finding import Entry, Finding
 from flowcheck.ops.switch import mirror_session_options, switch_platforms
 from flowcheck.ops.switch.apply import command_runner, ovs_mirror, ovs_state, tc_mirror, tc_state
 from flowcheck.ops.switch.apply.apply_journal import ApplyJournal
@@ -206,9 +212,12 @@ def test_the_own_port_of_a_bridge_of_open_vswitch_is_told_to_be_no_servers(
     assert told == {"br0": [BRIDGE_OWN_PORT("br0")], "eth1": [], "vm1": []}
 
 
-@pytest.mark.parametrize(("answers", "sentence"), [(False, "vswitchd does not"), (True, "timeout")])
+@pytest.mark.parametrize(
+    ("answers", "entry"),
+    [(False, OVS_SILENT), (True, PROGRAM_TIMED_OUT)],
+)
 def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
-    monkeypatch: pytest.MonkeyPatch, answers: bool, sentence: str
+    monkeypatch: pytest.MonkeyPatch, answers: bool, entry: Entry
 ) -> None:
     def gave_up(command: list[str], **_: float) -> str:
         if command[0] == "ovs-vsctl":
@@ -219,6 +228,6 @@ def test_a_dead_daemon_is_named_and_not_the_alarm_that_ended_the_wait(
 
     monkeypatch.setattr(ovs_mirror, "run_switch_command", gave_up)
     monkeypatch.setattr(ovs_state, "run_switch_command", gave_up)
-    with pytest.raises(StateError, match=sentence):
+    with refused_as(entry):
         step = CommandStep(what=ADD_CLSACT("eth1"), command=("ovs-vsctl", "set", "x"))
         ovs_mirror.OpenVSwitch("flowcheck", None).run(step, back=False)

@@ -5,8 +5,10 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_mirror_sessions import LEADING_ZERO
 from flowcheck.ops.switch import switch_platforms
 from tests.unit.test_switch_render import EVERY, port
 
@@ -45,12 +47,12 @@ def test_one_port_has_one_spelling_where_its_numbers_are_numbers(os: str) -> Non
         assert platform.canonical_port(padded) == padded
         return
     for monitor in (False, True):
-        with pytest.raises(ConfigError, match="leading zero"):
+        with refused_as(LEADING_ZERO, kind=ConfigError):
             platform.canonical_port(padded, monitor=monitor)
 
 
 def test_a_bundle_of_numbers_too_and_not_one_that_somebody_named() -> None:
-    with pytest.raises(ConfigError, match="leading zero"):
+    with refused_as(LEADING_ZERO, kind=ConfigError):
         switch_platforms.platform_named("junos").canonical_port("ae01")
     assert switch_platforms.platform_named("junos").canonical_port("ae10") == "ae10"
     assert switch_platforms.platform_named("cumulus").canonical_port("bond01") == "bond01"

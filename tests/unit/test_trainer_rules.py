@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from support.refused_as import like, refused_as
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import SCHEDULE_UNKNOWN
+from flowcheck.findings.catalog.refused_user_code import (
+    ENDED_AT_IMPORT,
+    FACTOR_NOT_CALLABLE,
+    NAME_MISSING,
+    RAISED,
+    RATE_NOT_FINITE,
+)
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
 from flowcheck.replica.param_layout import Layout
@@ -95,15 +105,24 @@ def test_a_schedule_that_cannot_be_had_is_refused_with_what_is_wrong(tmp_path: P
     bad = tmp_path / "bad.py"
     bad.write_text("def text():\n    return lambda step: 'x'\ndef number():\n    return 3\n")
     for schedule, reason in (
-        ("nowhere", "file.py:function"),
-        (f"{tmp_path}/none.py:f", "there is no file /.*/none.py"),
-        (f"{bad}:missing", "has no missing; it has text, number"),
-        (f"{bad}:number", "not a function"),
-        (f"{bad}:text", "gave 'x' at 0"),
-        ("no_such_module:f", "No module named"),
+        ("nowhere", SCHEDULE_UNKNOWN),
+        (
+            f"{tmp_path}/none.py:f",
+            like(RAISED, error=re.compile("there is no file /.*/none.py")),
+        ),
+        (
+            f"{bad}:missing",
+            like(NAME_MISSING, name="missing", names="text, number"),
+        ),
+        (f"{bad}:number", FACTOR_NOT_CALLABLE),
+        (f"{bad}:text", RATE_NOT_FINITE(value="'x'", at=0)),
+        (
+            "no_such_module:f",
+            like(RAISED, error=re.compile("No module named")),
+        ),
     ):
         config = OptimizerConfig(name="sgd", learning_rate=0.1, schedule=schedule)
-        with pytest.raises(ConfigError, match=reason):
+        with refused_as(reason, kind=ConfigError):
             rate_of(config)
 
 
@@ -126,5 +145,5 @@ def test_a_schedule_beside_a_program_reads_no_arguments_of_ours(
     assert sys.argv == ["flowcheck", "up", "job.toml"]
     assert capsys.readouterr().err == ""
     script.write_text("raise SystemExit(2)\n")
-    with pytest.raises(ConfigError, match="ended with 2 when it was imported: put what it runs"):
+    with refused_as(ENDED_AT_IMPORT, kind=ConfigError, status="2"):
         rate_of(OptimizerConfig(name="sgd", learning_rate=0.1, schedule=f"{script}:half"))

@@ -14,8 +14,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.refused_as import refused_as
 
 from flowcheck.errors import StateError
+from flowcheck.findings.catalog.checkpoint_downloads import MORE_THAN_ASKED, STEP_OF_NAME
+from flowcheck.findings.catalog.checkpoint_stores import LEDGER_STEP
+from flowcheck.findings.catalog.untrusted_names import NOT_A_CHECKPOINT_NAME, NOT_IN_THE_FOLDER
 from flowcheck.replica.checkpoint_files.latest_pointer import latest_checkpoint, latest_name
 from flowcheck.replica.checkpoint_files.manifest import FileSum, Manifest, encode_manifest
 from flowcheck.untrusted_paths import is_relative, open_below
@@ -99,7 +103,7 @@ def test_a_store_whose_latest_names_something_else_gets_nothing_written(
     store.mkdir()
     (store / "latest").write_text(name + "\n")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StateError, match="not the name of a FlowCheck checkpoint"):
+    with refused_as(NOT_A_CHECKPOINT_NAME):
         download_step(f"file://{store}", "latest", tmp_path / "into")
     assert sorted(tmp_path.rglob("*")) == before
     assert latest_checkpoint(store) is None
@@ -110,10 +114,10 @@ def test_a_checkpoint_under_the_name_of_another_one_is_refused(tmp_path: Path) -
     told = encode_manifest(Manifest(step=9, digest="", torch_version=""))
     (tmp_path / "step-5" / "manifest.json").write_bytes(told)
     (tmp_path / "latest").write_text("step-5\n")
-    with pytest.raises(StateError, match="holds step 9"):
+    with refused_as(STEP_OF_NAME, step=9):
         ObjectStoreSource(f"file://{tmp_path}", fsspec.filesystem("file")).find("latest")
     entry = LedgerEntry(name="step-5", step=9, digest="", bytes=1, saved=0.0, run="r")
-    with pytest.raises(StateError, match="lists step-5 as step 9"):
+    with refused_as(LEDGER_STEP, name="step-5", step=9):
         checkpoint_ledger.decode(checkpoint_ledger.encode(Ledger(entries=(entry,))), "x")
 
 
@@ -135,7 +139,7 @@ def test_sizes_that_no_file_has_are_refused(size: int) -> None:
 def test_an_index_of_shards_names_files_of_its_folder_alone(tmp_path: Path, index: str) -> None:
     told = {"weight_map": {"w": index}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(told))
-    with pytest.raises(StateError, match="names"):
+    with refused_as(NOT_IN_THE_FOLDER):
         huggingface_format.read(tmp_path)
 
 
@@ -189,7 +193,7 @@ def test_an_answer_longer_than_what_was_asked_for_is_not_read(tmp_path: Path, ex
 
     with HTTPServer(("127.0.0.1", 0), Endless) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        with pytest.raises(StateError, match="more than the"):
+        with refused_as(MORE_THAN_ASKED):
             download_step(f"http://127.0.0.1:{server.server_port}", 1, tmp_path / "into")
         server.shutdown()
     assert sent[0] < 64 << 20

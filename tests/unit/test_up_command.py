@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,12 +16,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.cli import main as cli_main
 from flowcheck.config import JobConfig, LogConfig, encode_config, load_job
 from flowcheck.errors import ConfigError, StateError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import (
+    KEPT_NOWHERE,
     LOST_AND_STAYS,
     NO_FRAME,
     NO_MEMORY_TO_KEEP,
@@ -136,6 +140,23 @@ def test_what_up_says_is_objects_where_the_job_file_asks_for_it(
     speak(LogConfig())
 
 
+def test_what_up_says_is_objects_for_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], job: Path
+) -> None:
+    """The job file asks for text, the command line for --json."""
+    monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job), "--json"])
+    assert run_up(monkeypatch, job, lost) == 1
+    out, err = capsys.readouterr()
+    said = [json.loads(line) for line in err.splitlines()]
+    findings = [one["finding"] for one in said]
+    assert all({"code", "arguments", "sentence"} <= set(one) for one in findings)
+    assert {STARTING.code, LOST_AND_STAYS.code} <= {one["code"] for one in findings}
+    assert json.loads(out)["why"]["code"] == LOST_AND_STAYS.code
+    monkeypatch.setattr("sys.argv", ["flowcheck", "up", str(job)])
+    run_up(monkeypatch, job, lost, as_json=False)
+    assert not capsys.readouterr().err.startswith("{")
+
+
 def test_no_terminal_obeys_a_name_in_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_message("\x1b]0;mine\x07 of\ntwo lines", ERROR)
     assert capsys.readouterr().err == "flowcheck: \\x1b]0;mine\\x07 of\ntwo lines\n"
@@ -170,7 +191,7 @@ def test_a_chain_that_fails_keeps_its_replica_first_and_says_where(
     def failing(config: JobConfig, run: RunDir) -> ChainProgress:
         raise StateError("capture-0: no such port")
 
-    with pytest.raises(StateError, match="no such port"):
+    with refused_as(ERROR_TEXT, text=re.compile("no such port")):
         run_up(monkeypatch, job, failing)
     assert f"the chain failed; its replica is kept in {KEPT}" in capsys.readouterr().err
     assert not (job.parent / "run" / "memory").is_symlink()
@@ -214,7 +235,7 @@ def test_a_replica_that_can_be_kept_nowhere_is_not_removed_unless_it_is_given_up
     one = SimpleNamespace(jobs=1, job=(), several=False, checkpoint=None, rings=())
     monkeypatch.setattr(RunDir, "settings", lambda self: one)
     monkeypatch.setattr(shutdown_cleanup, "save_replica", full)
-    with pytest.raises(StateError, match=r"No space left .* --discard"):
+    with refused_as(KEPT_NOWHERE, error=re.compile("No space left ")):
         shutdown_cleanup.down(run.root, discard=False, as_json=True)
     assert run.replica.exists()
     assert shutdown_cleanup.down(run.root, discard=True, as_json=True) == 0

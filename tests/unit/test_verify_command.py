@@ -14,17 +14,39 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save, save_file
+from support.refused_as import like, refused_as
 from support.steps import ADAMW, given_of, layout_of, made, trained
 from typer.testing import CliRunner
 
 import flowcheck
 from flowcheck.cli import app
 from flowcheck.errors import StateError
-from flowcheck.findings.catalog.checkpoint_damage import FORMAT_UNKNOWN, MANIFEST_CHANGED
+from flowcheck.findings.catalog.checkpoint_damage import (
+    FORMAT_UNKNOWN,
+    IN_TENSOR,
+    MANIFEST_CHANGED,
+    MANIFEST_TOO_LONG,
+    MANIFEST_UNREADABLE,
+    NO_MANIFEST,
+    NOT_AS_WRITTEN,
+    SEVERAL_NOT_AS_WRITTEN,
+    TENSOR_CHANGED,
+)
 from flowcheck.findings.catalog.earlier_files import earlier_finding
-from flowcheck.findings.catalog.refused_restores import NO_MANIFEST_OF_IT
+from flowcheck.findings.catalog.refused_restores import (
+    HOLDS_NO_MANIFEST,
+    IS_NOT_THERE,
+    LATEST_NOT_WHOLE,
+    NO_MANIFEST_OF_IT,
+    NONE_WHOLE,
+    NOTHING_TO_VERIFY,
+    PATH_MISSING,
+    STEP_WITHOUT_MANIFEST,
+    WHOLE_ARE,
+)
 from flowcheck.findings.catalog.resume_gaps import EARLIER_PARAMETERS, NO_OPTIMIZER_STATE
 from flowcheck.findings.catalog.step_arithmetic import SQUARE_ROOTS
+from flowcheck.findings.catalog.unreadable_checkpoints import UNFINISHED
 from flowcheck.ops.restore.step_lookup import from_checkpoint
 from flowcheck.replica.checkpoint import checkpoint_save
 from flowcheck.replica.checkpoint_files import latest_pointer
@@ -43,7 +65,11 @@ from flowcheck.replica.checkpoint_files.manifest import (
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
-WITHOUT_MANIFEST = r"manifest\.json is missing|it has no manifest of FlowCheck"
+MANIFEST_FAULTS = (
+    NO_MANIFEST,
+    MANIFEST_CHANGED,
+    FORMAT_UNKNOWN,
+)
 
 
 def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
@@ -51,17 +77,31 @@ def test_a_step_that_latest_names_and_that_is_not_whole_is_named(
 ) -> None:
     shutil.copytree(written, tmp_path / "step-2")
     latest_pointer.write_latest(tmp_path, "step-99")
-    told = r"latest names step-99, which does not exist \(complete are step-2\)"
     for verb in (verify, flowcheck.load, from_checkpoint):
-        with pytest.raises(StateError, match=told):
+        with refused_as(
+            LATEST_NOT_WHOLE,
+            checkpoint="step-99",
+            fault=IS_NOT_THERE(),
+            there=WHOLE_ARE(("step-2",)),
+        ):
             verb(tmp_path)
     latest_pointer.write_latest(tmp_path, "step-2")
     (tmp_path / "step-2" / MANIFEST).unlink()
-    told = r"latest names step-2, which holds no manifest.json \(no checkpoint there is complete\)"
+    step = tmp_path / "step-2"
     for verb in (verify, flowcheck.load, from_checkpoint):
-        with pytest.raises(StateError, match=told):
+        with refused_as(
+            LATEST_NOT_WHOLE,
+            checkpoint="step-2",
+            fault=HOLDS_NO_MANIFEST(MANIFEST),
+            there=NONE_WHOLE(),
+        ):
             verb(tmp_path)
-        with pytest.raises(StateError, match=r"step-2: .*manifest.json"):
+        with refused_as(
+            like(STEP_WITHOUT_MANIFEST, path=step),
+            like(UNFINISHED, folder=step),
+            like(MANIFEST_UNREADABLE, output=step),
+            manifest=MANIFEST,
+        ):
             verb(tmp_path / "step-2")
 
 
@@ -129,7 +169,7 @@ def test_a_whole_checkpoint_passes_and_a_changed_tensor_is_named(
     assert [fault["tensor"] for fault in json.loads(said)["faults"]] == [
         "optimizer/outer.weight/exp_avg"
     ]
-    with pytest.raises(StateError, match=r"optimizer/outer\.weight/exp_avg: is not what was"):
+    with refused_as(IN_TENSOR, tensor="optimizer/outer.weight/exp_avg", why=TENSOR_CHANGED):
         checkpoint_save.load(folder)
 
 
@@ -149,12 +189,12 @@ def test_a_file_cut_short_names_the_tensors_that_are_lost(written: Path, tmp_pat
 
 
 def test_what_is_no_output_of_ours_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=str(NO_MANIFEST_OF_IT())):
+    with refused_as(NO_MANIFEST_OF_IT):
         verify(tmp_path)
-    with pytest.raises(StateError, match="does not exist: name a step-N folder"):
+    with refused_as(NOTHING_TO_VERIFY, found=PATH_MISSING):
         verify(tmp_path / "none")
     torch.save({}, tmp_path / "foreign.pt")
-    with pytest.raises(StateError, match=r"foreign\.pt\.manifest\.json"):
+    with refused_as(MANIFEST_UNREADABLE, manifest="foreign.pt.manifest.json"):
         verify(tmp_path / "foreign.pt")
 
 
@@ -262,7 +302,11 @@ def test_files_torn_or_changed_anywhere_never_pass_nor_load(
         if name != MANIFEST:
             faults = verify_files(folder, load_manifest(folder))
             assert faults and all(fault.tensor or fault.file == name for fault in faults)
-        with pytest.raises(StateError, match=r"step-2"):
+        with refused_as(
+            like(SEVERAL_NOT_AS_WRITTEN, checkpoint=folder),
+            like(NOT_AS_WRITTEN, checkpoint=folder),
+            *(like(one, where=folder / MANIFEST) for one in MANIFEST_FAULTS),
+        ):
             checkpoint_save.load(folder)
     finally:
         (folder / name).write_bytes(whole)
@@ -293,13 +337,13 @@ def test_pipes_and_devices_in_the_place_of_files_are_none(written: Path, tmp_pat
     os.mkfifo(folder / "model.safetensors")
     assert "model.safetensors: is missing" in verify(folder)[1]
     os.truncate(folder / MANIFEST, 1 << 40)
-    with pytest.raises(StateError, match="not a manifest of FlowCheck: longer than"):
+    with refused_as(MANIFEST_TOO_LONG):
         verify(folder)
     (folder / MANIFEST).unlink()
     (folder / MANIFEST).symlink_to("/dev/zero")
     os.mkfifo(tmp_path / latest_pointer.LATEST)
     for place in (folder, tmp_path):
-        with pytest.raises(StateError, match=WITHOUT_MANIFEST):
+        with refused_as(like(STEP_WITHOUT_MANIFEST, manifest=MANIFEST), NO_MANIFEST_OF_IT):
             verify(place)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import OptimizerConfig
-from flowcheck.errors import StateError
+from flowcheck.findings.catalog.replica_state_errors import NOT_KEPT, NOT_KEPT_IN
 from flowcheck.replica.checkpoint.step_snapshot import copy_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
@@ -51,7 +52,7 @@ def test_the_last_steps_stay_whole_and_are_told_by_their_weights(
         flat = np.concatenate([v.reshape(-1).numpy() for v in taken.parameters.values()])
         assert np.array_equal(flat, kept[step])
     assert replica.step_of_weights(kept[3]) is None
-    with pytest.raises(StateError, match=r"step 3 is not kept \(steps kept: 4, 5, 6, 7\)"):
+    with refused_as(NOT_KEPT_IN, step=3, kept=(4, 5, 6, 7)):
         copy_snapshot(tmp_path / "state", ADAMW, 3)
 
 
@@ -68,7 +69,7 @@ def test_going_back_takes_the_same_steps_again(replica: Replica, tmp_path: Path)
     for step in (5, 6):
         reopened.apply(step, gradient(step))
     assert reopened.digest == digest
-    with pytest.raises(StateError, match="step 1 is not kept"):
+    with refused_as(NOT_KEPT, step=1):
         reopened.go_back(1)
     reopened.close()
 

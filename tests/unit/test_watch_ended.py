@@ -14,7 +14,8 @@ import pytest
 
 from flowcheck._core import lib
 from flowcheck.config import JobConfig, OptimizerConfig, RingConfig, SourceConfig, StagingConfig
-from flowcheck.findings.catalog.chain_health import NO_CHAIN, READ_FAILED
+from flowcheck.errors import LearnError
+from flowcheck.findings.catalog.chain_health import NEVER_AUDITED, NO_CHAIN, READ_FAILED
 from flowcheck.findings.catalog.earlier_files import EARLIER_SENTENCE, earlier_finding
 from flowcheck.findings.catalog.how_chains_end import (
     ASKED_BY,
@@ -22,12 +23,17 @@ from flowcheck.findings.catalog.how_chains_end import (
     FOUND_KILLED,
     KILLED,
     LOST_AND_STAYS,
+    NO_FRAME,
+    NO_JOB_LEARNED,
     SIGNAL_INT,
     SIGNAL_TERM,
 )
+from flowcheck.findings.catalog.refused_job_files import RECORD_REFUSED
+from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle import shutdown_cleanup, status_command
 from flowcheck.ops.lifecycle.chain_runner import create
 from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, record_end, stopped_by
+from flowcheck.ops.trainer_checkpoint import audit_command
 from flowcheck.ops.watch.prometheus_metrics import samples
 from flowcheck.ops.watch.state.chain_state import ChainState, EndKind, HealthWord, JobEnd
 from flowcheck.ops.watch.state.health_rules import HEALTHY
@@ -141,6 +147,21 @@ def test_status_says_who_ended_it_what_it_came_to_and_what_is_next_and_of_the_ru
     assert before["ended"]["restarts"] == {"parse-0": 2, "extract": 0}
 
 
+def test_status_says_what_to_do_under_each_finding_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made(tmp_path / "run")
+    run.unlearned.write_bytes(msgspec.json.encode([NO_FRAME(), NO_JOB_LEARNED(7)]))
+    record_end(run, EndKind.ASKED, SIGNAL_INT(), [JobEnd(step=5, why=NO_FRAME())], 10**18)
+    run.remove(keep_records=True)
+    assert status_command.run(run.root, as_json=False) == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for finding in (NO_FRAME(), NEVER_AUDITED(run.root), NO_JOB_LEARNED(7)):
+        assert lines.count(finding.remedy) == 1
+        assert lines[lines.index(finding.remedy) - 1] == str(finding)
+    assert not [line for line in lines if line in {"", "None"}]
+
+
 def test_what_was_written_at_the_end_is_durable_and_the_last_frame_is_told_from_the_end(
     tmp_path: Path,
 ) -> None:
@@ -208,6 +229,25 @@ def test_a_record_of_an_end_that_is_torn_is_told_as_that(tmp_path: Path) -> None
         for one in state.problems
     )
     assert msgspec.json.decode(msgspec.json.encode(state), type=ChainState) == state
+
+
+def test_a_learned_job_that_is_torn_is_told_with_what_helps(tmp_path: Path) -> None:
+    run = made(tmp_path / "run")
+    run.remove(keep_records=True)
+    run.learned_job.write_bytes(b'{"format":3')
+    (problem,) = StateReader(run.root).state().problems
+    told = problem.arguments["error"]
+    assert problem.of(READ_FAILED) and isinstance(told, Finding) and told.of(RECORD_REFUSED)
+    assert told.arguments["path"] == str(run.learned_job)
+    assert problem.remedy == told.remedy == RECORD_REFUSED(path="", why=NO_FRAME()).remedy
+    run.trace.touch()
+    for fails in (
+        lambda: audit_command.run(run.root, tmp_path / "any.pt", as_json=True),
+        lambda: status_command.run(run.root, svg=tmp_path / "x.svg", as_json=True),
+    ):
+        with pytest.raises(LearnError) as refused:
+            fails()
+        assert refused.value.finding == told
 
 
 def test_a_record_that_an_earlier_version_wrote_is_read_with_its_sentences(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.config import MirrorConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_settings import NOT_AN_ADDRESS
 from flowcheck.ops.watch.state.diagram_data import diagrams
 from flowcheck.plane.mirror_merge.capture_file_reader import read_capture_files
 from flowcheck.wire.learn import read_stream
@@ -34,5 +36,5 @@ def test_a_port_is_named_at_the_end_where_it_is_mirrored_and_at_no_other() -> No
 
 @pytest.mark.parametrize("host", ["leaf0", "10.0.0.1:4791", ""])
 def test_a_host_is_an_address(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"mirror\.host"):
+    with refused_as(NOT_AN_ADDRESS, kind=ConfigError, key="mirror.host"):
         MirrorConfig(port="p", host=host)

@@ -15,10 +15,14 @@ import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
+from support.refused_as import refused_as
 
 from flowcheck.config import WatchConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_downloads import FILE_UNREADABLE
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.refused_commands import CANNOT_LISTEN
+from flowcheck.findings.catalog.refused_settings import ADDRESS_AND_PORT, TOKEN_NEEDED
 from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.watch.monitoring_server import MonitoringServer
 from flowcheck.ops.watch.prometheus_metrics import METRICS, exposition
@@ -136,16 +140,18 @@ def test_a_page_of_somebody_elses_cannot_reach_it_by_another_name(serve: Serve) 
 def test_beyond_this_machine_there_is_nothing_without_the_word(
     serve: Serve, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="token_file"):
+    with refused_as(TOKEN_NEEDED, kind=ConfigError, token_file="watch.token_file"):
         WatchConfig(listen="0.0.0.0:9464")
     for wrong in ("9464", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999", ":1"):
-        with pytest.raises(ConfigError, match=r"watch\.listen"):
+        with refused_as(ADDRESS_AND_PORT, kind=ConfigError, key="watch.listen"):
             WatchConfig(listen=wrong)
     (tmp_path / "job.toml").write_text(
         '[[source]]\ninterface = "eth1"\n[optimizer]\nname = "sgd"\nlearning_rate = 0.1\n'
         f'[watch]\nlisten = "0.0.0.0:9464"\ntoken_file = "{tmp_path}/token"\n'
     )
-    with pytest.raises(ConfigError, match="token_file"):  # before anything is captured
+    with refused_as(
+        FILE_UNREADABLE, kind=ConfigError, key="token_file"
+    ):  # before anything is captured
         job_to_run(tmp_path / "job.toml")
     (tmp_path / "token").write_text(WORD + "\n")
     job_to_run(tmp_path / "job.toml")
@@ -218,5 +224,5 @@ def test_slow_clients_keep_nobody_else_out_for_long(serve: Serve) -> None:
 
 def test_a_port_that_is_taken_is_said(serve: Serve) -> None:
     url = serve(recorded())
-    with pytest.raises(ConfigError, match="cannot listen there"):
+    with refused_as(CANNOT_LISTEN, kind=ConfigError):
         serve(recorded(), listen=url.removeprefix("http://"))

@@ -4,6 +4,7 @@ refused before anything is captured or shown."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,10 +13,14 @@ import pytest
 from support.authority import Authority
 from support.chain import Command
 from support.free import free_port
+from support.refused_as import Wanted, like, refused_as
 
 from flowcheck.config import encode_config
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_downloads import CERTIFICATE_AND_KEY, FILE_UNREADABLE
+from flowcheck.findings.catalog.general_errors import SETTING_REFUSED
 from flowcheck.findings.catalog.monitoring_requests import TOKEN_NEEDED
+from flowcheck.findings.catalog.refused_settings import NEEDS_OTHER
 from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.watch.watch_command import WatchOptions, _settings
 from flowcheck.stages.run_directory.run_dir import RunDir
@@ -69,23 +74,55 @@ def test_curl_gets_every_path_over_https_alone(authority: Authority, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("certificate", "key", "told"),
+    ("certificate", "key", "wanted"),
     [
-        ("none.pem", "own.key", r"watch\.tls_certificate = .*none\.pem.*cannot be read"),
-        ("own.pem", "none.key", r"watch\.tls_key = .*none\.key.*cannot be read"),
-        ("own.pem", "not.key", r"watch\.tls_certificate = .*does not go with .*not\.key"),
-        ("word", "own.key", r"watch\.tls_certificate = .*as PEM without a password"),
-        (None, "own.key", r"watch\.tls_key = .*needs watch\.tls_certificate"),
+        (
+            "none.pem",
+            "own.key",
+            like(
+                FILE_UNREADABLE,
+                key="watch.tls_certificate",
+                value=re.compile(r"none\.pem"),
+            ),
+        ),
+        (
+            "own.pem",
+            "none.key",
+            like(
+                FILE_UNREADABLE,
+                key="watch.tls_key",
+                value=re.compile(r"none\.key"),
+            ),
+        ),
+        (
+            "own.pem",
+            "not.key",
+            like(
+                SETTING_REFUSED,
+                key="watch.tls_certificate",
+                right=like(CERTIFICATE_AND_KEY, key=re.compile(r"not\.key$")),
+            ),
+        ),
+        (
+            "word",
+            "own.key",
+            like(CERTIFICATE_AND_KEY, key="watch.tls_certificate"),
+        ),
+        (
+            None,
+            "own.key",
+            like(NEEDS_OTHER, key="watch.tls_key", other="watch.tls_certificate"),
+        ),
     ],
 )
 def test_what_is_no_certificate_is_refused_before_anything_is_captured(
-    certificate: str | None, key: str, told: str, authority: Authority, tmp_path: Path
+    certificate: str | None, key: str, wanted: Wanted, authority: Authority, tmp_path: Path
 ) -> None:
     Authority(tmp_path, "other").sign(tmp_path / "not.pem", tmp_path / "not.key")
     stated = f'[watch]\ntls_key = "{tmp_path}/{key}"\n'
     stated += f'tls_certificate = "{tmp_path}/{certificate}"\n' if certificate else ""
     (tmp_path / "job.toml").write_text(JOB + stated)
-    with pytest.raises(ConfigError, match=told):
+    with refused_as(wanted, kind=ConfigError):
         job_to_run(tmp_path / "job.toml")
 
 
@@ -97,7 +134,7 @@ def test_the_steps_servers_certificate_is_looked_at_as_early(
     job_to_run(tmp_path / "job.toml")
     (tmp_path / "own.key").unlink()
     (tmp_path / "job.toml").write_text(f"{JOB}[serve]\n{own}")
-    with pytest.raises(ConfigError, match=r"serve\.tls_key = .*cannot be read"):
+    with refused_as(FILE_UNREADABLE, kind=ConfigError, key="serve.tls_key"):
         job_to_run(tmp_path / "job.toml")
 
 
@@ -115,5 +152,5 @@ def test_a_certificate_of_the_command_goes_without_the_job_files_key(
     ):
         found = _settings(tmp_path / "run", stated)
         assert (Path(str(found.tls_certificate)).name, Path(str(found.tls_key)).name) == told
-    with pytest.raises(ConfigError, match=r"needs watch\.tls_certificate"):
+    with refused_as(NEEDS_OTHER, kind=ConfigError, other="watch.tls_certificate"):
         _settings(tmp_path, WatchOptions(tls_key="own.key"))

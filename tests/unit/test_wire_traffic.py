@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.refused_as import refused_as
 
 from flowcheck.errors import ConfigError, FlowCheckError
+from flowcheck.findings.catalog.lab_runs import NO_MATPLOTLIB, ROUND_WITHOUT_BASE, TOO_FEW_STEPS
 from flowcheck.lab.cluster import Cluster
 from flowcheck.lab.job_run.run_display import Display
 from flowcheck.lab.job_run.run_plan import LabPlan
@@ -40,7 +42,7 @@ def test_a_ratio_is_of_one_round_before_rounds_are_joined() -> None:
 
 
 def test_a_round_without_its_base_is_refused() -> None:
-    with pytest.raises(FlowCheckError, match="does not have the case"):
+    with refused_as(ROUND_WITHOUT_BASE, kind=FlowCheckError):
         sums.figures([run(1, "none", [1.0]), run(2, "torch.save", [1.0])])
 
 
@@ -65,7 +67,7 @@ def test_cpu_time_counts_from_the_end_of_the_warm_up() -> None:
 
 
 def test_cpu_time_of_too_few_steps_is_refused() -> None:
-    with pytest.raises(FlowCheckError, match="give it more --steps"):
+    with refused_as(TOO_FEW_STEPS, kind=FlowCheckError):
         sums.cpu_per_step([CpuSample(1, 1.0, 0.0), CpuSample(5, 2.0, 0.0)], 2)
 
 
@@ -126,7 +128,7 @@ def test_a_plot_without_matplotlib_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(FlowCheckError, match=r"flowcheck\[plot\]"):
+    with refused_as(NO_MATPLOTLIB, kind=FlowCheckError):
         cost_report.plot([run(1, "none", [1.0])], tmp_path / "a.png")
 
 

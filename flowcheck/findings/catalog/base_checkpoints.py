@@ -152,9 +152,10 @@ EQUAL_TO_SEVERAL = Entry(
 JOB_DIFFERS = Entry("audit.job_differs", "job {number}: {tensor} differs first")
 NO_REPLICA = Entry(
     "audit.no_replica",
-    "{run}: no replica is in memory: none was made yet, or the chain has ended. The last step of a "
-    "chain that ended is a checkpoint: flowcheck status --run {run} names its folder, and "
-    "flowcheck restore --checkpoint FOLDER reads it",
+    "{run}: there is no replica to compare: no job was learned there, or no step of it is recorded",
+    cause="Nothing was followed in this run directory so far.",
+    remedy="Name with `--run` the run directory of a chain that applied steps; `flowcheck analyze` "
+    "on the captures shows why no job is learned.",
 )
 STEP_UNKNOWN = Entry(
     "audit.step_unknown",
@@ -167,5 +168,5 @@ STEP_NOT_RECORDED = Entry(
     "{step}",
     cause="The replica keeps digests of its last steps only, and the file's step is older or was "
     "lost.",
-    remedy="Audit with a checkpoint of a newer step.",
+    remedy="Audit with a checkpoint of one of the newest steps that the replica applied.",
 )

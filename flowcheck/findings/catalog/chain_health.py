@@ -14,7 +14,11 @@ READ_FAILED = Entry(
     "health.read_failed",
     "{what} cannot be read just now: {error}",
     also=("part", "name"),
-    cause="The file is being written, or this user may not read it.",
+)
+NOT_READABLE = Entry(
+    "health.not_readable",
+    "{path}: {error}",
+    cause="The chain runs as another user.",
     remedy="Run `flowcheck status` as the chain's user or as root.",
 )
 PROBLEMS = Entry("health.problems", "{problems}")
@@ -98,7 +102,8 @@ AUDIT_FAILED_AT = Entry(
 )
 NEVER_AUDITED = Entry(
     "health.never_audited",
-    "never audited: compare the replica with a checkpoint of the trainer, flowcheck audit FILE",
+    "never audited: compare the replica with a checkpoint of the trainer, flowcheck audit FILE "
+    "--run {run}",
     section="replica",
     cause="Nothing contradicts the replica, and nothing proved it either.",
     remedy="Audit it with the first checkpoint that the trainer writes.",

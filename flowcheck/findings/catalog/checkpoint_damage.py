@@ -47,6 +47,19 @@ MANIFEST_UNREADABLE = Entry(
     "{output}: not a complete checkpoint: cannot read {manifest}: {error}",
     remedy="Name a finished step-N folder, or a folder whose `latest` names one.",
 )
+NO_SUCH_CHECKPOINT = Entry(
+    "manifest.no_checkpoint",
+    "{output}: does not exist",
+    cause="The path is misspelt, or the checkpoint was moved or removed.",
+    remedy="Correct the path; of a chain that has ended, `flowcheck status --run DIR` names the "
+    "folder of its checkpoint.",
+)
+MANIFEST_FORBIDDEN = Entry(
+    "manifest.not_accessible",
+    "{output}: cannot read {manifest}: {error}",
+    cause="The user that the command runs as may not read the file beside it.",
+    remedy="Give that user the right to read both (`ls -l`, `chmod`, `chown`).",
+)
 MANIFEST_TOO_LONG = Entry(
     "manifest.too_long",
     "{manifest}: not a manifest of FlowCheck: longer than {bytes:,} bytes",

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from flowcheck.findings.finding import Entry
 
-SETTING_REFUSED = Entry("setting.refused", "{key} = {value}: {right}")
+SETTING_REFUSED = Entry("setting.refused", "{key} = {value}: {right}{place}")
+SETTING_MISSING = Entry("setting.missing", "{key} is not set: {right}{place}")
+"""place: where it stands, or is to stand; null: not in a file."""
+IN_FILE = Entry("setting.in_settings_file", "; see {file}")
+AT_LINE = Entry("setting.at_line_of_file", "; see {file}, line {line}")
 ERROR_TEXT = Entry("error.text", "{text}", also=("kind",))
 """kind: of FlowCheck's error; the text is not ours alone."""
 # What the parser of command lines refuses, in its own words.

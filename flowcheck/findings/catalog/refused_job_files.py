@@ -8,7 +8,15 @@ NOT_A_LEARNED_JOB = Entry(
     "learned_job.not_one",
     "not a learned job: {error}",
     cause="The file is damaged, or of another program or release.",
-    remedy="Remove it: the job is learned again from its start-up.",
+    remedy="Name another one, or none: the job is learned again from its start-up.",
+)
+RECORD_REFUSED = Entry(
+    "learned_job.record_refused",
+    "{path}: {why}",
+    cause="The run's record of what it learned is damaged, or of another release. Its checkpoints "
+    "do not depend on it.",
+    remedy="`flowcheck restore --checkpoint FOLDER` reads a checkpoint of the run without it; "
+    "`flowcheck up JOB.toml` learns the job again when the trainer starts.",
 )
 UNKNOWN_FORMAT = Entry(
     "learned_job.unknown_format",
@@ -25,5 +33,5 @@ NEVER_BY_ALGORITHM = Entry(
     "learned_job.never_by_algorithm",
     "a learned job has a {kind} by {algorithm}, which NCCL never makes",
     cause="The file is damaged, or was changed.",
-    remedy="Remove it: the job is learned again from its start-up.",
+    remedy="Name another one, or none: the job is learned again from its start-up.",
 )

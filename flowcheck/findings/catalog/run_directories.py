@@ -19,7 +19,14 @@ IN_USE = Entry(
     section="processes",
 )
 NO_CHAIN_STARTED = Entry(
-    "run.no_chain_started", "no chain was started there: flowcheck up JOB.toml"
+    "run.no_chain_started", "{run}: no chain was started there: flowcheck up JOB.toml"
+)
+NOTHING_TO_STOP = Entry(
+    "run.nothing_to_stop",
+    "{run}: no chain was started there, so there is nothing to stop",
+    cause="The folder does not exist, or is no run directory.",
+    remedy="Name with `--run` the run directory that the job file states (`run`); `flowcheck "
+    "status --leftovers` lists what killed chains hold.",
 )
 SETTINGS_DAMAGED = Entry(
     "run.settings_damaged",

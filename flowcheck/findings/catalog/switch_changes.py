@@ -45,7 +45,7 @@ PROGRAM_SAYS_TOO_MUCH = Entry(
 )
 PROGRAM_TIMED_OUT = Entry(
     "switch.program_timed_out",
-    "{program} got no answer within its --timeout: {said}",
+    "{program} got no answer in time: {said}",
     cause="The daemon is down or overloaded.",
     remedy="Check that it runs (`systemctl status`), then run the command again.",
 )

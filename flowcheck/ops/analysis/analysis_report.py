@@ -52,16 +52,14 @@ def print_report(
         shown = escape(line) if line.startswith(" ") else f"[bold]{escape(line)}[/]"
         out.print(shown, highlight=False, soft_wrap=True)
     out.print(_weights(reading))
-    for sentence in [
-        *job_sentences(reading),
-        *reading.formats,
-        *_numbered(reading.flows),
-        *_assumed(reading),
-        *_lost(reading),
-        *reading.why_not,
-        *notes,
-    ]:
-        out.print(f"- {escape(str(sentence))}")
+    told: list[str | Finding] = [*job_sentences(reading), *reading.formats]
+    told += _numbered(reading.flows)
+    remedies: set[str] = set()
+    for one in [*told, *_assumed(reading), *_lost(reading), *reading.why_not, *notes]:
+        out.print(f"- {escape(str(one))}")
+        if isinstance(one, Finding) and one.remedy and one.remedy not in remedies:
+            remedies.add(one.remedy)
+            out.print(f"  [dim]{escape(one.remedy)}[/]", highlight=False)
 
 
 def _table(title: str) -> Table:

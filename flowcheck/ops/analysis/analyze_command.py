@@ -67,6 +67,8 @@ def run(
     notes = [*rewriting, *_notes(tape), *asked.unlike(reading)]
     for note in notes:
         print(note, file=sys.stderr)
+        if note.remedy and not as_json:
+            print(f"  {note.remedy}", file=sys.stderr)
     losses = loss_findings(reading)
     if svg is not None:
         title = f"What {', '.join(path.name for path in files)} holds"

@@ -18,6 +18,7 @@ from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 from flowcheck.replica.sharding.gather_units import ShardedModel
 from flowcheck.replica.sharding.zero_megatron_layout import ShardingSettings
 from flowcheck.stages.run_directory.job_run_dirs import job_count
+from flowcheck.text_files import decode_text
 from flowcheck.wire.collectives.nccl_debug_log import NcclLog, parse_nccl_log
 from flowcheck.wire.training_job.operator_statements import ShardingStyle
 
@@ -102,7 +103,8 @@ def with_nccl_log(config: JobConfig) -> JobConfig:
 def read_nccl_log(key: str, file: Path) -> NcclLog:
     """NCCL's log in a file that was named as `key`. Raises ConfigError."""
     try:
-        return parse_nccl_log(file.read_text(errors="replace"))
+        content = file.read_bytes()
+        return parse_nccl_log(decode_text(key, file, content, ending=".log", lenient=True))
     except OSError as error:
         raise ConfigError(key, str(file), UNREADABLE(error.strerror)) from error
     except LearnError as error:

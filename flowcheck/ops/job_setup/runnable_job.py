@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.config import JobConfig, SourceConfig, load_job
+from flowcheck.config import JobConfig, SourceConfig, load_job, naming_job_file
 from flowcheck.ops.job_setup.job_file_references import (
     check_rules,
     with_factory_model,
@@ -19,7 +19,11 @@ from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
 def job_to_run(path: Path, *, sources: tuple[SourceConfig, ...] | None = None) -> JobConfig:
     """`load_job`, and the Python functions and the log it names are looked for: before training
     begins is when somebody can still mend them. Raises ConfigError."""
-    config = load_job(path, sources=sources)
+    with naming_job_file(path):
+        return _checked(load_job(path, sources=sources))
+
+
+def _checked(config: JobConfig) -> JobConfig:
     assert config.optimizer is not None, "checked when the file was read"
     for own in (config.optimizer, *(own.optimizer for own in config.job)):
         if own is not None and own.factory is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowcheck.config import JobConfig, check_clip_scope, encode_config
-from flowcheck.errors import ConfigError, RingError, naming_file
+from flowcheck.errors import ConfigError, LearnError, RingError, naming_file
 from flowcheck.findings.catalog.refused_commands import LEARNED_MISSING
 from flowcheck.findings.catalog.shared_memory_place import HUGE_PAGES_TAKEN, NO_RINGS
 from flowcheck.findings.catalog.starting_a_chain import RINGS_TOO_LARGE
@@ -151,7 +151,10 @@ def _learned(job: Path) -> Learned:
     for path in (job, weights):
         if not path.exists():
             raise ConfigError("learned", str(path), LEARNED_MISSING())
-    decode_job(job.read_bytes())
+    try:
+        decode_job(job.read_bytes())
+    except LearnError as error:
+        raise ConfigError("learned", str(job), error.finding) from error
     others = job.with_name(RunDir(job.parent).auxiliary_weights.name)
     rest = others.read_bytes() if others.exists() else None
     return job.read_bytes(), weights.read_bytes(), rest

@@ -135,7 +135,7 @@ def memory_of_job(config: JobConfig) -> MemoryEstimate:
 def _held_of(own: JobConfig) -> ReplicaMemory:
     model = own.model
     if model.factory is None or own.optimizer is None:
-        raise ConfigError("model.factory", model.factory or "none", FACTORY_FOR_MEMORY())
+        raise ConfigError("model.factory", model.factory, FACTORY_FOR_MEMORY())
     return replica_memory(factory_model(model), own.optimizer, own.replica.keep_bytes)
 
 

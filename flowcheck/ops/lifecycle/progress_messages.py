@@ -22,6 +22,7 @@ from flowcheck.findings.catalog.how_chains_end import (
 from flowcheck.findings.catalog.starting_a_chain import CAPTURES, FOLLOWS, STALLED
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import StepLost
+from flowcheck.ops.json_option import asks_for_json
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import Position, stage_at, stage_named, stage_names
@@ -166,17 +167,13 @@ def lost_step_finding(lost: StepLost) -> Finding:
 def print_message(
     message: str | Finding, level: str = "info", more: Mapping[str, Any] | None = None
 ) -> None:
-    """Prints a message for the operator on stderr, with its remedy on a second line. A closed
-    terminal is not an error.
-
-    level: logging level.
-    more: further fields for programs; with any of them the line is a JSON object, whatever the
-    format.
-    """
+    """To the operator, on stderr; what to do about it follows in a line of its own. For a command
+    with --json, or where the job file asks for it, the line is a JSON object. A terminal that went
+    away is no reason to end a chain. more: further fields for a program."""
     line = f"flowcheck: {printable_lines(str(message))}"
     if isinstance(message, Finding) and message.remedy:
         line += f"\n  {printable(message.remedy)}"
-    if more is not None or _VOICE.format == "json":
+    if _VOICE.format == "json" or asks_for_json():
         fields: dict[str, Any] = {"time_ns": time.time_ns(), "level": level}
         if isinstance(message, Finding):
             fields["finding"] = message

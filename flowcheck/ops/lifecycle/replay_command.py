@@ -23,6 +23,7 @@ from flowcheck.config import (
     check_job_tables,
 )
 from flowcheck.errors import CaptureError, ConfigError
+from flowcheck.findings.catalog.how_chains_end import CAPTURES_READ
 from flowcheck.findings.catalog.refused_commands import (
     COMMA_IN_PATH,
     OPTIMIZER_STATED,
@@ -35,8 +36,15 @@ from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.ops.lifecycle import chain_runner
 from flowcheck.ops.lifecycle.leftover_memory import REPLAY_PREFIX, remove_leftovers
 from flowcheck.ops.lifecycle.progress_messages import ReplayProgress
-from flowcheck.ops.lifecycle.replay_result import ReplayResult, is_complete, show
+from flowcheck.ops.lifecycle.replay_result import ReplayResult, end_of_job, is_complete, show
 from flowcheck.ops.lifecycle.shutdown_cleanup import rescue
+from flowcheck.ops.lifecycle.shutdown_record_writer import (
+    failure_finding,
+    record_end,
+    record_failed_end,
+    stopped_by,
+)
+from flowcheck.ops.watch.state.chain_state import EndKind
 from flowcheck.optimizer_rules.torch_optimizers import REPLAY_DEFAULT
 from flowcheck.plane.frame_sources.dpdk_eal import dpdk
 from flowcheck.plane.frame_sources.pcap_source import PcapSource
@@ -186,14 +194,25 @@ def _replay(
     frames: int,
     signals: Signals,
 ) -> dict[str, Any]:
-    with ReplayProgress(where, config, console, frames) as watch:
-        supervisor = chain_runner.supervise(
-            config,
-            where,
-            until_drained=True,
-            will_save=request.output is not None,
-            signals=signals,
-            watch=watch,
-        )
-        stopped = bool(signals.received)
-    return ReplayResult(request.output, frames, stopped).of(supervisor)
+    try:
+        with ReplayProgress(where, config, console, frames) as watch:
+            supervisor = chain_runner.supervise(
+                config,
+                where,
+                until_drained=True,
+                will_save=request.output is not None,
+                signals=signals,
+                watch=watch,
+            )
+            stopped = bool(signals.received)
+        result = ReplayResult(request.output, frames, stopped).of(supervisor)
+    except BaseException as error:
+        record_failed_end(where, failure_finding(error), (), replay=True)
+        raise
+    each = (result, *result["beside"])
+    if any(one["interrupted"] for one in each):
+        how, by = EndKind.ASKED, stopped_by(where, signals.received)
+    else:
+        how, by = EndKind.DRAINED, CAPTURES_READ()
+    record_end(where, how, by, [end_of_job(one) for one in each], replay=True)
+    return result

@@ -17,6 +17,7 @@ from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, wri
 from flowcheck.ops.lifecycle.progress_messages import lost_step_finding
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.lifecycle.shutdown_checkpoint import Save, checkpoint_writer
+from flowcheck.ops.watch.state.chain_state import JobEnd
 from flowcheck.plane.shared_memory.frame_ring import FrameRing
 from flowcheck.stages.job_state.assumptions import assumptions_of
 from flowcheck.stages.run_directory.bounded_log_files import complete_lines
@@ -86,6 +87,13 @@ class ReplayResult:
             "assumed": list(assumptions_of(where)),
             "checkpoint": str(saved) if saved else None,
         }
+
+
+def end_of_job(result: dict[str, Any]) -> JobEnd:
+    """As the record of the chain's end has it."""
+    lost: StepLost | None = result["lost"]
+    why = result["why"] if lost is None else lost_step_finding(lost)
+    return JobEnd(step=Step(result["steps"]), why=why, checkpoint=result["checkpoint"])
 
 
 def is_complete(result: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from threading import Event
 import msgspec
 
 from flowcheck.config import JobConfig, PersistConfig
-from flowcheck.errors import ConfigError, FlowCheckError, StateError
+from flowcheck.errors import ConfigError, FlowCheckError, RunDirError, StateError
 from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import (
     DISCARDED,
@@ -30,6 +30,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     RESCUED,
     STAGES_STILL_RUN,
 )
+from flowcheck.findings.catalog.run_directories import NOTHING_TO_STOP
 from flowcheck.findings.catalog.starting_a_chain import CHECKPOINT_WAITS
 from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step_to_keep, write_index
@@ -40,6 +41,7 @@ from flowcheck.ops.lifecycle.shutdown_record_writer import note_who_stops, recor
 from flowcheck.replica.state_file.file_header import peek_versions
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
+from flowcheck.stages.run_directory.run_dir_checks import is_run
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.step_numbers import Step
 from flowcheck.terminal_escape import printable
@@ -206,16 +208,18 @@ def _wait_for_stages(run: RunDir) -> None:
         Event().wait(LOOK_S)
 
 
-def down(root: Path, *, discard: bool, as_json: bool) -> int:
+def down(root: Path, *, named: bool = True, discard: bool, as_json: bool) -> int:
     """`flowcheck down`: ends the processes of the chain and removes its shared memory. The replica
     of a killed chain is saved as a checkpoint first. Then removes unused shared memory of other
     killed chains. Logs and records stay. Returns the exit code.
 
-    discard: do not save that replica.
-
-    Raises StateError where it cannot be written anywhere.
+    named: the user stated `root`, so that it must be a run directory. discard: give that replica
+    up. Raises ConfigError where no chain was started, StateError where its replica can be written
+    nowhere.
     """
     run = RunDir(root)
+    if named and not is_run(root):
+        raise RunDirError(root, NOTHING_TO_STOP(root))
     pids = run.stage_pids()
     if SUPERVISOR.name in pids:
         note_who_stops(run)

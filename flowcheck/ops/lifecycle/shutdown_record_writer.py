@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from flowcheck.errors import DECODE_ERRORS
+from flowcheck.errors import DECODE_ERRORS, FlowCheckError
 from flowcheck.findings.catalog.earlier_files import earlier_finding
+from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import (
     ASKED_BY,
     FOUND_KILLED,
@@ -23,7 +24,7 @@ from flowcheck.findings.catalog.how_chains_end import (
     SIGNAL_TERM,
     TOLD_TO_STOP,
 )
-from flowcheck.findings.finding import Entry, Finding
+from flowcheck.findings.finding import Entry, Finding, plain_error_text
 from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.ops.watch.state.chain_state import ChainEnd, EndKind, JobEnd, RingState
 from flowcheck.ops.watch.state.ring_reader import read_ring
@@ -67,7 +68,13 @@ def _who_asked(noted: bytes) -> Finding:
 
 
 def record_end(
-    run: RunDir, how: EndKind, by: Finding, jobs: Sequence[JobEnd], time_ns: int | None = None
+    run: RunDir,
+    how: EndKind,
+    by: Finding,
+    jobs: Sequence[JobEnd],
+    time_ns: int | None = None,
+    *,
+    replay: bool = False,
 ) -> None:
     """Writes the record of the end of the chain in `run`, whose stages have ended. What cannot be
     read is left out.
@@ -91,14 +98,23 @@ def record_end(
             jobs=tuple(jobs),
             restarts=restarts,
             rings=tuple(_rings(run, aged_now=time_ns is None)),
+            replay=replay,
         ),
     )
 
 
-def record_failed_end(run: RunDir, why: Finding, folders: Sequence[Path | str | None]) -> None:
-    """Records the end of a chain that failed. why: the error; folders: [job] where its replica was
-    saved, None: nowhere."""
-    record_end(run, EndKind.FAILED, why, _came_to(run, folders))
+def record_failed_end(
+    run: RunDir, why: Finding, folders: Sequence[Path | str | None], *, replay: bool = False
+) -> None:
+    """why: what it raised; folders: [job] where the replica is kept."""
+    record_end(run, EndKind.FAILED, why, _came_to(run, folders), replay=replay)
+
+
+def failure_finding(error: BaseException) -> Finding:
+    """What ended a chain, as its record has it."""
+    if isinstance(error, FlowCheckError):
+        return error.finding
+    return ERROR_TEXT(kind=type(error).__name__, text=plain_error_text(error))
 
 
 def record_killed_end(

@@ -25,10 +25,11 @@ from flowcheck.ops.watch.state.health_rules import base_missing, failed_audit
 from flowcheck.ops.watch.state.state_reader import StateReader
 from flowcheck.ops.watch.terminal_tables import last_frame
 from flowcheck.plane.shared_memory.packet_counters import FLOW_TABLE_FULL, flow_table_full
+from flowcheck.stages.job_state.training_facts import learned_job_of
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.stages.stage_table import SUPERVISOR
 from flowcheck.terminal_escape import printable
-from flowcheck.wire.training_job.learned_job import FollowedData, decode_job
+from flowcheck.wire.training_job.learned_job import FollowedData
 
 
 def run(root: Path, *, svg: Path | None = None, previous: bool = False, as_json: bool) -> int:
@@ -96,29 +97,28 @@ def read_chain(where: RunDir) -> ChainState:
 def _draw(where: RunDir, svg: Path) -> None:
     if not where.learned_job.exists():
         raise ConfigError("--svg", str(svg), NOTHING_TO_DRAW())
-    job = decode_job(where.learned_job.read_bytes())
+    job = learned_job_of(where)
     write_picture(
         svg, communicators_svg(summarize_learned_job(job), f"The job followed in {where.root}")
     )
 
 
 COLOURS = {"exact": "green", "behind": "yellow", "tainted": "magenta", "stale": "red"}
+ENDED_IN_ORDER = ("ENDED", "cyan")
+"""In place of the health, which is that of a chain which follows nothing: the word and its
+colour."""
 
 
 def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
-    """Prints a chain's state for people. leftovers: findings about memory that other chains
-    left."""
+    """leftovers: what other chains left."""
+    say = StatusLines(Console(highlight=False)).say
     console = Console(highlight=False)
-
-    def say(sentence: str) -> None:
-        console.print(printable(sentence), soft_wrap=True)
-
-    word = state.health.word
-    say(f"[bold {COLOURS[word]}]{word.upper()}[/] {escape(str(state.health.reason))}")
-    for remedy in _remedies([state.health.reason], state.ended is not None):
-        say(remedy)
-    for sentence in shutdown_record.end_sentences(state):
-        say(escape(sentence))
+    word, colour = state.health.word.upper(), COLOURS[state.health.word]
+    if state.ended is not None and state.ended.in_order:
+        word, colour = ENDED_IN_ORDER
+    say(f"[bold {colour}]{word}[/] {escape(str(state.health.reason))}", state.health.reason)
+    for sentence, of in shutdown_record.end_sentences(state):
+        say(escape(sentence), of)
     if state.stages:
         console.print(_stages(state))
     if state.rings:
@@ -129,33 +129,40 @@ def print_state(state: ChainState, leftovers: Sequence[Finding]) -> None:
     seen = ", ".join(f"{name} {frames:,}" for name, frames in verdicts.items() if frames)
     say(f"frames by verdict: {seen or 'none'}")
     if packets := sum(ring.parse.get(FLOW_TABLE_FULL, 0) for ring in state.rings):
-        say(f"[red]{escape(str(flow_table_full(packets)))}[/]")
+        full = flow_table_full(packets)
+        say(f"[red]{escape(str(full))}[/]", full)
     for job in state.jobs:
         if state.jobs[1:]:
-            say(f"[bold]Job {escape(job.name)}[/]: {escape(str(job.health.reason))}")
-        for sentence in _of_job(job, over=state.ended is not None):
-            say(sentence)
+            told = f"[bold]Job {escape(job.name)}[/]: {escape(str(job.health.reason))}"
+            say(told, job.health.reason)
+        for sentence, of in _of_job(job, over=state.ended is not None):
+            say(sentence, of)
     at = "a port that its log names" if state.watch_port_in_log else state.watched
     if at and state.ended is None:
         say(f"watched at {escape(at)}")
     for problem in state.problems:
-        say(f"[yellow]{escape(str(problem))}[/]")
-        for remedy in _remedies([problem]):
-            say(remedy)
+        say(f"[yellow]{escape(str(problem))}[/]", problem)
     if state.stages and state.ended is None and not _supervised(state):
         say(_killed(state))
     if RunDir(Path(state.run)).previous.exists():
         say(f"the run before: flowcheck status --previous --run {escape(state.run)}")
     for left in leftovers:
-        say(escape(str(left)))
+        say(escape(str(left)), left)
 
 
-def _remedies(reasons: Sequence[Finding], over: bool = False) -> Iterator[str]:
-    """Lines of markup: what to do, each once. over: the chain has ended, and what must be done
-    while it runs is of no use any more."""
-    if not over:
-        for remedy in dict.fromkeys(reason.remedy for reason in reasons if reason.remedy):
-            yield f"  [dim]{escape(remedy)}[/]"
+class StatusLines:
+    """Lines on a console, and under a finding what to do about it, each remedy once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._remedies: set[str] = set()
+
+    def say(self, line: str, of: Finding | None = None) -> None:
+        """line: markup; of: the finding that it tells."""
+        self._console.print(printable(line), soft_wrap=True)
+        if of is not None and of.remedy and of.remedy not in self._remedies:
+            self._remedies.add(of.remedy)
+            self._console.print(f"  [dim]{escape(printable(of.remedy))}[/]", soft_wrap=True)
 
 
 def _supervised(state: ChainState) -> bool:
@@ -190,30 +197,38 @@ def _rings(state: ChainState) -> Table:
     return table
 
 
-def _of_job(job: JobState, *, over: bool) -> Iterator[str]:
-    """Lines of markup. over: nothing can be given to it any more."""
+def _of_job(job: JobState, *, over: bool) -> Iterator[tuple[str, Finding | None]]:
+    """Lines of markup, each with the finding that it tells. over: nothing can be given to it any
+    more."""
     if job.lost_step is not None:
-        yield f"[red]step {job.lost_step} was lost[/]: the replica stops there"
+        yield f"[red]step {job.lost_step} was lost[/]: the replica stops there", job.lost_why
     if job.awaits_base and not over:
-        yield escape(str(base_missing(job.logged)))
+        base = base_missing(job.logged)
+        yield escape(str(base)), base
     if job.addresses:
-        yield f"job on {', '.join(job.addresses)}"
+        yield f"job on {', '.join(job.addresses)}", None
     if job.step is not None:
-        yield f"replica at step {job.step}, digest {escape(job.digest)}"
+        yield f"replica at step {job.step}, digest {escape(job.digest)}", None
         if job.follows == FollowedData.PARAMETERS:
-            yield "  of kind: parameters as they are gathered, no optimizer state"
+            yield "  of kind: parameters as they are gathered, no optimizer state", None
         for one in job.tainted:
-            yield f"  {escape(str(one))}"
+            yield f"  {escape(str(one))}", one
         yield _audited(job)
+    elif over:
+        yield "no step was applied" if job.learned else "no job was learned", None
     else:
-        yield "no step applied yet" if job.learned else "the job is not learned yet"
-    yield from anchor_sentences(job.anchors, job.anchors_before)
-    yield from checkpoint_status.checkpoint_sentences(job.durable, job.step or 0)
+        yield "no step applied yet" if job.learned else "the job is not learned yet", None
+    for line in anchor_sentences(job.anchors, job.anchors_before):
+        yield line, None
+    *lines, last = ("", *checkpoint_status.checkpoint_sentences(job.durable, job.step or 0))
+    for line in filter(None, lines):
+        yield line, None
+    if last:  # that a save fails is told last
+        yield last, job.durable.error if job.durable is not None else None
     if job.served:
-        yield f"steps are served at {escape(job.served)}"
+        yield f"steps are served at {escape(job.served)}", None
     for reason in job.why_not:
-        yield f"  {escape(str(reason))}"
-    yield from _remedies(job.why_not, over)
+        yield f"  {escape(str(reason))}", reason
 
 
 def _killed(state: ChainState) -> str:
@@ -234,12 +249,14 @@ def _killed(state: ChainState) -> str:
     )
 
 
-def _audited(job: JobState) -> str:
+def _audited(job: JobState) -> tuple[str, Finding | None]:
     if job.audit_passed is None:
-        return escape(str(NEVER_AUDITED()))
+        never = NEVER_AUDITED(job.run)
+        return escape(str(never)), never
     if job.audit_passed:
-        return f"audit passed at step {job.audited_step}"
-    return f"[red]{escape(str(failed_audit(job)))}[/]"
+        return f"audit passed at step {job.audited_step}", None
+    failed = failed_audit(job)
+    return f"[red]{escape(str(failed))}[/]", failed
 
 
 def anchor_sentences(anchors: Sequence[AnchorFile], before: int) -> list[str]:

@@ -11,7 +11,6 @@ import msgspec
 from flowcheck.config import JobConfig
 from flowcheck.errors import FlowCheckError, StateError
 from flowcheck.findings.catalog.chain_health import OF_JOB
-from flowcheck.findings.catalog.general_errors import ERROR_TEXT
 from flowcheck.findings.catalog.how_chains_end import FAILED_AND, STAYS_IN_MEMORY
 from flowcheck.findings.catalog.starting_a_chain import (
     JOB_IS_KNOWN,
@@ -19,7 +18,6 @@ from flowcheck.findings.catalog.starting_a_chain import (
     STARTING,
     STARTS_ANEW,
 )
-from flowcheck.findings.finding import Finding, plain_error_text
 from flowcheck.ops.job_setup.capture_port_check import check_capture_ports
 from flowcheck.ops.job_setup.midstream_join_buckets import expected_buckets_of_jobs
 from flowcheck.ops.job_setup.runnable_job import job_to_run
@@ -30,7 +28,12 @@ from flowcheck.ops.lifecycle.progress_messages import ERROR, LiveMessages, print
 from flowcheck.ops.lifecycle.run_outcome import RunOutcome, run_outcome
 from flowcheck.ops.lifecycle.shutdown_checkpoint import checkpoint_writer
 from flowcheck.ops.lifecycle.shutdown_cleanup import rescue, save_replicas
-from flowcheck.ops.lifecycle.shutdown_record_writer import record_end, record_failed_end, stopped_by
+from flowcheck.ops.lifecycle.shutdown_record_writer import (
+    failure_finding,
+    record_end,
+    record_failed_end,
+    stopped_by,
+)
 from flowcheck.ops.watch.state.chain_state import EndKind, JobEnd
 from flowcheck.stages.job_learning.remembered_job import REMEMBERED_JOB_FILE
 from flowcheck.stages.privilege.drop_privileges import kept_rights_notes
@@ -150,7 +153,7 @@ def _supervised(
         folders = _kept(config, run, manager, None, after=error)
         for saved in filter(None, folders):
             print_message(KEPT_AFTER_FAILURE(saved), ERROR)
-        record_failed_end(run, _finding_of(error), folders)
+        record_failed_end(run, failure_finding(error), folders)
         run.remove(keep_records=True)
         raise
 
@@ -172,19 +175,13 @@ def _kept(
     except (FlowCheckError, OSError) as error:
         stays = STAYS_IN_MEMORY(error=error, run=run.root)
         if after is not None:
-            stays = FAILED_AND(failure=_finding_of(after), then=stays)
+            stays = FAILED_AND(failure=failure_finding(after), then=stays)
         record_failed_end(run, stays, [None] * len(all_run_dirs(run)))
         raise StateError(stays) from error
     for note in (why, *(one.why for one in kept if one is not None)):
         if note is not None:
             print_message(note)
     return [one.folder if one is not None else None for one in kept]
-
-
-def _finding_of(error: BaseException) -> Finding:
-    if isinstance(error, FlowCheckError):
-        return error.finding
-    return ERROR_TEXT(kind=type(error).__name__, text=plain_error_text(error))
 
 
 def _summary(config: JobConfig, run: RunDir, ended: RunOutcome, saved: Path | str | None) -> str:

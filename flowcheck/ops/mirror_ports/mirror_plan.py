@@ -40,6 +40,7 @@ from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts, 
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice, choose_ports
 from flowcheck.ops.mirror_ports.switch_command_lines import SwitchCommandLine, command_lines
 from flowcheck.ops.mirror_ports.traffic_and_memory_estimate import LoadEstimate, estimate_load
+from flowcheck.text_files import decode_text
 from flowcheck.wire.algorithms.algorithm_registry import spec_of
 from flowcheck.wire.collectives.nccl_debug_log import RingOrder, parse_nccl_log
 
@@ -155,10 +156,11 @@ def _orders(path: Path) -> tuple[RingOrder, ...]:
     try:
         if path.stat().st_size > MOST_LOG_BYTES:
             raise ConfigError("--nccl-log", str(path), LOG_TOO_LARGE(MOST_LOG_BYTES))
-        text = path.read_text(errors="replace")
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError("--nccl-log", str(path), UNREADABLE(error.strerror)) from error
     try:
+        text = decode_text("--nccl-log", path, content, ending=".log", lenient=True)
         return parse_nccl_log(text).orders
     except LearnError as error:
         raise ConfigError("--nccl-log", str(path), error.finding) from error

@@ -22,7 +22,6 @@ from flowcheck.ops.mirror_ports.search.chunk_coverage import MirroredDirection
 from flowcheck.ops.mirror_ports.search.monitor_port_limits import MonitorPorts
 from flowcheck.ops.mirror_ports.search.port_choice import PortChoice
 from flowcheck.ops.planning.ddp_collectives import (
-    CollectiveRole,
     DdpOptions,
     PlannedCollective,
     ddp_traffic,
@@ -34,6 +33,7 @@ from flowcheck.ops.planning.wire_traffic import PortTraffic as Carried
 from flowcheck.ops.switch.mirror_session import MirrorDirection
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import connection_sends, spec_of
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
 from flowcheck.wire.training_job.learned_job import Parameter
 from flowcheck.wire.training_job.operator_statements import StatedTensor

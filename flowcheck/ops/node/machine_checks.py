@@ -13,6 +13,7 @@ from typing import Literal
 from flowcheck.findings.catalog import machine_readiness as told
 from flowcheck.findings.catalog.starting_a_chain import NO_PACKET_SOCKETS
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.code_words import words_of
 from flowcheck.plane.shared_memory.hugepage_memory import (
     HUGE_PAGE_BYTES,
     SHM_HUGE,
@@ -82,7 +83,7 @@ class MachineCheck:
     @property
     def name(self) -> str:
         """What was looked at, for people."""
-        return self.device or _SAID_AS.get(self.check, str(self.check))
+        return self.device or words_of(self.check, _SAID_AS)
 
 
 def number(path: Path) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 
 import msgspec
 
@@ -19,7 +18,9 @@ from flowcheck.findings.catalog.planned_traffic import REVERSE_ORDER
 from flowcheck.findings.catalog.refused_commands import HOOK, STATIC_GRAPH
 from flowcheck.findings.catalog.refused_settings import ABOVE, AT_LEAST
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.code_words import words_of
 from flowcheck.ops.planning.meta_device_model import MetaModel
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
 from flowcheck.wire.ddp_startup import ddp_messages
 from flowcheck.wire.training_job.gradient_buckets import CAP_BYTES, FIRST_CAP_BYTES
@@ -77,24 +78,6 @@ class DdpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.accumulate if self.sync_each else 1
 
 
-class CollectiveRole(StrEnum):
-    """What a collective of the plan is for in DDP."""
-
-    PARAMETER_COUNT = "parameter_count"
-    PARAMETER_SHAPES = "parameter_shapes"
-    INITIAL_WEIGHTS = "initial_weights"
-    BUFFERS = "buffers"
-    BUCKET_ORDER = "bucket_order"
-    """The broadcast of the rebuilt bucket plan: parameter indices, bucket after bucket
-    (reducer.cpp, sync_bucket_indices)."""
-    BUCKET_SIZES = "bucket_sizes"
-    BUCKET = "bucket"
-    """The all-reduce of one gradient bucket."""
-    USED_PARAMETERS = "used_parameters"
-    """The all-reduce of the bitmap of used parameters, with find_unused_parameters or
-    static_graph."""
-
-
 _SAID_AS = {CollectiveRole.USED_PARAMETERS: "map of used parameters"}
 """Where the words are not the role's own."""
 
@@ -118,8 +101,8 @@ class PlannedCollective(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """The role as text for people, with the bucket's number."""
-        words = _SAID_AS.get(self.role, self.role.replace("_", " "))
+        """Its role in words, for people."""
+        words = words_of(self.role, _SAID_AS)
         return words if self.bucket is None else f"{words} {self.bucket}"
 
 

@@ -20,6 +20,7 @@ from flowcheck.findings.catalog.planned_memory import (
 )
 from flowcheck.findings.catalog.planned_memory import GENERATIONS as TWO_GENERATIONS
 from flowcheck.findings.finding import Finding
+from flowcheck.ops.code_words import words_of
 from flowcheck.ops.planning.meta_device_model import MetaModel
 from flowcheck.ops.planning.wire_traffic import CollectiveTraffic, total
 from flowcheck.replica.param_layout import Layout
@@ -70,8 +71,8 @@ class MemoryItem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def what(self) -> str:
-        """The part as text for people, with the job's name."""
-        words = _SAID_AS.get(self.part, self.part.replace("_", " "))
+        """In words, for people."""
+        words = words_of(self.part, _SAID_AS)
         return f"{words} of {self.job}" if self.job else words
 
 

@@ -24,8 +24,9 @@ from flowcheck.findings.catalog.plan_differences import (
     TOO_MUCH_BETWEEN,
 )
 from flowcheck.findings.finding import Finding
-from flowcheck.ops.planning.ddp_collectives import CollectiveRole, DdpTraffic, PlannedCollective
+from flowcheck.ops.planning.ddp_collectives import DdpTraffic, PlannedCollective
 from flowcheck.ops.planning.wire_traffic import MirroredPort, traffic_of_collective
+from flowcheck.wire.collectives.collective_role import CollectiveRole
 from flowcheck.wire.collectives.nccl_parameters import (
     GRAIN_BYTES,
     CollectiveKind,

@@ -30,7 +30,7 @@ from flowcheck.findings.catalog.refused_restores import (
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.lifecycle.common_step_of_jobs import common_step, replica_steps, write_index
 from flowcheck.ops.restore.restore_request import RestoreRequest, StepSource, missing_form
-from flowcheck.ops.restore.single_step_restore import RestoredStep, write_filled_template
+from flowcheck.ops.restore.single_step_restore import RestoredStep, fill_and_write
 from flowcheck.ops.restore.step_lookup import FoundStep, newest_step
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.optimizer import state_section_names
@@ -67,15 +67,8 @@ def restore_all_jobs(
         for number, template in sorted(zip(of, templates, strict=True)):
             name = f"job-{number + 1}-{template.name}"
             file = OutputTarget(path=place / name, folder=False)
-            done.append(
-                RestoredStep(
-                    out=target.path / name,
-                    source=found[number].where,
-                    written=write_filled_template(found[number], template, file),
-                    template=template,
-                    job=number + 1,
-                )
-            )
+            out = target.path / name
+            done.append(fill_and_write(found[number], template, file, out, number + 1))
         same = {one.written.step for one in done}
         step = same.pop() if len(same) == 1 else None
         write_index(place, runs[0], [place / one.out.name for one in done], step)

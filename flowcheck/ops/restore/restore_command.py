@@ -105,30 +105,33 @@ def _check_form(request: RestoreRequest) -> None:
 
 
 def _as_dict(done: RestoredStep) -> dict[str, Any]:
-    """The report on a restored step, for --json."""
-    own, out = done.written, str(done.out)
-    told = {"assumed": own.assumed, "not_full": own.resume_caveats, "older": own.older}
-    if isinstance(own, Manifest):
-        size_bytes = sum(file.bytes for file in own.files.values())
-        more = {"bytes": size_bytes, "seconds": round(done.took_s, 3)}
-        head = {"step": own.step, "format": own.form, "out": out, "from": done.source}
-        return {**head, **more, **told, "audited": done.audited}
-    told["untold"] = own.untold
+    """The report on a restored step, for --json: the same keys for every form, and more of a filled
+    template."""
+    own = done.written
+    told = {
+        "step": own.step,
+        "format": done.form,
+        "out": str(done.out),
+        "from": done.source,
+        "bytes": done.size_bytes,
+        "seconds": round(done.took_s, 3),
+        "assumed": own.assumed,
+        "not_full": own.resume_caveats,
+        "older": own.older,
+        "audited": done.audited,
+    }
+    if isinstance(own, FillReport):
+        told |= {"replaced": own.replaced, "kept": own.unchanged, "untold": own.untold}
+        told["template"] = {"file": str(done.template), "step": own.template_step}
     if done.job is not None:
-        job = {"job": done.job, "step": own.step, "out": out, "template": str(done.template)}
-        return {**job, **told}
-    template = {"file": str(done.template), "step": own.template_step}
-    parts = {"template": template, "replaced": own.replaced, "kept": own.unchanged}
-    head = {"step": own.step, "out": out, "from": done.source}
-    return {**head, **parts, **told, "audited": done.audited}
+        told |= {"job": done.job, "template": str(done.template)}
+    return told
 
 
 def _print(done: RestoredStep) -> None:
     own, where = done.written, done.source if done.job is None else f"job {done.job}"
-    form = f"in the form of {done.template}"
-    if isinstance(own, Manifest):
-        form = f"as {own.form}: {_rate(own, done.took_s)}"
-    print_line(f"{done.out}: step {own.step} of {where}, {form}")
+    form = f"as {done.form}" if done.template is None else f"in the form of {done.template}"
+    print_line(f"{done.out}: step {own.step} of {where}, {form}: {_rate(done)}")
     if isinstance(own, Manifest):
         files, tensors = len(own.files), len(own.tensors)
         named = "1 file" if files == 1 else f"{files} files"
@@ -146,11 +149,10 @@ def _print(done: RestoredStep) -> None:
         print_line("  never audited: flowcheck audit FILE compares it with the trainer's own file")
 
 
-def _rate(manifest: Manifest, took_s: float) -> str:
-    size_bytes = sum(file.bytes for file in manifest.files.values())
-    unit, size = ("GB", 1e9) if size_bytes >= 1e8 else ("MB", 1e6)
-    many = size_bytes / size
-    return f"{many:.2f} {unit} in {took_s:.1f} s, {many / took_s:.2f} {unit}/s"
+def _rate(done: RestoredStep) -> str:
+    unit, size = ("GB", 1e9) if done.size_bytes >= 1e8 else ("MB", 1e6)
+    many = done.size_bytes / size
+    return f"{many:.2f} {unit} in {done.took_s:.1f} s, {many / done.took_s:.2f} {unit}/s"
 
 
 def print_lacks(written: Manifest | FillReport) -> None:

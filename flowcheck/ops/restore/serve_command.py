@@ -24,7 +24,7 @@ def run(root: Path | None, checkpoints: Path | None, config: ServeConfig, *, as_
     """Serves steps until a signal. Returns the exit code. Raises ConfigError if there is nothing to
     serve, or if the server cannot listen."""
     if (root is None) == (checkpoints is None):
-        raise ConfigError("--run", str(root), SERVE_WHAT())
+        raise ConfigError("--run", None if root is None else str(root), SERVE_WHAT())
     if root is not None:
         where = RunDir(root)
         with tempfile.TemporaryDirectory(prefix="flowcheck-serve-") as own:

@@ -17,7 +17,7 @@ from flowcheck.replica.optimizer.param_groups import ParamGroupSettings
 from flowcheck.step_numbers import Step
 from flowcheck.vault.audit.param_group_check import check_groups
 from flowcheck.vault.checkpoint_formats.checkpoint_contents import CheckpointContents
-from flowcheck.vault.checkpoint_formats.checkpoint_io import write
+from flowcheck.vault.checkpoint_formats.checkpoint_io import DEFAULT_FILE_FORMAT, write
 from flowcheck.vault.overwrite_guard import OutputTarget
 from flowcheck.vault.trainer_checkpoint import template_fill
 from flowcheck.vault.trainer_checkpoint.template_fill import FillReport
@@ -35,8 +35,12 @@ class RestoredStep:
     template: Path | None = None
     job: int | None = None
     """Number of the job, from 1, if there are several; else None."""
-    took_s: float = 0.0
-    """Seconds to write the step in a named format."""
+    form: str = DEFAULT_FILE_FORMAT
+    """Name of the format; a filled template is a file of torch.save's."""
+    size_bytes: int
+    """Of all files written."""
+    took_s: float
+    """Seconds that reading and writing the step took."""
     chain: bool = False
     """Whether the step was read from a run."""
     audited: Step | None = None
@@ -50,29 +54,47 @@ def restore_step(request: RestoreRequest, source: StepSource, target: OutputTarg
     template = request.templates[0] if request.templates else None
     if template is not None and template.is_dir():
         raise ConfigError("--template", str(template), TEMPLATE_IS_A_FOLDER())
-    written: Manifest | FillReport
-    took_s, chain, form = 0.0, source.chain, request.form
+    chain, form = source.chain, request.form
     with found_step(source, in_place=template is None) as here:
         found = here.with_files(request.also)
-        if template is not None:
-            written = write_filled_template(found, template, target)
-        else:
-            assert form is not None, "asked before"
-            contents = found.contents(form, request.options)
-            begun_s = time.monotonic()
-            with growing_bar(target.path, _bytes(contents)):
-                own = (contents, target.path, form, request.options)
-                written = write(*own, force=target.force, protected=target.protected)
-            took_s = time.monotonic() - begun_s
         audit = last_audit(chain) if chain is not None else None
+        audited = audit.step if audit is not None and audit.passed else None
+        if template is not None:
+            done = fill_and_write(found, template, target, target.path)
+            return replace(done, chain=chain is not None, audited=audited)
+        assert form is not None, "asked before"
+        contents = found.contents(form, request.options)
+        begun_s = time.monotonic()
+        with growing_bar(target.path, _bytes(contents)):
+            own = (contents, target.path, form, request.options)
+            written = write(*own, force=target.force, protected=target.protected)
+        return RestoredStep(
+            out=target.path,
+            source=found.where,
+            written=written,
+            form=written.form,
+            size_bytes=sum(file.bytes for file in written.files.values()),
+            took_s=time.monotonic() - begun_s,
+            chain=chain is not None,
+            audited=audited,
+        )
+
+
+def fill_and_write(
+    found: FoundStep, template: Path, target: OutputTarget, out: Path, job: int | None = None
+) -> RestoredStep:
+    """`write_filled_template`, and the report on it. out: where the file will be; job: its number,
+    if there are several."""
+    begun_s = time.monotonic()
+    written = write_filled_template(found, template, target)
     return RestoredStep(
-        out=target.path,
+        out=out,
         source=found.where,
         written=written,
         template=template,
-        took_s=took_s,
-        chain=chain is not None,
-        audited=audit.step if audit is not None and audit.passed else None,
+        job=job,
+        size_bytes=target.path.stat().st_size,
+        took_s=time.monotonic() - begun_s,
     )
 
 

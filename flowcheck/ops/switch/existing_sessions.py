@@ -25,6 +25,7 @@ from flowcheck.ops.switch.mirror_session import MirrorDirection, MirrorSession, 
 from flowcheck.ops.switch.mirror_session_options import parse_source
 from flowcheck.ops.switch.session_rules import RuleResult, RuleVerdict
 from flowcheck.ops.switch.switch_platforms import Platform
+from flowcheck.text_files import decode_text
 
 
 class ExistingSession(ConfigSection, frozen=True):
@@ -46,9 +47,10 @@ def read(path: Path) -> tuple[ExistingSession, ...]:
     but `[[session]]` tables."""
     with naming_file(path):
         content = path.read_bytes()
+    text = decode_text("--state", path, content, ending=".toml")
     try:
-        return convert(tomllib.loads(content.decode()), ExistingSessionsFile).session
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return convert(tomllib.loads(text), ExistingSessionsFile).session
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("--state", str(path), NOT_TOML(str(error))) from error
 
 

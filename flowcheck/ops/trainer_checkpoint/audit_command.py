@@ -23,12 +23,16 @@ from flowcheck.findings.catalog.base_checkpoints import (
 from flowcheck.findings.finding import Finding
 from flowcheck.messages import AuditRecord
 from flowcheck.ops.console_output import print_line
+from flowcheck.ops.lifecycle.run_outcome import last_step
 from flowcheck.private_files import APPENDING, append_to_open_file, open_private
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.frozen_and_buffers import read_frozen_and_buffers
+from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.state_file.digest_log import digests_at
 from flowcheck.replica.state_file.file_header import peek_versions
-from flowcheck.stages.job_state.model_layout import optimizer_in
+from flowcheck.stages.job_state.gathered_parameters import parameter_placement
+from flowcheck.stages.job_state.model_layout import layout_of, optimizer_in
+from flowcheck.stages.job_state.training_facts import is_training_known, known_training
 from flowcheck.stages.run_directory.job_run_dirs import all_run_dirs
 from flowcheck.stages.run_directory.run_dir import RunDir
 from flowcheck.step_numbers import Step
@@ -37,11 +41,13 @@ from flowcheck.vault.audit.step_settings_check import compare_step_settings
 from flowcheck.vault.checkpoint_formats.checkpoint_io import template_for
 from flowcheck.vault.trainer_checkpoint.buffer_step_inference import buffer_digests
 from flowcheck.vault.trainer_checkpoint.checkpoint_template import CheckpointTemplate
+from flowcheck.wire.training_job.learned_job import FollowedData
 
 DIFFERENT = 1
 SHOWN = 8
 """Differences that are listed; more are counted. A choice of layout."""
 CORRECT = "correct [optimizer], and follow the job again from its start"
+COMPARE = "compare [optimizer] with the trainer's script"
 WRONG = (
     "the replica's settings are not the trainer's, so its steps differ even from the trainer's "
     f"own state: {CORRECT}"
@@ -69,6 +75,9 @@ def run(root: Path, file: Path, step: Step | None = None, *, as_json: bool) -> i
         print(msgspec.json.encode(result).decode())
     else:
         _print(found, file)
+        if found.differences and not found.settings.differing:
+            goes_on = f"to continue from the trainer's own state, run: flowcheck base {file}"
+            print_line(f"  {goes_on if where.replica.exists() else f'{COMPARE}; {CORRECT}'}")
     return 0 if found.passed else DIFFERENT
 
 
@@ -123,15 +132,25 @@ def _one_of(runs: Sequence[RunDir], file: Path, step: Step | None) -> RunDir:
     raise StateError(AUDITED_JOB_OPEN(file=file, reasons=reasons, run=runs[0].root))
 
 
+def _layout_and_steps(where: RunDir) -> tuple[Layout, tuple[Step, ...]]:
+    """The replica's layout, and the steps that it holds; () after the chain's end, of which the
+    steps' digests are kept. Raises StateError where no step was applied."""
+    if where.replica.exists():
+        return peek_versions(where.replica)
+    if not (where.trace.exists() and is_training_known(where)):
+        raise StateError(NO_REPLICA(where.root))
+    job, config = known_training(where), where.settings()
+    if job.kind is FollowedData.PARAMETERS:
+        return parameter_placement(where, job, config)[0].layout, ()
+    return layout_of(job, config), ()
+
+
 def template_of(where: RunDir, file: Path, step: Step | None = None) -> CheckpointTemplate:
     """Reads a checkpoint of the trainer as a template for the replica of a run. Raises ConfigError
     if there is no run, StateError if the checkpoint does not fit or neither it nor `step` shows its
     step."""
     where.settings()
-    if not where.replica.exists():
-        raise StateError(NO_REPLICA(where.root))
-    layout, _ = peek_versions(where.replica)
-    template = template_for(file, layout, optimizer_in(where), step)
+    template = template_for(file, _layout_and_steps(where)[0], optimizer_in(where), step)
     if step is None and not template.tells_step:
         raise StateError(STEP_UNKNOWN(file))
     return template
@@ -143,8 +162,10 @@ def compared_with_replica(
     """Compares a checkpoint with the replica at the checkpoint's step. Raises StateError if this
     step is unknown."""
     found = _stepped_against(where, template, file)
-    told = compare_step_settings(template, optimizer_in(where), peek_versions(where.replica)[0])
+    told = compare_step_settings(template, optimizer_in(where), _layout_and_steps(where)[0])
     found = replace(found, settings=told)
+    if not where.replica.exists():
+        return found  # what the optimizer does not step has no digests
     return bitwise_audit.audit_frozen_and_buffers(
         found, template, read_frozen_and_buffers(where.replica, template.step)
     )
@@ -153,21 +174,21 @@ def compared_with_replica(
 def _stepped_against(
     where: RunDir, template: CheckpointTemplate, file: Path
 ) -> bitwise_audit.Audit:
-    if template.step in peek_versions(where.replica)[1]:
+    if template.step in _layout_and_steps(where)[1]:
         try:
             taken = step_snapshot.copy_snapshot(where.replica, optimizer_in(where), template.step)
             return bitwise_audit.audit_snapshot(template, taken)
         except StateError:
-            if template.step in peek_versions(where.replica)[1]:
+            if template.step in _layout_and_steps(where)[1]:
                 raise  # otherwise it was overwritten meanwhile: its digests are still there
     return _by_digests(where, template, file)
 
 
 def _by_digests(where: RunDir, template: CheckpointTemplate, file: Path) -> bitwise_audit.Audit:
-    layout, kept = peek_versions(where.replica)
+    layout, kept = _layout_and_steps(where)
     digests = digests_at(where.trace, template.step)
     if digests is None:
-        at = max(kept, default=0)
+        at = max(kept) if kept else (last_step(where) or {"step": 0})["step"]
         what = STEP_NOT_RECORDED(file=file, step=template.step, run=where.root, at=at)
         raise StateError(what)
     return bitwise_audit.audit_digests(template, layout, optimizer_in(where), digests)
@@ -193,10 +214,10 @@ def _print(found: bitwise_audit.Audit, file: Path) -> None:
         print_line(f"  {difference.name}: {_how_far(difference)}")
     if len(found.differences) > SHOWN:
         print_line(f"  and {len(found.differences) - SHOWN} more")
-    _print_settings(found, file)
+    _print_settings(found)
 
 
-def _print_settings(found: bitwise_audit.Audit, file: Path) -> None:
+def _print_settings(found: bitwise_audit.Audit) -> None:
     if found.settings.differing:
         print_line("  the optimizer's settings in the file are not those of the replica:")
     for phrase in found.settings.differing:
@@ -205,8 +226,6 @@ def _print_settings(found: bitwise_audit.Audit, file: Path) -> None:
         print_line(f"  note: {phrase}")
     if found.settings.differing:
         print_line(f"  {_meaning(found)}")
-    elif not found.equal:
-        print_line(f"  to continue from the trainer's own state, run: flowcheck base {file}")
 
 
 def _meaning(found: bitwise_audit.Audit) -> str:

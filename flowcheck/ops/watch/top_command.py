@@ -126,7 +126,7 @@ def _standing(state: ChainState, *, few: bool = False) -> Iterator[RenderableTyp
     ending = ", told to end" if state.ending and state.stages else ""
     rates = f"; steps/s: of {RATE_STEPS} steps" if state.jobs else ""
     yield Text(printable(f"{state.run}{began}{ending}{rates}"), style="dim")
-    yield from (Text(printable(sentence)) for sentence in end_sentences(state))
+    yield from (Text(printable(sentence)) for sentence, _ in end_sentences(state))
     if state.jobs:
         yield jobs_table(state)
     stages = [one for one in state.stages if one.pid is None or not few]

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import struct
 from pathlib import Path
 
 from flowcheck.findings.catalog import capture_file_problems as problems
 from flowcheck.findings.finding import Finding
 from flowcheck.private_files import user_name
+from flowcheck.text_files import BEGIN_BYTES, unpacking
 
-COMPRESSED = (
-    (b"\x1f\x8b", "gzip", ".gz"),
-    (b"\xfd7zXZ\0", "xz", ".xz"),
-    (b"\x28\xb5\x2f\xfd", "zstd", ".zst"),
-    (b"BZh", "bzip2", ".bz2"),
-    (b"\x04\x22\x4d\x18", "lz4", ".lz4"),
-)
-"""(first bytes, program, ending of its files): RFC 1952 2.3.1, the formats' own specifications."""
-ARCHIVES = (
-    (b"PK\x03\x04", "zip", "unzip {path}"),
-    (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x {path}"),
-)
-"""(first bytes, program, command that unpacks)."""
 LINK_TYPES = {
     0: "BSD loopback",
     12: "raw IP",
@@ -39,8 +26,6 @@ LINK_TYPES = {
 }
 """https://www.tcpdump.org/linktypes.html: those that somebody may have captured a job with."""
 PCAP_HEADER_BYTES = 24
-BEGIN_BYTES = 512
-"""Bytes that are looked at. A choice: enough to tell text from anything else."""
 BEGIN_SHOWN = 24
 """Characters of the beginning of a text that are shown. A choice of layout."""
 LEAST_BYTES = 12
@@ -63,8 +48,9 @@ def open_refusal(path: Path, code: int, told: str) -> Finding:
         return problems.IS_UNREADABLE(path=path, error=error.strerror, user=user)
     if not size:
         return problems.IS_EMPTY(path)
-    if (packed := _compressed(path, begin)) is not None:
-        return packed
+    if (packed := unpacking(path, begin, ".pcap")) is not None:
+        program, command = packed
+        return problems.IS_COMPRESSED(path=path, program=program, command=command)
     if code == errno.EPROTO and len(begin) >= PCAP_HEADER_BYTES:
         order = "<" if begin[0] in (0xD4, 0x4D) else ">"
         version, _, _, _, _, link = struct.unpack(f"{order}HHiIII", begin[4:PCAP_HEADER_BYTES])
@@ -91,23 +77,6 @@ def _is_pcap(begin: bytes) -> bool:
     return begin[:4] in {
         struct.pack(f"{order}I", magic) for order in "<>" for magic in (0xA1B2C3D4, 0xA1B23C4D)
     }
-
-
-def _compressed(path: Path, begin: bytes) -> Finding | None:
-    """With the command that unpacks it, and overwrites nothing; None where it is not packed."""
-    name = shlex.quote(str(path))
-    for first, program, command in ARCHIVES:
-        if begin.startswith(first):
-            return problems.IS_COMPRESSED(
-                path=path, program=program, command=command.format(path=name)
-            )
-    for first, program, ending in COMPRESSED:
-        if begin.startswith(first):
-            command = f"{program} -dk {name}"
-            if path.suffix != ending:  # without it the program does not know the new name
-                command = f"{program} -dc {name} > {shlex.quote(f'{path}.pcap')}"
-            return problems.IS_COMPRESSED(path=path, program=program, command=command)
-    return None
 
 
 def _text(begin: bytes) -> str | None:

@@ -19,6 +19,7 @@ deletes only unfinished ones. So update the readers of checkpoints first.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 from enum import StrEnum
@@ -33,10 +34,12 @@ from flowcheck.errors import DECODE_ERRORS, StateError
 from flowcheck.findings.catalog.checkpoint_damage import (
     FORMAT_UNKNOWN,
     MANIFEST_CHANGED,
+    MANIFEST_FORBIDDEN,
     MANIFEST_TOO_LONG,
     MANIFEST_UNREADABLE,
     NO_MANIFEST,
     NO_MANIFEST_FILE,
+    NO_SUCH_CHECKPOINT,
     SEVERAL_FILES,
 )
 from flowcheck.findings.catalog.earlier_files import earlier_finding
@@ -206,8 +209,11 @@ def text_at(path: Path, output: Path) -> bytes:
             raise StateError(MANIFEST_TOO_LONG(manifest=path, bytes=MANIFEST_MAX_BYTES))
         return path.read_bytes()
     except OSError as error:
-        unreadable = MANIFEST_UNREADABLE(output=output, manifest=path.name, error=error.strerror)
-        raise StateError(unreadable) from error
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(output):
+            raise StateError(NO_SUCH_CHECKPOINT(output)) from error
+        kind = MANIFEST_FORBIDDEN if isinstance(error, PermissionError) else MANIFEST_UNREADABLE
+        why = kind(output=output, manifest=path.name, error=error.strerror)
+        raise StateError(why) from error
 
 
 def decode_manifest(text: bytes, where: str) -> Manifest:

@@ -36,7 +36,7 @@ class FactoryRefusal(msgspec.Struct, frozen=True):
     """What a ConfigError says; without `right` the settings are right."""
 
     key: str = ""
-    value: str = ""
+    value: str | None = ""
     right: Finding | None = None
 
 
@@ -70,7 +70,8 @@ def _tried(request: FactoryRequest) -> FactoryRefusal:
         if request.layout is not None:
             check_optimizer(request.config, request.layout)
     except ConfigError as error:
-        return FactoryRefusal(error.key, str(error.value), error.right)
+        value = None if error.value is None else str(error.value)
+        return FactoryRefusal(error.key, value, error.right)
     return FactoryRefusal()
 
 

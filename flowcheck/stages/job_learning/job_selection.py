@@ -101,10 +101,10 @@ class JobSelector:
         assert job is not None and weights is not None
         if why := self.unlike(job):
             return why
-        if self.back is not None and not replica_had_weights(self.back, job, weights.result):
+        if self.back is not None and not replica_had_weights(self.back, job, weights.data):
             return WEIGHTS_NEVER_HELD()
         later = [p.run for p in self.pasts if self.back or p.last_ns < part.first_ns]
-        another = any(replica_had_weights(run, job, weights.result) for run in later)
+        another = any(replica_had_weights(run, job, weights.data) for run in later)
         return WEIGHTS_OF_ANOTHER() if another else None
 
 
@@ -125,7 +125,7 @@ def select_job(reading: Reading, wanted: JobSelector | None) -> Reading:
         return reading
     found: list[Finding] = []
     for part in reading.parts:
-        if part.job is None or part.weights is None or not part.weights.complete:
+        if part.job is None or part.weights is None or not part.weights.sound:
             continue
         why = wanted.why_not(part)
         if why is None:

@@ -136,7 +136,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
         # The extractor counts each of these writes as a message of the connection.
         return ReadingOutcome(why_not=(PIECES_NOT_FOLLOWED(),), others=reading.others)
     weights = reading.gathered or reading.weights
-    if weights is None or not weights.complete or weights.why_not:
+    if weights is None or weights.why_not or not weights.sound:
         told = weights.why_not if weights is not None else None
         return ReadingOutcome(why_not=(told or WEIGHTS_NOT_SEEN(),), others=reading.others)
     if not consistent(reading.job):
@@ -158,7 +158,7 @@ def reading_outcome(reading: Reading) -> ReadingOutcome:
     others = [part for part in reading.parts if part.job not in (None, reading.job)]
     return ReadingOutcome(
         job=reading.job,
-        weights=weights.result,
+        weights=weights.data,
         auxiliary_weights=weights.beside,
         numbers=numbers,
         flows=tuple(flows_of(reading.job, reading.flows)),

@@ -7,11 +7,17 @@ RunDir.learned_job.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
+from flowcheck.errors import LearnError
+from flowcheck.findings.catalog.refused_job_files import RECORD_REFUSED
 from flowcheck.stages.run_directory.run_dir import RunDir
-from flowcheck.wire.training_job.learned_job import decode_job
+from flowcheck.wire.training_job.learned_job import LearnedJob, decode_job
 from flowcheck.wire.training_job.training_spec import TrainingFacts, decode_spec
+
+Facts = TypeVar("Facts")
 
 
 def training_file(run: RunDir) -> Path:
@@ -33,6 +39,19 @@ def training_of(run: RunDir) -> TrainingFacts | None:
 def known_training(run: RunDir) -> TrainingFacts:
     """As `training_of`, of a run whose replica exists. Raises FileNotFoundError where nothing is
     known."""
-    path = training_file(run)
-    decode = decode_job if path == run.learned_job else decode_spec
-    return decode(path.read_bytes())
+    if run.learned_job.exists():
+        return learned_job_of(run)
+    return _decoded(run.training_spec, decode_spec)
+
+
+def learned_job_of(run: RunDir) -> LearnedJob:
+    """What was learned off the wire. Raises FileNotFoundError where nothing was, LearnError as
+    `training_of`."""
+    return _decoded(run.learned_job, decode_job)
+
+
+def _decoded(path: Path, decode: Callable[[bytes], Facts]) -> Facts:
+    try:
+        return decode(path.read_bytes())
+    except LearnError as error:
+        raise LearnError(RECORD_REFUSED(path=path, why=error.finding)) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flowcheck.atomic_write import temporary_path
 from flowcheck.config import JobConfig, decode_config
-from flowcheck.errors import DECODE_ERRORS, ConfigError, naming_file
+from flowcheck.errors import DECODE_ERRORS, ConfigError, RunDirError, naming_file
 from flowcheck.findings.catalog.run_directories import (
     IN_USE,
     NO_CHAIN_STARTED,
@@ -276,7 +276,7 @@ class RunDir(LearnedFiles, RecordFiles):
         """The settings of the chain that was started here. Raises ConfigError if no chain was
         started here, or if the settings are damaged."""
         if not self.config.exists():
-            raise ConfigError("run", str(self.root), NO_CHAIN_STARTED())
+            raise RunDirError(self.root, NO_CHAIN_STARTED(self.root))
         try:
             return decode_config(self.config.read_bytes())
         except DECODE_ERRORS as error:

@@ -18,11 +18,12 @@ from flowcheck.wire.collectives.chunk_partition import RING_THREADS
 from flowcheck.wire.collectives.link_coverage import final_chunks
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
 from flowcheck.wire.collectives.ring_schedule import Schedule, collective
+from flowcheck.wire.collectives.send_table import no_sends
 
 
 def _sends(call: CollectiveCall, ends: ConnectionEnds) -> Schedule:
     if ends.receiver is not None:
-        return ((),) * call.ring["channels"]
+        return tuple(map(no_sends, range(call.ring["channels"])))
     return collective(
         call.kind,
         call.work_bytes,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from flowcheck.findings.catalog.nccl_algorithms import TREES_MIRRORED
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_spec import (
@@ -16,10 +18,15 @@ from flowcheck.wire.algorithms.algorithm_spec import (
     UnplannedSearch,
 )
 from flowcheck.wire.algorithms.extra_tree_all_reduces import ExtraTreeAllReduces
-from flowcheck.wire.collectives.chunk_partition import Launch
+from flowcheck.wire.collectives.chunk_partition import Launch, Span
 from flowcheck.wire.collectives.double_binary_tree import TREE_THREADS, tree_chunks, tree_direction
-from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra, wire_bytes
-from flowcheck.wire.collectives.ring_schedule import Schedule, Send
+from flowcheck.wire.collectives.nccl_parameters import (
+    CollectiveKind,
+    NcclEra,
+    Protocol,
+    wire_sizes,
+)
+from flowcheck.wire.collectives.send_table import Schedule, SendTable, no_sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +46,28 @@ def _sends(call: CollectiveCall, ends: ConnectionEnds) -> Schedule:
         **call.ring,
     )
     own = _Grown(launch.ranks, launch.gpus, call.found)
-    channels: list[tuple[Send, ...]] = []
-    for channel, spans in enumerate(tree_chunks(launch)):
-        final = tree_direction(ends, channel, own)
-        sends = (
-            Send(
-                channel=channel,
-                send=number,
-                fifo_step=number,
-                loop=number,
-                chunk=0,
-                start_byte=start,
-                data_bytes=size,
-                wire_bytes=wire_bytes(launch.protocol, size),
-                final=bool(final),
-            )
-            for number, (start, size) in enumerate(spans)
-        )
-        channels.append(() if final is None else tuple(sends))
-    return tuple(channels)
+    return tuple(
+        _channel_sends(launch.protocol, channel, spans, tree_direction(ends, channel, own))
+        for channel, spans in enumerate(tree_chunks(launch))
+    )
+
+
+def _channel_sends(
+    protocol: Protocol, channel: int, spans: Sequence[Span], final: bool | None
+) -> SendTable:
+    """final: the sum comes down; None: the channel's tree does not pass."""
+    if final is None or not spans:
+        return no_sends(channel)
+    columns = np.array(spans, np.int64)
+    return SendTable(
+        channel,
+        1,
+        chunks=np.zeros(1, np.int64),
+        start_bytes=columns[:, 0],
+        data_bytes=columns[:, 1],
+        wire_bytes=wire_sizes(protocol, columns[:, 1]),
+        final=np.full(len(spans), final),
+    )
 
 
 def _unplanned(

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flowcheck.wire.collectives.nccl_parameters import (
     DEFAULT_TUNING,
     CollectiveKind,
@@ -138,13 +141,21 @@ def channels_and_threads(launch: Launch) -> tuple[int, int]:
 def split(launch: Launch) -> tuple[tuple[Loop, ...], ...]:
     """[channel][loop][chunk] -> (start byte, bytes), one entry per channel of the communicator;
     channels without work, and every channel of an empty tensor, have no loops."""
-    loops: list[tuple[Loop, ...]] = [()] * launch.channels
+    return tuple(
+        () if loops is None else tuple(tuple(map(tuple, loop)) for loop in loops.tolist())
+        for loops in loop_table(launch)
+    )
+
+
+def loop_table(launch: Launch) -> tuple[NDArray[np.int64] | None, ...]:
+    """[channel] the [loop, chunk, (start byte, bytes)] of `split`; None: it has no loops."""
+    loops: list[NDArray[np.int64] | None] = [None] * launch.channels
     if not launch.work_bytes:
         return tuple(loops)
     used, threads = channels_and_threads(launch)
     if launch.era is NcclEra.V2_19:
         for channel in range(used):
-            loops[channel] = tuple(_interleaved(launch, channel, used, threads))
+            loops[channel] = np.array(list(_interleaved(launch, channel, used, threads)), np.int64)
         return tuple(loops)
     if launch.era is NcclEra.V2_20:
         align = aligned_to(launch.protocol, threads)
@@ -153,7 +164,7 @@ def split(launch: Launch) -> tuple[tuple[Loop, ...], ...]:
         align = 16
         parts = cell_parts(launch, used)
     for channel, start, size in parts:
-        loops[channel] = tuple(_part_loops(launch, start, size, align))
+        loops[channel] = _part_loops(launch, start, size, align)
     return tuple(loops)
 
 
@@ -249,14 +260,20 @@ def _deal(cells: int, first: int, each: int, channels: int) -> list[int]:
     return [first, *[each] * middle, last]
 
 
-def _part_loops(launch: Launch, start: int, size: int, align: int) -> Iterator[Loop]:
-    """>= 2.20: loops inside one channel's part. Only the all-reduce shrinks its last loop."""
+def _part_loops(launch: Launch, start: int, size: int, align: int) -> NDArray[np.int64]:
+    """>= 2.20: [loop, chunk, (start byte, bytes)] inside one channel's part. Only the all-reduce
+    shrinks its last loop."""
     full, lanes = launch.chunk_bytes, launch.lanes
-    for offset in range(0, size, lanes * full):
-        rest = size - offset
-        chunk = full
-        if launch.kind is CollectiveKind.ALL_REDUCE and rest < lanes * full:
-            chunk = round_up(_ceil_div(rest, lanes), align)
-        yield tuple(
-            (start + offset + k * chunk, min(chunk, max(0, rest - k * chunk))) for k in range(lanes)
-        )
+    count = _ceil_div(size, lanes * full)
+    begin = (count - 1) * lanes * full
+    last = full
+    if launch.kind is CollectiveKind.ALL_REDUCE and size - begin < lanes * full:
+        last = round_up(_ceil_div(size - begin, lanes), align)
+    loops = np.empty((count, lanes, 2), np.int64)
+    if count > 1:
+        loops[:-1, :, 0] = (start + np.arange((count - 1) * lanes) * full).reshape(-1, lanes)
+        loops[:-1, :, 1] = full
+    rest = np.arange(size - begin, size - begin - lanes * last, -last)
+    loops[-1, :, 0] = start + size - rest
+    loops[-1, :, 1] = np.minimum(np.maximum(rest, 0), last)
+    return loops

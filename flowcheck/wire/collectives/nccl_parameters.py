@@ -6,6 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # stages of the packet path load no numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Protocol(StrEnum):
@@ -120,6 +125,17 @@ def wire_bytes(protocol: Protocol, data_bytes: int) -> int:
     if protocol is Protocol.LL:
         return round_up(data_bytes, LL_LINE_DATA_BYTES) * 2
     return round_up(data_bytes, 1920) // 15 * 16 if protocol is Protocol.LL128 else data_bytes
+
+
+def wire_sizes(protocol: Protocol, data_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`wire_bytes` of many messages at once."""
+    if protocol is Protocol.LL:
+        lines = (data_bytes + LL_LINE_DATA_BYTES - 1) // LL_LINE_DATA_BYTES
+        return lines * (2 * LL_LINE_DATA_BYTES)
+    if protocol is Protocol.LL128:
+        groups = (data_bytes + LL128_GROUP_DATA_BYTES - 1) // LL128_GROUP_DATA_BYTES
+        return groups * LL128_GROUP_BYTES
+    return data_bytes
 
 
 def data_bytes_of(protocol: Protocol, wire_bytes: int) -> int:

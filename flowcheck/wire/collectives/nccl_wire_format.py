@@ -9,11 +9,13 @@ src/include/device.h (union ncclLLFifoLine, NCCL_LL128_*), src/device/prims_ll12
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from functools import cache
+from itertools import count, pairwise
 from typing import Literal
 
 import numpy as np
@@ -43,6 +45,8 @@ _MOST_RANKS = 1 << 20
 writes would pass."""
 _MOST_RECEIVES = 8
 """src/transport/net_ib.cc, NCCL_NET_IB_MAX_RECVS."""
+_MOST_INDEX = (1 << 62) - 1
+"""Above what any connection counts to."""
 _FIFO_SLOTS = (256, 64, 8)
 """Length of the sender's FIFO: MAX_REQUESTS since 2.19, in 2.12-2.18, and before."""
 
@@ -103,31 +107,56 @@ class ClearToSend:
     layout: CtsLayout
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearToSends:
+    """Those of one connection as columns, [message] each."""
+
+    layout: CtsLayout
+    addresses: NDArray[np.uint64]
+    capacities_bytes: NDArray[np.int64]
+    rkeys: NDArray[np.int64]
+    """[message, device]"""
+    tags: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    receives: NDArray[np.int64]
+
+    def distinct(self) -> list[ClearToSend]:
+        """The first one of each place and size that they grant."""
+        first: dict[object, int] = {}
+        keys = zip(*self.rkeys.T.tolist(), strict=True)
+        rows = zip(self.addresses.tolist(), self.capacities_bytes.tolist(), keys, strict=True)
+        for i, row in enumerate(rows):
+            first.setdefault(row, i)
+        return [
+            ClearToSend(
+                address=int(self.addresses[i]),
+                capacity_bytes=int(self.capacities_bytes[i]),
+                rkeys=tuple(self.rkeys[i].tolist()),
+                tag=int(self.tags[i]),
+                index=int(self.indices[i]),
+                receives=int(self.receives[i]),
+                layout=self.layout,
+            )
+            for i in first.values()
+        ]
+
+
 def eras_of(layout: CtsLayout) -> tuple[NcclEra, ...]:
     """The partition eras that a release writing `layout` can be of."""
     return _ENTRIES[layout].eras
 
 
-def decode_cts(payload: bytes, layout: CtsLayout | None = None) -> ClearToSend | None:
-    """The entry in `payload`, by `layout` or the first that makes sense of it; None if none."""
-    for tried in _ENTRIES if layout is None else (layout,):
-        cts = _decode(payload, tried)
-        if cts is not None:
-            return cts
-    return None
-
-
 def recognise_cts(
-    payloads: Sequence[bytes], addresses: Sequence[int] | None = None
-) -> tuple[ClearToSend, ...]:
-    """A flow's writes as clear-to-send entries, or () if they are none: one layout fits all, the
+    payloads: Sequence[NDArray[np.uint8]], addresses: Sequence[int] | None = None
+) -> ClearToSends | None:
+    """A flow's writes as clear-to-send entries, or None if they are none: one layout fits all, the
     index grows, and each is written to the place in the FIFO that its index asks for, when the
     `addresses` are given. Messages may be missing; repeats are refused."""
-    for layout in _ENTRIES:
-        found = tuple(cts for p in payloads if (cts := _decode(p, layout)) is not None)
-        if found and len(found) == len(payloads) and _in_sequence(found, addresses):
+    for layout in _ENTRIES if payloads else ():
+        found = _decoded(payloads, layout)
+        if found is not None and _in_sequence(found, addresses):
             return found
-    return ()
+    return None
 
 
 def protocol_of_capacity(capacity_bytes: int) -> Protocol | None:
@@ -187,46 +216,87 @@ def unpack(
     return room[:data_bytes]
 
 
-def _decode(payload: bytes, layout: CtsLayout) -> ClearToSend | None:
+def _decoded(payloads: Sequence[NDArray[np.uint8]], layout: CtsLayout) -> ClearToSends | None:
+    """The first entry of each, if all of them are such."""
     entry = _ENTRIES[layout]
-    if not payload or len(payload) % entry.form.size:
+    size = entry.form.size
+    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    if (lengths % size).any() or not lengths.all():
         return None
-    fields: dict[str, list[int]] = {}
-    for name, value in zip(entry.order, entry.form.unpack_from(payload), strict=True):
-        fields.setdefault(name, []).append(value)
-    receives = fields.get("n", [1])[0]
+    if (lengths > size).any():
+        payloads = [payload[:size] for payload in payloads]
+    rows = np.frombuffer(np.concatenate(payloads), _dtype_of(layout))
     oldest = layout is CtsLayout.V2_10
-    cts = ClearToSend(
-        address=fields["a"][0],
-        capacity_bytes=fields["s"][0],
-        rkeys=tuple(fields["k"]),
-        tag=0 if oldest else fields["t"][0],
-        index=fields["i"][0] - (0 if oldest else 1),
-        receives=receives,
-        layout=layout,
-    )
+    keys = [f"k{n}" for n in range(entry.order.count("k"))]
+    receives = rows["n"].astype(np.int64) if "n" in entry.order else np.ones(len(rows), np.int64)
+    tags = np.zeros(len(rows), np.int64) if oldest else rows["t"].astype(np.int64)
+    least = 0 if oldest else 1
     sound = (
-        cts.address > 0
-        and 0 <= cts.capacity_bytes <= _MOST_CAPACITY
-        and cts.rkeys[0] > 0
-        and cts.tag < _MOST_RANKS
-        and cts.index >= 0
-        and 1 <= receives <= _MOST_RECEIVES
-        and len(payload) == receives * entry.form.size
-        and fields.get("r", [1]) == [1]
+        (rows["a"] > 0)
+        & (rows["s"] >= 0)
+        & (rows["s"] <= _MOST_CAPACITY)
+        & (rows[keys[0]] > 0)
+        & (tags < _MOST_RANKS)
+        & (rows["i"] >= least)
+        & (rows["i"] <= _MOST_INDEX)
+        & (receives >= 1)
+        & (receives <= _MOST_RECEIVES)
+        & (lengths == receives * size)
     )
-    return cts if sound else None
+    if "r" in entry.order:
+        sound &= rows["r"] == 1
+    if not sound.all():
+        return None
+    return ClearToSends(
+        layout=layout,
+        addresses=rows["a"].astype(np.uint64),
+        capacities_bytes=rows["s"].astype(np.int64),
+        rkeys=np.stack([rows[name].astype(np.int64) for name in keys], axis=1),
+        tags=tags,
+        indices=rows["i"].astype(np.int64) - least,
+        receives=receives,
+    )
 
 
-def _in_sequence(found: Sequence[ClearToSend], addresses: Sequence[int] | None) -> bool:
-    if any(later.index <= earlier.index for earlier, later in pairwise(found)):
+@cache
+def _dtype_of(layout: CtsLayout) -> np.dtype[np.void]:
+    """The fields of an entry by their letters, k0, k1, ... of several keys."""
+    entry = _ENTRIES[layout]
+    types = {"Q": "<u8", "I": "<u4", "i": "<i4"}
+    codes = re.findall(r"(\d*)([QIix])", entry.form.format)
+    places: dict[str, tuple[str, int]] = {}
+    numbers = count()
+    letters = (f"k{next(numbers)}" if letter == "k" else letter for letter in entry.order)
+    at = 0
+    for times, code in codes:
+        if code == "x":
+            at += int(times or 1)
+            continue
+        for _ in range(int(times or 1)):
+            places[next(letters)] = types[code], at
+            at += struct.calcsize("<" + code)
+    return np.dtype(
+        {
+            "names": list(places),
+            "formats": [form for form, _ in places.values()],
+            "offsets": [offset for _, offset in places.values()],
+            "itemsize": entry.form.size,
+        }
+    )
+
+
+def _in_sequence(found: ClearToSends, addresses: Sequence[int] | None) -> bool:
+    if (np.diff(found.indices) <= 0).any():
         return False
-    stride = _ENTRIES[found[0].layout].fifo_stride_bytes
-    return addresses is None or any(
-        len({va - cts.index % slots * stride for va, cts in zip(addresses, found, strict=True)})
-        == 1
-        for slots in _FIFO_SLOTS
-    )
+    stride = _ENTRIES[found.layout].fifo_stride_bytes
+    if addresses is None:
+        return True
+    written = np.array(addresses, np.uint64)
+    for slots in _FIFO_SLOTS:
+        begins = written - (found.indices % slots * stride).astype(np.uint64)
+        if (begins == begins[0]).all():
+            return True
+    return False
 
 
 def _ll128_order() -> NDArray[np.intp]:

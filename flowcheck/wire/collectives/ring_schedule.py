@@ -9,43 +9,40 @@ src/device/prims_simple.h (genericOp: slices), prims_ll.h, prims_ll128.h (bytes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict, Unpack
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple, NotRequired, TypedDict, TypeVar, Unpack
 
-from flowcheck.wire.collectives.chunk_partition import Launch, Loop, ThreadRule, split
+import numpy as np
+from numpy.typing import NDArray
+
+from flowcheck.wire.collectives.chunk_partition import Launch, ThreadRule, loop_table
 from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
     NcclEra,
     Protocol,
     Tuning,
     WriterRanks,
-    wire_bytes,
+    wire_sizes,
 )
+from flowcheck.wire.collectives.send_table import Schedule, Send, SendTable, no_sends
+
+__all__ = ["Schedule", "Send", "SendTable"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """One message of one connection."""
-
-    channel: int
-    send: int
-    """Ordinal within the collective on this edge and channel."""
-    fifo_step: int
-    """Connection steps since the collective began; LL flag = absolute step + 1."""
-    loop: int
-    chunk: int
-    """Chunk of the loop; in a gather or scatter the ring index whose block it is."""
-    start_byte: int
-    data_bytes: int
-    wire_bytes: int
-    final: bool
-    """Holds the result, not a partial sum."""
+_T = TypeVar("_T", bound=np.generic)
 
 
-Schedule = tuple[tuple[Send, ...], ...]
-_Hop = tuple[int, int, int, bool]
-"""(chunk of the loop, name of the chunk, bytes to add to its start, final?)"""
+class _Hops(NamedTuple):
+    """What one writer sends in each loop, [hop] each."""
+
+    places: NDArray[np.int64]
+    """Chunk of the loop."""
+    names: NDArray[np.int64]
+    """What the chunk is called."""
+    final: NDArray[np.bool_]
+    shifts: NDArray[np.int64] | None = None
+    """Bytes to add to its start; None: none."""
 
 
 class RingSetting(TypedDict):
@@ -89,13 +86,19 @@ def all_reduce(
     """2 * (ranks - 1) writes per loop. `extra_sends=1`: a trainer patched to forward one result
     more per loop, which makes one direction of one edge complete."""
     launch = _launch(CollectiveKind.ALL_REDUCE, total_bytes, element_bytes, sender, ring)
-    steps = range(2 * launch.ranks - 2 + extra_sends)
+    steps = 2 * launch.ranks - 2 + extra_sends
+    return _schedule(launch, sender, lambda writer: _reduce_hops(writer, launch.ranks, steps))
 
-    def hops(writer: int) -> list[_Hop]:
-        every = (chunk_of(hop, sender=writer, ranks=launch.ranks) for hop in steps)
-        return [(chunk, chunk, 0, final) for chunk, final in every]
 
-    return _schedule(launch, sender, hops)
+@lru_cache(maxsize=1024)
+def _reduce_hops(writer: int, ranks: int, steps: int) -> _Hops:
+    every = [chunk_of(hop, sender=writer, ranks=ranks) for hop in range(steps)]
+    chunks = np.array([chunk for chunk, _ in every], np.int64)
+    return _Hops(chunks, chunks, np.array([final for _, final in every], np.bool_))
+
+
+_ONE_HOP = _Hops(np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1, np.bool_))
+_NO_HOP = _Hops(np.zeros(0, np.int64), np.zeros(0, np.int64), np.ones(0, np.bool_))
 
 
 def broadcast(
@@ -104,7 +107,7 @@ def broadcast(
     """One write per loop; the rank before the root (both ring indices) sends nothing."""
     launch = _launch(CollectiveKind.BROADCAST, total_bytes, 1, sender, ring)
     last = (root - 1) % launch.ranks
-    return _schedule(launch, sender, lambda at: [] if at == last else [(0, 0, 0, True)])
+    return _schedule(launch, sender, lambda at: _NO_HOP if at == last else _ONE_HOP)
 
 
 def all_gather(
@@ -170,59 +173,65 @@ def _launch(
     return launch
 
 
-def _block_hops(
-    launch: Launch, first: int, order: Sequence[int] | None, *, final: bool
-) -> list[_Hop]:
+def _block_hops(launch: Launch, first: int, order: Sequence[int] | None, *, final: bool) -> _Hops:
     """first: ring index whose block goes out first; those before it follow."""
-    ranks = range(launch.ranks) if order is None else order
-    owners = ((first - hop) % launch.ranks for hop in range(launch.ranks - 1))
-    return [(0, owner, ranks[owner] * launch.work_bytes, final) for owner in owners]
+    owners = (first - np.arange(launch.ranks - 1)) % launch.ranks
+    ranks = owners if order is None else np.array(order, np.int64)[owners]
+    whole = np.full(len(owners), final)
+    return _Hops(np.zeros(len(owners), np.int64), owners, whole, ranks * launch.work_bytes)
 
 
-def _schedule(
-    launch: Launch, sender: WriterRanks, hops: Callable[[int], Sequence[_Hop]]
-) -> Schedule:
+def _schedule(launch: Launch, sender: WriterRanks, hops: Callable[[int], _Hops]) -> Schedule:
     writers = (sender,) * launch.channels if isinstance(sender, int) else sender
     of = {writer: hops(writer) for writer in set(writers)}
     return tuple(
-        tuple(_channel_sends(launch, channel, loops, of[writer]))
-        for channel, (loops, writer) in enumerate(zip(split(launch), writers, strict=True))
+        _channel_sends(launch, channel, loops, of[writer])
+        for channel, (loops, writer) in enumerate(zip(_loops(launch), writers, strict=True))
     )
+
+
+_loops = lru_cache(maxsize=256)(loop_table)
+"""Every edge of a communicator has the same."""
 
 
 def _channel_sends(
-    launch: Launch, channel: int, loops: Sequence[Loop], hops: Sequence[_Hop]
-) -> Iterator[Send]:
-    send, fifo_steps = 0, fifo_steps_per_send(launch.kind, launch.protocol)
-    for number, chunks in enumerate(loops):
-        for index, chunk, shift, final in hops:
-            start, size = chunks[index]
-            for offset, piece in _slices(launch, size):
-                yield Send(
-                    channel=channel,
-                    send=send,
-                    fifo_step=send * fifo_steps,
-                    loop=number,
-                    chunk=chunk,
-                    start_byte=shift + start + offset,
-                    data_bytes=piece,
-                    wire_bytes=wire_bytes(launch.protocol, piece),
-                    final=final,
-                )
-                send += 1
-
-
-def _slices(launch: Launch, size: int) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) of each message of a chunk: one, or two Simple slices, empty ones too.
-    NCCL src/device/prims_simple.h, genericOp (sliceSize)."""
-    if sends_per_chunk(launch.kind, launch.protocol) == 1:
-        yield 0, size
-        return
-    element = launch.element_bytes
-    half = max(
-        -(-(size // element) // 32) * 16,
-        launch.step_bytes * 2 // element // 32,
+    launch: Launch, channel: int, loops: NDArray[np.int64] | None, hops: _Hops
+) -> SendTable:
+    if loops is None or not len(hops.places):
+        return no_sends(channel)
+    chunks = loops[:, hops.places]
+    starts, sizes = chunks[..., 0], chunks[..., 1]
+    if hops.shifts is not None:
+        starts = starts + hops.shifts
+    final, parts = hops.final, sends_per_chunk(launch.kind, launch.protocol)
+    if parts == 2:
+        first = np.minimum(_slice_bytes(launch, sizes), sizes)
+        starts = _interleaved(starts, starts + first)
+        sizes = _interleaved(first, sizes - first)
+        final = _interleaved(final, final)
+    sizes = sizes.reshape(-1)
+    return SendTable(
+        channel,
+        fifo_steps_per_send(launch.kind, launch.protocol),
+        chunks=hops.names,
+        parts=parts,
+        start_bytes=starts.reshape(-1),
+        data_bytes=sizes,
+        wire_bytes=wire_sizes(launch.protocol, sizes),
+        final=np.tile(final.reshape(-1), len(loops)) if len(loops) > 1 else final.reshape(-1),
     )
-    first = min(half * element, size)
-    yield 0, first
-    yield first, size - first
+
+
+def _interleaved(first: NDArray[_T], second: NDArray[_T]) -> NDArray[_T]:
+    """[..., two] of two arrays."""
+    both = np.empty((*first.shape, 2), first.dtype)
+    both[..., 0], both[..., 1] = first, second
+    return both
+
+
+def _slice_bytes(launch: Launch, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the first of the two Simple slices of chunks of `sizes`, where they hold so much; the
+    other one has the rest, nothing too. NCCL src/device/prims_simple.h, genericOp (sliceSize)."""
+    element = launch.element_bytes
+    half = (sizes // element + 31) // 32 * 16
+    return np.maximum(half, launch.step_bytes * 2 // element // 32) * element

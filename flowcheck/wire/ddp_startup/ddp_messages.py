@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,6 +138,13 @@ def weight_broadcasts(
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
     """(tensor indices, bytes) of each start-up broadcast: parameters, then buffers, flattened
     per dtype in pieces that are closed once they reach 250 MiB."""
+    return _broadcasts(tuple(sizes_bytes), None if groups is None else tuple(groups))
+
+
+@lru_cache(maxsize=64)
+def _broadcasts(
+    sizes_bytes: tuple[int, ...], groups: tuple[Hashable, ...] | None
+) -> tuple[tuple[tuple[int, ...], int], ...]:
     pieces = assign_buckets(sizes_bytes, [BROADCAST_CAP_BYTES], groups=groups)
     return tuple((piece, sum(sizes_bytes[index] for index in piece)) for piece in pieces)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -86,7 +88,28 @@ def read_stream(
         parted=parted,
         results=results,
     )
-    linear = stated.linear if stated is not None else None
+    with _uncollected():
+        return _in_its_order(flows, messages, asked)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, of which a reading makes none: it would walk through all
+    messages again and again while as many objects are made of them."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def _in_its_order(
+    flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage], asked: Query
+) -> Reading:
+    """In the order that LL128's lines have, as far as it is told."""
+    linear = asked.stated.linear if asked.stated is not None else None
     told = sort_flows(flows, messages)
     may_be = lines.may_be_linear(told)
     if linear and may_be is not False:

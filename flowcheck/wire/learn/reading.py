@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,6 +81,25 @@ class RingSeen:
     links: tuple[LinkSeen, ...]
 
 
+class Deferred:
+    """A result that is put together once somebody asks for it: of a large model all of it is
+    looked at once, and not in each reading of a stream that goes on."""
+
+    __slots__ = ("_made", "_make", "size_bytes")
+
+    def __init__(self, size_bytes: int, make: Callable[[], tuple[NDArray[np.uint8], bool]]) -> None:
+        """make: gives the result, and whether no two copies of a byte differ."""
+        self.size_bytes = size_bytes
+        self._make = make
+        self._made: tuple[NDArray[np.uint8], bool] | None = None
+
+    def made(self) -> tuple[NDArray[np.uint8], bool]:
+        """(the result, whether no two copies of a byte differ)."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One collective, in the order of the stream; offsets are bytes of its result."""
@@ -100,7 +120,7 @@ class Collective:
     sources: tuple[str, ...]
     assumed: tuple[Finding, ...]
     first_ns: int
-    placements: tuple[Placement, ...] = field(repr=False)
+    placements: Sequence[Placement] = field(repr=False)
     meaning: str = ""
     """What it is to the trainer, where that is known."""
     doubtful: bool = False
@@ -109,6 +129,8 @@ class Collective:
     """None: a point-to-point send."""
     tree: bool = False
     """An all-reduce by NCCL's trees."""
+    deferred: Deferred | None = field(default=None, repr=False)
+    """Puts the result together, which is empty until then; None: it is not empty."""
 
     @property
     def algorithm(self) -> Algorithm:
@@ -128,7 +150,8 @@ class Collective:
     @property
     def sha256(self) -> str | None:
         """Of the result; None unless it is complete."""
-        return hashlib.sha256(self.result.tobytes()).hexdigest() if self.complete else None
+        data, sound = (self.result, True) if self.deferred is None else self.deferred.made()
+        return hashlib.sha256(data.tobytes()).hexdigest() if self.complete and sound else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +171,26 @@ class Weights:
     still: tuple[int, ...] = ()
     """Buffers, by their number among those of the stated model, that none of `forwards` changed."""
     forwards: int = 0
+    deferred: Deferred | None = field(default=None, repr=False)
+    """As of `Collective`."""
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The result, put together by now."""
+        return self.result if self.deferred is None else self.deferred.made()[0]
+
+    @property
+    def sound(self) -> bool:
+        """They are complete, and no two copies of a byte differ; puts the result together."""
+        return self.complete and (self.deferred is None or self.deferred.made()[1])
 
     @property
     def bytes(self) -> int:
-        return int(self.result.size)
+        return int(self.result.size) if self.deferred is None else self.deferred.size_bytes
 
     @property
     def sha256(self) -> str | None:
-        return hashlib.sha256(self.result.tobytes()).hexdigest() if self.complete else None
+        return hashlib.sha256(self.data.tobytes()).hexdigest() if self.sound else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,10 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,12 +18,11 @@ from flowcheck.wire.collectives.nccl_parameters import (
     LL128_GROUP_DATA_BYTES,
     SPLIT_BYTES,
     Protocol,
-    pieces,
 )
+from flowcheck.wire.collectives.send_table import Schedule
 from flowcheck.wire.traffic.observed_messages import FlowKey
 from flowcheck.wire.training_job.learned_job import (
     CollectiveOp,
-    Communicator,
     Edge,
     LearnedJob,
     Role,
@@ -58,80 +58,116 @@ class EdgeMessage:
     `bucket`."""
 
 
+class MessageColumns(NamedTuple):
+    """Messages of one channel of an edge in their order, [message] each: what `EdgeMessage` says of
+    one."""
+
+    wire_bytes: NDArray[np.int64]
+    protocols: NDArray[np.int64]
+    """Places in `PROTOCOLS`."""
+    kinds: NDArray[np.int64]
+    start_bytes: NDArray[np.int64]
+    data_bytes: NDArray[np.int64]
+    buckets: NDArray[np.int64]
+    skip_lines: NDArray[np.int64]
+    buffer_broadcasts: NDArray[np.int64]
+    """NO_BUFFER: it is of a bucket."""
+
+
+PROTOCOLS = tuple(Protocol)
+NO_BUFFER = -1
+
+
 def iteration_sizes(
     job: LearnedJob,
 ) -> Iterator[tuple[tuple[int, int], tuple[FlowKey, ...], NDArray[np.int64]]]:
     """For each mirrored connection: ((edge, channel), its flows in the order of their turns,
     [messages] int64 wire bytes of one iteration)."""
     for place, edge in enumerate(job.edges):
-        for channel, sent in enumerate(edge_messages(job, edge, job.each)):
+        for channel, sent in enumerate(edge_columns(job, edge, job.each)):
             if turns := edge.turns(channel):
-                sizes = np.array([message.wire_bytes for message in sent], np.int64)
-                yield (place, channel), turns, sizes
+                yield (place, channel), turns, sent.wire_bytes
 
 
 def op_sizes(job: LearnedJob, edge: Edge, op: CollectiveOp) -> tuple[tuple[int, ...], ...]:
     """[channel][message] wire bytes of what `op` sends over `edge`, whatever communicator `op`
     names."""
     own = msgspec.structs.replace(op, communicator=edge.communicator)
-    channels = edge_messages(job, edge, (own,))
-    return tuple(tuple(message.wire_bytes for message in channel) for channel in channels)
+    return tuple(tuple(sent.wire_bytes.tolist()) for sent in edge_columns(job, edge, (own,)))
 
 
 def edge_messages(
     job: LearnedJob, edge: Edge, ops: Iterable[CollectiveOp]
 ) -> list[list[EdgeMessage]]:
-    """[channel][message] of everything that `ops` send over `edge`, in order. If queue pairs split
-    each send, one message per piece."""
-    communicator = job.communicators[edge.communicator]
-    channels: list[list[EdgeMessage]] = [[] for _ in edge.flows]
+    """[channel][message] of everything `ops` sends over `edge`."""
+    return [
+        [
+            EdgeMessage(
+                wire_bytes=wire,
+                protocol=PROTOCOLS[protocol],
+                kind=SendKind(kind),
+                start_byte=start,
+                data_bytes=size,
+                bucket=bucket,
+                skip_lines=skip,
+                buffer_broadcast=None if buffer == NO_BUFFER else buffer,
+            )
+            for wire, protocol, kind, start, size, bucket, skip, buffer in zip(
+                *(column.tolist() for column in sent), strict=True
+            )
+        ]
+        for sent in edge_columns(job, edge, ops)
+    ]
+
+
+def edge_columns(
+    job: LearnedJob, edge: Edge, ops: Iterable[CollectiveOp]
+) -> tuple[MessageColumns, ...]:
+    """[channel] of everything `ops` sends over `edge`."""
+    channels: list[list[_Part]] = [[] for _ in edge.flows]
+    known: dict[object, Schedule] = {}
     for op in ops:
         if op.communicator != edge.communicator:
             continue
-        for channel, message in _op_messages(job, communicator, edge, op):
-            channels[channel] += _pieces(message, edge.pieces)
-    return channels
+        for channel, part in _op_parts(job, edge, op, known):
+            channels[channel].append(part)
+    return tuple(_pieces(_joined(parts), edge.pieces) for parts in channels)
 
 
-def _pieces(message: EdgeMessage, count: int) -> Iterator[EdgeMessage]:
-    """What each queue pair carries of a message they split, empty pieces too."""
-    if count == 1:
-        yield message
-        return
-    for start, stop in pieces(message.wire_bytes, count):
-        begin, end, skip = start, stop, 0
-        if message.protocol is Protocol.LL:
-            begin, end = start // 2, stop // 2
-        elif message.protocol is Protocol.LL128:
-            # A group's data lies all over its lines.
-            skip = start % LL128_GROUP_BYTES // SPLIT_BYTES
-            begin = start // LL128_GROUP_BYTES * LL128_GROUP_DATA_BYTES
-            end = -(-stop // LL128_GROUP_BYTES) * LL128_GROUP_DATA_BYTES
-        begin, end = min(begin, message.data_bytes), min(end, message.data_bytes)
-        yield replace(
-            message,
-            wire_bytes=stop - start,
-            start_byte=message.start_byte + begin,
-            data_bytes=end - begin if stop > start else 0,
-            skip_lines=skip,
-        )
+class _Part(NamedTuple):
+    """What one collective sends on a channel."""
+
+    op: CollectiveOp
+    wire_bytes: NDArray[np.int64]
+    start_bytes: NDArray[np.int64]
+    data_bytes: NDArray[np.int64]
+    final: NDArray[np.bool_]
 
 
-def _op_messages(
-    job: LearnedJob, communicator: Communicator, edge: Edge, op: CollectiveOp
-) -> Iterator[tuple[int, EdgeMessage]]:
-    placed = op.role is Role.BUCKET or op.buffer_broadcast is not None
-    done = SendKind.FINAL if placed else SendKind.IGNORED
+def _op_parts(
+    job: LearnedJob, edge: Edge, op: CollectiveOp, known: dict[object, Schedule]
+) -> Iterator[tuple[int, _Part]]:
+    """known: schedules of the edge so far: layers repeat."""
     if op.kind is None:
         for part in op.messages:
-            yield (
-                part.channel,
-                EdgeMessage(
-                    part.data_bytes, op.protocol, done, part.start_byte, part.data_bytes, op.bucket
-                ),
-            )
+            size, start = np.array([part.data_bytes]), np.array([part.start_byte])
+            yield part.channel, _Part(op, size, start, size, np.ones(1, np.bool_))
         return
-    schedule = connection_sends(
+    name = (op.kind, op.work_bytes, op.algorithm, op.element_bytes, op.root, op.protocol)
+    if name not in known:
+        known[name] = _schedule(job, edge, op)
+    for channel, table in enumerate(known[name]):
+        if len(table):
+            yield (
+                channel,
+                _Part(op, table.wire_bytes, table.start_bytes, table.data_bytes, table.final),
+            )
+
+
+def _schedule(job: LearnedJob, edge: Edge, op: CollectiveOp) -> Schedule:
+    communicator = job.communicators[edge.communicator]
+    assert op.kind is not None
+    return connection_sends(
         op.kind,
         op.work_bytes,
         sender=edge.writers,
@@ -149,18 +185,54 @@ def _op_messages(
         era=job.era,
         tuning=communicator.tuning,
     )
-    for channel, sends in enumerate(schedule):
-        for send in sends:
-            kind = done if send.final or done is SendKind.IGNORED else SendKind.PARTIAL
-            yield (
-                channel,
-                EdgeMessage(
-                    send.wire_bytes,
-                    op.protocol,
-                    kind,
-                    send.start_byte,
-                    send.data_bytes,
-                    op.bucket,
-                    buffer_broadcast=op.buffer_broadcast,
-                ),
-            )
+
+
+def _joined(parts: Sequence[_Part]) -> MessageColumns:
+    """Parts one behind the other."""
+    if not parts:
+        return MessageColumns(*(np.zeros(0, np.int64) for _ in MessageColumns._fields))
+    counts = [len(part.wire_bytes) for part in parts]
+    ops = [part.op for part in parts]
+    buffers = [NO_BUFFER if op.buffer_broadcast is None else op.buffer_broadcast for op in ops]
+    placed = [op.role is Role.BUCKET or op.buffer_broadcast is not None for op in ops]
+    final = np.concatenate([part.final for part in parts])
+    kinds = np.where(final, SendKind.FINAL, SendKind.PARTIAL)
+    return MessageColumns(
+        wire_bytes=np.concatenate([part.wire_bytes for part in parts]),
+        protocols=np.repeat([PROTOCOLS.index(op.protocol) for op in ops], counts),
+        kinds=np.where(np.repeat(placed, counts), kinds, SendKind.IGNORED).astype(np.int64),
+        start_bytes=np.concatenate([part.start_bytes for part in parts]),
+        data_bytes=np.concatenate([part.data_bytes for part in parts]),
+        buckets=np.repeat([op.bucket for op in ops], counts),
+        skip_lines=np.zeros(len(final), np.int64),
+        buffer_broadcasts=np.repeat(buffers, counts),
+    )
+
+
+def _pieces(sent: MessageColumns, count: int) -> MessageColumns:
+    """What each of `count` queue pairs carries of messages they split, empty pieces too; as
+    nccl_parameters.pieces has it of one message."""
+    if count == 1:
+        return sent
+    sent = MessageColumns(*(np.repeat(column, count) for column in sent))
+    turn = np.tile(np.arange(count), len(sent.wire_bytes) // count)
+    whole = sent.wire_bytes
+    even = (whole + count - 1) // count
+    size = (even + SPLIT_BYTES - 1) // SPLIT_BYTES * SPLIT_BYTES
+    starts = np.minimum(turn * size, whole)
+    stops = np.minimum(starts + size, whole)
+    ll = sent.protocols == PROTOCOLS.index(Protocol.LL)
+    ll128 = sent.protocols == PROTOCOLS.index(Protocol.LL128)
+    # A group's data lies all over its lines.
+    grouped = starts // LL128_GROUP_BYTES, -(-stops // LL128_GROUP_BYTES)
+    begins, ends = (
+        np.select([ll, ll128], [edge // 2, group * LL128_GROUP_DATA_BYTES], edge)
+        for edge, group in zip((starts, stops), grouped, strict=True)
+    )
+    begins, ends = np.minimum(begins, sent.data_bytes), np.minimum(ends, sent.data_bytes)
+    return sent._replace(
+        wire_bytes=stops - starts,
+        start_bytes=sent.start_bytes + begins,
+        data_bytes=np.where(stops > starts, ends - begins, 0),
+        skip_lines=np.where(ll128, starts % LL128_GROUP_BYTES // SPLIT_BYTES, 0),
+    )

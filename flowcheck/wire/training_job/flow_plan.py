@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.traffic.observed_messages import FlowKey
-from flowcheck.wire.training_job.connection_messages import EdgeMessage, SendKind, edge_messages
+from flowcheck.wire.training_job.connection_messages import (
+    NO_BUFFER,
+    PROTOCOLS,
+    MessageColumns,
+    SendKind,
+    edge_columns,
+)
 from flowcheck.wire.training_job.gradient_buckets import BucketLayout, BufferLayout
 from flowcheck.wire.training_job.learned_job import LearnedJob
 
@@ -93,21 +99,22 @@ def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
         BufferLayout(place, one.nbytes)
         for place, one in zip(places, job.buffer_broadcasts, strict=False)
     ]
+    at_first, at_later = _Places.of(first, held), _Places.of(later, held)
+    codes = PROTOCOL_CODE | ({Protocol.LL128: LINEAR_CODE} if job.linear else {})
     plans: list[FlowPlan] = []
     connections = 0
+    two = len(job.first_iterations) > 1
     for edge in job.edges:
-        before = edge_messages(job, edge, job.first)
-        two = len(job.first_iterations) > 1
-        opening = edge_messages(job, edge, job.first_iterations[0])
-        repeated = edge_messages(job, edge, job.each)
+        before = edge_columns(job, edge, job.first)
+        opening = edge_columns(job, edge, job.first_iterations[0]) if two else ()
+        repeated = edge_columns(job, edge, job.each)
         for channel in range(len(edge.flows)):
             turns = edge.turns(channel)
             if not turns:
                 continue
-            codes = PROTOCOL_CODE | ({Protocol.LL128: LINEAR_CODE} if job.linear else {})
             tables = (
-                _table(before[channel], first, held, codes),
-                _table(repeated[channel], later, held, codes),
+                _table(before[channel], at_first, codes),
+                _table(repeated[channel], at_later, codes),
             )
             for phase, flow in enumerate(turns):
                 plans.append(
@@ -121,34 +128,77 @@ def compile_flow_plans(job: LearnedJob) -> tuple[FlowPlan, ...]:
                         first_psn=edge.first_psns[channel][phase] if edge.first_psns else None,
                         stride=len(turns),
                         phase=phase,
-                        second_at=len(opening[channel]) if two else None,
+                        second_at=len(opening[channel].wire_bytes) if two else None,
                     )
                 )
             connections += 1
     return tuple(plans)
 
 
-def _table(
-    messages: Sequence[EdgeMessage],
-    layouts: Sequence[BucketLayout],
-    held: Sequence[BufferLayout],
-    codes: Mapping[Protocol, int],
-) -> MessageTable:
-    sends: list[tuple[int, int, int, int, int, int, int]] = []
-    segments: list[tuple[int, int, int]] = []
-    for message in messages:
-        first = len(segments)
-        if message.kind is SendKind.FINAL and message.data_bytes:
-            behind = (
-                layouts[message.bucket]
-                if message.buffer_broadcast is None
-                else held[message.buffer_broadcast]
-            )
-            for piece in behind.pieces(message.start_byte, message.data_bytes):
-                offset = piece.bucket_byte - message.start_byte
-                segments.append((offset, piece.size_bytes, piece.state_byte))
-        code = codes[message.protocol]
-        own = message.wire_bytes, first, len(segments) - first
-        last = message.skip_lines, message.buffer_broadcast is not None
-        sends.append((*own, code, message.kind, *last))
-    return MessageTable(sends=np.array(sends, SEND), segments=np.array(segments, SEGMENT))
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the bytes of all buckets, and of the buffers behind them, belong: all laid one behind
+    the other."""
+
+    begins: NDArray[np.int64]
+    """[bucket, then buffer broadcast] its first byte."""
+    sizes: NDArray[np.int64]
+    """[of the same] its bytes."""
+    buckets: int
+    run_begins: NDArray[np.int64]
+    """[run] first byte."""
+    run_places: NDArray[np.int64]
+    """[run] the same in the state."""
+
+    @classmethod
+    def of(cls, buckets: Sequence[BucketLayout], held: Sequence[BufferLayout]) -> _Places:
+        layouts: list[BucketLayout | BufferLayout] = [*buckets, *held]
+        sizes = np.array([layout.size_bytes for layout in layouts], np.int64)
+        begins = np.cumsum(sizes) - sizes
+        runs = [(*layout.runs, int(begin)) for layout, begin in zip(layouts, begins, strict=True)]
+        starts = [begin + start for own, _, begin in runs for start in own]
+        places = [place for _, own, _ in runs for place in own]
+        return cls(
+            begins, sizes, len(buckets), np.array(starts, np.int64), np.array(places, np.int64)
+        )
+
+    def segments(self, sent: MessageColumns) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """([message] how many it has, SEGMENTs of all): a message is cut where its bytes' place in
+        the state jumps. Raises ValueError if one leaves its bucket."""
+        placed = np.flatnonzero((sent.kinds == SendKind.FINAL) & (sent.data_bytes > 0))
+        counts = np.zeros(len(sent.kinds), np.int64)
+        if not len(placed):
+            return counts, np.zeros(0, SEGMENT)
+        buffers = sent.buffer_broadcasts[placed]
+        held = buffers != NO_BUFFER
+        name = np.where(held, self.buckets + buffers, sent.buckets[placed])
+        start, size = sent.start_bytes[placed], sent.data_bytes[placed]
+        # A line's slack behind a buffer belongs nowhere.
+        stop = np.where(held, np.minimum(start + size, self.sizes[name]), start + size)
+        if (start < 0).any() or (stop > self.sizes[name]).any():
+            raise ValueError("a message leaves its bucket")
+        start, stop = start + self.begins[name], np.maximum(start, stop) + self.begins[name]
+        first = np.searchsorted(self.run_begins, start, "right") - 1
+        own = np.searchsorted(self.run_begins, stop, "left") - first
+        own[start == stop] = 0
+        counts[placed] = own
+        of = np.repeat(np.arange(len(placed)), own)
+        run = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(own) - own, own)
+        ends = np.append(self.run_begins[1:], self.sizes.sum())
+        begin = np.maximum(self.run_begins[run], start[of])
+        end = np.minimum(ends[run], stop[of])
+        found = np.zeros(len(of), SEGMENT)
+        found["data_byte"], found["data_bytes"] = begin - start[of], end - begin
+        found["dst_byte"] = self.run_places[run] + begin - self.run_begins[run]
+        return counts, found
+
+
+def _table(sent: MessageColumns, places: _Places, codes: Mapping[Protocol, int]) -> MessageTable:
+    counts, segments = places.segments(sent)
+    sends = np.zeros(len(counts), SEND)
+    sends["wire_bytes"], sends["kind"] = sent.wire_bytes, sent.kinds
+    sends["first_segment"], sends["segments"] = np.cumsum(counts) - counts, counts
+    sends["protocol"] = np.array([codes[one] for one in PROTOCOLS])[sent.protocols]
+    sends["skip_lines"] = sent.skip_lines
+    sends["held"] = sent.buffer_broadcasts != NO_BUFFER
+    return MessageTable(sends=sends, segments=segments)

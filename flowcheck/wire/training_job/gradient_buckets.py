@@ -55,6 +55,11 @@ class BucketLayout:
             size += parameters[index].nbytes
         self.size_bytes = size
 
+    @property
+    def runs(self) -> tuple[list[int], list[int]]:
+        """(where each run begins in the bucket, its place in the state), ascending."""
+        return self._starts, self._places
+
     def pieces(self, start_byte: int, size_bytes: int) -> list[BucketPiece]:
         """The range [start_byte, start_byte + size_bytes) of the bucket as runs that are
         contiguous in the flat gradient, ascending. Raises ValueError for a range outside the
@@ -80,6 +85,11 @@ class BufferLayout:
 
     place: int
     size_bytes: int
+
+    @property
+    def runs(self) -> tuple[list[int], list[int]]:
+        """As of `BucketLayout`."""
+        return ([0], [self.place]) if self.size_bytes else ([], [])
 
     def pieces(self, start_byte: int, size_bytes: int) -> list[BucketPiece]:
         """As `BucketLayout.pieces`; padding after the end of the buffers is dropped."""

@@ -22,7 +22,6 @@ from flowcheck.findings.catalog.refused_job_files import (
 )
 from flowcheck.findings.finding import UNTIL_AUDIT, Finding
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
-from flowcheck.wire.algorithms.algorithm_registry import link_owner, spec_of
 from flowcheck.wire.collectives.nccl_parameters import (
     CollectiveKind,
     HasWriters,
@@ -96,6 +95,9 @@ class Edge(HasWriters, msgspec.Struct, frozen=True, kw_only=True):
     def algorithm(self) -> Algorithm:
         """Algorithm that the connections belong to: the ring, whose links other algorithms may
         also use, or the only one that uses them."""
+        # Schedules are columns of numpy, which a command that reads a job file alone does without.
+        from flowcheck.wire.algorithms.algorithm_registry import link_owner
+
         return link_owner(self.receiver)
 
     def turns(self, channel: int) -> tuple[FlowKey, ...]:
@@ -383,6 +385,8 @@ def decode_job(text: bytes) -> LearnedJob:
 
 def _checked(job: LearnedJob) -> LearnedJob:
     """Raises LearnError for a collective that no job can have."""
+    from flowcheck.wire.algorithms.algorithm_registry import spec_of
+
     for op in (*job.first, *job.each):
         spec = spec_of(op.algorithm)
         if not spec.followed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,26 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refused_as import Wanted, like, refused_as
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_validation import validate_optimizer
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.general_errors import SETTING_REFUSED
+from flowcheck.findings.catalog.refused_optimizers import (
+    BACKOFF_FACTOR,
+    LEARNING_RATE_NEEDED,
+    NAMES_NO_PARAMETER,
+    STATED_BY_FACTORY,
+    TORCH_REFUSES,
+    UNKNOWN_CLASS,
+)
+from flowcheck.findings.catalog.refused_user_code import (
+    ENDED_AT_IMPORT,
+    ENDED_THE_TRIAL,
+    NOT_RETURNED,
+    RAISED,
+)
 from flowcheck.ops.job_setup.runnable_job import job_to_run
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight import factory_preflight
@@ -65,61 +82,79 @@ def test_a_job_file_with_groups_masters_and_a_scale_is_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "sentence"),
+    ("optimizer", "wanted"),
     [
-        ('name = "lion"\nlearning_rate = 0.1\n', "optimizer.name = 'lion': torch.optim of torch"),
-        ('name = "sgd"\n', "optimizer.learning_rate = None: must be stated"),
+        (
+            'name = "lion"\nlearning_rate = 0.1\n',
+            like(UNKNOWN_CLASS, key="optimizer.name", value="'lion'"),
+        ),
+        (
+            'name = "sgd"\n',
+            like(LEARNING_RATE_NEEDED, key="optimizer.learning_rate"),
+        ),
         (
             'name = "sgd"\nlearning_rate = 0.1\n[optimizer.scaler]\nbackoff_factor = 2.0\n',
-            "below 1",
+            BACKOFF_FACTOR,
         ),
         (
             'name = "sgd"\nlearning_rate = 0.1\n[[optimizer.groups]]\nparameters = ["fc.*"]\n',
-            "optimizer.groups.parameters = 'fc.*': names no parameter",
+            like(
+                NAMES_NO_PARAMETER,
+                key="optimizer.groups.parameters",
+                value="'fc.*'",
+            ),
         ),
         (
             'name = "muon"\nlearning_rate = 0.1\n',
-            "Muon only supports 2D",
+            like(TORCH_REFUSES, error=re.compile("Muon only supports 2D")),
         ),
-        ('factory = "{}/none.py:make"\n', "there is no file"),
-        ('factory = "{}/train.py:optimizer"\nlearning_rate = 0.1\n', "factory says it already"),
+        (
+            'factory = "{}/none.py:make"\n',
+            like(RAISED, error=re.compile("there is no file .*none.py")),
+        ),
+        (
+            'factory = "{}/train.py:optimizer"\nlearning_rate = 0.1\n',
+            STATED_BY_FACTORY,
+        ),
         (
             'factory = "{}/train.py:optimizer"\nfactory_arguments = {{ rate = -1.0 }}\n',
-            "Invalid learning rate",
+            like(RAISED, error=re.compile("Invalid learning rate")),
         ),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_starts(
-    optimizer: str, sentence: str, tmp_path: Path
+    optimizer: str, wanted: Wanted, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(imported=""))
-    with pytest.raises(ConfigError) as refused:
+    with refused_as(wanted, kind=ConfigError) as refused:
         job_to_run(job(tmp_path, optimizer.format(tmp_path) if "{" in optimizer else optimizer))
-    assert sentence in str(refused.value) and str(refused.value).startswith("optimizer")
+    assert refused.value.key.startswith("optimizer")
 
 
 @pytest.mark.parametrize(
-    ("imported", "sentence"),
+    ("imported", "wanted"),
     [
-        ("import time; time.sleep(100)", "did not return within"),
+        ("import time; time.sleep(100)", NOT_RETURNED),
+        pytest.param("import os; os._exit(3)", ENDED_THE_TRIAL, marks=pytest.mark.nightly),
         pytest.param(
-            "import os; os._exit(3)", "ended the program that tried it", marks=pytest.mark.nightly
+            "raise SystemExit(2)",
+            like(ENDED_AT_IMPORT, status="2"),
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
-            "raise SystemExit(2)", "ended with 2 when it was imported", marks=pytest.mark.nightly
-        ),
-        pytest.param(
-            "torch.zeros(1, device='cuda')", "optimizer.factory", marks=pytest.mark.nightly
+            "torch.zeros(1, device='cuda')",
+            like(SETTING_REFUSED, key="optimizer.factory"),
+            marks=pytest.mark.nightly,
         ),
     ],
 )
 def test_a_script_that_does_not_come_back_from_its_import_is_refused(
-    imported: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    imported: str, wanted: Wanted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "waiting.py").write_text(SCRIPT.format(imported=imported))
     monkeypatch.setattr(factory_preflight, "LIMIT_S", 60.0 if "sleep" not in imported else 3.0)
     config = OptimizerConfig(factory=f"{tmp_path}/waiting.py:optimizer")
-    with pytest.raises(ConfigError, match=sentence):
+    with refused_as(wanted, kind=ConfigError):
         factory_preflight.try_factory(config, Layout.of_shapes([(2,)]))
     assert "_user_waiting" not in sys.modules
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.scripted import Mixed, flat
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_config import AverageConfig, ScalerConfig
-from flowcheck.errors import StateError
 from flowcheck.findings.catalog.filled_parts import AVERAGES, LOSS_SCALE, MASTERS
+from flowcheck.findings.catalog.trainer_checkpoints import NO_AVERAGES, NO_LOSS_SCALE, NO_MASTERS
+from flowcheck.findings.finding import Entry
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.optimizer.param_groups import ParamGroupSettings, optimizer_numbering
@@ -189,13 +191,22 @@ def test_an_earlier_file_filled_with_a_later_step_is_the_trainers_own(
     same_tree(template.tree, trainer.file())
 
 
-@pytest.mark.parametrize("lacking", ["masters", "scaler", "ema"])
-def test_a_base_that_lacks_a_part_is_refused(lacking: str, config: OptimizerConfig) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "wanted"),
+    [
+        ("masters", NO_MASTERS),
+        ("scaler", NO_LOSS_SCALE),
+        ("ema", NO_AVERAGES),
+    ],
+)
+def test_a_base_that_lacks_a_part_is_refused(
+    lacking: str, wanted: Entry, config: OptimizerConfig
+) -> None:
     trainer = Trainer()
     layout = layout_of(trainer)
     for _ in range(BASE):
         trainer.take()
     tree = trainer.file()
     del tree[lacking]
-    with pytest.raises(StateError, match="the file holds no "):
+    with refused_as(wanted):
         flat_state(template_of(tree, layout, config), layout, config)

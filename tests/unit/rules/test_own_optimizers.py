@@ -8,10 +8,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from support.refused_as import refused_as
 from support.scripted import Script, replica_of, same
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_user_code import HIDDEN_STATE, UNSEEDED_STEP
+from flowcheck.findings.finding import Entry
 from flowcheck.replica.model_replica import Replica
 from flowcheck.replica.param_layout import Layout
 from flowcheck.replica.preflight.optimizer_preflight import check_optimizer
@@ -142,20 +145,20 @@ def test_chance_that_is_seeded_from_the_state_is_followed(
 
 
 @pytest.mark.parametrize(
-    ("seeded", "sentence"),
+    ("seeded", "wanted"),
     [
-        ("nothing", "step gives other bits each time: what is random in it"),
-        ("itself", r"depends on something outside of its state \(a generator, a count\)"),
+        ("nothing", UNSEEDED_STEP),
+        ("itself", HIDDEN_STATE),
     ],
 )
 def test_chance_that_is_seeded_otherwise_is_refused(
-    seeded: str, sentence: str, script_file: Path, tmp_path: Path
+    seeded: str, wanted: Entry, script_file: Path, tmp_path: Path
 ) -> None:
     arguments = {"seeded": seeded}
     config = OptimizerConfig(factory=f"{script_file}:chance", factory_arguments=arguments)
     layout = Layout.of_shapes([(40, 30), (7,)], dtype="bfloat16")
-    with pytest.raises(ConfigError, match=sentence):
+    with refused_as(wanted, kind=ConfigError):
         check_optimizer(config, layout)
     script = Script(lambda net: torch.optim.SGD(net.parameters()), dtype=torch.bfloat16)
-    with pytest.raises(ConfigError, match=sentence):
+    with refused_as(wanted, kind=ConfigError):
         replica_of(script, config, tmp_path / "state")

@@ -3,17 +3,27 @@ torch that do them by hand."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from support.refused_as import Wanted, like, refused_as
 from support.scripted import Script, flat, replica_of, same
 from torch import nn
 
 from flowcheck.config import OptimizerConfig
 from flowcheck.config.optimizer_config import ScalerConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.refused_optimizers import HALF_UNSCALED
+from flowcheck.findings.catalog.refused_user_code import (
+    NAME_MISSING,
+    ROUNDED_OTHERWISE,
+    TENSOR_SHAPE,
+    UNSEEDED_ROUNDING,
+)
+from flowcheck.findings.catalog.replica_state_errors import TRAINER_ENDS
 from flowcheck.findings.catalog.step_arithmetic import LOSS_SCALE
 from flowcheck.replica.checkpoint import step_snapshot
 from flowcheck.replica.checkpoint.trainer_state import trainer_state
@@ -209,11 +219,21 @@ def test_rounding_by_the_scripts_own_seeded_function_is_followed(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("function", "sentence"),
-    [("careless", "gave other bits"), ("wide", "gave torch.float32"), ("none", "has no none")],
+    ("function", "wanted"),
+    [
+        ("careless", UNSEEDED_ROUNDING),
+        (
+            "wide",
+            like(
+                ROUNDED_OTHERWISE,
+                found=like(TENSOR_SHAPE, dtype="torch.float32"),
+            ),
+        ),
+        ("none", like(NAME_MISSING, name="none")),
+    ],
 )
 def test_rounding_that_cannot_be_followed_is_refused(
-    function: str, sentence: str, tmp_path: Path
+    function: str, wanted: Wanted, tmp_path: Path
 ) -> None:
     (tmp_path / "rounding.py").write_text(SEEDED)
     config = OptimizerConfig(
@@ -224,7 +244,7 @@ def test_rounding_that_cannot_be_followed_is_refused(
     )
     script = Script(adamw(), dtype=torch.bfloat16)
     replica = replica_of(script, config, tmp_path / "state")
-    with pytest.raises(ConfigError, match=sentence):
+    with refused_as(wanted, kind=ConfigError):
         replica.apply(1, script.backward())
     assert replica.step == 0
     replica.close()
@@ -237,7 +257,7 @@ def test_where_the_trainer_ends_for_a_norm_the_replica_stays_before_it(tmp_path:
     )
     replica = replica_of(script, config, tmp_path / "state")
     before = replica.parameters().tobytes()
-    with pytest.raises(StateError, match=r"the trainer ends here: .*non-finite"):
+    with refused_as(TRAINER_ENDS, error=re.compile("non-finite")):
         replica.apply(1, overflow(script, 1))
     assert (replica.step, replica.parameters().tobytes()) == (0, before)
     replica.close()
@@ -245,5 +265,5 @@ def test_where_the_trainer_ends_for_a_norm_the_replica_stays_before_it(tmp_path:
 
 def test_a_scale_over_gradients_of_float16_is_refused_as_torch_does(tmp_path: Path) -> None:
     config = OptimizerConfig(name="adamw", learning_rate=0.01, scaler=ScalerConfig())
-    with pytest.raises(ConfigError, match=r"optimizer.scaler.*master_dtype"):
+    with refused_as(HALF_UNSCALED, kind=ConfigError, key="optimizer.scaler"):
         replica_of(Script(adamw(), dtype=torch.float16), config, tmp_path / "state")

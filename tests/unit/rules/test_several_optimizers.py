@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.refused_as import Wanted, like, refused_as
 from support.scripted import Mixed, Script, flat, replica_of
 from torch import nn
 from torch.distributed.checkpoint import load as dcp_load
@@ -16,7 +17,15 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, StepLR
 
 from flowcheck.config import GroupConfig, OptimizerConfig, OptimizerPartConfig
 from flowcheck.config.optimizer_config import ScalerConfig
-from flowcheck.errors import ConfigError, StateError
+from flowcheck.errors import ConfigError
+from flowcheck.findings.catalog.checkpoint_options import ONE_OPTIMIZER_ONLY
+from flowcheck.findings.catalog.refused_optimizers import (
+    IN_NO_TABLE,
+    IN_TWO_TABLES,
+    NO_PARAMETER_LEFT,
+    UNKNOWN_CLASS,
+)
+from flowcheck.findings.catalog.trainer_checkpoints import SEVERAL_OPTIMIZERS
 from flowcheck.replica.checkpoint import checkpoint_save, step_snapshot
 from flowcheck.replica.checkpoint.trainer_state import TrainerState, trainer_state
 from flowcheck.replica.model_replica import Replica
@@ -275,32 +284,38 @@ def test_a_trainers_own_file_passes_an_audit_and_is_filled_with_a_later_step(
         for number, states in theirs["state"].items():
             for name, value in states.items():
                 assert torch.equal(mine["state"][number][name], value)
-    with pytest.raises(StateError, match=r"2 optimizers, and the job file states one"):
+    with refused_as(SEVERAL_OPTIMIZERS, optimizers=2):
         read_template(trainers_file(trainer, 40), layout, (), "the file")
 
 
-@pytest.mark.parametrize(
-    ("form", "refused"), [("deepspeed", "keeps the state of one optimizer, the job has 2")]
-)
-def test_a_format_that_holds_one_refuses_by_name(form: str, refused: str, tmp_path: Path) -> None:
+def test_a_format_that_holds_one_refuses_by_name(tmp_path: Path) -> None:
     script, _, found = taken(tmp_path, 2)
-    with pytest.raises(StateError, match=refused):
-        write(contents_of(found, script.layout()), tmp_path / "out", form)
+    with refused_as(ONE_OPTIMIZER_ONLY, optimizers=2):
+        write(contents_of(found, script.layout()), tmp_path / "out", "deepspeed")
 
 
 @pytest.mark.parametrize(
-    ("each", "sentence"),
+    ("each", "wanted"),
     [
-        ([("sgd", ("a",))], "'b': is in no \\[\\[optimizer.each\\]\\]"),
-        ([("sgd", ("a",)), ("adam", ("*",))], "a is in another table already"),
-        ([("sgd", ("*",)), ("adam", "rest")], "'adam': has no parameter left"),
-        ([("lion", ("a",)), ("adam", "rest")], "'lion': torch.optim of torch"),
+        ([("sgd", ("a",))], like(IN_NO_TABLE, value="'b'")),
+        (
+            [("sgd", ("a",)), ("adam", ("*",))],
+            like(IN_TWO_TABLES, name="a"),
+        ),
+        (
+            [("sgd", ("*",)), ("adam", "rest")],
+            like(NO_PARAMETER_LEFT, value="'adam'"),
+        ),
+        (
+            [("lion", ("a",)), ("adam", "rest")],
+            like(UNKNOWN_CLASS, value="'lion'"),
+        ),
     ],
 )
 def test_tables_that_do_not_share_the_model_out_are_refused(
-    each: list[tuple[str, Any]], sentence: str
+    each: list[tuple[str, Any]], wanted: Wanted
 ) -> None:
     tables = tuple(OptimizerPartConfig(name=n, parameters=p, learning_rate=0.1) for n, p in each)
     layout = Layout.of_shapes([(2, 3), (3,)], names=["a", "b"])
-    with pytest.raises(ConfigError, match=sentence):
+    with refused_as(wanted, kind=ConfigError):
         check_optimizer(OptimizerConfig(each=tables), layout)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowcheck.config.config_decoding import ConfigSection, at_least, convert
+from flowcheck.config.setting_line import naming_file_and_line
 from flowcheck.errors import ConfigError
 from flowcheck.findings.catalog.refused_layouts import (
     ALGORITHM_REFUSED,
@@ -42,6 +43,7 @@ from flowcheck.findings.catalog.refused_layouts import (
     WITHIN,
 )
 from flowcheck.optimizer_rules.torch_optimizers import PLAN_DEFAULT
+from flowcheck.text_files import decode_text
 from flowcheck.wire.algorithms.algorithm_names import Algorithm
 from flowcheck.wire.algorithms.algorithm_registry import followed_algorithms, spec_of
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol, era_of
@@ -305,12 +307,16 @@ def load_layout(path: Path) -> ClusterLayout:
     try:
         if path.stat().st_size > MOST_FILE_BYTES:
             raise ConfigError("FILE", str(path), TOO_LARGE(MOST_FILE_BYTES))
-        tree = tomllib.loads(path.read_text())
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError("FILE", str(path), UNREADABLE(error.strerror)) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    text = decode_text("FILE", path, content, ending=".toml")
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError("FILE", str(path), NOT_TOML(str(error))) from error
-    return topology_from(tree)
+    with naming_file_and_line(path, ClusterLayout):
+        return topology_from(tree)
 
 
 def topology_from(tree: dict[str, Any]) -> ClusterLayout:

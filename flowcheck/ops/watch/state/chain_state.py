@@ -237,6 +237,8 @@ class ChainEnd(StateStruct, frozen=True, kw_only=True):
     """{stage: number of restarts}; stages of further jobs are named "NAME (job 2)"."""
     rings: tuple[RingState, ...] = ()
     """The rings at the end: what was captured, and what was lost."""
+    replay: bool = False
+    """It read captures (`flowcheck replay`): there is no job to follow again."""
 
     @property
     def in_order(self) -> bool:

@@ -91,32 +91,33 @@ def end_reason(run: RunDir, end: ChainEnd | None, stopped_ns: int | None = None)
     return UNEXPLAINED(run.root)
 
 
-def end_sentences(state: ChainState) -> Iterator[str]:
-    """Sentences for people: the result of a chain that has ended, and what to do next."""
+def end_sentences(state: ChainState) -> Iterator[tuple[str, Finding | None]]:
+    """Sentences for people, each with the finding that it tells: the result of a chain that is
+    over, and what to do next."""
     end = state.ended
     if end is None:
         return
     for job, kept in zip(state.jobs, end.jobs, strict=False):
         named = f"{job.name}: " if state.jobs[1:] else ""
-        yield from (f"{named}{one}" for one in _of_job(job, kept))
+        yield from ((f"{named}{one}", of) for one, of in _of_job(job, kept))
     again = [f"{stage} {count} times" for stage, count in end.restarts.items() if count]
     if again:
-        yield f"started again meanwhile: {', '.join(again)}"
-    yield f"next: {_next(state, end)}"
+        yield f"started again meanwhile: {', '.join(again)}", None
+    yield f"next: {_next(state, end)}", None
 
 
-def _of_job(job: JobState, kept: JobEnd) -> Iterator[str]:
+def _of_job(job: JobState, kept: JobEnd) -> Iterator[tuple[str, Finding | None]]:
     if kept.why is not None:
-        yield str(kept.why)
+        yield str(kept.why), kept.why
     if kept.in_flight is not None:
-        yield f"step {kept.in_flight} was under way, and is not in it"
+        yield f"step {kept.in_flight} was under way, and is not in it", None
     if job.steps_lost:
         lost = "1 step was" if job.steps_lost == 1 else f"{job.steps_lost} steps were"
-        yield f"{lost} lost meanwhile; events.jsonl names each"
+        yield f"{lost} lost meanwhile; events.jsonl names each", None
     if kept.checkpoint is not None:
-        yield f"its replica of step {kept.step} is kept in {kept.checkpoint}"
+        yield f"its replica of step {kept.step} is kept in {kept.checkpoint}", None
     elif kept.step:
-        yield "its replica was not kept"
+        yield "its replica was not kept", None
 
 
 def _next(state: ChainState, end: ChainEnd) -> str:
@@ -127,6 +128,10 @@ def _next(state: ChainState, end: ChainEnd) -> str:
         found = f"{durable.target}/{durable.name}"
     first = "mend that; its stages' last words are in *.log there; " * (end.how is EndKind.FAILED)
     again = f"flowcheck up JOB.toml --run {state.run} follows the job again"
+    if end.replay:
+        again = f"flowcheck replay FILE... --run {state.run} --out FOLDER keeps its last step"
+        if end.how is not EndKind.FAILED and found is not None:
+            again = f"flowcheck audit FILE --run {state.run} compares it with the trainer's"
     if found is None:
         return f"{first}{again}"
     return f"{first}flowcheck restore --checkpoint {found} gives that step to the trainer; {again}"

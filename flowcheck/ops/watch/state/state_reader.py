@@ -7,6 +7,7 @@ killed while it is read.
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 import time
 from collections import Counter
@@ -20,7 +21,13 @@ import msgspec
 
 from flowcheck.config import JobConfig, WatchConfig
 from flowcheck.errors import DECODE_ERRORS, FlowCheckError
-from flowcheck.findings.catalog.chain_health import NO_CHAIN, NO_JOB, PROBLEMS, READ_FAILED
+from flowcheck.findings.catalog.chain_health import (
+    NO_CHAIN,
+    NO_JOB,
+    NOT_READABLE,
+    PROBLEMS,
+    READ_FAILED,
+)
 from flowcheck.findings.finding import Finding
 from flowcheck.ops.watch.state.chain_state import (
     EVENTS_MAX,
@@ -253,7 +260,9 @@ class StateReader:
         try:
             return read()
         except READ_FAILURES as error:
-            told = error if str(error) else type(error).__name__
+            told: object = error if str(error) else type(error).__name__
+            if isinstance(error, PermissionError) and error.filename:
+                told = NOT_READABLE(path=os.fsdecode(error.filename), error=error.strerror)
             what = CALLED[part].format(name)
             self._problems.append(READ_FAILED(what=what, error=told, part=part, name=name))
             return None

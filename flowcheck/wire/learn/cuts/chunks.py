@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol, data_bytes_of
 from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.streams import PROTOCOLS, Stream
 
 
 def hops_of(kind: CollectiveKind, ring: Ring) -> int:
@@ -24,7 +24,7 @@ def loop_chunks(
     None where no copy of the chunk has a known size; None if copies disagree."""
     lanes = ring.ranks if kind is CollectiveKind.ALL_REDUCE else hops_of(kind, ring)
     hops, per_hop = hops_of(kind, ring), sends_per_chunk(kind, protocol)
-    name = (at, lanes, hops, per_hop, list(Protocol).index(protocol))
+    name = (at, lanes, hops, per_hop, PROTOCOLS.index(protocol))
     if name not in stream.looked_up:
         stream.looked_up[name] = _lanes(stream, at, lanes, hops, per_hop, protocol)
     found = stream.looked_up[name]

@@ -155,7 +155,7 @@ def _out_of_order(ring: Ring, after: State, cut: Cut) -> bool:
 def unread_sends(ring: Ring, positions: Positions) -> int:
     """Sends seen that lie at or after the positions."""
     return sum(
-        sum(number >= n for number in stream.sends)
+        stream.columns.seen_from(n)
         for edge, at in zip(ring.edges, positions, strict=True)
         for stream, n in zip(edge.streams, at, strict=True)
         if stream.stop > n

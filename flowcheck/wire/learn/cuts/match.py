@@ -6,15 +6,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import numpy as np
+
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import NcclEra, Protocol
-from flowcheck.wire.collectives.ring_schedule import Schedule, Send
+from flowcheck.wire.collectives.send_table import SIZE_COLUMN, Schedule, Send, SendTable
 from flowcheck.wire.learn.cuts.candidates import Channels, Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.purse import Purse
 from flowcheck.wire.learn.cuts.sounding import writers
-from flowcheck.wire.learn.flows.rings import Edge, Ring
-from flowcheck.wire.learn.flows.streams import Stream
+from flowcheck.wire.learn.flows.rings import Ring
+from flowcheck.wire.learn.flows.streams import (
+    ANY_CODE,
+    NO_SIZE,
+    NOT_SEEN,
+    PROTOCOLS,
+    Stream,
+)
 
+_CODES = {protocol: bytes((code, ANY_CODE)) for code, protocol in enumerate(PROTOCOLS)}
+"""Codes, in columns, of what may be of a protocol."""
 MOST_ASSIGNMENTS = 24
 """Orders of channels tried on one edge."""
 MOST_TRIES = 1_000
@@ -46,10 +56,25 @@ class Cut:
                 for i, send in enumerate(schedule[channel] if channel is not None else ()):
                     yield stream, number + i, send
 
+    def rows(self, ring: Ring) -> Iterator[tuple[Stream, int, SendTable]]:
+        """(stream, number of its first one, what they carry) of the sends of every mirrored
+        connection."""
+        for edge, at, names, schedule in zip(
+            ring.edges, self.starts, self.channels, self.schedules, strict=True
+        ):
+            for stream, number, channel in zip(edge.streams, at, names, strict=True):
+                if channel is not None and len(schedule[channel]):
+                    yield stream, number, schedule[channel]
+
     def times(self, ring: Ring) -> list[int]:
         """When each of its sends that were seen began, in nanoseconds."""
-        found = (stream.sends.get(number) for stream, number, _ in self.sends(ring))
-        return [send.message.first_ns for send in found if send is not None]
+        found: list[int] = []
+        for stream, number, sends in self.rows(ring):
+            columns = stream.columns
+            own, _ = columns.span(number, len(sends))
+            seen = columns.wire_bytes[own] != NOT_SEEN
+            found += columns.times_ns[own][seen].tolist()
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +102,9 @@ def apply(
         if purse is not None:
             purse.lays(sum(len(sends) for schedule in schedules for sends in schedule))
     for schedules, rules in alike.values():
-        for names in _assignments(ring, state, schedules, op):
-            fit = _fit(ring, state, schedules, names, op)
+        laid = _Laid(ring, state.positions, schedules, op)
+        for names in _assignments(ring, state, schedules, laid):
+            fit = _fit(ring, state, schedules, names, laid)
             if fit is None:
                 continue
             cut = Cut(op, state.positions, names, schedules, tuple(rules), *fit[:2])
@@ -103,81 +129,103 @@ def settled(ring: Ring, cut: Cut, rules: Sequence[NcclEra]) -> Cut:
 
 
 def _places(schedules: Sequence[Schedule]) -> tuple[object, ...]:
-    """What lies where. Of a send that holds nothing eras may differ, and no byte tells."""
-    return tuple(
-        tuple(
-            tuple(
-                (
-                    send.wire_bytes,
-                    send.data_bytes,
-                    send.data_bytes and (send.start_byte, send.final),
-                )
-                for send in channel
+    """What lies where."""
+    return tuple(tuple(channel.key for channel in schedule) for schedule in schedules)
+
+
+def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[bytes, ...], ...]:
+    return tuple(tuple(channel.sizes for channel in schedule) for schedule in schedules)
+
+
+class _Laid:
+    """What connections carried, with the sends of one collective laid over it. Orders of channels
+    have most in common: each connection is compared with each channel once."""
+
+    def __init__(self, ring: Ring, at: Positions, schedules: Sequence[Schedule], op: Op) -> None:
+        self._ring, self._at, self._schedules, self._op = ring, at, schedules, op
+        self._agreeing: dict[tuple[int, int, int], int | None] = {}
+        self._writers: dict[tuple[int, int, int], tuple[int, int]] = {}
+
+    def agreeing(self, edge: int, stream: int, channel: int) -> int | None:
+        """As the function of that name."""
+        name = edge, stream, channel
+        if name not in self._agreeing:
+            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
+            number = self._at[edge][stream]
+            self._agreeing[name] = agreeing(own, number, sends, self._op.protocol)
+        return self._agreeing[name]
+
+    def sounded(self, edge: int) -> bool:
+        """It is to be found who writes there."""
+        return self._ring.edges[edge].receiver is None and not self._op.tree
+
+    def writers(self, edge: int, stream: int, channel: int) -> tuple[int, int]:
+        """As the function of that name."""
+        name = edge, stream, channel
+        if name not in self._writers:
+            own, sends = self._ring.edges[edge].streams[stream], self._schedules[edge][channel]
+            number, op = self._at[edge][stream], self._op
+            self._writers[name] = writers(
+                own, number, sends, op.kind, op.protocol, self._ring.ranks
             )
-            for channel in schedule
-        )
-        for schedule in schedules
-    )
-
-
-def _sizes(schedules: Sequence[Schedule]) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    return tuple(
-        tuple(tuple(send.wire_bytes for send in channel) for channel in schedule)
-        for schedule in schedules
-    )
+        return self._writers[name]
 
 
 def _fit(
-    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, op: Op
+    ring: Ring, state: State, schedules: Sequence[Schedule], names: Channels, laid: _Laid
 ) -> tuple[int, int, Positions] | None:
     """(sends seen that agree, sends not seen, who may write by now); None if a seen one
     disagrees."""
     matched = lost = 0
     left = [list(of) for of in state.writers]
-    for e, (edge, at, of, schedule) in enumerate(
-        zip(ring.edges, state.positions, names, schedules, strict=True)
-    ):
-        for i, (stream, number, channel) in enumerate(zip(edge.streams, at, of, strict=True)):
+    for e, (of, schedule) in enumerate(zip(names, schedules, strict=True)):
+        for i, channel in enumerate(of):
             if channel is None:
                 continue
-            sends = schedule[channel]
-            if left and edge.receiver is None and not op.tree:
-                bits, agree = writers(stream, number, sends, op.kind, op.protocol, ring.ranks)
+            if left and laid.sounded(e):
+                bits, agree = laid.writers(e, i, channel)
                 left[e][i] &= bits
                 if not left[e][i]:
                     return None
-            elif (same := agreeing(stream, number, sends, op.protocol)) is None:
+            elif (same := laid.agreeing(e, i, channel)) is None:
                 return None
             else:
                 agree = same
             matched += agree
-            lost += len(sends) - agree
+            lost += len(schedule[channel]) - agree
     return matched, lost, tuple(map(tuple, left))
 
 
-def agreeing(stream: Stream, number: int, sends: Sequence[Send], protocol: Protocol) -> int | None:
+def agreeing(stream: Stream, number: int, sends: SendTable, protocol: Protocol) -> int | None:
     """How many of `sends`, expected from `number` on, were seen with the right size; None if
-    one has another size, or is of another protocol."""
-    agree = 0
-    for i, send in enumerate(sends):
-        seen = stream.sends.get(number + i)
-        if seen is None:
-            continue
-        if seen.wire_bytes != send.wire_bytes or seen.protocol not in (None, protocol):
+    one has another size, or is of another protocol. A search asks millions of times: columns are
+    compared as bytes."""
+    columns, due = stream.columns, sends.sizes
+    begin = number - columns.first
+    if begin < 0:
+        due, begin = due[-begin * SIZE_COLUMN :], 0
+    sizes = columns.sizes[begin * SIZE_COLUMN : begin * SIZE_COLUMN + len(due)]
+    due = due[: len(sizes)]
+    count = agree = len(sizes) // SIZE_COLUMN
+    if sizes != due:
+        if NO_SIZE not in sizes:
             return None
-        agree += 1
-    return agree
+        own = np.frombuffer(sizes, np.int64)
+        seen = own != NOT_SEEN
+        if (own[seen] != np.frombuffer(due, np.int64)[seen]).any():
+            return None
+        agree = int(np.count_nonzero(seen))
+    others = columns.protocol_codes[begin : begin + count].strip(_CODES[protocol])
+    return None if others else agree
 
 
 def _assignments(
-    ring: Ring, state: State, schedules: Sequence[Schedule], op: Op
+    ring: Ring, state: State, schedules: Sequence[Schedule], laid: _Laid
 ) -> Iterator[Channels]:
     """Channels for streams that have none yet and now carry something; QP order first."""
     options = [
-        list(_edge_assignments(ring, edge, at, names, schedule, op))
-        for edge, at, names, schedule in zip(
-            ring.edges, state.positions, state.channels, schedules, strict=True
-        )
+        list(_edge_assignments(ring, e, names, schedule, laid))
+        for e, (names, schedule) in enumerate(zip(state.channels, schedules, strict=True))
     ]
     if not all(options):
         return
@@ -190,34 +238,31 @@ def _assignments(
 
 
 def _edge_assignments(
-    ring: Ring,
-    edge: Edge,
-    at: Sequence[int],
-    names: Sequence[int | None],
-    schedule: Schedule,
-    op: Op,
+    ring: Ring, edge: int, names: Sequence[int | None], schedule: Schedule, laid: _Laid
 ) -> Iterator[tuple[int | None, ...]]:
     wanted = [c for c, sends in enumerate(schedule) if sends and c not in names]
     if not wanted:
         yield tuple(names)
         return
-    missing = len(schedule) - len(edge.streams)
+    missing = len(schedule) - len(ring.edges[edge].streams)
+    sounded = ring.sounding and laid.sounded(edge)
 
-    known: dict[tuple[int, int], bool] = {}
+    known: dict[int, tuple[int, ...]] = {}
 
-    def fits(i: int, channel: int) -> bool:
-        if (i, channel) not in known:
-            known[i, channel] = may_be(i, channel)
-        return known[i, channel]
+    def fitting(channel: int) -> tuple[int, ...]:
+        """Streams without a channel that may be this one."""
+        if channel not in known:
+            free = [i for i, name in enumerate(names) if name is None]
+            known[channel] = tuple(i for i in free if fits(i, channel))
+        return known[channel]
 
-    def may_be(i: int, channel: int) -> bool:
-        stream, sends = edge.streams[i], schedule[channel]
-        if ring.sounding and edge.receiver is None and not op.tree:
-            return writers(stream, at[i], sends, op.kind, op.protocol, ring.ranks)[0] > 0
-        return agreeing(stream, at[i], sends, op.protocol) is not None
+    def fits(stream: int, channel: int) -> bool:
+        if sounded:
+            return laid.writers(edge, stream, channel)[0] > 0
+        return laid.agreeing(edge, stream, channel) is not None
 
     tries = iter(range(MOST_TRIES))
-    ways = _choose(tuple(names), wanted, missing, fits, tries)
+    ways = _choose(tuple(names), wanted, missing, fitting, tries)
     yield from islice(ways, MOST_ASSIGNMENTS)
 
 
@@ -225,7 +270,7 @@ def _choose(
     names: tuple[int | None, ...],
     wanted: Sequence[int],
     missing: int,
-    fits: Callable[[int, int], bool],
+    fitting: Callable[[int], Sequence[int]],
     tries: Iterator[int],
 ) -> Iterator[tuple[int | None, ...]]:
     if not wanted:
@@ -234,16 +279,19 @@ def _choose(
     if next(tries, None) is None:
         return
     channel, rest = wanted[0], wanted[1:]
-    for i, name in enumerate(names):
-        if name is None and fits(i, channel):
+    for i in fitting(channel):
+        if names[i] is None:
             taken = (*names[:i], channel, *names[i + 1 :])
-            yield from _choose(taken, rest, missing, fits, tries)
+            yield from _choose(taken, rest, missing, fitting, tries)
     if missing > 0:
-        yield from _choose(names, rest, missing - 1, fits, tries)
+        yield from _choose(names, rest, missing - 1, fitting, tries)
 
 
 def beyond_end(ring: Ring, cut: Cut) -> int:
     """Sends of it that would come after the last one seen on their connection."""
     if not cut.lost:
         return 0
-    return sum(number >= stream.stop for stream, number, _ in cut.sends(ring))
+    return sum(
+        max(0, number + len(sends) - max(number, stream.stop))
+        for stream, number, sends in cut.rows(ring)
+    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from flowcheck.wire.collectives.ring_schedule import Send, sends_per_chunk
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.flows.line_flags import LL_LINE_BYTES
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.flows.streams import SendSeen, Stream, seen_mask
+from flowcheck.wire.learn.flows.streams import NOT_SEEN, SendSeen, Stream, seen_mask
 from flowcheck.wire.learn.reading import Placement
 from flowcheck.wire.traffic.observed_messages import Range
 
@@ -135,8 +136,41 @@ def result_bytes(cut: Cut, ring: Ring) -> int:
     return cut.op.work_bytes * (ring.ranks if gathers else 1)
 
 
-def placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
-    """Every send of the collective on every mirrored connection."""
+class Placements(Sequence[Placement]):
+    """Every send of a collective on every mirrored connection, put down once somebody asks."""
+
+    __slots__ = ("_cut", "_made", "_ring")
+
+    def __init__(self, cut: Cut, ring: Ring) -> None:
+        self._cut, self._ring = cut, ring
+        self._made: tuple[Placement, ...] | None = None
+
+    @property
+    def _all(self) -> tuple[Placement, ...]:
+        if self._made is None:
+            self._made = _placements(self._cut, self._ring)
+        return self._made
+
+    def __len__(self) -> int:
+        return sum(len(sends) for _, _, sends in self._cut.rows(self._ring))
+
+    @overload
+    def __getitem__(self, at: int) -> Placement: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Placement, ...]: ...
+    def __getitem__(self, at: int | slice) -> Placement | tuple[Placement, ...]:
+        return self._all[at]
+
+    def __iter__(self) -> Iterator[Placement]:
+        return iter(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
     found = []
     for stream, number, send in cut.sends(ring):
         seen = stream.sends.get(number)
@@ -153,6 +187,33 @@ def placements(cut: Cut, ring: Ring) -> tuple[Placement, ...]:
             )
         )
     return tuple(found)
+
+
+def seen_once(cut: Cut, ring: Ring) -> bool:
+    """Every byte of the result is in a final copy that was seen whole, by sizes and gaps alone."""
+    spans = []
+    for stream, number, table in cut.rows(ring):
+        own, theirs = stream.columns.span(number, len(table))
+        if own.stop - own.start < len(table) or stream.columns.torn[own].any():
+            return False
+        if (stream.columns.wire_bytes[own] == NOT_SEEN).any():
+            return False
+        final = table.final[theirs] & (table.data_bytes[theirs] > 0)
+        starts = table.start_bytes[final]
+        spans.append(np.stack([starts, starts + table.data_bytes[final]]))
+    begins, ends = np.concatenate(spans, axis=1) if spans else np.zeros((2, 0), np.int64)
+    order = np.argsort(begins)
+    reached = np.maximum.accumulate(ends[order]) if len(order) else ends
+    gapless = bool((begins[order][1:] <= reached[:-1]).all())
+    return (
+        bool(len(order))
+        and gapless
+        and (begins[order[0]], reached[-1])
+        == (
+            0,
+            result_bytes(cut, ring),
+        )
+    )
 
 
 def is_added(send: Send, cut: Cut, ring: Ring) -> bool:
@@ -206,21 +267,54 @@ WHOLE_BYTES = 1 << 16
 
 def copies_differ(cut: Cut, ring: Ring) -> bool:
     """Two final copies differ: of a large result, where sends begin. Grows with sends, not with
-    bytes."""
+    bytes, and is looked at once, however many readings have this collective."""
     if result_bytes(cut, ring) <= WHOLE_BYTES or _end_is_open(cut):
         return paint(cut, ring)[0].conflicts > 0
+    known = ring.edges[0].streams[0].compared
+    name = (cut.op.protocol, cut.starts, cut.channels, cut.schedules, _names(ring))
+    if name not in known:
+        known[name] = _heads_differ(cut, ring)
+    return known[name]
+
+
+def _names(ring: Ring) -> tuple[int, ...]:
+    """Its connections."""
+    return tuple(id(stream) for edge in ring.edges for stream in edge.streams)
+
+
+def _heads_differ(cut: Cut, ring: Ring) -> bool:
+    """As `copies_differ`, of sends that begin with the same byte of the result."""
+    rows = [
+        (stream, number, table, np.flatnonzero(table.final & (table.data_bytes > 0)))
+        for stream, number, table in cut.rows(ring)
+    ]
+    if not rows:
+        return False
+    starts, inverse, times = np.unique(
+        np.concatenate([table.start_bytes[at] for _, _, table, at in rows]),
+        return_inverse=True,
+        return_counts=True,
+    )
+    del starts
+    twice = np.split(times[inverse] > 1, np.cumsum([len(at) for *_, at in rows])[:-1])
     heads: dict[int, NDArray[np.uint8]] = {}
-    for stream, number, send in cut.sends(ring):
-        seen = stream.sends.get(number)
-        if seen is None or not send.final or not send.data_bytes:
-            continue
-        own = head_of(seen, cut.op.protocol, min(HEAD_BYTES, send.data_bytes))
-        if own is None:
-            continue
-        other = heads.setdefault(send.start_byte, own)
-        both = min(len(own), len(other))
-        if other is not own and (own[:both] != other[:both]).any():
-            return True
+    for (stream, number, table, at), several in zip(rows, twice, strict=True):
+        own = at[several]
+        places = zip(
+            own.tolist(),
+            table.start_bytes[own].tolist(),
+            np.minimum(table.data_bytes[own], HEAD_BYTES).tolist(),
+            strict=True,
+        )
+        for i, start, size in places:
+            seen = stream.sends.get(number + i)
+            head = None if seen is None else head_of(seen, cut.op.protocol, size)
+            if head is None:
+                continue
+            other = heads.setdefault(start, head)
+            both = min(len(head), len(other))
+            if other is not head and head[:both].tobytes() != other[:both].tobytes():
+                return True
     return False
 
 

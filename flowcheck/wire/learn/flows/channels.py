@@ -10,8 +10,7 @@ that it came on, which pairs the connections before it with those behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from itertools import islice
 
 from flowcheck.findings.catalog.connections import (
     CHANNEL_ORDER_OPEN,
@@ -31,6 +30,9 @@ ORDERS = (CHANNELS_BY_NUMBER, CHANNELS_BY_BUFFERS, CHANNELS_BY_USE)
 
 LOOKED_AT_BYTES = 256
 """Of the data of a send, to know it again."""
+LOOKED_AT_FIRST = (512, 2048, 8192)
+"""Sends of each connection that are looked at before all are. A choice: weights come before what
+both ways carry."""
 LEAST_VALUES = 6
 """Bytes among them, not zero."""
 Key = Callable[[Stream], "tuple[int, ...] | None"]
@@ -98,13 +100,22 @@ def _paired(rows: Mapping[Link, Row]) -> dict[Link, dict[int, Row]]:
 
 def _pairs(one: Row, two: Row) -> list[int] | None:
     """[place in `one`] the place in `two` of what carried the same data; None where some have no
-    such, or several."""
+    such, or several. The first sends tell it mostly."""
     if len(one) != len(two):
         return None
-    marks = [marks_of(stream) for stream in two]
+    most = max(len(stream.sends) for stream in (*one, *two))
+    for count in (*(count for count in LOOKED_AT_FIRST if count < most), most):
+        if (found := _pairs_by(one, two, count)) is not None:
+            return found
+    return None
+
+
+def _pairs_by(one: Row, two: Row, count: int) -> list[int] | None:
+    """As `_pairs`, by so many of the first sends of each."""
+    marks = [marks_of(stream, count) for stream in two]
     found = []
     for stream in one:
-        own = marks_of(stream)
+        own = marks_of(stream, count)
         shared = [len(own & other) for other in marks]
         most = max(shared)
         if not most or shared.count(most) > 1:
@@ -113,12 +124,13 @@ def _pairs(one: Row, two: Row) -> list[int] | None:
     return found if len(set(found)) == len(found) else None
 
 
-def marks_of(stream: Stream) -> frozenset[int]:
-    """The beginnings of what was sent, without flags."""
-    if stream.marks is None:
-        found = (mark(send) for send in stream.sends.values())
-        stream.marks = frozenset(one for one in found if one is not None)
-    return stream.marks
+def marks_of(stream: Stream, count: int | None = None) -> frozenset[int]:
+    """The beginnings of what was sent, or of so many of the first sends, without flags."""
+    count = len(stream.sends) if count is None else min(count, len(stream.sends))
+    if count not in stream.marks:
+        found = (mark(send) for send in islice(stream.sends.values(), count))
+        stream.marks[count] = frozenset(one for one in found if one is not None)
+    return stream.marks[count]
 
 
 def mark(send: SendSeen) -> int | None:
@@ -132,7 +144,8 @@ def mark(send: SendSeen) -> int | None:
     elif send.protocol is Protocol.LL128:
         head = head[: len(head) // 128 * 128].reshape(-1, 128)[:, :112].reshape(-1)
     head = head[:LOOKED_AT_BYTES]
-    return hash(head.tobytes()) if np.count_nonzero(head) >= LEAST_VALUES else None
+    data = head.tobytes()
+    return hash(data) if len(data) - data.count(0) >= LEAST_VALUES else None
 
 
 def _receiver(stream: Stream) -> tuple[int, ...] | None:

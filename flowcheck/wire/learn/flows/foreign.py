@@ -7,6 +7,7 @@ numbers sends instead (NCCL_IB_RECEIVER_SIDE_MATCHING_SCHEME) data still goes to
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from flowcheck.wire.collectives.nccl_wire_format import immediate_sizes
@@ -30,7 +31,9 @@ def of_another_protocol(messages: Sequence[ObservedMessage]) -> bool:
         for m in messages
         if m.immediate is not None and not m.length_inferred and m.va and m.wire_bytes > LEAST_BYTES
     ]
-    if len(told) < ENOUGH or 2 * sum(map(_states_size, told)) >= len(told):
+    sizes = Counter((m.wire_bytes, m.immediate or 0) for m in told)
+    stated = sum(count for one, count in sizes.items() if _states_size(*one))
+    if len(told) < ENOUGH or 2 * stated >= len(told):
         return False
     if any(line_flag(m) is not None for m in told):
         return False
@@ -38,6 +41,6 @@ def of_another_protocol(messages: Sequence[ObservedMessage]) -> bool:
     return math.gcd(*(va - addresses[0] for va in addresses)) % SLOT_GRAIN_BYTES != 0
 
 
-def _states_size(message: ObservedMessage) -> bool:
-    most = MOST_PIECES * (message.wire_bytes + PIECE_GRAIN_BYTES)
-    return any(message.wire_bytes <= n <= most for n in immediate_sizes(message.immediate or 0))
+def _states_size(wire_bytes: int, immediate: int) -> bool:
+    most = MOST_PIECES * (wire_bytes + PIECE_GRAIN_BYTES)
+    return any(wire_bytes <= n <= most for n in immediate_sizes(immediate))

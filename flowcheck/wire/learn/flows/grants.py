@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from flowcheck.wire.collectives import nccl_wire_format
 from flowcheck.wire.collectives.nccl_parameters import Protocol
 from flowcheck.wire.learn.flows.numbering import Granted
 from flowcheck.wire.learn.flows.streams import SendSeen
-from flowcheck.wire.traffic.observed_messages import ObservedFlow
+from flowcheck.wire.traffic.observed_messages import ObservedFlow, ObservedMessage
 
 P2P_CAPACITY_BYTES = 131_072
 """What point-to-point receives grant (NCCL src/init.cc, NCCL_P2P_NET_CHUNKSIZE)."""
 
 
-@dataclass(frozen=True, slots=True)
 class Grants:
     """The clear-to-send messages of one flow, by number of the send allowed; they run
     from the receiver of the data to its sender."""
 
-    flow: ObservedFlow
-    by_index: Mapping[int, nccl_wire_format.ClearToSend]
-    messages: int
-    times: Mapping[int, tuple[int, int]]
-    """{number: when it was seen}, as `MessageSeen.time`."""
+    def __init__(
+        self,
+        flow: ObservedFlow,
+        entries: nccl_wire_format.ClearToSends,
+        messages: Sequence[ObservedMessage],
+    ) -> None:
+        """messages: [entry] that it came in."""
+        self.flow, self.entries, self._messages = flow, entries, messages
 
     @property
+    def layout(self) -> nccl_wire_format.CtsLayout:
+        return self.entries.layout
+
+    @cached_property
     def granted(self) -> Granted:
-        return {n: (cts.address, self.times[n]) for n, cts in self.by_index.items()}
+        """When and where each send was allowed."""
+        numbers, addresses = self.entries.indices.tolist(), self.entries.addresses.tolist()
+        times = (message.time for message in self._messages)
+        return dict(zip(numbers, zip(addresses, times, strict=True), strict=True))
 
-    @property
+    @cached_property
+    def address_of(self) -> Mapping[int, int]:
+        """{number of a send: where it may go}."""
+        numbers, addresses = self.entries.indices.tolist(), self.entries.addresses.tolist()
+        return dict(zip(numbers, addresses, strict=True))
+
+    @cached_property
+    def _addressed(self) -> Counter[int]:
+        return Counter(self.entries.addresses.tolist())
+
+    def hits(self, addresses: Collection[int]) -> int:
+        """Entries that grant one of the addresses."""
+        return sum(count for one, count in self._addressed.items() if one in addresses)
+
+    @cached_property
     def tag(self) -> int | None:
         """Rank of the rank that may send, if they all name one."""
-        tags = {cts.tag for cts in self.by_index.values()}
-        return tags.pop() if len(tags) == 1 else None
+        tags = np.unique(self.entries.tags)
+        return int(tags[0]) if len(tags) == 1 else None
 
     @property
     def rings(self) -> bool:
@@ -44,15 +70,26 @@ class Grants:
             map(nccl_wire_format.protocol_of_capacity, sizes)
         )
 
-    @property
+    @cached_property
     def capacities_bytes(self) -> frozenset[int]:
-        return frozenset(cts.capacity_bytes for cts in self.by_index.values())
+        return frozenset(np.unique(self.entries.capacities_bytes).tolist())
+
+    @property
+    def most_receives(self) -> int:
+        """Of one message: more than one are grouped."""
+        return int(self.entries.receives.max())
+
+    @cached_property
+    def capacity_of(self) -> Mapping[int, int]:
+        """{number of a send: bytes it was granted}."""
+        sizes = self.entries.capacities_bytes.tolist()
+        return dict(zip(self.entries.indices.tolist(), sizes, strict=True))
 
     def protocol_of(self, send: SendSeen) -> Protocol | None:
         """Of the receive that a send was granted. One of just its size is a registered buffer of
         the user's, which only Simple writes to."""
-        cts = self.by_index.get(send.number)
-        if cts is None:
+        size = self.capacity_of.get(send.number)
+        if size is None:
             return None
-        known = nccl_wire_format.protocol_of_capacity(cts.capacity_bytes)
-        return known or (Protocol.SIMPLE if cts.capacity_bytes == send.wire_bytes else None)
+        known = nccl_wire_format.protocol_of_capacity(size)
+        return known or (Protocol.SIMPLE if size == send.wire_bytes else None)

@@ -8,6 +8,7 @@ union ncclLLFifoLine; src/device/prims_ll.h, prims_ll128.h).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -18,6 +19,7 @@ from flowcheck.wire.traffic.observed_messages import ObservedMessage
 
 LL_LINE_BYTES = 16
 """Data, flag, data, flag; 4 bytes each."""
+LL_FLAGS = struct.Struct("<4xI4xI")
 LL128_LINE_BYTES = 128
 """120 of data, 8 of flag."""
 SAMPLED_LINES = 8
@@ -58,8 +60,8 @@ def _ll_flag(message: ObservedMessage) -> int | None:
         return None
     found: int | None = None
     for start in _sampled(message, LL_LINE_BYTES):
-        words = message.payload[start : start + LL_LINE_BYTES].view("<u4")
-        one, two = int(words[1]), int(words[3])
+        line = message.payload[start : start + LL_LINE_BYTES].tobytes()
+        one, two = LL_FLAGS.unpack(line)
         if one != two or found not in (None, one):
             return None
         found = one
@@ -73,7 +75,7 @@ def _ll128_flag(message: ObservedMessage) -> int | None:
     found: int | None = None
     for start in _sampled(message, LL128_LINE_BYTES):
         stop = start + LL128_LINE_BYTES
-        flag = int(message.payload[stop - 8 : stop].view("<u8")[0])
+        flag = int.from_bytes(message.payload[stop - 8 : stop].tobytes(), "little")
         if flag >> FLAG_BITS or found not in (None, flag):
             return None
         found = flag
@@ -91,6 +93,8 @@ def _grain_bytes(message: ObservedMessage) -> int:
 def _sampled(message: ObservedMessage, line_bytes: int) -> list[int]:
     """Where the lines that are read begin: of those captured whole the first, the last, and some
     between, evenly. Grows with the ranges that were not captured."""
+    if not message.missing:
+        return [place * line_bytes for place in _evenly(len(message.payload) // line_bytes)]
     edges = [0, *(edge for lost in message.missing for edge in lost), len(message.payload)]
     runs = [
         (first, count)
@@ -100,15 +104,19 @@ def _sampled(message: ObservedMessage, line_bytes: int) -> list[int]:
     stops = list(accumulate(count for _, count in runs))
     if not stops:
         return []
-    least = min(SAMPLED_LINES, stops[-1])
     found, run = [], 0
-    for n in range(least):
-        place = n * (stops[-1] - 1) // max(1, least - 1)
+    for place in _evenly(stops[-1]):
         while place >= stops[run]:
             run += 1
         first, count = runs[run]
         found.append((first + place - (stops[run] - count)) * line_bytes)
     return found
+
+
+def _evenly(count: int) -> list[int]:
+    """Of so many places the first, the last and some between."""
+    least = min(SAMPLED_LINES, count)
+    return [n * (count - 1) // max(1, least - 1) for n in range(least)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 
 from flowcheck.findings.catalog.connections import (
     GAPS_GUESSED,
@@ -43,8 +44,10 @@ def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: boo
     stays open is numbered by the least that fits and the flow says so."""
     if not sends:
         return Numbered({}, (), (), False)
-    from_start = sends[0].first_psn == PSN_OF_START
     granted = {number: address for number, (address, _) in grants.items()}
+    if unbroken(sends):
+        return number_unbroken(sends, granted, flags_count=flags_count)
+    from_start = sends[0].first_psn == PSN_OF_START
     base = _slot_base(sends) if flags_count else None
     known = [_flag_number(s) if flags_count else None for s in sends]
     numbers: list[int] = []
@@ -66,12 +69,34 @@ def number_sends(sends: Sequence[SendSeen], grants: Granted, *, flags_count: boo
                 number, sure = _choose(send, base, granted, least, most, late)
         guessed += not sure
         numbers.append(number)
-    numbered = {n: replace(s, number=n) for n, s in zip(numbers, sends, strict=True)}
+    for n, send in zip(numbers, sends, strict=True):
+        send.number = n
+    numbered = dict(zip(numbers, sends, strict=True))
     evidence, problems = _evidence(numbered, base, granted, from_start, flags_count)
     if guessed:
         problems = (*problems, GAPS_GUESSED(guessed))
     # That a guess begins at 0 tells nothing.
     return Numbered(numbered, evidence, problems, from_start or (first_told and not numbers[0]))
+
+
+def unbroken(sends: Sequence[SendSeen]) -> bool:
+    """All of them were seen, from the connection's first one on: what numbers them is their
+    count."""
+    if not sends or sends[0].first_psn != PSN_OF_START:
+        return False
+    return all(a.stop_psn >= b.first_psn for a, b in pairwise(sends))
+
+
+def number_unbroken(
+    sends: Sequence[SendSeen], granted: Mapping[int, int], *, flags_count: bool
+) -> Numbered:
+    """As `number_sends`, of `unbroken` ones. granted: {number of a send: where it may go}."""
+    base = _slot_base(sends) if flags_count else None
+    for n, send in enumerate(sends):
+        send.number = n
+    numbered = dict(enumerate(sends))
+    evidence, problems = _evidence(numbered, base, granted, True, flags_count)
+    return Numbered(numbered, evidence, problems, True)
 
 
 def _flag_number(send: SendSeen) -> int | None:
@@ -168,15 +193,12 @@ def _evidence(
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     evidence: list[Finding] = []
     problems: list[Finding] = []
-    indexed = {n: s for n, s in numbered.items() if n in granted and s.message.va}
-    _judge(
-        NUMBERED_BY_GRANT,
-        len(indexed),
-        sum(granted[n] == s.message.va for n, s in indexed.items()),
-        evidence,
-        problems,
-    )
-    flagged = {n: s for n, s in numbered.items() if s.flag is not None and flags_count}
+    indexed = [
+        granted[n] == s.message.va for n, s in numbered.items() if s.message.va and n in granted
+    ]
+    _judge(NUMBERED_BY_GRANT, len(indexed), sum(indexed), evidence, problems)
+    lines = numbered.items() if flags_count else ()
+    flagged = {n: s for n, s in lines if s.flag is not None}
     _judge(
         NUMBERED_BY_FLAG,
         len(flagged),
@@ -192,7 +214,8 @@ def _evidence(
         and len(numbered) == max(numbered) + 1
     ):
         evidence.append(NUMBERED_BY_PSN())
-    slots = [(n, slot_of(s, base)) for n, s in numbered.items()]
+    placed = numbered.items() if base is not None else ()
+    slots = [(n, slot_of(s, base)) for n, s in placed]
     told = [(n, slot) for n, slot in slots if slot is not None]
     _judge(
         NUMBERED_BY_SLOT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flowcheck.findings.catalog.connections import NUMBERED_BY_GRANT
 from flowcheck.wire.collectives import nccl_wire_format
@@ -14,7 +14,7 @@ from flowcheck.wire.learn.flows.foreign import of_another_protocol
 from flowcheck.wire.learn.flows.granted_buffers import NONE_GRANTED, GrantedBuffers
 from flowcheck.wire.learn.flows.grants import P2P_CAPACITY_BYTES, Grants
 from flowcheck.wire.learn.flows.line_flags import line_flag
-from flowcheck.wire.learn.flows.numbering import number_sends
+from flowcheck.wire.learn.flows.numbering import number_sends, number_unbroken, unbroken
 from flowcheck.wire.learn.flows.streams import SendSeen, Stream, join_sends, unless_out_of_step
 from flowcheck.wire.learn.flows.trains import whole_writes
 from flowcheck.wire.learn.reading import FlowReading
@@ -38,9 +38,7 @@ class Sorted:
 
 def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage]) -> Sorted:
     """Roles, pairs, protocols and numbers of all flows; nothing about collectives yet."""
-    of_flow: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
-    for message in messages:
-        of_flow[message.flow].append(message)
+    of_flow = _by_flow(messages)
     in_pieces = 0
     for key, own in of_flow.items():
         of_flow[key], several = whole_writes(own)
@@ -70,18 +68,36 @@ def sort_flows(flows: Sequence[ObservedFlow], messages: Sequence[ObservedMessage
     return Sorted(tuple(streams), tuple(grants), readings, in_pieces)
 
 
+def _by_flow(messages: Sequence[ObservedMessage]) -> dict[FlowKey, list[ObservedMessage]]:
+    """Those of each flow, in their order. A reader has one key for all messages of a flow, which
+    need not be hashed for each."""
+    names: dict[int, list[ObservedMessage]] = {}
+    for message in messages:
+        own = names.get(id(message.flow))
+        if own is None:
+            own = names[id(message.flow)] = []
+        own.append(message)
+    found: dict[FlowKey, list[ObservedMessage]] = defaultdict(list)
+    found |= {own[0].flow: own for own in names.values()}
+    if len(found) < len(names):
+        found.clear()
+        for message in messages:
+            found[message.flow].append(message)
+    return found
+
+
 def _read_grants(flow: ObservedFlow, messages: Sequence[ObservedMessage]) -> Grants | None:
     """The flow as clear-to-send messages; None if it is anything else."""
-    if not messages or any(m.immediate is not None for m in messages):
+    if not messages:
         return None
-    whole = [m for m in messages if m.complete]
-    payloads = [m.payload.tobytes() for m in whole]
-    entries = nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in whole])
-    if not entries or len(whole) < len(messages):
+    for message in messages:
+        if message.immediate is not None or message.missing:
+            return None
+    payloads = [m.payload for m in messages]
+    entries = nccl_wire_format.recognise_cts(payloads, [m.va or 0 for m in messages])
+    if entries is None:
         return None
-    found = {cts.index: cts for cts in entries}
-    times = {cts.index: m.time for cts, m in zip(entries, whole, strict=True)}
-    return Grants(flow, found, len(messages), times)
+    return Grants(flow, entries, messages)
 
 
 def _buffers(grants: Sequence[Grants]) -> dict[tuple[str, str], GrantedBuffers]:
@@ -89,7 +105,7 @@ def _buffers(grants: Sequence[Grants]) -> dict[tuple[str, str], GrantedBuffers]:
     told: dict[tuple[str, str], list[nccl_wire_format.ClearToSend]] = defaultdict(list)
     for grant in grants:
         key = grant.flow.key
-        told[key.destination, key.source] += grant.by_index.values()
+        told[key.destination, key.source] += grant.entries.distinct()
     return {ends: GrantedBuffers(entries) for ends, entries in told.items()}
 
 
@@ -131,14 +147,19 @@ def _streams(
 
 
 def _stream(flow: ObservedFlow, sends: Sequence[SendSeen], granter: Grants | None) -> Stream:
-    granted = granter.granted if granter is not None else {}
     protocol = _protocol(sends, granter)
-    numbered = number_sends(sends, granted, flags_count=_only_lines(sends, granter))
-    told = {n: _told(send, granter, protocol) for n, send in numbered.sends.items()}
+    lines = _only_lines(sends, granter)
+    if unbroken(sends):
+        addresses = granter.address_of if granter is not None else {}
+        numbered = number_unbroken(sends, addresses, flags_count=lines)
+    else:
+        granted = granter.granted if granter is not None else {}
+        numbered = number_sends(sends, granted, flags_count=lines)
+    _tell(sends, granter, protocol)
     return Stream(
         flow=flow,
-        sends=told,
-        protocol=protocol or _most(told.values()),
+        sends=numbered.sends,
+        protocol=protocol or _most(sends),
         from_start=numbered.from_start,
         numbered_by=numbered.numbered_by,
         problems=numbered.problems,
@@ -162,7 +183,7 @@ def _granter(
         key = grant.flow.key
         if (key.source, key.destination) != (flow.key.destination, flow.key.source):
             continue
-        hits = sum(cts.address in addresses for cts in grant.by_index.values())
+        hits = grant.hits(addresses)
         score = (hits, int(grant.flow.udp_source_port == flow.udp_source_port))
         if score > best and (hits or not addresses):
             best, found = score, grant
@@ -183,6 +204,14 @@ def _protocol(sends: Sequence[SendSeen], granter: Grants | None) -> Protocol | N
     return None
 
 
+def _only_granted(granter: Grants | None) -> Protocol | None:
+    """Whose all receives granted are; None: of several, or nothing tells."""
+    if granter is None:
+        return None
+    told = {nccl_wire_format.protocol_of_capacity(size) for size in granter.capacities_bytes}
+    return told.pop() if len(told) == 1 else None
+
+
 def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     """No send is Simple, so that every send is one step of the connection and flags count sends."""
     if granter is not None and granter.capacities_bytes:
@@ -191,13 +220,20 @@ def _only_lines(sends: Sequence[SendSeen], granter: Grants | None) -> bool:
     return all(s.flag is not None for s in sends if _has_line(s))
 
 
-def _told(send: SendSeen, granter: Grants | None, only: Protocol | None) -> SendSeen:
-    """The send with the protocol that is sure: of its own receive, of all, of its own lines. What
+def _tell(sends: Sequence[SendSeen], granter: Grants | None, only: Protocol | None) -> None:
+    """Each send is of the protocol that is sure: of its own receive, of all, of its own lines. What
     looks like a line's flag in Simple data is none."""
-    granted = granter.protocol_of(send) if granter is not None else None
-    protocol = granted or only or send.protocol or (Protocol.SIMPLE if _has_line(send) else None)
-    flag = None if protocol is Protocol.SIMPLE else send.flag
-    return replace(send, protocol=protocol, flag=flag)
+    if only is not None and only is _only_granted(granter):
+        for send in sends:
+            send.protocol = only
+    else:
+        for send in sends:
+            granted = granter.protocol_of(send) if granter is not None else None
+            told = granted or only or send.protocol
+            send.protocol = told or (Protocol.SIMPLE if _has_line(send) else None)
+    for send in sends:
+        if send.protocol is Protocol.SIMPLE:
+            send.flag = None
 
 
 def _most(sends: Iterable[SendSeen]) -> Protocol:

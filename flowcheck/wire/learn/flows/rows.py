@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
+from operator import attrgetter
 
-from flowcheck.wire.learn.flows.streams import Stream
+import numpy as np
+
+from flowcheck.wire.learn.flows.streams import NOT_SEEN, Stream
 
 UNEVEN_COST = 0.5
 """For a row in which one direction has more connections than the other, which happens where some
@@ -66,16 +69,9 @@ def parts(row: Row) -> Iterator[tuple[Row, ...]]:
 def used_together(streams: Sequence[Stream]) -> Iterator[list[Row]]:
     """Streams in two groups or more, by how often a send of one was followed by one of another: a
     rank sends on what it received, on all channels at once."""
-    names = {id(stream): i for i, stream in enumerate(streams)}
-    sends = sorted(
-        (*send.message.time, names[id(stream)])
-        for stream in streams
-        for send in stream.sends.values()
-    )
-    followed = Counter((min(a, b), max(a, b)) for (*_, a), (*_, b) in pairwise(sends) if a != b)
     share = {
         (a, b): count / min(len(streams[a].sends), len(streams[b].sends))
-        for (a, b), count in followed.items()
+        for (a, b), count in _followed(streams).items()
     }
     group = list(range(len(streams)))
     steps: list[list[int]] = []
@@ -89,6 +85,30 @@ def used_together(streams: Sequence[Stream]) -> Iterator[list[Row]]:
             for name in dict.fromkeys(names_then)
         ]
         yield sorted(kept, key=lambda row: min(s.flow.first_ns for s in row))
+
+
+def _followed(streams: Sequence[Stream]) -> dict[tuple[int, int], int]:
+    """{two streams: how often a send of one was followed by one of the other}, those that did so
+    first before others."""
+    if not streams:
+        return {}
+    tables = [stream.columns for stream in streams]
+    seen = [table.wire_bytes != NOT_SEEN for table in tables]
+    names = np.repeat(np.arange(len(streams)), [np.count_nonzero(own) for own in seen])
+    times, orders = (
+        np.concatenate([column(table)[own] for table, own in zip(tables, seen, strict=True)])
+        for column in (attrgetter("times_ns"), attrgetter("orders"))
+    )
+    by_time = names[np.lexsort((names, orders, times))]
+    one, two = by_time[:-1], by_time[1:]
+    other = one != two
+    pairs = np.minimum(one, two)[other] * len(streams) + np.maximum(one, two)[other]
+    found, first, counts = np.unique(pairs, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return {
+        divmod(pair, len(streams)): count
+        for pair, count in zip(found[order].tolist(), counts[order].tolist(), strict=True)
+    }
 
 
 def _hosts(streams: Sequence[Stream]) -> list[tuple[str, list[Stream]]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,10 @@ LL_SLOT_BYTES = 65_536
 """Slot of a connection's default LL buffer; the last resort to number a send by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SendSeen:
-    """One send of NCCL. In the adaptive-routing form two messages are one send."""
+    """One send of NCCL. In the adaptive-routing form two messages are one send. It is told bit by
+    bit while flows are sorted, and never changed afterwards."""
 
     message: ObservedMessage
     """Holds the payload, or stands in for it where only the closing write was seen."""
@@ -45,6 +47,61 @@ class SendSeen:
     protocol: Protocol | None = None
     """By the receive it was granted, else by its lines; None: nothing of its own tells."""
     number: int = -1
+
+
+NOT_SEEN, ANY_CODE = -1, 255
+"""Size of a send that was not seen, and protocol of one that does not tell it, in columns."""
+NO_SIZE = np.int64(NOT_SEEN).tobytes()
+"""As bytes of the column, which no other size has."""
+PROTOCOLS = tuple(Protocol)
+"""A protocol in columns is its place here."""
+
+
+class StreamTable:
+    """Sends of a stream as columns, from the first one seen on."""
+
+    __slots__ = ("first", "orders", "protocol_codes", "sizes", "times_ns", "torn", "wire_bytes")
+
+    def __init__(self, sends: Mapping[int, SendSeen], stop: int) -> None:
+        self.first = min(sends, default=stop)
+        count = stop - self.first
+        self.wire_bytes = np.full(count, NOT_SEEN, np.int64)
+        self.protocol_codes = bytes((ANY_CODE,)) * count
+        self.times_ns = np.zeros(count, np.int64)
+        self.orders = np.zeros(count, np.int64)
+        self.torn = np.zeros(count, np.bool_)
+        """Some of it was not seen, or is not sure."""
+        self.sizes = b""
+        """`wire_bytes` as bytes."""
+        if not sends:
+            return
+        codes: dict[Protocol | None, int] = {p: code for code, p in enumerate(PROTOCOLS)}
+        at = np.fromiter(sends, np.int64, len(sends)) - self.first
+        seen = sends.values()
+        self.wire_bytes[at] = [send.wire_bytes for send in seen]
+        protocols = np.full(count, ANY_CODE, np.uint8)
+        protocols[at] = [codes.get(send.protocol, ANY_CODE) for send in seen]
+        self.protocol_codes = protocols.tobytes()
+        self.times_ns[at] = [send.message.first_ns for send in seen]
+        self.orders[at] = [send.message.order for send in seen]
+        self.torn[at] = [bool(s.message.missing or s.message.conflicts) for s in seen]
+        self.sizes = self.wire_bytes.tobytes()
+
+    @property
+    def history(self) -> tuple[int, bytes]:
+        """Equal for streams that sent the same sizes all along."""
+        return self.first, self.sizes
+
+    def seen_from(self, number: int) -> int:
+        """Sends seen that lie at or after `number`."""
+        return int(np.count_nonzero(self.wire_bytes[max(0, number - self.first) :] != NOT_SEEN))
+
+    def span(self, number: int, count: int) -> tuple[slice, slice]:
+        """(which of these columns, which of `count` sends from `number` on) lie in each other."""
+        begin = max(number, self.first)
+        end = max(begin, min(number + count, self.first + len(self.wire_bytes)))
+        own = slice(begin - self.first, end - self.first)
+        return own, slice(begin - number, end - number)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,8 +128,8 @@ class Stream:
     split: bool = False
     """A piece of each send on every one of them; else whole sends by turns."""
     stop: int = field(init=False)
-    marks: frozenset[int] | None = field(default=None, repr=False, compare=False)
-    """Beginnings of what was sent, once they were looked at (flows/channels.py)."""
+    marks: dict[int, frozenset[int]] = field(default_factory=dict, repr=False, compare=False)
+    """Beginnings of so many of the first sends, once they were looked at (flows/channels.py)."""
     looked_up: dict[tuple[int, ...], list[int | None] | None] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -80,6 +137,18 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.stop = max(self.sends, default=-1) + 1
+
+    compared: dict[object, bool] = field(default_factory=dict, repr=False, compare=False)
+    """By collective whether copies of it differ, of rings that this stream is the first of."""
+    table: StreamTable | None = field(default=None, repr=False, compare=False)
+    """The sends as columns, once they were asked for."""
+
+    @property
+    def columns(self) -> StreamTable:
+        """The sends as columns."""
+        if self.table is None:
+            self.table = StreamTable(self.sends, self.stop)
+        return self.table
 
     def protocol_at(self, number: int) -> Protocol | None:
         """Of a send that was seen and tells it."""
@@ -111,6 +180,8 @@ def join_sends(
     """Sends of one flow, ascending PSN, not numbered. A plain write and the empty
     write-with-immediate that states its size are one send (NCCL_IB_ADAPTIVE_ROUTING). pmtu_bytes:
     of the flow's path, 0 where no message told; buffers: of its receiver."""
+    if (simple := _each_alone(messages, buffers)) is not None:
+        return simple
     sends: list[SendSeen] = []
     splits = any(m.closes_adaptive_send for m in messages)
     for message in sorted(messages, key=lambda m: m.first_psn):
@@ -146,9 +217,38 @@ def join_sends(
     return sends
 
 
+def _each_alone(
+    messages: Sequence[ObservedMessage], buffers: GrantedBuffers
+) -> list[SendSeen] | None:
+    """Sends of a flow each of which is one write with an immediate, to a buffer of Simple's; None:
+    not all of them are."""
+    for message in messages:
+        if message.immediate is None or not message.va:
+            return None
+    written = {(message.va, message.rkey) for message in messages}
+    if any(buffers.protocol_at(*one) is not Protocol.SIMPLE for one in written):
+        return None
+    return [
+        SendSeen(
+            message=message,
+            wire_bytes=message.wire_bytes,
+            first_psn=message.first_psn,
+            stop_psn=message.first_psn + message.packets,
+            closed=True,
+            immediate=message.immediate,
+            flag=None,
+            granted=Protocol.SIMPLE,
+            protocol=Protocol.SIMPLE,
+        )
+        for message in sorted(messages, key=attrgetter("first_psn"))
+    ]
+
+
 def unless_out_of_step(sends: Sequence[SendSeen], *, queue_pairs: int = 1) -> list[SendSeen]:
     """The sends, those without a flag whose flag the sends beside them contradict: it is data, as
     far as no clear-to-send says otherwise."""
+    if all(send.flag is None for send in sends):
+        return list(sends)
     wrong = out_of_step(
         [Place(send.flag, send.first_psn, send.stop_psn) for send in sends],
         from_start=bool(sends) and sends[0].first_psn == PSN_OF_START,

@@ -21,6 +21,9 @@ BLOCK_BYTES = 16 << 20
 """A connection's buffers of all protocols lie closer than this (src/transport/net.cc: 9.3 MiB)."""
 
 Sends = Mapping[FlowKey, Sequence[SendSeen]]
+Buffers = Mapping[int, tuple[int, int]]
+"""{key: (first address, last address)} of what was written."""
+Held = Mapping[FlowKey, Buffers]
 Group = tuple[ObservedFlow, ...]
 
 
@@ -31,20 +34,24 @@ def groups(
 
     granting: the clear-to-send flows.
     """
+    held = {flow.key: _buffers(sends[flow.key]) for flow in flows}
     found: list[list[ObservedFlow]] = []
     for flow in sorted(flows, key=lambda f: _began(sends[f.key][0])):
-        homes = (g for g in found if all(_share(flow, other, sends, granting) for other in g))
+        homes = (g for g in found if all(_share(flow, other, held) for other in g))
         beside = (g for g in homes if not all(_apart(flow, other) for other in g))
         home = next(beside, None)
         if home is None or _own_grants((*home, flow), granting) > 1:
             found.append([flow])
         else:
             home.append(flow)
-    return [tuple(group) for group in _one_after_the_other(found, sends, granting)]
+    return [tuple(group) for group in _one_after_the_other(found, sends, held, granting)]
 
 
 def _one_after_the_other(
-    found: Sequence[list[ObservedFlow]], sends: Sends, granting: Sequence[ObservedFlow]
+    found: Sequence[list[ObservedFlow]],
+    sends: Sends,
+    held: Held,
+    granting: Sequence[ObservedFlow],
 ) -> list[list[ObservedFlow]]:
     """Groups, with those that nothing grants added to the nearest that shares their buffers: of a
     connection of few sends each queue pair may be done before the next one begins."""
@@ -55,8 +62,7 @@ def _one_after_the_other(
             home
             for home in granted
             if all(
-                _share(one, other, sends, granting)
-                and abs(len(sends[one.key]) - len(sends[other.key])) <= 1
+                _share(one, other, held) and abs(len(sends[one.key]) - len(sends[other.key])) <= 1
                 for one in group
                 for other in home
             )
@@ -67,13 +73,13 @@ def _one_after_the_other(
         else:
             others.append(group)
     if not granted and len(others) > 1:
-        others = _by_pieces(others, sends, granting)
+        others = _by_pieces(others, sends, held)
     ordered = (sorted(g, key=lambda f: _began(sends[f.key][0])) for g in (*granted, *others))
     return sorted(ordered, key=lambda g: _began(sends[g[0].key][0]))
 
 
 def _by_pieces(
-    found: Sequence[list[ObservedFlow]], sends: Sends, granting: Sequence[ObservedFlow]
+    found: Sequence[list[ObservedFlow]], sends: Sends, held: Held
 ) -> list[list[ObservedFlow]]:
     """Groups, with those in one that share buffers and hold the pieces of the same sends."""
     merged: list[list[ObservedFlow]] = []
@@ -84,7 +90,7 @@ def _by_pieces(
             flow
             for other in found
             for flow in other
-            if not any(flow in of for of in merged) and _share(group[0], flow, sends, granting)
+            if not any(flow in of for of in merged) and _share(group[0], flow, held)
         ]
         whole = len(alike) > len(group) and pieces.is_split([sends[flow.key] for flow in alike])
         merged.append(alike if whole else group)
@@ -100,26 +106,22 @@ def _began(send: SendSeen) -> tuple[int, int]:
     return send.message.time
 
 
-def _share(
-    one: ObservedFlow, two: ObservedFlow, sends: Sends, granting: Sequence[ObservedFlow]
-) -> bool:
+def _share(one: ObservedFlow, two: ObservedFlow, held: Held) -> bool:
     """They write to the same buffers by the same keys."""
     if (one.key.source, one.key.destination) != (two.key.source, two.key.destination):
         return False
-    mine, others = _buffers(sends[one.key]), _buffers(sends[two.key])
+    mine, others = held[one.key], held[two.key]
     shared = mine.keys() & others.keys()
     spans = [(*mine[key], *others[key]) for key in shared]
     return bool(shared) and all(max(span) - min(span) < BLOCK_BYTES for span in spans)
 
 
-def _buffers(sends: Sequence[SendSeen]) -> dict[int, tuple[int, int]]:
-    """{key: (first address, last address)} of what was written."""
-    found: dict[int, tuple[int, int]] = {}
+def _buffers(sends: Sequence[SendSeen]) -> Buffers:
+    written: dict[int, set[int]] = {}
     for message in (send.message for send in sends):
         if message.va and message.rkey is not None:
-            low, high = found.get(message.rkey, (message.va, message.va))
-            found[message.rkey] = (min(low, message.va), max(high, message.va))
-    return found
+            written.setdefault(message.rkey, set()).add(message.va)
+    return {key: (min(addresses), max(addresses)) for key, addresses in written.items()}
 
 
 def _own_grants(members: Sequence[ObservedFlow], granting: Sequence[ObservedFlow]) -> int:

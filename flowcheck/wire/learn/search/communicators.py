@@ -96,14 +96,16 @@ def rules_told(sorted_flows: Sorted, stated: NcclEra | None = None) -> tuple[Ncc
     """
     rules = set(NcclEra)
     for grant in sorted_flows.grants:
-        for cts in grant.by_index.values():
-            rules &= set(nccl_wire_format.eras_of(cts.layout))
+        rules &= set(nccl_wire_format.eras_of(grant.layout))
     orders = {"little", "big"}
-    for stream in sorted_flows.streams:
-        for send in stream.sends.values():
-            word = send.message.immediate
-            if word and not send.message.length_inferred:
-                orders &= set(nccl_wire_format.immediate_orders(word, send.wire_bytes)) or orders
+    told = dict.fromkeys(
+        (send.message.immediate, send.wire_bytes)
+        for stream in sorted_flows.streams
+        for send in stream.sends.values()
+        if send.message.immediate and not send.message.length_inferred
+    )
+    for word, size in told:
+        orders &= set(nccl_wire_format.immediate_orders(word or 0, size)) or orders
     if orders == {"little"}:
         rules -= {NcclEra.V2_29}
     elif orders == {"big"}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, NcclEra
-from flowcheck.wire.collectives.ring_schedule import Schedule
+from flowcheck.wire.collectives.send_table import same_sizes
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import copies_differ
@@ -28,11 +28,6 @@ def rules_left(cuts: Cuts) -> tuple[NcclEra, ...]:
         rule for rule in ring.rules if not any(_differ(cut, ring, rule) for cut in reduces)
     )
     return left or ring.rules
-
-
-def same_sizes(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
-    sizes = ([[[s.wire_bytes for s in c] for c in edge] for edge in e] for e in (one, other))
-    return next(sizes) == next(sizes)
 
 
 def _differ(cut: Cut, ring: Ring, rule: NcclEra) -> bool:

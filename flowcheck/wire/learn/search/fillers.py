@@ -21,11 +21,11 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     data_bytes_of,
 )
+from flowcheck.wire.collectives.send_table import same_sizes
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.search.exponents import ANY_EXPONENT
 from flowcheck.wire.learn.search.fills import (
     CHUNK_GRAIN_BYTES,

@@ -16,12 +16,11 @@ import numpy as np
 
 from flowcheck.findings.catalog.collective_evidence import END_BY_COPIES
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, CollectiveKind, data_bytes_of
-from flowcheck.wire.collectives.ring_schedule import Schedule
+from flowcheck.wire.collectives.send_table import Schedule, same_sizes
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.search.copies import same_sizes
 
 AROUND = 3
 """Steps of a size in which chunks do not all grow, looked through one by one."""

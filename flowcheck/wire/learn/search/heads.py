@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.collectives.send_table import no_sends
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.cuts.match import agreeing
@@ -56,7 +57,7 @@ def _ending(cuts: Cuts, op: Op, behind: Cut) -> Cut | None:
     ):
         row: list[int] = []
         for stream, end, channel in zip(edge.streams, at, channels, strict=True):
-            sends = schedule[channel] if channel is not None else ()
+            sends = schedule[channel] if channel is not None else no_sends(0)
             agree = agreeing(stream, end - len(sends), sends, op.protocol)
             if agree is None:
                 return None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from flowcheck.wire.collectives.ring_schedule import Schedule
+from flowcheck.wire.collectives.send_table import Schedule, same_sizes
 from flowcheck.wire.learn.cuts.candidates import schedules_of
 from flowcheck.wire.learn.cuts.match import Cut
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.copies import same_sizes
 
 
 def releases_open(cut: Cut, communicator: Communicator) -> bool:
@@ -30,8 +29,8 @@ def releases_open(cut: Cut, communicator: Communicator) -> bool:
 
 def _same_places(one: tuple[Schedule, ...], other: tuple[Schedule, ...]) -> bool:
     """Where an empty chunk would start is nobody's place."""
-    places = (
-        [[[s.start_byte if s.data_bytes else 0 for s in c] for c in edge] for edge in e]
-        for e in (one, other)
+    return all(
+        a.key == b.key
+        for mine, own in zip(one, other, strict=True)
+        for a, b in zip(mine, own, strict=True)
     )
-    return next(places) == next(places)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from flowcheck.findings.catalog.collective_evidence import BEGINNING_SHIFTED
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind
+from flowcheck.wire.collectives.send_table import no_sends
 from flowcheck.wire.learn.cuts.candidates import Op, Positions, schedules_of
 from flowcheck.wire.learn.cuts.cut import HASTY, Cut, Cuts, Purse, State, cut_stream
 from flowcheck.wire.learn.cuts.match import agreeing
@@ -143,7 +144,7 @@ def _ending(ring: Ring, op: Op, stop: Positions, like: Cut, before: State) -> Cu
     ):
         row: list[int] = []
         for stream, end, channel, read in zip(edge.streams, at, names, least, strict=True):
-            sends = schedule[channel] if channel is not None else ()
+            sends = schedule[channel] if channel is not None else no_sends(0)
             begin = end - len(sends)
             agree = agreeing(stream, begin, sends, op.protocol)
             if agree is None or (read and begin < read):

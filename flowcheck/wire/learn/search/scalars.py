@@ -157,6 +157,7 @@ def _ways_to_cut(habits: Habits) -> list[ParsedShapes]:
             most=MOST_CUTS,
             elements=habits.elements,
             least_scalars=least,
+            most_cost=min(dense.values(), default=None),
         )
         if not cuts:
             break

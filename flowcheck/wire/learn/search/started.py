@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowcheck.wire.collectives.nccl_parameters import (
+    GRAIN_BYTES,
     CollectiveKind,
     Protocol,
     data_bytes_of,
@@ -20,6 +21,7 @@ from flowcheck.wire.collectives.nccl_parameters import (
 )
 from flowcheck.wire.collectives.ring_schedule import sends_per_chunk
 from flowcheck.wire.ddp_startup import ddp_messages
+from flowcheck.wire.ddp_startup.parameter_shapes import MOST_DIMENSIONS
 from flowcheck.wire.learn.cuts.cut import Purse, cut_stream
 from flowcheck.wire.learn.cuts.place import unpacked
 from flowcheck.wire.learn.cuts.totals import full_chunk
@@ -34,6 +36,8 @@ MOST_TRIED = 80
 """Steps of the search, and collectives laid over the sends, for the first few of them."""
 TRIED_EACH = 2
 """More of these for each broadcast that weights are known to come in."""
+MOST_SHAPE_BYTES = 2 * 8 * MOST_DIMENSIONS
+"""Of sizes and strides of one parameter: a larger list is none, and what it is need not be read."""
 SHARE = 2
 """One of so many parts of what may be spent goes into looking for them."""
 
@@ -133,10 +137,12 @@ def _counts(stream: Stream, at: int, protocol: Protocol, slices: int) -> tuple[i
 def _shapes_follow(stream: Stream, at: int, parameters: int) -> bool:
     """What is broadcast from `at` on is a list of shapes of so many parameters."""
     parts: list[NDArray[np.uint8]] = []
+    left = parameters * MOST_SHAPE_BYTES
     while (send := stream.sends.get(at + len(parts))) is not None:
         protocol = send.protocol or stream.protocol
         room = data_bytes_of(protocol, send.wire_bytes)
-        data = _data(send, protocol, room)
+        left -= room
+        data = _data(send, protocol, room) if left + GRAIN_BYTES[protocol] > 0 else None
         if data is None or not room:
             return False
         parts.append(data)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from flowcheck.wire.collectives.nccl_parameters import CollectiveKind, Protocol
+from flowcheck.wire.collectives.send_table import same_sizes
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut, Cuts
 from flowcheck.wire.learn.flows.rings import Ring
-from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.search.exponents import last_sends
 
 WORD_BYTES = 4

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.collective_evidence import (
     BEGINNING_UNTOLD,
@@ -29,15 +30,16 @@ from flowcheck.wire.learn.cuts.p2p import SOURCE, Completion, Parcel
 from flowcheck.wire.learn.cuts.place import (
     WHOLE_BYTES,
     Canvas,
+    Placements,
     copies_differ,
     paint,
-    placements,
     ranges_of,
     result_bytes,
+    seen_once,
 )
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.flows.streams import Stream
-from flowcheck.wire.learn.reading import Collective, LinkSeen, Placement, RingSeen
+from flowcheck.wire.learn.reading import Collective, Deferred, LinkSeen, Placement, RingSeen
 from flowcheck.wire.learn.search.begins import beginnings
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.search.evidence import added_step_told, counted
@@ -47,7 +49,7 @@ from flowcheck.wire.learn.trainer.element_size import (
     element_size_told,
     in_start_up,
 )
-from flowcheck.wire.learn.trainer.habits import BUCKET
+from flowcheck.wire.learn.trainer.habits import BUCKET, WEIGHTS
 from flowcheck.wire.learn.trainer.iteration import disputed
 from flowcheck.wire.learn.trainer.widths import as_wide
 from flowcheck.wire.learn.verdict.doubt import assumptions, doubts_about, loses, unread_since
@@ -90,8 +92,9 @@ def collect(
     known = counted(ring, cuts)
     ends = Ends(communicator)
     left_out = set() if results or proposed or not added else _gradients(cuts[:known], ends)
+    later = set() if results else _weights(communicator, cuts)
     painted = [
-        _unpainted(cut, ring) if i in left_out else paint(cut, ring, added=added)
+        _unpainted(cut, ring) if i in left_out | later else paint(cut, ring, added=added)
         for i, cut in enumerate(cuts)
     ]
     # One parcel that contradicts a byte seen unmasks them all: they are of the same habit.
@@ -135,7 +138,9 @@ def collect(
         doubts += open_places
         assumed += by
         collectives.append(
-            _collective(communicator, cut, canvas, number, since, sources, doubts, assumed)
+            _collective(
+                communicator, cut, canvas, number, since, sources, doubts, assumed, i in later
+            )
         )
     untold = contradictory([(cuts[i], painted[i][0]) for i in told])
     sends = sum(cuts[told[place]].matched for place in untold)
@@ -158,15 +163,15 @@ def contradictory(told: Sequence[tuple[Cut, Canvas]]) -> frozenset[int]:
 
 
 def _differing(cut: Cut, canvas: Canvas) -> int:
-    """Bytes of which two copies differ. What fills up the last line or group of a block may be
-    another thing on every hop: where nothing tells the size of the blocks that were gathered, it
-    contradicts nothing."""
-    op = cut.op
-    if op.kind is not CollectiveKind.ALL_GATHER or not op.slack_is_open or not canvas.conflicts:
+    """Bytes of which two copies differ. What fills up the last line or group, of which one byte at
+    least is data, may be another thing on every hop: where nothing tells the size of a tensor, or
+    of the blocks that were gathered, it contradicts nothing."""
+    op, grain = cut.op, GRAIN_BYTES[cut.op.protocol]
+    sized = not (op.slack_is_open or op.from_wire or op.open_size)
+    if sized or grain == 1 or not canvas.disputed.any():
         return canvas.conflicts
-    grain = GRAIN_BYTES[op.protocol]
     tail = (op.work_bytes - 1) // grain * grain
-    return int(canvas.disputed.reshape(-1, op.work_bytes)[:, :tail].sum())
+    return int(canvas.disputed.reshape(-1, op.work_bytes)[:, : tail + 1].sum())
 
 
 def _end(
@@ -192,11 +197,34 @@ def _gradients(cuts: Sequence[Cut], ends: Ends) -> set[int]:
     }
 
 
+def _weights(communicator: Communicator, cuts: Sequence[Cut]) -> set[int]:
+    """Indices of the large broadcasts of weights of which all was seen: what they hold is put
+    together once it is asked for. Where several dtypes are among them it is looked at here."""
+    ring = communicator.ring
+    if communicator.habits.types is not None or ring.sounding:
+        return set()
+    return {
+        i
+        for i, cut in enumerate(cuts)
+        if cut.op.meaning == WEIGHTS and cut.op.protocol is Protocol.SIMPLE
+        if result_bytes(cut, ring) > WHOLE_BYTES
+        if seen_once(cut, ring) and not copies_differ(cut, ring)
+    }
+
+
+def _deferred(cut: Cut, ring: Ring) -> Deferred:
+    def make() -> tuple[NDArray[np.uint8], bool]:
+        canvas, _, _ = paint(cut, ring)
+        return canvas.result, not canvas.conflicts and bool(canvas.covered.all())
+
+    return Deferred(result_bytes(cut, ring), make)
+
+
 def _unpainted(cut: Cut, ring: Ring) -> tuple[Canvas, tuple[Stream, ...], int | None]:
     """As `paint`, without the result."""
     canvas = Canvas(0)
     canvas.conflicts = int(copies_differ(cut, ring))
-    streams = {id(stream): stream for stream, _, _ in cut.sends(ring)}
+    streams = {id(stream): stream for stream, _, _ in cut.rows(ring)}
     return canvas, tuple(streams.values()), min(cut.times(ring), default=None)
 
 
@@ -229,7 +257,9 @@ def _collective(
     sources: Sequence[str],
     doubts: Sequence[Finding],
     assumed: Sequence[Finding],
+    later: bool,
 ) -> Collective:
+    """later: the result is put together once it is asked for."""
     ring, size = communicator.ring, result_bytes(cut, communicator.ring)
     if canvas.disputed.any():
         canvas.covered &= ~canvas.disputed
@@ -246,18 +276,19 @@ def _collective(
         ranks=ring.ranks,
         channels=max(sum(map(bool, schedule)) for schedule in cut.schedules) or 1,
         bytes=size,
-        covered_bytes=int(canvas.covered.sum()),
-        missing=canvas.missing() if canvas.size_bytes == size else ((0, size),),
+        covered_bytes=size if later else int(np.count_nonzero(canvas.covered)),
+        missing=() if later else canvas.missing() if canvas.size_bytes == size else ((0, size),),
         result=canvas.result,
         conflicts=canvas.conflicts + canvas.torn,
         sources=tuple(dict.fromkeys(sources)),
         assumed=tuple(dict.fromkeys((*doubts, *assumed))),
         first_ns=first_ns,
-        placements=placements(cut, ring),
+        placements=Placements(cut, ring),
         meaning=cut.op.meaning,
         doubtful=bool(doubts),
         ring=_ring(cut, ring),
         tree=cut.op.tree,
+        deferred=_deferred(cut, ring) if later else None,
     )
 
 

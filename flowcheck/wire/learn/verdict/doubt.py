@@ -90,7 +90,7 @@ def _channel_lost(cut: Cut, communicator: Communicator) -> bool:
     ):
         for stream, number, channel in zip(edge.streams, at, names, strict=True):
             idle = channel is None or not schedule[channel]
-            later = sum(n >= number for n in stream.sends)
+            later = stream.columns.seen_from(number)
             gaps = later < stream.stop - number
             if idle and later and (gaps or communicator.cuts.unread):
                 return True

@@ -16,14 +16,13 @@ from flowcheck.wire.collectives.nccl_parameters import (
     Protocol,
     round_up,
 )
-from flowcheck.wire.collectives.ring_schedule import Schedule
+from flowcheck.wire.collectives.send_table import Schedule, same_sizes
 from flowcheck.wire.learn.cuts.candidates import Op, schedules_of
 from flowcheck.wire.learn.cuts.cut import Cut
 from flowcheck.wire.learn.cuts.match import beyond_end
 from flowcheck.wire.learn.cuts.place import Canvas
 from flowcheck.wire.learn.flows.rings import Ring
 from flowcheck.wire.learn.search.communicators import Communicator
-from flowcheck.wire.learn.search.copies import same_sizes
 from flowcheck.wire.learn.search.exponents import is_one_of, odd_end
 from flowcheck.wire.learn.search.fills import CHUNK_GRAIN_BYTES
 from flowcheck.wire.learn.trainer.grammar import BUCKET, ELEMENT_BYTES, Habits
@@ -137,9 +136,9 @@ def end_open(habits: Habits, size: int, protocol: Protocol, *, named: bool = Fal
     """The tensor of `size` bytes (all parameters, or a bucket) may end elsewhere inside its last
     line, and no size on the wire tells: another bucket fills the same lines, or other shapes, or
     elements of another size, fit the start-up as well. named: which tensor it is, is known."""
-    if not habits.shapes:
-        return False
     grain = GRAIN_BYTES[protocol]
+    if not habits.shapes or grain == 1:
+        return False
     tensors = (tuple(range(len(habits.shapes[0].counts))), *habits.buckets)
     if named:
         types = {habits.each, habits.reduced} - {()}

@@ -17,7 +17,7 @@ from flowcheck.findings.catalog.transport_forms import (
 )
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives import nccl_wire_format
-from flowcheck.wire.learn.flows.roles import Grants, Sorted
+from flowcheck.wire.learn.flows.roles import Sorted
 from flowcheck.wire.learn.flows.streams import Stream
 
 IMMEDIATES = {"little": LITTLE_ENDIAN_SIZES, "big": BIG_ENDIAN_SIZES}
@@ -29,17 +29,17 @@ def told(flows: Sorted) -> tuple[Finding, ...]:
 
 
 def _told(flows: Sorted) -> Iterator[Finding]:
-    for layout in dict.fromkeys(one for grant in flows.grants for one in _layouts(grant)):
+    for layout in dict.fromkeys(grant.layout for grant in flows.grants):
         yield CLEAR_TO_SEND_LAYOUT(layout)
     orders = set.intersection(*found) if (found := list(_orders(flows))) else set()
     if len(orders) == 1:
         yield IMMEDIATES[orders.pop()]()
-    grouped = [g.flow.key for g in flows.grants if any(c.receives > 1 for c in g.by_index.values())]
+    grouped = [g.flow.key for g in flows.grants if g.most_receives > 1]
     if adaptive := sum(_adaptive(s) for s in flows.streams if s.peer not in grouped):
         yield ADAPTIVE_ROUTING(adaptive)
     if flows.in_pieces:
         yield WRITES_IN_PIECES(flows.in_pieces)
-    most = max((c.receives for g in flows.grants for c in g.by_index.values()), default=1)
+    most = max((grant.most_receives for grant in flows.grants), default=1)
     if most > 1:
         yield GROUPED_RECEIVES(most)
     if registered := sum(_registered(flows, stream) for stream in flows.streams):
@@ -50,18 +50,17 @@ def _told(flows: Sorted) -> Iterator[Finding]:
             yield entry(len(stream.queue_pairs))
 
 
-def _layouts(grant: Grants) -> dict[nccl_wire_format.CtsLayout, None]:
-    return dict.fromkeys(cts.layout for cts in grant.by_index.values())
-
-
 def _orders(flows: Sorted) -> Iterator[set[str]]:
     """Of each immediate that tells one."""
-    for stream in flows.streams:
-        for send in stream.sends.values():
-            word = send.message.immediate
-            fits = set(nccl_wire_format.immediate_orders(word, send.wire_bytes)) if word else set()
-            if fits and not send.message.length_inferred:
-                yield fits
+    told = {
+        (send.message.immediate, send.wire_bytes)
+        for stream in flows.streams
+        for send in stream.sends.values()
+        if send.message.immediate and not send.message.length_inferred
+    }
+    for word, size in told:
+        if fits := set(nccl_wire_format.immediate_orders(word or 0, size)):
+            yield fits
 
 
 def _adaptive(stream: Stream) -> bool:
@@ -79,10 +78,11 @@ def _registered(flows: Sorted, stream: Stream) -> bool:
     grant = next((g for g in flows.grants if g.flow.key == stream.peer), None)
     if grant is None:
         return False
+    if all(map(nccl_wire_format.protocol_of_capacity, grant.capacities_bytes)):
+        return False
     return any(
         send.wire_bytes
-        and (cts := grant.by_index.get(number)) is not None
-        and cts.capacity_bytes == send.wire_bytes
-        and nccl_wire_format.protocol_of_capacity(cts.capacity_bytes) is None
+        and (size := grant.capacity_of.get(number)) == send.wire_bytes
+        and nccl_wire_format.protocol_of_capacity(size) is None
         for number, send in stream.sends.items()
     )

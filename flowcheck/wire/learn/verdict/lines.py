@@ -38,7 +38,7 @@ def as_linear(messages: Sequence[ObservedMessage]) -> list[ObservedMessage]:
 
 def may_be_linear(flows: Sorted) -> bool | None:
     """Whether the release may be from before 2.10; None: no clear-to-send was seen."""
-    layouts = {cts.layout for grant in flows.grants for cts in grant.by_index.values()}
+    layouts = {grant.layout for grant in flows.grants}
     return layouts == {nccl_wire_format.CtsLayout.V2_10} if layouts else None
 
 

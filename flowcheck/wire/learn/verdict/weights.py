@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowcheck.findings.catalog.collective_evidence import WEIGHTS_END_OPEN, WEIGHTS_IN_ONE_LINE
 from flowcheck.findings.finding import Finding
 from flowcheck.wire.collectives.nccl_parameters import GRAIN_BYTES, LL_LINE_DATA_BYTES, Protocol
-from flowcheck.wire.learn.reading import Collective, Weights
+from flowcheck.wire.learn.reading import Collective, Deferred, Weights
 from flowcheck.wire.learn.search.communicators import Communicator
 from flowcheck.wire.learn.trainer.element_size import element_size_told
 from flowcheck.wire.learn.trainer.grammar import BUCKET, WEIGHTS, Habits
@@ -86,7 +88,8 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
         if habits.types is not None:
             every = [c for c in collected.collectives if c.meaning in (WEIGHTS, BUFFERS)]
             return _apart(habits, parts, every[len(habits.pieces) :])
-        result = np.concatenate([part.result for part in parts])[:size]
+        later = any(part.deferred is not None for part in parts)
+        result = np.zeros(0, np.uint8) if later else _joined(parts, size)[0]
         missing = []
         at = 0
         for part in parts:
@@ -115,8 +118,16 @@ def weights_of(communicators: Sequence[Communicator], found: Sequence[Found]) ->
             complete=whole,
             why_not=why_not or places_unsure(habits),
             assumed=_assumed(habits, parts),
+            deferred=Deferred(size, partial(_joined, tuple(parts), size)) if later else None,
         )
     return None
+
+
+def _joined(parts: Sequence[Collective], size: int) -> tuple[NDArray[np.uint8], bool]:
+    """(the first `size` bytes of what they hold, whether no two copies of a byte differ)."""
+    held = [p.deferred.made() if p.deferred is not None else (p.result, True) for p in parts]
+    whole = held[0][0] if len(held) == 1 else np.concatenate([data for data, _ in held])
+    return whole[:size], all(sound for _, sound in held)
 
 
 def _assumed(habits: Habits, parts: Sequence[Collective]) -> tuple[Finding, ...]:

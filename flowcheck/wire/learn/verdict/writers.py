@@ -48,7 +48,7 @@ def channels_open(cut: Cut, communicator: Communicator) -> bool:
         communicator.ring.edges, cut.channels, cut.schedules, strict=True
     ):
         histories = [
-            tuple((n, s.wire_bytes) for n, s in sorted(stream.sends.items()))
+            stream.columns.history
             for stream, name in zip(edge.streams, names, strict=True)
             if name is not None and schedule[name]
         ]
